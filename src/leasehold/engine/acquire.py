@@ -1,0 +1,305 @@
+"""The one acquire loop, and its counterpart: claim, wait, claim again, until the deadline; then leave.
+
+Theory of operation
+-------------------
+The ticket's id is chosen before anything is sent. So at every point where this can be cut off, the way out is the same:
+*leave by ticket*. If the claim never arrived, the leave finds nothing; if it was queued, it takes it out; if it was granted
+at the last moment, it frees the name and hands it on. A leave that gets no answer is owed to the keeper.
+
+A request whose reply was lost is repeated with the same ticket: a claim finds its own grant, with the same token; a leave
+finds nothing, and that is no loss. At first contact a store that refuses is an error at once; a waiter that has been in
+the queue rides over an outage for as long as its own lease.
+
+Validity counts from before the request was sent. A grant that arrives too late to be believed is left, and tried again
+with a fresh ticket.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from leasehold.engine.events import Acquired, GaveUp, Observer, Queued, Released
+from leasehold.engine.hold import Lease
+from leasehold.engine.keeper import Keeper
+from leasehold.errors import StoreUnavailable
+from leasehold.model import Departure, Granted, Owner, Standing, Terms, Ticket, Wait, ticket_id
+from leasehold.runtimes.base import Runtime
+from leasehold.runtimes.process import whoami
+from leasehold.stores.base import Store
+
+T = TypeVar("T")
+
+LEAVE_WITHIN = 1.0
+"""Seconds that a caller waits at most for a leave to be confirmed; after that the keeper repeats it."""
+
+FIRST_ANSWER = 1.0
+"""Seconds that a claim may take at least, however short the timeout: to tell "taken" from "down" it takes an answer."""
+
+FIRST_PAUSE = 0.005
+"""Seconds before a request without an answer is sent again; each further pause is twice as long, with jitter."""
+
+LONGEST_PAUSE = 1.0
+"""Seconds between two attempts to reach a store that does not answer, at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Missed:
+    """An acquire that ended without the lock, because someone else had it."""
+
+    waited: float
+    held_by: Owner | None
+
+
+class Engine:
+    """Everything that the locks of one client share."""
+
+    def __init__(self, runtime: Runtime, store: Store, *, response_timeout: float, observe: Observer | None) -> None:
+        self.runtime = runtime
+        self.store = store
+        self.owner = whoami(runtime)
+        self.response_timeout = response_timeout
+        self.observe = observe
+        self.keeper = Keeper(runtime, store, response_timeout)
+        self._closed = False
+
+    def ready(self) -> None:
+        """Check, at the start of each public operation, that it may begin."""
+        if self._closed:
+            raise RuntimeError("this leasehold client is closed; make another")
+        self.runtime.before_blocking()
+
+    async def close(self, within: float) -> None:
+        """Leave with every ticket, end the keeper, close the store; in about ``within`` seconds."""
+        if self._closed:
+            return
+        self._closed = True
+        until = self.runtime.now() + within
+        for lease in self.keeper.leases():
+            if self.runtime.now() < until and lease.leaves():
+                await self.leave(lease)
+        await self.keeper.close(max(0.0, until - self.runtime.now()))
+        await self.store.close()
+
+    def after_fork(self) -> None:
+        """Drop, in a forked child, what belongs to the parent: nothing is sent, and the client can be used anew."""
+        self.store.after_fork()
+        self.keeper.after_fork()
+        self.owner = whoami(self.runtime)
+
+    def ticket(self, terms: Terms) -> Ticket:
+        """Make a ticket with an id that nobody has."""
+        if terms.owner is not self.owner:  # the lock object was made before a fork
+            terms = replace(terms, owner=self.owner)
+        return Ticket(ticket_id(self.runtime.random_bytes(16)), terms)
+
+    async def acquire(
+        self,
+        name: str,
+        terms: Terms,
+        *,
+        timeout: float | None,
+        join: bool = True,
+        renew: bool = True,
+        max_hold: float | None = None,
+    ) -> Lease | Missed:
+        """Get ``name``, waiting at most ``timeout`` seconds (None: for ever); without ``join`` try once.
+
+        Returns:
+            The lease, held; or `Missed` if someone else had the name.
+
+        Raises:
+            StoreUnavailable: the store did not answer, so nobody knows who has it. Nothing is left behind for longer
+                than a lease.
+            LeaseLost: it was granted, but until the timeout the answer came too late to be of use.
+            WrongKind: the name is in use as another primitive.
+
+        """
+
+        def fresh() -> Lease:
+            return Lease(self.runtime, name, self.ticket(terms), renew=renew, max_hold=max_hold, observe=self.observe)
+
+        attempt = Attempt(self, fresh, timeout=timeout, join=join)
+        try:
+            return await attempt.run()
+        except BaseException as error:
+            await attempt.give_up(type(error).__name__)
+            raise
+
+    async def release(self, lease: Lease) -> bool:
+        """Leave; return whether the store confirmed. If not, the name is free by the end of the lease at the latest.
+
+        Raises:
+            LeaseLost: it was lost before; whoever has the name now keeps it.
+
+        """
+        return await self.runtime.shield(self._release(lease))
+
+    async def _release(self, lease: Lease) -> bool:
+        holding = lease.leaves()
+        self.keeper.forget(lease)
+        if not holding:
+            self.keeper.owe(lease.name, lease.ticket)  # the store may have renewed it without our knowing
+            raise lease.error()
+        was_there = await self.leave(lease)
+        if was_there is False:
+            lease.why = "it was gone when it was released (expired, broken or evicted)"
+            raise lease.error()
+        if self.observe is not None:
+            now = self.runtime.now()
+            confirmed = was_there is not None
+            self.observe(Released(lease.name, str(self.owner), now, lease.token, now - lease.since, confirmed))
+        return was_there is not None
+
+    async def leave(self, lease: Lease) -> bool | None:
+        """Take the ticket off the store; return whether it was there, None if that is not known.
+
+        Without an answer the keeper goes on trying.
+        """
+
+        def ask(within: float) -> Coroutine[Any, Any, bool]:
+            return self.store.leave(lease.name, lease.ticket, how=Departure.RELEASE, within=within)
+
+        try:
+            was_there, repeated = await self.repeat(ask, min(self.response_timeout, LEAVE_WITHIN))
+        except StoreUnavailable:
+            self.keeper.owe(lease.name, lease.ticket)
+            return None
+        return was_there or (None if repeated else False)
+
+    async def extend(self, lease: Lease) -> None:
+        """Set the lease to its full length now.
+
+        Raises:
+            LeaseLost: it has ended.
+            StoreUnavailable: no answer; the hold goes on as it was until its deadline.
+
+        """
+        if not lease.check_deadline():
+            raise lease.error()
+        sent = self.runtime.now()
+        (standing,) = await self.store.renew([(lease.name, lease.ticket)], within=self.response_timeout)
+        if standing is Standing.UNKNOWN:
+            raise StoreUnavailable(
+                f"the store did not confirm the renewal of {lease.name!r}", name=lease.name, unknown=True
+            )
+        if standing is not Standing.HELD:
+            lease.gone("the store no longer knows it (expired, broken or evicted)")
+        lease.renewed(sent)
+        if not lease.check_deadline():
+            raise lease.error()
+        self.keeper.granted(lease)
+
+    async def repeat(
+        self, ask: Callable[[float], Coroutine[Any, Any, T]], within: float, *, through_outage: bool = False
+    ) -> tuple[T, bool]:
+        """Ask until there is an answer, for at most ``within`` seconds; return it, and whether it was asked twice.
+
+        A refusal ends it at once, unless ``through_outage``.
+        """
+        until = self.runtime.now() + within
+        pause, repeated = FIRST_PAUSE, False
+        while True:
+            try:
+                return await ask(max(until - self.runtime.now(), FIRST_PAUSE)), repeated
+            except StoreUnavailable as error:
+                left = until - self.runtime.now() - pause
+                if left <= 0 or not (error.unknown or through_outage):
+                    raise
+                repeated = repeated or error.unknown
+            await self.runtime.sleep(pause * (0.5 + self.runtime.jitter() / 2))
+            pause = min(pause * 2, LONGEST_PAUSE)
+
+
+class Attempt:
+    """One call of `Engine.acquire`."""
+
+    def __init__(self, engine: Engine, fresh: Callable[[], Lease], *, timeout: float | None, join: bool) -> None:
+        self._engine = engine
+        self._runtime = engine.runtime
+        self._fresh = fresh
+        self._join = join
+        self._start = self._runtime.now()
+        self._until = float("inf") if timeout is None else self._start + timeout
+        self._heard: float | None = None  # when the store last answered
+        self._held_by: Owner | None = None
+        self._lease = fresh()
+
+    async def run(self) -> Lease | Missed:
+        """Claim and wait until there is a lease, or no time is left."""
+        while True:
+            self._engine.keeper.watch(self._lease)
+            answer = await self._claim_and_wait()
+            if answer is None:
+                await self.give_up("timeout", leave=self._join)
+                return Missed(self._waited(), self._held_by)
+            if self._lease.granted(answer):
+                return self._acquired()
+            await self._too_late()
+
+    async def give_up(self, why: str, *, leave: bool = True) -> None:
+        """End the attempt; with ``leave`` take the ticket off the store, whatever that did with it."""
+        if not self._lease.leaves():
+            return
+        self._engine.keeper.forget(self._lease)
+        if leave:
+            await self._runtime.shield(self._engine.leave(self._lease))
+        if self._engine.observe is not None:
+            self._engine.observe(GaveUp(*self._who(), self._waited(), why))
+
+    def _acquired(self) -> Lease:
+        self._engine.keeper.granted(self._lease)
+        if self._engine.observe is not None:
+            self._engine.observe(Acquired(*self._who(), self._lease.token, self._waited()))
+        return self._lease
+
+    async def _too_late(self) -> None:
+        late = self._lease
+        await self.give_up("granted too late")
+        if self._left() <= 0:
+            late.why = "the grant came too late to be of use: the store is slow, or the lease too short for it"
+            raise late.error()
+        self._lease = self._fresh()
+
+    async def _claim_and_wait(self) -> Granted | None:
+        store, name, ticket = self._engine.store, self._lease.name, self._lease.ticket
+        while True:
+            answer = await self._claim()
+            if isinstance(answer, Granted):
+                return answer
+            if not self._join or self._left() <= 0:
+                return None
+            pause = min(self._left(), answer.ask_again)
+            granted = await store.changed(name, ticket, answer.mark, timeout=max(0.0, pause))
+            if granted is not None:
+                return granted
+            if self._left() <= 0:
+                return None
+
+    async def _claim(self) -> Granted | Wait:
+        engine, name, ticket = self._engine, self._lease.name, self._lease.ticket
+
+        def ask(within: float) -> Coroutine[Any, Any, Granted | Wait]:
+            return engine.store.claim(name, ticket, join=self._join, within=min(within, engine.response_timeout))
+
+        if self._heard is None:
+            answer, _ = await engine.repeat(ask, min(engine.response_timeout, max(self._left(), FIRST_ANSWER)))
+        else:
+            patience = min(ticket.terms.lease, max(self._left(), FIRST_ANSWER))
+            answer, _ = await engine.repeat(ask, patience, through_outage=True)
+        if isinstance(answer, Wait):
+            if self._heard is None and engine.observe is not None:
+                engine.observe(Queued(*self._who(), None if answer.held_by is None else str(answer.held_by)))
+            self._held_by = answer.held_by
+        self._heard = self._runtime.now()
+        return answer
+
+    def _who(self) -> tuple[str, str, float]:
+        return self._lease.name, str(self._engine.owner), self._runtime.now()
+
+    def _waited(self) -> float:
+        return self._runtime.now() - self._start
+
+    def _left(self) -> float:
+        return self._until - self._runtime.now()

@@ -1,0 +1,62 @@
+"""A schedule: what is due when, with cheap changes of mind."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Hashable, Iterator
+from typing import Generic, TypeVar
+
+T = TypeVar("T", bound=Hashable)
+
+
+class Agenda(Generic[T]):
+    """Each item has one time at most. Entries of items that were moved or removed stay in the heap until met.
+
+    Putting, moving and removing cost O(log n); the heap never grows beyond twice the number of live items by much.
+    Not thread-safe: its owner holds a mutex.
+    """
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, int, T]] = []
+        self._when: dict[T, float] = {}
+        self._count = itertools.count()
+
+    def __len__(self) -> int:
+        return len(self._when)
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(tuple(self._when))
+
+    def __contains__(self, item: T) -> bool:
+        return item in self._when
+
+    def put(self, item: T, when: float) -> None:
+        """Set the time of ``item``, moving it if it has one."""
+        self._when[item] = when
+        heapq.heappush(self._heap, (when, next(self._count), item))
+        if len(self._heap) > 2 * len(self._when) + 64:
+            self._heap = [entry for entry in self._heap if self._when.get(entry[2]) == entry[0]]
+            heapq.heapify(self._heap)
+
+    def remove(self, item: T) -> None:
+        """Forget ``item``; nothing happens if it is not there."""
+        self._when.pop(item, None)
+
+    def due(self, now: float) -> list[T]:
+        """Take out all items whose time is not after ``now``, earliest first."""
+        items = []
+        while (when := self.next()) is not None and when <= now:
+            item = heapq.heappop(self._heap)[2]
+            del self._when[item]
+            items.append(item)
+        return items
+
+    def next(self) -> float | None:
+        """Return the earliest time of all, None if there is nothing."""
+        while self._heap:
+            when, _, item = self._heap[0]
+            if self._when.get(item) == when:
+                return when
+            heapq.heappop(self._heap)
+        return None

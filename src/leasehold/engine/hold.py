@@ -1,0 +1,254 @@
+"""The life of a hold: five states, six things that can happen, and the table that joins them.
+
+Theory of operation
+-------------------
+A `Lease` is one ticket's way through life, shared by the acquire loop, the keeper and the holder. It knows until
+when the holder may believe that it holds:
+
+    deadline = since + lease * (1 - DRIFT) - MARGIN
+
+where ``since`` is the boot-time clock read *before* the request was sent that the store confirmed (the same reasoning as
+in Gray and Cheriton, "Leases", SOSP 1989). The store started its own count later than that, so it cannot give the name
+away before our deadline as long as our clock is not slower than its by more than DRIFT. No message is needed to know
+that the deadline has passed: a look at the clock is enough, and every public call takes that look.
+
+Unknown is not lost: a renewal without an answer puts the hold *in doubt*, where the holder still holds until the
+deadline. But unknown does not extend life either: only a confirmed renewal moves the deadline.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+from collections.abc import Callable
+
+from leasehold.engine.events import InDoubt, Lost, Observer, Renewed
+from leasehold.errors import LeaseLost
+from leasehold.model import Granted, Ticket
+from leasehold.runtimes.base import Runtime, Scope
+
+DRIFT = 0.01
+"""Assumed bound on the relative error of clock rates between client and store."""
+
+MARGIN = 0.002
+"""Seconds kept back for the granularity of clocks and timers."""
+
+log = logging.getLogger("leasehold")
+
+
+class State(enum.Enum):
+    """Where a hold is in its life."""
+
+    QUEUED = "queued"
+    HELD = "held"
+    IN_DOUBT = "in doubt"
+    LOST = "lost"
+    RELEASED = "released"
+
+
+class Turn(enum.Enum):
+    """What can happen to it."""
+
+    GRANTED = "granted"
+    RENEWED = "renewed"
+    NO_ANSWER = "no answer"
+    DEADLINE = "deadline"
+    GONE = "gone"
+    LEAVES = "leaves"
+
+
+TABLE: dict[tuple[State, Turn], State] = {
+    (State.QUEUED, Turn.GRANTED): State.HELD,
+    (State.QUEUED, Turn.LEAVES): State.RELEASED,
+    (State.HELD, Turn.RENEWED): State.HELD,
+    (State.HELD, Turn.NO_ANSWER): State.IN_DOUBT,
+    (State.HELD, Turn.DEADLINE): State.LOST,
+    (State.HELD, Turn.GONE): State.LOST,
+    (State.HELD, Turn.LEAVES): State.RELEASED,
+    (State.IN_DOUBT, Turn.RENEWED): State.HELD,
+    (State.IN_DOUBT, Turn.NO_ANSWER): State.IN_DOUBT,
+    (State.IN_DOUBT, Turn.DEADLINE): State.LOST,
+    (State.IN_DOUBT, Turn.GONE): State.LOST,
+    (State.IN_DOUBT, Turn.LEAVES): State.RELEASED,
+}
+"""All moves there are. Whatever is not listed changes nothing: lost and released are final."""
+
+HOLDING = frozenset({State.HELD, State.IN_DOUBT})
+
+OnLost = Callable[[LeaseLost], None]
+
+
+def deadline_of(since: float, lease: float) -> float:
+    """Return the boot-time clock reading until which a grant confirmed for ``lease`` seconds may be believed."""
+    return since + lease * (1.0 - DRIFT) - MARGIN
+
+
+class Lease:
+    """One ticket's life. Safe to use from any thread."""
+
+    __slots__ = (
+        "_mutex",
+        "_observe",
+        "_on_lost",
+        "_runtime",
+        "abandoned",
+        "deadline",
+        "doubts",
+        "max_hold",
+        "name",
+        "party",
+        "renew",
+        "scopes",
+        "since",
+        "state",
+        "ticket",
+        "token",
+        "why",
+    )
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        name: str,
+        ticket: Ticket,
+        *,
+        renew: bool,
+        max_hold: float | None,
+        observe: Observer | None,
+    ) -> None:
+        self._runtime = runtime
+        self._mutex = runtime.mutex()
+        self._observe = observe
+        self._on_lost: list[OnLost] = []
+        self.name = name
+        self.ticket = ticket
+        self.renew = renew
+        self.max_hold = max_hold
+        self.state = State.QUEUED
+        self.token = 0
+        self.since = 0.0  # boot-time clock at the grant
+        self.deadline = 0.0
+        self.why = ""
+        self.scopes: list[Scope] = []  # the blocks that a loss cuts short, outermost first
+        self.party: Callable[[], bool] | None = None  # says whether the owner still lives, where that matters
+        self.abandoned = False  # set by the finalizer of the last Hold: nobody can release it any more
+        self.doubts = 0  # renewals without an answer, in a row
+
+    # --- turns -------------------------------------------------------------------------------------------------
+
+    def granted(self, grant: Granted) -> bool:
+        """Take the grant; return False if it came too late to be believed (the hold stays queued)."""
+        deadline = deadline_of(grant.since, grant.lease)
+        if deadline <= self._runtime.now():
+            return False
+        with self._mutex:
+            if not self._turn(Turn.GRANTED):
+                return False
+            self.token, self.since, self.deadline = grant.token, grant.since, deadline
+        return True
+
+    def renewed(self, since: float) -> None:
+        """Take a confirmed renewal that was sent after ``since``."""
+        with self._mutex:
+            doubted = self.state is State.IN_DOUBT
+            if self._runtime.now() >= self.deadline or not self._turn(Turn.RENEWED):
+                return
+            self.deadline = max(self.deadline, deadline_of(since, self.ticket.terms.lease))
+            self.doubts = 0
+        if doubted and self._observe is not None:
+            self._observe(Renewed(*self._who(), self.token))
+
+    def no_answer(self) -> None:
+        """Take note that a renewal had no answer: the hold is in doubt, and ends at its deadline unless one succeeds."""
+        with self._mutex:
+            first = self.state is State.HELD
+            if not self._turn(Turn.NO_ANSWER):
+                return
+            self.doubts += 1
+        if first and self._observe is not None:
+            self._observe(InDoubt(*self._who(), self.token, self.remaining()))
+
+    def gone(self, why: str) -> None:
+        """Take note that the store no longer knows the ticket."""
+        self._lose(Turn.GONE, why)
+
+    def leaves(self) -> bool:
+        """Begin to leave: from here on the holder does not hold. Return False if it had ended before."""
+        self.check_deadline()
+        with self._mutex:
+            return self._turn(Turn.LEAVES)
+
+    def check_deadline(self) -> bool:
+        """Look at the clock; return whether the hold still holds."""
+        if self.state in HOLDING and self._runtime.now() < self.deadline:
+            return True
+        self._lose(Turn.DEADLINE, "the lease ran out")
+        return False
+
+    # --- what the holder sees ----------------------------------------------------------------------------------
+
+    def remaining(self) -> float:
+        """Return the seconds for which the hold may still be believed without another renewal; 0 when it has ended."""
+        if self.state not in HOLDING:
+            return 0.0
+        return max(0.0, self.deadline - self._runtime.now())
+
+    def after_fork(self) -> None:
+        """End, in a forked child, what belongs to the parent: the child neither renews nor releases it."""
+        self._mutex = self._runtime.mutex()  # the old one may be held by a thread that is not in this process
+        self._on_lost = []
+        self.scopes = []
+        self._lose(Turn.GONE, "it belongs to the process that forked this one")
+
+    def error(self) -> LeaseLost:
+        """Make the error that tells the holder."""
+        return LeaseLost(
+            f"the lease of lock {self.name!r} was lost: {self.why or 'it has ended'}",
+            name=self.name,
+            owner=str(self.ticket.terms.owner),
+            token=self.token or None,
+        )
+
+    def on_lost(self, callback: OnLost) -> None:
+        """Call ``callback`` with the error when the hold is lost; at once if it is lost already."""
+        with self._mutex:
+            if self.state is not State.LOST:
+                self._on_lost.append(callback)
+                return
+        self._call(callback)
+
+    # --- inside ------------------------------------------------------------------------------------------------
+
+    def _turn(self, turn: Turn) -> bool:
+        after = TABLE.get((self.state, turn))
+        if after is None:
+            return False
+        self.state = after
+        return True
+
+    def _lose(self, turn: Turn, why: str) -> None:
+        with self._mutex:
+            if not self._turn(turn):
+                return
+            self.why = why
+        self._tell()
+
+    def _tell(self) -> None:
+        with self._mutex:
+            callbacks, self._on_lost = self._on_lost, []
+            scopes, self.scopes = self.scopes, []
+        if self._observe is not None:
+            self._observe(Lost(*self._who(), self.token, self.why))
+        for scope in scopes:
+            scope.interrupt()
+        for callback in callbacks:
+            self._call(callback)
+
+    def _call(self, callback: OnLost) -> None:
+        try:
+            callback(self.error())
+        except Exception:
+            log.exception("an on_lost callback of lock %r failed", self.name)
+
+    def _who(self) -> tuple[str, str, float]:
+        return self.name, str(self.ticket.terms.owner), self._runtime.now()

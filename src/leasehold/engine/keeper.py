@@ -1,0 +1,258 @@
+"""The keeper: one schedule that keeps all tickets of a client alive, in batches, and ends those it cannot.
+
+Theory of operation
+-------------------
+Every ticket is registered *before* its claim is sent and taken off *before* its leave is sent, so there is no moment
+at which a ticket is on the server and nobody looks after it. A renewal that a leave overtakes finds nothing to renew.
+
+A ticket is renewed at a third of its lease, waiting or holding. A renewal that fails is tried again, at growing
+intervals, until the hold's deadline; the deadline itself is an entry in the schedule and needs no network. Therefore the keeper
+never does I/O on its own thread: it hands each batch to a job of its own, and a server that does not answer cannot
+keep it from telling a holder in time.
+
+Who is told what, if something dies here: the client dies, and the store ends the leases; a batch dies without an
+answer, and its holds are in doubt and tried again; the keeper's thread is gone (a fork), and the next ticket
+starts a new one; the holder dropped its `Hold` or its thread ended, and the keeper leaves in its name.
+
+What is *owed* is a leave whose outcome is not known: it is repeated in the background until the store confirms or the
+lease would have ended anyway.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from leasehold.engine.agenda import Agenda
+from leasehold.engine.hold import HOLDING, Lease, State
+from leasehold.errors import StoreUnavailable
+from leasehold.model import Departure, Standing, Ticket
+from leasehold.runtimes.base import Job, Runtime
+from leasehold.stores.base import Store
+
+RENEWALS_PER_LEASE = 3
+"""A ticket is renewed when this part of its lease has passed, so that two renewals may fail before the deadline."""
+
+RETRY = 0.05
+"""First pause after a renewal without an answer, as a part of the lease; each further pause is half as long again."""
+
+COALESCE = 1 / 30
+"""Renewals due within this part of the shortest lease go in one batch."""
+
+BATCH = 500
+"""Tickets in one call of `Store.renew`."""
+
+LINGER = 30.0
+"""Seconds after which a keeper with nothing to do ends its thread; the next ticket starts another."""
+
+log = logging.getLogger("leasehold")
+
+T = TypeVar("T", bound=Hashable)
+
+
+@dataclass(frozen=True, slots=True)
+class Debt:
+    """A leave that was not confirmed. ``until``: boot-time clock at which the lease has ended by itself."""
+
+    name: str
+    ticket: Ticket
+    until: float
+
+
+class Keeper:
+    """Renews, tells, and pays debts, for one client."""
+
+    def __init__(self, runtime: Runtime, store: Store, patience: float) -> None:
+        self._runtime = runtime
+        self._store = store
+        self._patience = patience
+        self._reset()
+
+    def _reset(self) -> None:
+        self._mutex = self._runtime.mutex()
+        self._wake = self._runtime.signal()
+        self._renewals: Agenda[Lease] = Agenda()
+        self._deadlines: Agenda[Lease] = Agenda()
+        self._debts: Agenda[Debt] = Agenda()
+        self._sleeps_until = 0.0
+        self._job: Job | None = None
+        self._closed = False
+
+    # --- what the engine tells it ------------------------------------------------------------------------------
+
+    def watch(self, lease: Lease) -> None:
+        """Look after a ticket from now on; called before its claim is sent."""
+        self._schedule(self._renewals, lease, self._runtime.now() + lease.ticket.terms.lease / RENEWALS_PER_LEASE)
+
+    def granted(self, lease: Lease) -> None:
+        """Take note that the ticket holds now: if it is not to be renewed, only its deadline matters."""
+        if not lease.renew:
+            with self._mutex:
+                self._renewals.remove(lease)
+            self._schedule(self._deadlines, lease, lease.deadline)
+
+    def forget(self, lease: Lease) -> None:
+        """Look after a ticket no longer; called before its leave is sent."""
+        with self._mutex:
+            self._renewals.remove(lease)
+            self._deadlines.remove(lease)
+
+    def owe(self, name: str, ticket: Ticket) -> None:
+        """Leave in the background, until the store confirms or the lease has ended by itself."""
+        now = self._runtime.now()
+        self._schedule(self._debts, Debt(name, ticket, now + ticket.terms.lease), now)
+
+    def leases(self) -> list[Lease]:
+        """Return all that it looks after."""
+        with self._mutex:
+            return list({*self._renewals, *self._deadlines})
+
+    async def close(self, within: float) -> None:
+        """End the thread or task."""
+        self._closed = True
+        job, self._job = self._job, None
+        self._wake.set()
+        if job is not None:
+            await job.join(within)
+
+    def after_fork(self) -> None:
+        """Forget, in a forked child, all that belongs to the parent."""
+        belongs = {*self._renewals, *self._deadlines}
+        self._reset()
+        for lease in belongs:
+            lease.after_fork()
+
+    # --- the schedule ------------------------------------------------------------------------------------------
+
+    def _schedule(self, agenda: Agenda[T], item: T, when: float) -> None:
+        with self._mutex:
+            agenda.put(item, when)
+            if self._closed:
+                return
+            if self._job is None or not self._job.alive():
+                self._sleeps_until = 0.0
+                self._job = self._runtime.spawn(self._run, "leasehold-keeper")
+            elif when < self._sleeps_until:
+                self._wake.set()
+
+    async def _run(self) -> None:
+        while not self._closed:
+            try:
+                self._step()
+            except Exception:
+                log.exception("the keeper stumbled; it goes on")
+            with self._mutex:
+                self._wake.clear()
+                times = [when for agenda in self._agendas() if (when := agenda.next()) is not None]
+                now = self._runtime.now()
+                self._sleeps_until = min(times, default=now + LINGER)
+            await self._wake.wait(max(0.0, self._sleeps_until - now))
+            with self._mutex:
+                self._sleeps_until = 0.0
+                if not times and not any(self._agendas()):
+                    self._job = None
+                    return
+
+    def _agendas(self) -> tuple[Agenda[Lease], Agenda[Lease], Agenda[Debt]]:
+        return self._renewals, self._deadlines, self._debts
+
+    def _step(self) -> None:
+        now = self._runtime.now()
+        with self._mutex:
+            ended = self._deadlines.due(now)
+            due = self._renewals.due(now)
+            if due:
+                due += self._renewals.due(now + COALESCE * min(lease.ticket.terms.lease for lease in due))
+            debts = self._debts.due(now)
+        for lease in ended:
+            lease.check_deadline()
+        batch = [lease for lease in due if self._is_to_renew(lease, now)]
+        for start in range(0, len(batch), BATCH):
+            self._renew_beside(batch[start : start + BATCH])
+        if debts:
+            self._runtime.spawn(lambda: self._pay(debts), "leasehold-leave")
+
+    def _is_to_renew(self, lease: Lease, now: float) -> bool:
+        if lease.state is State.QUEUED:
+            return True
+        if lease.state not in HOLDING or not lease.check_deadline():
+            return False
+        if lease.abandoned or (lease.party is not None and not lease.party()):
+            self._leave_for(lease)
+            return False
+        with self._mutex:
+            self._deadlines.put(lease, lease.deadline)
+        return lease.max_hold is None or now < lease.since + lease.max_hold
+
+    def _leave_for(self, lease: Lease) -> None:
+        if lease.leaves():
+            log.warning("lock %r was never released: its holder is gone; released in its name", lease.name)
+            self.forget(lease)
+            self.owe(lease.name, lease.ticket)
+
+    # --- renewing ----------------------------------------------------------------------------------------------
+
+    def _renew_beside(self, batch: Sequence[Lease]) -> None:
+        try:
+            self._runtime.spawn(lambda: self._renew(batch), "leasehold-renew")
+        except RuntimeError:  # no thread to be had: as if the store had not answered
+            self._answered(batch, [Standing.UNKNOWN] * len(batch), self._runtime.now())
+
+    async def _renew(self, batch: Sequence[Lease]) -> None:
+        sent = self._runtime.now()
+        shortest = min(lease.ticket.terms.lease for lease in batch)
+        within = min(self._patience, shortest / RENEWALS_PER_LEASE)
+        try:
+            standings = await self._store.renew([(lease.name, lease.ticket) for lease in batch], within=within)
+        except StoreUnavailable:
+            standings = [Standing.UNKNOWN] * len(batch)
+        except Exception:
+            log.exception("a batch of renewals failed")
+            standings = [Standing.UNKNOWN] * len(batch)
+        self._answered(batch, standings, sent)
+
+    def _answered(self, batch: Sequence[Lease], standings: Sequence[Standing], sent: float) -> None:
+        for lease, standing in zip(batch, standings, strict=True):
+            if lease.state in HOLDING:
+                self._holder_answered(lease, standing, sent)
+            self._plan(lease, standing, sent)
+
+    def _holder_answered(self, lease: Lease, standing: Standing, sent: float) -> None:
+        if standing is Standing.HELD:
+            lease.renewed(sent)
+        elif standing is Standing.UNKNOWN:
+            lease.no_answer()
+        elif lease.since <= sent:  # else it was granted after this question was asked
+            lease.gone("the store no longer knows it (expired, broken or evicted)")
+
+    def _plan(self, lease: Lease, standing: Standing, sent: float) -> None:
+        length = lease.ticket.terms.lease
+        with self._mutex:
+            if lease.state not in HOLDING and lease.state is not State.QUEUED:
+                self._deadlines.remove(lease)
+                return
+            if standing is Standing.UNKNOWN:
+                pause = length * RETRY * 1.5 ** min(max(lease.doubts, 1) - 1, 8)
+                when = self._runtime.now() + min(pause, length / RENEWALS_PER_LEASE)
+            else:
+                self._deadlines.remove(lease)
+                when = sent + length / RENEWALS_PER_LEASE
+        self._schedule(self._renewals, lease, when)
+
+    # --- debts -------------------------------------------------------------------------------------------------
+
+    async def _pay(self, debts: Sequence[Debt]) -> None:
+        for debt in debts:
+            try:
+                left = await self._store.leave(
+                    debt.name, debt.ticket, how=Departure.RELEASE, within=min(self._patience, 1.0)
+                )
+                log.debug("left %r late; it was %s", debt.name, "there" if left else "gone")
+            except StoreUnavailable:
+                now = self._runtime.now()
+                if now < debt.until:
+                    self._schedule(self._debts, debt, now + 0.1 + 0.4 * self._runtime.jitter())
+            except Exception:
+                log.exception("a late leave of %r failed", debt.name)

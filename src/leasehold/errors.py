@@ -1,0 +1,94 @@
+"""The errors of leasehold: one base, and one class for each outcome that a caller treats differently.
+
+Four outcomes of an acquire are never mixed up: *someone has it* is ``None`` or `AcquireTimeout`; *the store does
+not answer* is `StoreUnavailable`; *it expired while we were getting it* is `LeaseLost`; *it cannot be promised
+there* is `Unsupported`. Bad input is a plain `ValueError` or `TypeError` that names the input and the remedy.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class LeaseholdError(Exception):
+    """Base of all errors of this library. It carries facts, not only words.
+
+    Attributes:
+        name: the lock's name, where one is concerned.
+        owner: who asked, as ``host:pid:client``.
+        token: the fencing token of the hold concerned.
+        waited: seconds spent waiting.
+        held_by: who had the name when we last heard, as ``host:pid:client``.
+
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        name: str | None = None,
+        owner: str | None = None,
+        token: int | None = None,
+        waited: float | None = None,
+        held_by: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.name = name
+        self.owner = owner
+        self.token = token
+        self.waited = waited
+        self.held_by = held_by
+
+    def __str__(self) -> str:
+        return self.message
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self.message, self.__dict__.copy())
+
+
+def _rebuild(cls: type[LeaseholdError], message: str, facts: dict[str, Any]) -> LeaseholdError:
+    error = cls(message)
+    error.__dict__.update(facts)
+    return error
+
+
+class AcquireTimeout(LeaseholdError, TimeoutError):
+    """The lock was not had in time: someone else holds it, or was first in the queue."""
+
+
+class LeaseLost(LeaseholdError):
+    """The lease ended before its holder released it. What was guarded may have run beside another holder.
+
+    A resource that checks fencing tokens has refused whatever came late.
+    """
+
+
+class NotHeld(LeaseholdError, RuntimeError):
+    """A release by someone who holds nothing: another thread or task, or a second time."""
+
+
+class StoreUnavailable(LeaseholdError, ConnectionError):
+    """The store did not answer, or refused to serve. Nobody knows more than that.
+
+    Attributes:
+        unknown: True when the request may have been carried out all the same (the reply was lost); False when
+            it certainly was not (refused, or never sent).
+
+    """
+
+    def __init__(self, message: str, *, unknown: bool = False, **facts: Any) -> None:
+        super().__init__(message, **facts)
+        self.unknown = unknown
+
+
+class WrongKind(LeaseholdError):
+    """The name is in use as another primitive, or with another limit."""
+
+
+class Unsupported(LeaseholdError):
+    """The store cannot promise what was asked. Raised when the object is made, with the reason."""
+
+
+class MissingDriver(LeaseholdError, ImportError):
+    """A driver is not installed. The message is the line that installs it."""

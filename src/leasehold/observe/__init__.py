@@ -1,0 +1,1 @@
+"""Observers: one file is one sink for events."""

@@ -1,0 +1,210 @@
+"""A hold: what an acquire returns. `AsyncHold` is the algorithm, `Hold` its blocking face."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from types import TracebackType
+from typing import Any
+
+from leasehold.engine.acquire import Engine
+from leasehold.engine.hold import Lease, OnLost, State
+from leasehold.errors import LeaseLost, NotHeld
+from leasehold.runtimes.base import Scope, drive
+
+Leave = Callable[["AsyncHold"], Coroutine[Any, Any, bool]]
+
+
+class AsyncHold:
+    """A lock that is held, until it is released or lost.
+
+    Use it with ``async with``: the block is cancelled when the lease is lost, and `LeaseLost` is raised at its end.
+    """
+
+    __slots__ = ("__weakref__", "_engine", "_lease", "_leave", "_released", "_scope")
+
+    def __init__(self, engine: Engine, lease: Lease, leave: Leave) -> None:
+        self._engine = engine
+        self._lease = lease
+        self._leave = leave
+        self._released = False
+        self._scope: Scope | None = None
+
+    @property
+    def name(self) -> str:
+        """The lock's name."""
+        return self._lease.name
+
+    @property
+    def token(self) -> int:
+        """The fencing token: strictly larger than that of every earlier hold of this name."""
+        return self._lease.token
+
+    @property
+    def owner(self) -> str:
+        """Who holds: ``host:pid:client``."""
+        return str(self._lease.ticket.terms.owner)
+
+    @property
+    def lost(self) -> bool:
+        """Whether the lease has ended before it was released."""
+        return not self._released and not self._lease.check_deadline() and self._lease.state is State.LOST
+
+    def remaining(self) -> float:
+        """Return the seconds for which the lock is surely held even if no renewal succeeds; 0 when it is not."""
+        return 0.0 if self._released else self._lease.remaining()
+
+    def check(self) -> None:
+        """Return if the lock is held.
+
+        Raises:
+            LeaseLost: it was lost.
+            NotHeld: it was released.
+
+        """
+        if self._lease.check_deadline() and not self._released:
+            return
+        if self._lease.state is State.LOST:
+            raise self._lease.error()
+        raise NotHeld(f"the lock {self.name!r} was released", name=self.name, owner=self.owner, token=self.token)
+
+    def on_lost(self, callback: OnLost) -> None:
+        """Call ``callback(error)`` once when the lease is lost; at once if it is lost already.
+
+        It is called by the client's keeper (a thread, or a task of the loop), or by the call that finds out first.
+        What it raises is logged.
+        """
+        self._lease.on_lost(callback)
+
+    async def extend(self) -> None:
+        """Set the lease to its full length now, as the keeper does by itself unless ``renew=False``.
+
+        Raises:
+            LeaseLost: it has ended.
+            StoreUnavailable: the store did not confirm; the hold goes on until its deadline.
+
+        """
+        self._engine.runtime.before_blocking()
+        self.check()
+        await self._engine.extend(self._lease)
+
+    async def release(self) -> bool:
+        """Release; further calls do nothing.
+
+        Returns:
+            Whether the store confirmed. If it did not answer, the keeper goes on trying in the background, and
+            the name is free by the end of the lease at the latest.
+
+        Raises:
+            LeaseLost: the lease was lost before. Whoever holds the name now is left alone.
+
+        """
+        if self._released:
+            return True
+        self._released = True
+        self._engine.runtime.before_blocking()
+        return await self._leave(self)
+
+    async def __aenter__(self) -> AsyncHold:
+        self._scope = self._engine.runtime.scope()
+        self._scope.enter()
+        self._lease.scopes.append(self._scope)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        cut_short = self._leave_scope(error)
+        try:
+            await self.release()
+        except LeaseLost:
+            if error is None or cut_short:
+                raise
+            return
+        if cut_short:
+            raise self._lease.error()
+
+    def _leave_scope(self, error: BaseException | None) -> bool:
+        scope, self._scope = self._scope, None
+        if scope is None:
+            return False
+        if scope in self._lease.scopes:
+            self._lease.scopes.remove(scope)
+        return scope.exit(error)
+
+    def __del__(self) -> None:
+        if not self._released:
+            self._lease.abandoned = True  # no I/O here: the keeper sees it at the next renewal
+
+    def __repr__(self) -> str:
+        state = "released" if self._released else self._lease.state.value
+        return f"<{type(self).__name__} {self.name!r} token={self.token} {state}>"
+
+    def __reduce__(self) -> str:
+        raise TypeError("a hold cannot be copied or sent elsewhere; send its name and token")
+
+
+class Hold:
+    """A lock that is held, until it is released or lost.
+
+    Use it with ``with``: it is released at the end, and `LeaseLost` is raised there if it was lost meanwhile.
+    """
+
+    __slots__ = ("__weakref__", "_core")
+
+    def __init__(self, core: AsyncHold) -> None:
+        self._core = core
+
+    @property
+    def name(self) -> str:
+        """The lock's name."""
+        return self._core.name
+
+    @property
+    def token(self) -> int:
+        """The fencing token: strictly larger than that of every earlier hold of this name."""
+        return self._core.token
+
+    @property
+    def owner(self) -> str:
+        """Who holds: ``host:pid:client``."""
+        return self._core.owner
+
+    @property
+    def lost(self) -> bool:
+        """Whether the lease has ended before it was released."""
+        return self._core.lost
+
+    def remaining(self) -> float:
+        """Return the seconds for which the lock is surely held even if no renewal succeeds; 0 when it is not."""
+        return self._core.remaining()
+
+    def check(self) -> None:
+        """Return if the lock is held; else raise, as `AsyncHold.check` does."""
+        self._core.check()
+
+    def on_lost(self, callback: OnLost) -> None:
+        """Call ``callback(error)`` once when the lease is lost, as `AsyncHold.on_lost` does."""
+        self._core.on_lost(callback)
+
+    def extend(self) -> None:
+        """Set the lease to its full length now, as `AsyncHold.extend` does."""
+        drive(self._core.extend())
+
+    def release(self) -> bool:
+        """Release; further calls do nothing. As `AsyncHold.release`."""
+        return drive(self._core.release())
+
+    def __enter__(self) -> Hold:
+        drive(self._core.__aenter__())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        drive(self._core.__aexit__(kind, error, trace))
+
+    def __repr__(self) -> str:
+        return repr(self._core).replace("<AsyncHold", "<Hold", 1)
+
+    def __reduce__(self) -> str:
+        raise TypeError("a hold cannot be copied or sent elsewhere; send its name and token")

@@ -1,0 +1,177 @@
+"""What the exclusive locks have in common: acquire, release, ``with``. `AsyncMutex` and its blocking face `Mutex`."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from types import TracebackType
+
+from leasehold import validate
+from leasehold.engine.acquire import Engine, Missed
+from leasehold.engine.hold import Lease
+from leasehold.errors import AcquireTimeout, NotHeld
+from leasehold.primitives.hold import AsyncHold, Hold
+from leasehold.primitives.options import Options
+from leasehold.runtimes.base import drive
+from leasehold.validate import Seconds
+
+
+class AsyncMutex(ABC):
+    """An exclusive lock for asyncio; its kinds say to whom a hold belongs."""
+
+    def __init__(self, engine: Engine, name: str, options: Options) -> None:
+        self._engine = engine
+        self._options = options
+        self._entered: dict[int, list[AsyncHold]] = {}  # the holds of `async with` blocks, by task
+        self.name = name
+
+    async def acquire(self, blocking: bool = True, timeout: Seconds | None = None) -> AsyncHold | None:
+        """Get the lock, or None.
+
+        Args:
+            blocking: False tries once and never waits.
+            timeout: seconds to wait at most; None takes the lock's own ``timeout``, -1 waits for ever, 0 tries once.
+
+        Returns:
+            The hold; None if someone else had the lock all that time.
+
+        Raises:
+            StoreUnavailable: nobody knows who has it. With a timeout it comes at most a second after it.
+            LeaseLost: it was granted too late to be of use.
+            WrongKind: the name is in use as another primitive.
+
+        """
+        got = await self._acquire(blocking, timeout)
+        return None if isinstance(got, Missed) else got
+
+    async def release(self) -> None:
+        """Release what the calling task acquired last through this lock.
+
+        Raises:
+            NotHeld: it holds nothing.
+            LeaseLost: the lease was lost before; whoever holds the lock now is left alone.
+
+        """
+        hold = self._last(self._engine.runtime.me().key)
+        if hold is None:
+            raise NotHeld(
+                f"lock {self.name!r} is not held through this object by the calling thread or task",
+                name=self.name,
+                owner=str(self._engine.owner),
+            )
+        await hold.release()
+
+    async def locked(self) -> bool:
+        """Return whether anyone holds the lock now."""
+        self._engine.ready()
+        return any(view.holders for view in await self._engine.store.look(self.name, exact=True))
+
+    async def __aenter__(self) -> AsyncHold:
+        got = await self._acquire(True, None)
+        if isinstance(got, Missed):
+            raise self._timed_out(got)
+        self._entered.setdefault(self._engine.runtime.me().key, []).append(got)
+        return await got.__aenter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        key = self._engine.runtime.me().key
+        entered = self._entered[key]
+        hold = entered.pop()
+        if not entered:
+            del self._entered[key]
+        await hold.__aexit__(kind, error, trace)
+
+    @abstractmethod
+    async def _acquire(self, blocking: bool, timeout: Seconds | None) -> AsyncHold | Missed:
+        """Get the lock for the calling task."""
+
+    @abstractmethod
+    def _last(self, key: int) -> AsyncHold | None:
+        """Return the hold that a task acquired last and has not released."""
+
+    def _limit(self, blocking: bool, timeout: Seconds | None) -> float | None:
+        limit = validate.timeout(timeout, blocking=blocking)
+        if not blocking:
+            return 0.0
+        return self._options.timeout if timeout is None else limit
+
+    async def _lease(self, limit: float | None) -> Lease | Missed:
+        options = self._options
+        return await self._engine.acquire(
+            self.name,
+            options.terms,
+            timeout=limit,
+            join=limit != 0,
+            renew=options.renew,
+            max_hold=options.max_hold,
+        )
+
+    def _timed_out(self, missed: Missed) -> AcquireTimeout:
+        held_by = None if missed.held_by is None else str(missed.held_by)
+        return AcquireTimeout(
+            f"lock {self.name!r} was not had in {missed.waited:.3g} s" + (f"; held by {held_by}" if held_by else ""),
+            name=self.name,
+            owner=str(self._engine.owner),
+            waited=missed.waited,
+            held_by=held_by,
+        )
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r}>"
+
+
+class Mutex:
+    """An exclusive lock for threads: the blocking face of an `AsyncMutex`."""
+
+    def __init__(self, core: AsyncMutex) -> None:
+        self._core = core
+
+    @property
+    def name(self) -> str:
+        """The lock's name."""
+        return self._core.name
+
+    def acquire(self, blocking: bool = True, timeout: Seconds | None = None) -> Hold | None:
+        """Get the lock, or None.
+
+        Args:
+            blocking: False tries once and never waits.
+            timeout: seconds to wait at most; None takes the lock's own ``timeout``, -1 waits for ever, 0 tries once.
+
+        Returns:
+            The hold; None if someone else had the lock all that time.
+
+        Raises:
+            StoreUnavailable: nobody knows who has it. With a timeout it comes at most a second after it.
+            LeaseLost: it was granted too late to be of use.
+            WrongKind: the name is in use as another primitive.
+
+        """
+        hold = drive(self._core.acquire(blocking, timeout))
+        return None if hold is None else Hold(hold)
+
+    def release(self) -> None:
+        """Release what the calling thread acquired last through this lock.
+
+        Raises:
+            NotHeld: it holds nothing.
+            LeaseLost: the lease was lost before; whoever holds the lock now is left alone.
+
+        """
+        drive(self._core.release())
+
+    def locked(self) -> bool:
+        """Return whether anyone holds the lock now."""
+        return drive(self._core.locked())
+
+    def __enter__(self) -> Hold:
+        return Hold(drive(self._core.__aenter__()))
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        drive(self._core.__aexit__(kind, error, trace))
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r}>"

@@ -1,0 +1,57 @@
+"""What a user can say about a lock, checked once and kept."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from leasehold import validate
+from leasehold.engine.acquire import Engine
+from leasehold.model import Rule, Terms
+from leasehold.validate import Meta, Seconds
+
+DEFAULT_LEASE = 30.0
+"""Seconds. Long enough to ride over a pause of most programs; a crash blocks others for at most so long."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The options of one lock object, in seconds.
+
+    Attributes:
+        terms: what the store is told with each ticket.
+        renew: whether the keeper renews; False is a fixed lease.
+        max_hold: how long it renews; None for as long as the holder lives.
+        timeout: how long an acquire waits by default; None for ever.
+
+    """
+
+    terms: Terms
+    renew: bool
+    max_hold: float | None
+    timeout: float | None
+
+    @classmethod
+    def checked(
+        cls,
+        engine: Engine,
+        rule: Rule,
+        *,
+        lease: Seconds,
+        renew: bool,
+        max_hold: Seconds | None,
+        delay: Seconds,
+        timeout: Seconds | None,
+        meta: Meta | None,
+    ) -> Options:
+        """Check what a user passed."""
+        terms = Terms(
+            rule,
+            engine.owner,
+            lease=validate.lease(lease),
+            delay=validate.at_least_zero(delay, "delay"),
+            meta=validate.meta(meta),
+        )
+        cap = None if max_hold is None else validate.above_zero(max_hold, "max_hold")
+        if cap is not None and not renew:
+            raise ValueError("max_hold caps renewing, and renew=False does not renew; leave one of them out")
+        return cls(terms, bool(renew), cap, validate.timeout(timeout))

@@ -1,0 +1,138 @@
+"""Who may enter: the one decision that every lock in this library is made of. Pure. The page to read first.
+
+Theory of operation
+-------------------
+A name has *holders* and a queue of *waiters*, each a `Seat` with an expiry on the store's clock. Everything that a
+primitive is, is a `Rule` on that one queue:
+
+* a **lock** conflicts with every holder;
+* a **writer** conflicts with every holder, a **reader** with writers only;
+* a **semaphore** ticket conflicts when its permits and those of the holders exceed the limit.
+
+Whoever conflicts with no holder may enter, unless the name is *barred* (lock-delay: a holder's lease expired and it
+asked that nobody gets the name for a while), or the ticket is *fair* and someone it must not overtake waits ahead.
+
+When a holder leaves, the store hands the name to `successors` in the same step. There is thus no moment at which
+the name is free while someone waits, no herd and no retry; a newcomer can be first only where a lease expired.
+
+Stores in Python call these functions; the Redis scripts state the same in Lua and are compared with them by random
+sequences of operations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from leasehold.model import Kind, Rule, Seat, Ticket
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """All that decides at one name. Times are readings of the store's clock in seconds.
+
+    Attributes:
+        fence: the highest token given out.
+        barred: nobody enters before this time.
+        holders: who holds.
+        waiters: who waits, in order of arrival.
+
+    """
+
+    name: str
+    fence: int = 0
+    barred: float = 0.0
+    holders: tuple[Seat, ...] = ()
+    waiters: tuple[Seat, ...] = ()
+
+    def seats(self) -> tuple[Seat, ...]:
+        """Return holders, then waiters in order."""
+        return self.holders + self.waiters
+
+
+@dataclass(frozen=True, slots=True)
+class Enter:
+    """The ticket may hold the name now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Blocked:
+    """The ticket must wait; before ``until`` nothing changes unless someone leaves.
+
+    Attributes:
+        until: reading of the store's clock.
+        by: the seat in the way, if it is a seat.
+
+    """
+
+    until: float
+    by: Seat | None = None
+
+
+def decide(queue: Queue, me: Ticket, now: float) -> Enter | Blocked:
+    """Say whether ticket ``me`` may hold the name at time ``now``. A seat that has expired does not count."""
+    holders = [seat for seat in queue.holders if seat.expires > now and seat.ticket.id != me.id]
+    rule = me.terms.rule
+    if queue.barred > now:
+        return Blocked(queue.barred)
+    if conflicts(rule, [seat.ticket.terms.rule for seat in holders]):
+        return Blocked(min(seat.expires for seat in holders), holders[0])
+    ahead = next((seat for seat in _ahead(queue.waiters, me.id) if seat.expires > now and _before(seat, rule)), None)
+    if rule.fair and ahead is not None:
+        return Blocked(ahead.expires, ahead)
+    return Enter()
+
+
+def conflicts(rule: Rule, holding: Sequence[Rule]) -> bool:
+    """Say whether ``rule`` cannot hold beside all of ``holding``."""
+    match rule.kind:
+        case Kind.MUTEX:
+            return bool(holding)
+        case Kind.READ_WRITE:
+            return bool(holding) if rule.exclusive else any(other.exclusive for other in holding)
+        case Kind.SEMAPHORE:
+            return sum(other.permits for other in holding) + rule.permits > rule.limit
+
+
+def successors(queue: Queue, now: float) -> Iterator[Seat]:
+    """Yield, in order of arrival, the waiters who hold the name next if each before them accepts.
+
+    It stops at the first who cannot enter, even if a later one could: nobody starves.
+    """
+    if queue.barred > now:
+        return
+    holding = [seat.ticket.terms.rule for seat in queue.holders if seat.expires > now]
+    for seat in queue.waiters:
+        if seat.expires <= now:
+            continue
+        rule = seat.ticket.terms.rule
+        if conflicts(rule, holding):
+            return
+        yield seat
+        holding.append(rule)
+
+
+def same_use(mine: Rule, other: Rule) -> bool:
+    """Say whether two tickets use the name as the same thing: the same kind, with the same limit."""
+    return mine.kind is other.kind and mine.limit == other.limit
+
+
+def next_token(fence: int, floor: int) -> int:
+    """Return the next fencing token: above the last one, and not below the store's clock in microseconds.
+
+    The clock makes tokens go on increasing when the stored number was lost (flush, eviction, failover, an old
+    backup), as long as the clock was not set back past the last grant.
+    """
+    return max(fence + 1, floor)
+
+
+def _ahead(waiters: Sequence[Seat], me: str) -> Iterator[Seat]:
+    for seat in waiters:
+        if seat.ticket.id == me:
+            return
+        yield seat
+
+
+def _before(seat: Seat, rule: Rule) -> bool:
+    """Say whether a fair ticket must not overtake ``seat``: always, but a reader may enter beside a reader."""
+    return seat.ticket.terms.rule.exclusive or rule.exclusive

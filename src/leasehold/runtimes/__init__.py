@@ -1,0 +1,1 @@
+"""What the algorithms need from the world: time, waiting, threads or tasks. One module a world."""

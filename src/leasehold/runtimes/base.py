@@ -1,0 +1,151 @@
+"""The Runtime port, and `drive`, which finishes a coroutine without a loop.
+
+Every algorithm is written once, as ``async def`` over this port and the `Store` port. Under the blocking runtime
+each awaited port blocks instead of suspending, so the whole coroutine ends in one ``send(None)``: no loop, no hop to
+another thread, no generated copy. Under asyncio it suspends as usual; under the simulated runtime it runs in seeded
+virtual time.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import AbstractContextManager
+from typing import Any, Protocol, TypeVar
+
+T = TypeVar("T")
+
+
+class Colour(enum.Enum):
+    """The world that a runtime belongs to."""
+
+    BLOCKING = "blocking"
+    ASYNCIO = "asyncio"
+    SIMULATED = "simulated"
+
+
+class Signal(Protocol):
+    """A flag to wait for. `set` may be called from any thread; a flag that was set before the wait ends it at once."""
+
+    def set(self) -> None: ...
+
+    def clear(self) -> None: ...
+
+    def is_set(self) -> bool: ...
+
+    async def wait(self, timeout: float | None) -> bool:
+        """Wait until set, at most ``timeout`` seconds (None: for ever). Return whether it is set."""
+        ...
+
+
+class Party(Protocol):
+    """A thread or a task: whoever a re-entrant lock belongs to."""
+
+    @property
+    def key(self) -> int: ...
+
+    def alive(self) -> bool: ...
+
+
+class Scope(Protocol):
+    """The ``async with`` block of a hold, which a lost lease cuts short. Under the blocking runtime it does nothing."""
+
+    def enter(self) -> None: ...
+
+    def interrupt(self) -> None:
+        """Cancel the block, from any thread."""
+        ...
+
+    def exit(self, error: BaseException | None) -> bool:
+        """Leave the block, which ended with ``error``; return True if that was our own cancellation and no other."""
+        ...
+
+
+class Job(Protocol):
+    """Something that runs beside: a daemon thread or a task."""
+
+    def alive(self) -> bool: ...
+
+    async def join(self, timeout: float) -> bool:
+        """Wait for the end, at most ``timeout`` seconds; return whether it ended."""
+        ...
+
+
+class Runtime(Protocol):
+    """Time, waiting and company. The only door through which the engine and the stores see the world."""
+
+    @property
+    def colour(self) -> Colour: ...
+
+    def now(self) -> float:
+        """Return the boot-time clock in seconds: monotonic, and it goes on while the machine sleeps."""
+        ...
+
+    def wall_us(self) -> int:
+        """Return the wall clock in microseconds. A floor for fencing tokens; never used for validity."""
+        ...
+
+    def random_bytes(self, n: int) -> bytes:
+        """Return ``n`` unpredictable bytes, never the same in a forked child."""
+        ...
+
+    def jitter(self) -> float:
+        """Return a random number from 0 to 1, to spread retries."""
+        ...
+
+    def mutex(self) -> AbstractContextManager[Any]:
+        """Make a lock for a few lines of memory work. Nothing is ever awaited while it is held."""
+        ...
+
+    def signal(self) -> Signal: ...
+
+    async def sleep(self, seconds: float) -> None: ...
+
+    def spawn(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> Job:
+        """Run ``work()`` beside the caller. It does not keep the interpreter alive."""
+        ...
+
+    async def gather(self, *work: Coroutine[Any, Any, T]) -> list[T | BaseException]:
+        """Run all at once; return each result or the exception it ended with, in order."""
+        ...
+
+    async def shield(self, work: Coroutine[Any, Any, T]) -> T:
+        """Finish ``work`` even if the caller is cancelled meanwhile; the cancellation is raised afterwards."""
+        ...
+
+    async def offload(self, call: Callable[[], T]) -> T:
+        """Run a call that may block (a disk, a C library) where it holds up nobody else."""
+        ...
+
+    def me(self) -> Party:
+        """Return who runs now."""
+        ...
+
+    def scope(self) -> Scope: ...
+
+    def before_blocking(self) -> None:
+        """Check that this runtime may be used from here; called at the start of each public operation."""
+        ...
+
+
+def drive(work: Coroutine[Any, Any, T]) -> T:
+    """Finish a coroutine whose ports block, in one step, and return its result.
+
+    Raises:
+        RuntimeError: it suspended, so it awaited something that is not of the blocking runtime.
+
+    """
+    try:
+        work.send(None)
+    except StopIteration as stop:
+        result: T = stop.value
+        return result
+    work.close()
+    raise RuntimeError("a coroutine suspended under the blocking runtime: it awaited something of another runtime")
+
+
+async def ready(value: Awaitable[T] | T) -> T:
+    """Await ``value`` if it can be awaited, else return it: for callbacks that may be of either colour."""
+    if isinstance(value, Awaitable):
+        return await value
+    return value

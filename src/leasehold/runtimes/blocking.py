@@ -1,0 +1,152 @@
+"""The blocking world: a port call blocks the calling thread and never suspends."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import threading
+import time
+import warnings
+import weakref
+from collections.abc import Callable, Coroutine
+from contextlib import AbstractContextManager
+from typing import Any, TypeVar
+
+from leasehold.runtimes import clock
+from leasehold.runtimes.base import Colour, Job, Party, Scope, Signal, drive
+
+T = TypeVar("T")
+
+
+class BlockingRuntime:
+    """Threads, and waits that block them."""
+
+    colour = Colour.BLOCKING
+
+    now = staticmethod(clock.boottime)
+    wall_us = staticmethod(clock.wall_us)
+    random_bytes = staticmethod(os.urandom)
+    jitter = staticmethod(random.random)
+
+    def mutex(self) -> AbstractContextManager[Any]:
+        return threading.Lock()
+
+    def signal(self) -> Signal:
+        return ThreadSignal()
+
+    async def sleep(self, seconds: float) -> None:
+        time.sleep(max(0.0, seconds))
+
+    def spawn(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> Job:
+        job = ThreadJob(threading.Thread(target=lambda: drive(work()), name=name, daemon=True))
+        job.thread.start()
+        return job
+
+    async def gather(self, *work: Coroutine[Any, Any, T]) -> list[T | BaseException]:
+        results: list[T | BaseException] = [RuntimeError("not run")] * len(work)
+
+        def run(index: int, one: Coroutine[Any, Any, T]) -> None:
+            try:
+                results[index] = drive(one)
+            except BaseException as error:  # handed to the caller, who decides
+                results[index] = error
+
+        threads = [
+            threading.Thread(target=run, args=(index, one), daemon=True) for index, one in enumerate(work[1:], start=1)
+        ]
+        for thread in threads:
+            thread.start()
+        if work:
+            run(0, work[0])
+        for thread in threads:
+            thread.join()
+        return results
+
+    async def shield(self, work: Coroutine[Any, Any, T]) -> T:
+        return await work  # nothing cancels a thread
+
+    async def offload(self, call: Callable[[], T]) -> T:
+        return call()
+
+    def me(self) -> Party:
+        return ThreadParty()
+
+    def scope(self) -> Scope:
+        return NO_SCOPE
+
+    def before_blocking(self) -> None:
+        if asyncio._get_running_loop() is not None:
+            warnings.warn(
+                "a blocking leasehold call inside a running event loop stops every task of that loop; "
+                "use AsyncClient there",
+                RuntimeWarning,
+                stacklevel=4,
+            )
+
+
+class ThreadSignal:
+    """A `threading.Event` behind the port."""
+
+    __slots__ = ("_event",)
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+
+    def set(self) -> None:
+        self._event.set()
+
+    def clear(self) -> None:
+        self._event.clear()
+
+    def is_set(self) -> bool:
+        return self._event.is_set()
+
+    async def wait(self, timeout: float | None) -> bool:
+        return self._event.wait(timeout)
+
+
+class ThreadJob:
+    """A daemon thread."""
+
+    def __init__(self, thread: threading.Thread) -> None:
+        self.thread = thread
+
+    def alive(self) -> bool:
+        return self.thread.is_alive()
+
+    async def join(self, timeout: float) -> bool:
+        if self.thread is threading.current_thread():
+            return False
+        self.thread.join(timeout)
+        return not self.thread.is_alive()
+
+
+class ThreadParty:
+    """The calling thread."""
+
+    __slots__ = ("_thread", "key")
+
+    def __init__(self) -> None:
+        self.key = threading.get_ident()
+        self._thread = weakref.ref(threading.current_thread())
+
+    def alive(self) -> bool:
+        thread = self._thread()
+        return thread is not None and thread.is_alive()
+
+
+class NoScope:
+    """A thread cannot be cancelled from outside: the block is told by `Hold.check` and at its end."""
+
+    def enter(self) -> None:
+        pass
+
+    def interrupt(self) -> None:
+        pass
+
+    def exit(self, error: BaseException | None) -> bool:
+        return False
+
+
+NO_SCOPE = NoScope()

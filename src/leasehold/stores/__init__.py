@@ -1,0 +1,1 @@
+"""Stores: one file or folder is one kind of coordination system."""

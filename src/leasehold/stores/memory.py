@@ -1,0 +1,195 @@
+"""The store in this process's memory: the reference for what all stores must do, and a stand-in for tests.
+
+``memory:`` is shared by all clients of the process; ``memory:NAME`` is a space of its own. Nothing leaves the process.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any
+
+from leasehold.model import (
+    Capabilities,
+    Cell,
+    Change,
+    Departure,
+    Finding,
+    Granted,
+    Seat,
+    Severity,
+    Standing,
+    Ticket,
+    View,
+    Wait,
+)
+from leasehold.rules import Queue
+from leasehold.runtimes.base import Runtime, Signal
+from leasehold.stores import ledger
+from leasehold.stores.cells import EMPTY, apply_change
+from leasehold.stores.url import StoreURL
+
+IDLE_LIFE = 3600.0
+"""Seconds for which a name that nobody uses is remembered, so that its tokens go on."""
+
+SWEEP_EVERY = 1024
+"""Operations between two looks for names to forget."""
+
+
+@dataclass(eq=False)
+class Space:
+    """What the clients of one space share."""
+
+    mutex: AbstractContextManager[Any]
+    queues: dict[tuple[str, str], Queue] = field(default_factory=dict)
+    used: dict[tuple[str, str], float] = field(default_factory=dict)
+    cells: dict[tuple[str, str], tuple[Cell, float]] = field(default_factory=dict)
+    signals: dict[str, Signal] = field(default_factory=dict)  # by ticket id, of those who wait
+    operations: int = 0
+
+
+_spaces: weakref.WeakValueDictionary[str, Space] = weakref.WeakValueDictionary()
+
+
+class MemoryStore:
+    """See `leasehold.stores.base.Store` for what each method promises."""
+
+    capabilities = Capabilities(shared=True, permits=True, crash_bound="with the process")
+
+    def __init__(self, runtime: Runtime, namespace: str, space: str) -> None:
+        self._runtime = runtime
+        self._namespace = namespace
+        self._name = space
+        self._space = _spaces.setdefault(space, Space(runtime.mutex()))
+
+    async def claim(self, name: str, ticket: Ticket, *, join: bool, within: float) -> Granted | Wait:
+        """Try to take ``name``."""
+        since = self._runtime.now()
+        with self._space.mutex:
+            step = ledger.claim(self._queue(name), ticket, join=join, now=since, floor=self._runtime.wall_us())
+            self._write(name, step)
+            if step.blocked is None:
+                self._space.signals.pop(ticket.id, None)
+            elif join and ticket.id not in self._space.signals:
+                self._space.signals[ticket.id] = self._runtime.signal()
+        if step.blocked is None:
+            return _granted(step.mine, since)
+        by = step.blocked.by
+        return Wait(None, step.blocked.until - since, None if by is None else by.ticket.terms.owner)
+
+    async def leave(self, name: str, ticket: Ticket, *, how: Departure, within: float) -> bool:
+        """Remove ``ticket`` and hand the name over."""
+        with self._space.mutex:
+            self._space.signals.pop(ticket.id, None)
+            now, floor = self._runtime.now(), self._runtime.wall_us()
+            step = ledger.leave(self._queue(name), ticket.id, how=how, now=now, floor=floor)
+            self._write(name, step)
+        return step.found
+
+    async def renew(self, tickets: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[Standing]:
+        """Set leases to full length."""
+        standings = []
+        with self._space.mutex:
+            now = self._runtime.now()
+            for name, ticket in tickets:
+                queue, standing = ledger.renew(self._queue(name), ticket.id, now)
+                self._write(name, ledger.Step(queue))
+                standings.append(standing)
+        return standings
+
+    async def changed(self, name: str, ticket: Ticket, mark: object, *, timeout: float) -> Granted | None:
+        """Sleep until the ticket was granted; the next claim brings the grant."""
+        with self._space.mutex:
+            signal = self._space.signals.get(ticket.id)
+        if signal is not None:
+            await signal.wait(timeout)
+            signal.clear()
+        return None
+
+    async def look(self, prefix: str, *, exact: bool = False) -> list[View]:
+        """Show names in use."""
+        with self._space.mutex:
+            now = self._runtime.now()
+            queues = [queue for (space, _), queue in self._space.queues.items() if space == self._namespace]
+        views = [ledger.view(queue, now) for queue in queues if _matches(queue.name, prefix, exact)]
+        return [view for view in views if view.holders or view.waiters or view.free_in > 0]
+
+    async def cell(self, name: str, change: Change) -> Cell:
+        """Change or read a cell."""
+        key, now = (self._namespace, name), self._runtime.now()
+        with self._space.mutex:
+            cell, until = self._space.cells.get(key, (EMPTY, 0.0))
+            after = apply_change(cell if until > now else EMPTY, change)
+            if after.changed:
+                self._space.cells[key] = (after, now + change.life)
+        return after
+
+    async def diagnose(self) -> list[Finding]:
+        """There is nothing to set."""
+        found = "all clients of this process share it, and nobody else"
+        return [
+            Finding(Severity.NOTE, "memory", found, "locks end with the process", "use sqlite: for several processes")
+        ]
+
+    async def close(self) -> None:
+        """There is nothing to give back."""
+
+    def after_fork(self) -> None:
+        """Start empty in a forked child: its memory is a copy that nobody else sees."""
+        self._space = _spaces[self._name] = Space(self._runtime.mutex())
+
+    def _queue(self, name: str) -> Queue:
+        return self._space.queues.get((self._namespace, name)) or Queue(name)
+
+    def _write(self, name: str, step: ledger.Step) -> None:
+        space, key = self._space, (self._namespace, name)
+        space.queues[key] = step.queue
+        space.used[key] = self._runtime.now()
+        for seat in step.woken:
+            signal = space.signals.get(seat.ticket.id)
+            if signal is not None:
+                signal.set()
+        space.operations += 1
+        if space.operations % SWEEP_EVERY == 0:
+            self._sweep()
+
+    def _sweep(self) -> None:
+        space, now = self._space, self._runtime.now()
+        for key in [key for key, used in space.used.items() if used + IDLE_LIFE < now]:
+            queue = ledger.settle(space.queues[key], now)
+            if not queue.seats() and queue.barred <= now:
+                del space.queues[key], space.used[key]
+        for key in [key for key, (_, until) in space.cells.items() if until <= now]:
+            del space.cells[key]
+
+    def __repr__(self) -> str:
+        return f"<MemoryStore {self._name!r}>"
+
+
+def _granted(seat: Seat | None, since: float) -> Granted:
+    assert seat is not None
+    assert seat.token is not None
+    return Granted(seat.token, since, seat.ticket.terms.lease)
+
+
+def _matches(name: str, prefix: str, exact: bool) -> bool:
+    return name == prefix if exact else name.startswith(prefix)
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Opens a space of memory; the same name is the same space."""
+
+    space: str = ""
+
+    def open(self, runtime: Runtime, namespace: str) -> MemoryStore:
+        """Open the store."""
+        return MemoryStore(runtime, namespace, self.space)
+
+
+def from_url(url: StoreURL) -> Memory:
+    """Read ``memory:`` or ``memory:NAME``."""
+    url.refuse_options()
+    return Memory(url.path.strip("/"))

@@ -1,0 +1,103 @@
+"""From a URL's scheme, or a client object, to what opens the store. Drivers are imported only when they are asked for.
+
+Third parties add a scheme by an entry point in the group ``leasehold.stores``: its name is the scheme, its value a
+function from `StoreURL` to `Opener`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from importlib.metadata import entry_points
+from pathlib import Path
+
+from leasehold.errors import MissingDriver
+from leasehold.runtimes.base import Colour
+from leasehold.stores.base import Opener
+from leasehold.stores.url import StoreURL, parse
+
+GROUP = "leasehold.stores"
+
+BUILT_IN: Mapping[str, str] = {
+    "memory": "leasehold.stores.memory",
+    "sqlite": "leasehold.stores.sqlite",
+    "redis": "leasehold.stores.redis",
+    "rediss": "leasehold.stores.redis",
+    "unix": "leasehold.stores.redis",
+    "valkey": "leasehold.stores.redis",
+    "valkeys": "leasehold.stores.redis",
+}
+"""Scheme to the module with ``from_url``."""
+
+ADOPTERS: Mapping[str, str] = {"redis": "leasehold.stores.redis"}
+"""Top-level package of a client object to the module with ``adopt``."""
+
+DRIVERS: Mapping[str, str] = {"redis": "redis"}
+"""Top-level package of a driver to the extra that installs it."""
+
+
+def opener(url: str | None) -> Opener:
+    """Return what opens the store at ``url``; None is ``LEASEHOLD_URL``, or else SQLite in the user's state folder.
+
+    Raises:
+        ValueError: malformed, or an unknown scheme or option.
+        MissingDriver: the message says what to install.
+
+    """
+    if url is None:
+        url = os.environ.get("LEASEHOLD_URL") or f"sqlite:{default_path()}"
+    parsed = parse(url)
+    return _factory(parsed.scheme)(parsed)
+
+
+def adopt(client: object, colour: Colour) -> Opener:
+    """Return what opens the store that ``client``, an object of a driver, is connected to.
+
+    Raises:
+        TypeError: it is not known, or of the other colour.
+
+    """
+    for cls in type(client).__mro__:
+        module = ADOPTERS.get(cls.__module__.partition(".")[0])
+        if module is not None:
+            found: Opener = _load(module).adopt(client, colour)
+            return found
+    known = ", ".join(sorted(ADOPTERS))
+    raise TypeError(f"cannot make locks from a {type(client).__name__}; known are clients of: {known}")
+
+
+def default_path() -> Path:
+    """Return where locks are kept when nothing else is said: one file in the user's state folder."""
+    if sys.platform == "win32":
+        base = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
+    elif sys.platform == "darwin":
+        base = Path.home() / "Library" / "Application Support"
+    else:
+        base = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
+    return base / "leasehold" / "locks.db"
+
+
+def _factory(scheme: str) -> Callable[[StoreURL], Opener]:
+    if scheme in BUILT_IN:
+        built_in: Callable[[StoreURL], Opener] = _load(BUILT_IN[scheme]).from_url
+        return built_in
+    others = {point.name: point for point in entry_points(group=GROUP)}
+    if scheme in others:
+        other: Callable[[StoreURL], Opener] = others[scheme].load()
+        return other
+    known = ", ".join(sorted({*BUILT_IN, *others}))
+    raise ValueError(f"unknown scheme {scheme!r} in the store URL; known are: {known}")
+
+
+def _load(module: str):  # type: ignore[no-untyped-def]
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        driver = (error.name or "").partition(".")[0]
+        if driver not in DRIVERS:
+            raise
+        raise MissingDriver(
+            f"the driver {driver!r} is not installed; install it with: pip install 'leasehold[{DRIVERS[driver]}]'"
+        ) from None

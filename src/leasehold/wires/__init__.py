@@ -1,0 +1,1 @@
+"""What talks to the network for several stores."""
