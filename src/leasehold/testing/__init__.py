@@ -1,1 +1,1 @@
-"""What tests of locks need: worlds, faults, real servers, and a conformance kit. Public, for others' stores too."""
+"""For tests of leasehold itself and of stores by others: real servers, a fault proxy, worlds, the conformance kit."""

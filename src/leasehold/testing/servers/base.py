@@ -1,0 +1,224 @@
+"""What every test server has in common: a child process in a folder of its own, ended by its process id.
+
+The child dies with this process, however that ends: on Linux it asks the kernel for a signal at its parent's death.
+The kernel means the *thread* that started it, so all children are started by one thread that lives as long as we do.
+"""
+
+from __future__ import annotations
+
+import atexit
+import concurrent.futures
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import weakref
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+READY_WITHIN = 20.0
+"""Seconds in which a server must answer after its start."""
+
+STOP_WITHIN = 5.0
+"""Seconds that a server gets to end by itself before it is killed."""
+
+DIES_WITH_PARENT = """
+import ctypes, os, sys
+ctypes.CDLL(None).prctl(1, 9)  # PR_SET_PDEATHSIG, SIGKILL
+if os.getppid() != int(sys.argv[1]):  # the parent died before we asked
+    os._exit(1)
+os.execv(sys.argv[2], sys.argv[2:])
+"""
+
+
+class MissingServer(RuntimeError):
+    """The program of a server is not installed. The message says how to install it."""
+
+
+class Server(ABC):
+    """One server. It is started by `start` or ``with``, and leaves nothing behind after `stop`.
+
+    A subclass says which program it is (`programs`, `package`), with which arguments it runs, and when it is ready.
+
+    Attributes:
+        port: of 127.0.0.1; it stays the same over a restart.
+        folder: for the server's files; removed at the end.
+
+    """
+
+    programs: tuple[str, ...] = ()
+    package = ""
+
+    def __init__(self, binary: str | None = None) -> None:
+        self.binary = find_program((binary,) if binary else self.programs, self.package)
+        self.port = free_port()
+        self.folder = Path(tempfile.mkdtemp(prefix="leasehold-"))
+        self._process: subprocess.Popen[bytes] | None = None
+        self._remove = weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
+
+    @property
+    @abstractmethod
+    def version(self) -> str:
+        """Which program in which version, for people."""
+
+    @abstractmethod
+    def _arguments(self) -> Sequence[str]:
+        """Return the arguments of the command line, writing configuration files where needed."""
+
+    @abstractmethod
+    def _ready(self) -> bool:
+        """Say whether the server answers now; `OSError` counts as no."""
+
+    @property
+    def pid(self) -> int:
+        """The process id; an error if it does not run."""
+        if self._process is None:
+            raise RuntimeError(f"{type(self).__name__} is not running")
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        """Whether the process lives; a paused one does."""
+        return self._process is not None and self._process.poll() is None
+
+    def start(self) -> Self:
+        """Start it and wait until it answers.
+
+        Raises:
+            RuntimeError: it ended at once or does not answer; the message has the end of its log.
+
+        """
+        with (self.folder / "log").open("ab") as log:
+            self._process = spawn([self.binary, *self._arguments()], log.fileno(), self.folder)
+        _children.add(self)
+        until = time.monotonic() + READY_WITHIN
+        while not self._answers():
+            if not self.running or time.monotonic() > until:
+                self.kill()
+                raise RuntimeError(f"{self.binary} did not start; its log ends:\n{self.log()[-2000:]}")
+            time.sleep(0.01)
+        return self
+
+    def stop(self) -> None:
+        """End the server and remove its files."""
+        self.terminate()
+        self._remove()
+
+    def terminate(self) -> None:
+        """End the server as an operator does, and keep its files."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGCONT)
+            self._process.terminate()
+            try:
+                self._process.wait(STOP_WITHIN)
+            except subprocess.TimeoutExpired:
+                pass
+            self.kill()
+
+    def kill(self) -> None:
+        """End the process as a crash does: at once, with no last words."""
+        process, self._process = self._process, None
+        _children.discard(self)
+        if process is not None:
+            process.kill()
+            process.wait()
+
+    def pause(self) -> None:
+        """Stop the process in its tracks (SIGSTOP): connections stay open and nothing answers."""
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let a paused process go on."""
+        os.kill(self.pid, signal.SIGCONT)
+
+    def log(self) -> str:
+        """Return what the server wrote so far."""
+        return (self.folder / "log").read_text(errors="replace")
+
+    def _answers(self) -> bool:
+        try:
+            return self._ready()
+        except OSError:
+            return False
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+def find_program(names: Sequence[str], package: str) -> str:
+    """Return the path of the first program that is installed.
+
+    Raises:
+        MissingServer: none of them is.
+
+    """
+    path = os.environ.get("PATH", os.defpath) + os.pathsep + "/usr/sbin"
+    for name in names:
+        found = shutil.which(name, path=path)
+        if found is not None:
+            return os.path.abspath(found)
+    hint = f"; install it, on Debian with: apt-get install {package}" if package else ""
+    raise MissingServer(f"no {' or '.join(names)} on the PATH{hint}")
+
+
+def free_port() -> int:
+    """Return a TCP port of 127.0.0.1 that nobody uses now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def spawn(command: Sequence[str], log: int, folder: Path) -> subprocess.Popen[bytes]:
+    """Start a child process that dies with this one and writes to the file descriptor ``log``."""
+    if sys.platform == "linux":
+        command = [sys.executable, "-ISc", DIES_WITH_PARENT, str(os.getpid()), *command]
+
+    def start() -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=folder, start_new_session=True
+        )
+
+    return _starter().submit(start).result()
+
+
+_children: weakref.WeakSet[Server] = weakref.WeakSet()
+_starters: dict[int, concurrent.futures.ThreadPoolExecutor] = {}
+
+
+def _starter() -> concurrent.futures.ThreadPoolExecutor:
+    """Return this process's starting thread; a forked child has its own."""
+    pid = os.getpid()
+    if pid not in _starters:
+        _starters[pid] = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="server-starter")
+    return _starters[pid]
+
+
+def _forget_in_child() -> None:
+    for server in list(_children):
+        if server._process is not None:
+            server._process.returncode = 0  # the parent's to end
+        server._process = None
+        server._remove.detach()
+    _children.clear()
+
+
+def _stop_all() -> None:
+    for server in list(_children):
+        server.stop()
+
+
+os.register_at_fork(after_in_child=_forget_in_child)
+atexit.register(_stop_all)
