@@ -142,6 +142,13 @@ class Server(ABC):
         """Return what the server wrote so far."""
         return (self.folder / "log").read_text(errors="replace")
 
+    def disown(self) -> None:
+        """Leave process and files, in a forked child, to the parent."""
+        if self._process is not None:
+            self._process.returncode = 0
+        self._process = None
+        self._remove.detach()
+
     def _answers(self) -> bool:
         try:
             return self._ready()
@@ -208,10 +215,7 @@ def _starter() -> concurrent.futures.ThreadPoolExecutor:
 
 def _forget_in_child() -> None:
     for server in list(_children):
-        if server._process is not None:
-            server._process.returncode = 0  # the parent's to end
-        server._process = None
-        server._remove.detach()
+        server.disown()
     _children.clear()
 
 

@@ -8,7 +8,7 @@ import socket
 import ssl
 import subprocess
 from collections.abc import Mapping, Sequence
-from functools import cached_property
+from functools import cache
 from urllib.parse import quote
 
 from leasehold.testing.servers.base import READY_WITHIN, Server
@@ -24,7 +24,7 @@ class RedisServer(Server):
 
     Args:
         password: of the default user; with it the server refuses whoever does not know it.
-        users: further users as lines of an ACL file without the word ``user``, for example ``"app on >secret ~* +@all"``.
+        users: further users, as in an ACL file without the word ``user``, for example ``"app on >secret ~* +@all"``.
         tls: speak TLS and nothing else on the port; `certificates` has the files.
         unix_socket: listen on `unix_path` as well.
         append_only: keep data by an append-only file, synced at each write.
@@ -74,12 +74,10 @@ class RedisServer(Server):
         secret = f":{quote(self.password, safe='')}@" if self.password else ""
         return f"{'rediss' if self.certificates else 'redis'}://{secret}127.0.0.1:{self.port}/0"
 
-    @cached_property
+    @property
     def version(self) -> str:
         """The program and its version, for example ``redis-server 7.0.15``."""
-        said = subprocess.run([self.binary, "--version"], capture_output=True, text=True, check=True).stdout
-        found = re.search(r"v=(\S+)", said)
-        return f"{self.binary.rpartition('/')[2]} {found[1] if found else said.strip()}"
+        return version_of(self.binary)
 
     @property
     def _major(self) -> int:
@@ -122,8 +120,8 @@ class RedisServer(Server):
     def commandstats(self) -> dict[str, int]:
         """Return how often each command was called since the last `reset_stats`, by its name in lower case.
 
-        Commands that a script called are counted too; a sub-command is ``container|name``. What is asked here to find out
-        (``info``, ``auth``, ``config|resetstat``) is counted as well.
+        Commands that a script called are counted too; a sub-command is ``container|name``. What is asked here to find
+        out (``info``, ``auth``, ``config|resetstat``) is counted as well.
         """
         lines = re.findall(r"^cmdstat_([^:]+):calls=(\d+)", str(self.command("INFO", "commandstats")), re.MULTILINE)
         return {name.lower(): int(calls) for name, calls in lines}
@@ -171,7 +169,7 @@ class RedisServer(Server):
     def _save(self) -> None:
         if self._config["appendonly"] == "no":
             connection = self.connect()
-            connection._link.settimeout(READY_WITHIN)
+            connection.link.settimeout(READY_WITHIN)
             try:
                 connection.command("SAVE")
             finally:
@@ -181,3 +179,11 @@ class RedisServer(Server):
         (self.folder / "dump.rdb").unlink(missing_ok=True)
         for path in (self.folder / "appendonlydir").glob("*"):
             path.unlink()
+
+
+@cache
+def version_of(binary: str) -> str:
+    """Ask a program of Redis or Valkey for its name and version."""
+    said = subprocess.run([binary, "--version"], capture_output=True, text=True, check=True).stdout
+    found = re.search(r"v=(\S+)", said)
+    return f"{binary.rpartition('/')[2]} {found[1] if found else said.strip()}"

@@ -1,4 +1,4 @@
-"""The least of the Redis protocol that it takes to ask a server about itself. No driver, so that no driver is tested by itself."""
+"""The least of the Redis protocol that it takes to ask a server about itself, without a driver."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Connection:
     """A blocking connection: one command, one reply. Text is UTF-8."""
 
     def __init__(self, link: socket.socket) -> None:
-        self._link = link
+        self.link = link
         self._replies: BinaryIO = link.makefile("rb")
 
     def command(self, *words: str | bytes | int) -> Reply:
@@ -29,13 +29,13 @@ class Connection:
         """
         parts = [word if isinstance(word, bytes) else str(word).encode() for word in words]
         sized = b"".join(b"$%d\r\n%s\r\n" % (len(part), part) for part in parts)
-        self._link.sendall(b"*%d\r\n" % len(parts) + sized)
+        self.link.sendall(b"*%d\r\n" % len(parts) + sized)
         return self._reply()
 
     def close(self) -> None:
         """Close the connection."""
         self._replies.close()
-        self._link.close()
+        self.link.close()
 
     def _reply(self) -> Reply:
         line = self._replies.readline()

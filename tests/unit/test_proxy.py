@@ -1,0 +1,255 @@
+"""The fault proxy, against a server that says everything back."""
+
+from __future__ import annotations
+
+import socket
+import socketserver
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from leasehold.testing.proxy import FaultProxy, Side
+
+Connect = Callable[[], socket.socket]
+
+
+class Echo(socketserver.BaseRequestHandler):
+    """Says back what it hears, and keeps it."""
+
+    heard = bytearray()
+
+    def handle(self) -> None:
+        try:
+            while data := self.request.recv(65536):
+                self.heard += data
+                self.request.sendall(data)
+        except OSError:
+            pass
+
+
+class EchoServer(socketserver.ThreadingTCPServer):
+    daemon_threads = True
+    block_on_close = False
+
+
+@pytest.fixture
+def echo() -> Iterator[int]:
+    Echo.heard = bytearray()
+    with EchoServer(("127.0.0.1", 0), Echo) as server:
+        thread = threading.Thread(target=lambda: server.serve_forever(0.01))
+        thread.start()
+        yield server.server_address[1]
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def proxy(echo: int) -> Iterator[FaultProxy]:
+    with FaultProxy(echo) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def connect(proxy: FaultProxy) -> Iterator[Connect]:
+    links: list[socket.socket] = []
+
+    def connect() -> socket.socket:
+        links.append(socket.create_connection(("127.0.0.1", proxy.port), timeout=5))
+        return links[-1]
+
+    yield connect
+    for link in links:
+        link.close()
+
+
+def say(link: socket.socket, words: bytes) -> bytes:
+    link.sendall(words)
+    return hear(link, len(words))
+
+
+def hear(link: socket.socket, size: int) -> bytes:
+    heard = b""
+    while len(heard) < size:
+        data = link.recv(size - len(heard))
+        if not data:
+            return heard
+        heard += data
+    return heard
+
+
+def is_silent(link: socket.socket, seconds: float = 0.1) -> bool:
+    link.settimeout(seconds)
+    try:
+        link.recv(1)
+    except TimeoutError:
+        return True
+    finally:
+        link.settimeout(5)
+    return False
+
+
+def heard_within(words: bytes, seconds: float = 5) -> bool:
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        if words in Echo.heard:
+            return True
+        time.sleep(0.005)
+    return False
+
+
+def test_it_carries_everything_when_nothing_is_set(proxy: FaultProxy, connect: Connect) -> None:
+    words = bytes(range(256)) * 4096  # a MiB: more than one chunk, more than the kernel's buffers
+    link = connect()
+    sender = threading.Thread(target=link.sendall, args=(words,))
+    sender.start()
+    assert hear(link, len(words)) == words
+    sender.join()
+    assert proxy.connections == 1
+
+
+def test_it_counts_what_it_sees_in_each_direction(proxy: FaultProxy, connect: Connect) -> None:
+    link = connect()
+    say(link, b"one EVALSHA two EVALSHA")
+    assert proxy.count(b"EVALSHA") == 2
+    assert proxy.count(b"EVALSHA", Side.REPLIES) == 2
+    proxy.forget()
+    assert proxy.count(b"EVALSHA") == 0
+    assert proxy.seen() == b""
+
+
+def test_delay_keeps_bytes_back_for_as_long_as_said(proxy: FaultProxy, connect: Connect) -> None:
+    link = connect()
+    fault = proxy.delay(0.2, Side.REPLIES)
+    start = time.monotonic()
+    assert say(link, b"late") == b"late"
+    assert time.monotonic() - start >= 0.2
+    fault.remove()
+    start = time.monotonic()
+    say(link, b"soon")
+    assert time.monotonic() - start < 0.2
+
+
+def test_held_requests_do_not_reach_the_server_until_the_fault_is_removed(proxy: FaultProxy, connect: Connect) -> None:
+    link = connect()
+    fault = proxy.hold(Side.REQUESTS)
+    link.sendall(b"wait")
+    assert fault.wait(5)
+    assert not heard_within(b"wait", 0.1)
+    fault.remove()
+    assert hear(link, 4) == b"wait"
+
+
+def test_held_replies_come_after_the_server_has_acted(proxy: FaultProxy, connect: Connect) -> None:
+    link = connect()
+    fault = proxy.hold(Side.REPLIES)
+    link.sendall(b"done")
+    assert heard_within(b"done")
+    assert is_silent(link)
+    proxy.heal()
+    assert hear(link, 4) == b"done"
+    assert fault.hits == 1
+
+
+def test_drop_reply_lets_the_request_through_and_cuts_the_client(proxy: FaultProxy, connect: Connect) -> None:
+    link = connect()
+    fault = proxy.drop_reply(2, where=b"EVALSHA")
+    assert say(link, b"EVALSHA 1") == b"EVALSHA 1"
+    assert say(link, b"PING") == b"PING"
+    with pytest.raises(ConnectionResetError):
+        say(link, b"EVALSHA 2")
+    assert heard_within(b"EVALSHA 2")
+    assert fault.hits == 1
+    assert say(connect(), b"EVALSHA 3") == b"EVALSHA 3"
+
+
+def test_cut_at_resets_before_the_request_reaches_the_server(proxy: FaultProxy, connect: Connect) -> None:
+    link = connect()
+    proxy.cut_at(where=b"EVALSHA")
+    with pytest.raises(ConnectionResetError):
+        say(link, b"EVALSHA")
+    assert not heard_within(b"EVALSHA", 0.1)
+    assert say(connect(), b"EVALSHA") == b"EVALSHA"
+
+
+def test_drop_swallows_only_what_it_names(proxy: FaultProxy, connect: Connect) -> None:
+    link = connect()
+    fault = proxy.drop(Side.REPLIES, where=b"message")
+    link.sendall(b"message")
+    assert is_silent(link)
+    assert say(link, b"other") == b"other"
+    assert fault.hits == 1
+
+
+def test_cut_resets_every_connection_and_says_how_many(proxy: FaultProxy, connect: Connect) -> None:
+    links = [connect(), connect()]
+    for link in links:
+        say(link, b"x")
+    assert proxy.cut() == 2
+    for link in links:
+        with pytest.raises(ConnectionResetError):
+            link.recv(1)
+    assert proxy.open_connections == 0
+    assert say(connect(), b"again") == b"again"
+
+
+def test_a_black_hole_accepts_and_says_nothing(proxy: FaultProxy, connect: Connect) -> None:
+    fault = proxy.blackhole()
+    link = connect()
+    link.sendall(b"hello")
+    assert is_silent(link)
+    assert not heard_within(b"hello", 0.05)
+    fault.remove()
+    assert say(link, b"world") == b"world"
+
+
+def test_a_deaf_proxy_lets_nobody_connect(proxy: FaultProxy, connect: Connect) -> None:
+    proxy.deaf()
+    with pytest.raises(TimeoutError):
+        socket.create_connection(("127.0.0.1", proxy.port), timeout=0.3)
+    proxy.heal()
+    assert say(connect(), b"hello") == b"hello"
+
+
+def test_a_stopped_proxy_refuses_and_comes_back_on_its_port(proxy: FaultProxy, connect: Connect) -> None:
+    link, port = connect(), proxy.port
+    say(link, b"x")
+    proxy.stop()
+    with pytest.raises(ConnectionResetError):
+        link.recv(1)
+    with pytest.raises(ConnectionRefusedError):
+        connect()
+    proxy.start()
+    assert proxy.port == port
+    assert say(connect(), b"back") == b"back"
+
+
+def test_a_server_that_refuses_looks_like_a_reset(connect: Connect, proxy: FaultProxy) -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        proxy.target = ("127.0.0.1", unused.getsockname()[1])
+        with pytest.raises(ConnectionResetError):
+            say(connect(), b"x")
+
+
+def test_many_connections_at_once_survive_a_storm_of_cuts(proxy: FaultProxy, connect: Connect) -> None:
+    """Numbers of closed sockets are used again at once: the loop must not watch the wrong one."""
+    for _ in range(30):
+        links = [connect() for _ in range(4)]
+        for link in links:
+            assert say(link, b"hello") == b"hello"
+        proxy.cut()
+    assert proxy.connections == 120
+
+
+def test_nothing_outlives_close(echo: int) -> None:
+    proxy = FaultProxy(echo).start()
+    link = socket.create_connection(("127.0.0.1", proxy.port), timeout=5)
+    proxy.hold(Side.REPLIES)
+    link.sendall(b"x")
+    proxy.close()
+    with pytest.raises(ConnectionResetError):
+        link.recv(1)
+    link.close()
+    assert not [thread for thread in threading.enumerate() if thread.name == "fault-proxy"]
