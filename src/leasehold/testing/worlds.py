@@ -17,7 +17,7 @@ Write the body once, as a coroutine function that takes a `World`, and run it in
 What a world offers:
 
 * ``client(where, **options)``: a client of the store at a URL, or of an `Opener`. It has the methods of `AsyncClient`,
-  all awaited alike; in the blocking world it is a `Face` on the public `Client`. It is closed at the end of ``run``.
+  all awaited alike; in the blocking world it is a `face` of the public `Client`. It is closed at the end of ``run``.
 * ``spawn(work)``: runs ``work()`` in a thread or task of its own and returns a `Job`: ``await job.join(timeout)`` tells
   whether it ended, ``await job.result()`` waits for its result or raises its error, ``job.cancel()`` cancels it.
   An error that nobody asked for is raised at the end of ``run``.
@@ -30,18 +30,25 @@ What a world offers:
 from __future__ import annotations
 
 import asyncio
-import sys
+import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine
-from inspect import iscoroutinefunction
 from typing import Any, Generic, TypeVar, cast
 
 from leasehold.client import AsyncClient, Client
+from leasehold.engine.hold import DRIFT
+from leasehold.errors import Unsupported
 from leasehold.runtimes.aio import AsyncioRuntime
 from leasehold.runtimes.base import Runtime, Signal, drive
 from leasehold.runtimes.blocking import BlockingRuntime
+from leasehold.runtimes.simulated import SimulatedRuntime
+from leasehold.runtimes.virtual import Machine, Scheduler
 from leasehold.stores import registry
 from leasehold.stores.base import Opener
+from leasehold.stores.memory import Memory
+from leasehold.testing.face import face
+from leasehold.testing.faulty import Faulty
+from leasehold.testing.network import Network
 
 T = TypeVar("T")
 
@@ -153,16 +160,22 @@ class World(ABC):
         try:
             result = await body(self)
         finally:
-            for client in self._clients:
-                await client.close()
-            for job in self._jobs:
+            for world in self._parts():
+                for client in world._clients:
+                    await client.close()
+            jobs = [job for world in self._parts() for job in world._jobs]
+            for job in jobs:
                 if not await job.join(LAST_WORDS) and self.cancels:
                     job.cancel()
-        for job in self._jobs:
+        for job in jobs:
             error = job.unheard()
             if error is not None:
                 raise error
         return result
+
+    def _parts(self) -> list[World]:
+        """Return what lives in this world and is closed with it."""
+        return [self]
 
     def __str__(self) -> str:
         return self.name
@@ -211,54 +224,101 @@ class AsyncioWorld(World):
         job.cancel = task.cancel
 
 
-class Face:
-    """A blocking object whose methods are awaited as those of its asyncio twin; ``with`` is ``async with``.
+class SimulatedMachine(World):
+    """One process of a simulated world: what it spawns and its clients share its clock and its fate."""
 
-    What comes back from a method, if it has a twin itself, comes with a face.
+    def __init__(self, world: SimulatedWorld, machine: Machine) -> None:
+        super().__init__()
+        self.world = world
+        self.machine = machine
+        self.runtime = self._simulated = SimulatedRuntime(world.scheduler, machine)
+
+    def run(self, body: Callable[[World], Coroutine[Any, Any, T]]) -> T:
+        """Refuse: the world runs, not a machine of it."""
+        raise RuntimeError("run the world; spawn on a machine")
+
+    def kill(self) -> None:
+        """End the process at once: nothing of it ever runs again; what it asked of the store goes on."""
+        self.world.scheduler.note(self.machine.name, "is killed")
+        self.machine.killed = True
+
+    def stall(self, seconds: float) -> None:
+        """Stop the process for so long, as by SIGSTOP: time and the others go on."""
+        self.world.scheduler.note(self.machine.name, f"is stopped for {seconds:.6f} s")
+        until = self.world.scheduler.time + seconds
+        self.machine.stopped_until = max(self.machine.stopped_until, until)
+
+    def _client(self, opener: Opener, **options: Any) -> AsyncClient:
+        return AsyncClient(self.world.remote(opener), runtime=self._simulated, **options)
+
+    def _start(self, job: Job[T], work: Callable[[], Coroutine[Any, Any, T]]) -> None:
+        task = self._simulated.start(job.run(work), "job")
+        job.cancel = task.cancel
+
+
+class SimulatedWorld(World):
+    """Tasks in virtual time, the public `AsyncClient`, the memory store behind a simulated network.
+
+    One seed, one history. ``machine(name)`` makes a further process, with a clock of its own, that can be killed or
+    stopped; what the world itself spawns runs on a machine with a true clock. ``trace()`` tells what happened.
     """
 
-    def __init__(self, thing: Any) -> None:
-        self.blocking = thing
-        self._twin = _twin(type(thing))
+    name = "simulated"
 
-    def __getattr__(self, name: str) -> Any:
-        value = getattr(self.blocking, name)
-        if not callable(value):
-            return _faced(value)
-        if not iscoroutinefunction(getattr(self._twin, name)):
-            return lambda *args, **options: _faced(value(*args, **options))
+    def __init__(self, seed: int = 0, latency: tuple[float, float] = (0.0001, 0.001)) -> None:
+        super().__init__()
+        self.seed = seed
+        self._latency = latency
+        self._reset()
 
-        async def call(*args: Any, **options: Any) -> Any:
-            return _faced(value(*args, **options))
+    def _reset(self) -> None:
+        self._machines: list[SimulatedMachine] = []
+        self.scheduler = Scheduler(self.seed)
+        self._space = f"simulated-{next(_runs)}"
+        self._server = SimulatedRuntime(self.scheduler, Machine("store"))
+        self._main = SimulatedMachine(self, Machine("world"))
+        self.runtime = self._main.runtime
 
-        return call
+    def machine(self, name: str, *, offset: float | None = None, rate: float | None = None) -> SimulatedMachine:
+        """Make a process, its clock ``offset`` seconds off and ``rate`` as fast; the seed decides what is not given."""
+        chance = self.scheduler.random
+        offset = chance.uniform(0.0, 1e5) if offset is None else offset
+        rate = chance.uniform(1.0 - DRIFT, 1.0 + DRIFT) if rate is None else rate
+        self._machines.append(SimulatedMachine(self, Machine(name, offset, rate)))
+        return self._machines[-1]
 
-    async def __aenter__(self) -> Any:
-        entered = self.blocking.__enter__()
-        return self if entered is self.blocking else _faced(entered)
+    def remote(self, opener: Opener) -> Opener:
+        """Put the network between the clients and the store of an opener; faults happen on the client's side of it."""
+        if isinstance(opener, Faulty):
+            return opener.over(self.remote(opener.opener))
+        if not isinstance(opener, Memory):
+            raise Unsupported("a simulated world needs a store that lives in its time: memory:")
+        return Network(Memory(f"{self._space}/{opener.space}"), self._server, self._latency)
 
-    async def __aexit__(self, *error: Any) -> Any:
-        return self.blocking.__exit__(*error)
+    def trace(self) -> str:
+        """Return what happened in the last run, a line for each step: the same text for the same seed and body."""
+        return self.scheduler.written()
 
-    def __repr__(self) -> str:
-        return f"face({self.blocking!r})"
+    def run(self, body: Callable[[World], Coroutine[Any, Any, T]]) -> T:
+        """Run ``body(self)`` to its end in virtual time, from the beginning of the seed's history."""
+        self._reset()
+        return self.scheduler.run(self._main.machine, self._live(body))
+
+    def _parts(self) -> list[World]:
+        return [self, *(machine for machine in self._machines if not machine.machine.killed)]
+
+    def _client(self, opener: Opener, **options: Any) -> AsyncClient:
+        return self._main._client(opener, **options)
+
+    def _start(self, job: Job[T], work: Callable[[], Coroutine[Any, Any, T]]) -> None:
+        self._main._start(job, work)
+
+    def __str__(self) -> str:
+        return f"{self.name}-{self.seed}"
 
 
-def face(thing: Any) -> Any:
-    """Give a blocking client, lock or hold the look of its asyncio twin."""
-    return Face(thing)
-
-
-def _faced(value: Any) -> Any:
-    return Face(value) if _twin(type(value)) is not None else value
-
-
-def _twin(kind: type) -> type | None:
-    """Return the asyncio class beside a blocking one: ``AsyncLock`` in the module of ``Lock``."""
-    if not kind.__module__.startswith("leasehold."):
-        return None
-    twin: type | None = getattr(sys.modules[kind.__module__], f"Async{kind.__name__}", None)
-    return twin
+_runs = itertools.count(1)
+"""Numbers the runs of this process, so that no run finds the memory of another."""
 
 
 def _nobody_cancels() -> None:

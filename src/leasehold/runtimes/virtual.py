@@ -1,0 +1,268 @@
+"""A scheduler of coroutines in virtual time: one seed, one history.
+
+Theory of operation
+-------------------
+What is to happen stands in a heap of (time, random tie-break, number). Time jumps to the next entry, so an hour of
+waiting costs nothing, and everything that happens at the same time happens in an order that the seed decides. Nothing
+else is random and no clock is read: the same seed gives the same history, line by line (`Scheduler.trace`).
+
+A task belongs to a `Machine`, which stands for one operating system process. A machine can be stopped for a while, as
+by SIGSTOP: whatever it would have done happens after that, while time and the other machines go on. It can be killed:
+its tasks never run again, no ``finally`` of theirs has any effect on others, and what it had asked of others goes on.
+Each machine has a clock of its own, with an offset and a rate.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import random
+from collections.abc import Callable, Coroutine, Generator
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+T = TypeVar("T")
+
+LIMIT = 1e7
+"""Virtual seconds after which a run is given up: something goes round for ever."""
+
+
+class Killed(BaseException):
+    """The machine was killed: raised by every wait of its tasks when they are taken apart at the end."""
+
+
+class Stuck(RuntimeError):
+    """Nothing is left that could happen, and somebody waits: a lost wake-up or a deadlock."""
+
+
+@dataclass(eq=False, slots=True)
+class Machine:
+    """One process: its clock reads ``offset + rate * time``."""
+
+    name: str
+    offset: float = 0.0
+    rate: float = 1.0
+    stopped_until: float = 0.0
+    killed: bool = False
+
+
+@dataclass(eq=False, slots=True)
+class Entry:
+    """Something that is to happen on a machine."""
+
+    machine: Machine
+    act: Callable[[], None] | None
+
+    def cancel(self) -> None:
+        """Let it not happen."""
+        self.act = None
+
+
+class Wake:
+    """What a task waits for; it fires once. Awaiting it is the only way to suspend."""
+
+    __slots__ = ("fired", "task")
+
+    def __init__(self) -> None:
+        self.fired = False
+        self.task: Task[Any] | None = None
+
+    def fire(self) -> None:
+        """Let the task go on."""
+        if not self.fired:
+            self.fired = True
+            if self.task is not None:
+                self.task.resume()
+
+    def __await__(self) -> Generator[Wake, None, None]:
+        if not self.fired:
+            yield self
+
+
+class Task(Generic[T]):
+    """A coroutine on a machine, with cancellation as asyncio has it."""
+
+    def __init__(self, scheduler: Scheduler, machine: Machine, work: Coroutine[Any, Any, T], name: str) -> None:
+        self.number = scheduler.count()
+        self.name = name
+        self.machine = machine
+        self.ended = Wake()
+        self.watchers: list[Wake] = []
+        self.value: T | None = None
+        self.error: BaseException | None = None
+        self._scheduler = scheduler
+        self._work = work
+        self._waits_for: Wake | None = None
+        self._cancelling = 0
+        self._cancelled_with: str | None = None  # a cancellation that the next step throws in
+        self.resume()
+
+    def done(self) -> bool:
+        """Return whether it ended, or never will because its machine was killed."""
+        return self.ended.fired or self.machine.killed
+
+    def result(self) -> T:
+        """Return the result or raise the error, once it ended."""
+        if self.error is not None:
+            raise self.error
+        return self.value  # type: ignore[return-value]
+
+    async def wait(self) -> None:
+        """Wait for the end; any number of tasks may."""
+        if not self.ended.fired:
+            wake = Wake()
+            self.watchers.append(wake)
+            await wake
+
+    def cancel(self, message: str = "") -> bool:
+        """Raise CancelledError at the suspension where it is, or at its next one."""
+        if self.done():
+            return False
+        self._cancelling += 1
+        self._cancelled_with = message
+        if self._waits_for is not None:
+            self._waits_for.task = None
+            self._waits_for = None
+            self.resume()
+        return True
+
+    def cancelling(self) -> int:
+        """Return how many cancellations were asked for and not taken back."""
+        return self._cancelling
+
+    def uncancel(self) -> int:
+        """Take one cancellation back; return how many are left."""
+        self._cancelling = max(0, self._cancelling - 1)
+        if self._cancelling == 0:
+            self._cancelled_with = None
+        return self._cancelling
+
+    def resume(self) -> None:
+        """Let it go on at this time, in its turn."""
+        self._waits_for = None
+        self._scheduler.at(self._scheduler.time, self.machine, self._step)
+
+    def dismantle(self) -> None:
+        """Take apart a task that will never run, when its world ends: every wait in its clean-up raises `Killed`."""
+        for _ in range(100):
+            try:
+                self._work.throw(Killed())
+            except BaseException:  # whatever it says now has no listener
+                return
+        self._work.close()
+
+    def _step(self) -> None:
+        self._scheduler.current = self
+        self._scheduler.note(self.name, "runs")
+        message, self._cancelled_with = self._cancelled_with, None
+        try:
+            wake = self._work.send(None) if message is None else self._work.throw(asyncio.CancelledError(message))
+        except StopIteration as stop:
+            self._end(stop.value, None)
+        except BaseException as error:  # kept for whoever waits
+            self._end(None, error)
+        else:
+            self._suspend(wake)
+        finally:
+            self._scheduler.current = None
+
+    def _suspend(self, wake: object) -> None:
+        if not isinstance(wake, Wake):
+            self._scheduler.fail(RuntimeError(f"task {self.name} awaited {wake!r}, which is not of virtual time"))
+        elif wake.fired or self._cancelled_with is not None:
+            self.resume()
+        else:
+            self._waits_for, wake.task = wake, self
+
+    def _end(self, value: T | None, error: BaseException | None) -> None:
+        self.value, self.error = value, error
+        self._scheduler.note(self.name, "ends" if error is None else f"ends with {type(error).__name__}")
+        self._scheduler.forget(self)
+        for wake in (self.ended, *self.watchers):
+            wake.fire()
+        self.watchers.clear()
+
+
+class Scheduler:
+    """The heap, the time, the random numbers, and the trace."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.time = 0.0
+        self.current: Task[Any] | None = None
+        self.trace: list[tuple[float, str, str]] = []
+        self.over = False
+        self._heap: list[tuple[float, float, int, Entry]] = []
+        self._number = 0
+        self._tasks: dict[int, Task[Any]] = {}
+        self._failure: BaseException | None = None
+
+    def count(self) -> int:
+        """Return the next number; it never repeats."""
+        self._number += 1
+        return self._number
+
+    def at(self, when: float, machine: Machine, act: Callable[[], None]) -> Entry:
+        """Let ``act()`` happen on ``machine`` at ``when``."""
+        entry = Entry(machine, act)
+        heapq.heappush(self._heap, (max(when, self.time), self.random.random(), self.count(), entry))
+        return entry
+
+    def spawn(self, machine: Machine, work: Coroutine[Any, Any, T], name: str) -> Task[T]:
+        """Start a task."""
+        if self.over or machine.killed:
+            work.close()
+            raise Killed
+        task = Task(self, machine, work, f"{machine.name}/{name}")
+        self._tasks[task.number] = task
+        return task
+
+    def forget(self, task: Task[Any]) -> None:
+        """Drop a task that ended."""
+        self._tasks.pop(task.number, None)
+
+    def note(self, who: str, what: str) -> None:
+        """Write a line of the trace."""
+        self.trace.append((self.time, who, what))
+
+    def fail(self, error: BaseException) -> None:
+        """End the run with an error."""
+        self._failure = self._failure or error
+
+    def run(self, machine: Machine, work: Coroutine[Any, Any, T]) -> T:
+        """Run ``work`` to its end, and everything else as long as it takes."""
+        main = self.spawn(machine, work, "main")
+        try:
+            while not main.ended.fired:
+                self._next(main)
+            return main.result()
+        finally:
+            self._dismantle()
+
+    def written(self) -> str:
+        """Return the trace as text: one line a step, the same for the same seed."""
+        return "\n".join(f"{when:.9f} {who} {what}" for when, who, what in self.trace)
+
+    def _next(self, main: Task[Any]) -> None:
+        if self._failure is not None:
+            raise self._failure
+        if not self._heap:
+            waiting = ", ".join(task.name for task in self._tasks.values() if not task.machine.killed)
+            raise Stuck(f"at {self.time:.6f} s nothing can happen any more; waiting: {waiting}")
+        when, tie, number, entry = heapq.heappop(self._heap)
+        if entry.act is None or entry.machine.killed:
+            return
+        if entry.machine.stopped_until > when:
+            heapq.heappush(self._heap, (entry.machine.stopped_until, tie, number, entry))
+            return
+        self.time = when
+        if self.time > LIMIT:
+            raise Stuck(f"{main.name} has not ended after {LIMIT:.0f} virtual seconds")
+        entry.act()
+
+    def _dismantle(self) -> None:
+        self.over = True
+        self._heap.clear()
+        for task in list(self._tasks.values()):
+            task.dismantle()
+        self._tasks.clear()

@@ -1,0 +1,57 @@
+"""A blocking object with the look of its asyncio twin, so that one test body serves both."""
+
+from __future__ import annotations
+
+import sys
+from inspect import iscoroutinefunction
+from typing import Any
+
+
+class Face:
+    """A blocking object whose methods are awaited as those of its asyncio twin; ``with`` is ``async with``.
+
+    What comes back from a method, if it has a twin itself, comes with a face.
+    """
+
+    def __init__(self, thing: Any) -> None:
+        self.blocking = thing
+        self._twin = _twin(type(thing))
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self.blocking, name)
+        if not callable(value):
+            return _faced(value)
+        if not iscoroutinefunction(getattr(self._twin, name)):
+            return lambda *args, **options: _faced(value(*args, **options))
+
+        async def call(*args: Any, **options: Any) -> Any:
+            return _faced(value(*args, **options))
+
+        return call
+
+    async def __aenter__(self) -> Any:
+        entered = self.blocking.__enter__()
+        return self if entered is self.blocking else _faced(entered)
+
+    async def __aexit__(self, *error: Any) -> Any:
+        return self.blocking.__exit__(*error)
+
+    def __repr__(self) -> str:
+        return f"face({self.blocking!r})"
+
+
+def face(thing: Any) -> Any:
+    """Give a blocking client, lock or hold the look of its asyncio twin."""
+    return Face(thing)
+
+
+def _faced(value: Any) -> Any:
+    return Face(value) if _twin(type(value)) is not None else value
+
+
+def _twin(kind: type) -> type | None:
+    """Return the asyncio class beside a blocking one: ``AsyncLock`` in the module of ``Lock``."""
+    if not kind.__module__.startswith("leasehold."):
+        return None
+    twin: type | None = getattr(sys.modules[kind.__module__], f"Async{kind.__name__}", None)
+    return twin
