@@ -12,6 +12,13 @@ import enum
 from dataclasses import dataclass
 
 
+DRIFT = 0.01
+"""Assumed bound on the relative error of clock rates between client and store."""
+
+MARGIN = 0.002
+"""Seconds kept back for the granularity of clocks and timers."""
+
+
 class Kind(enum.StrEnum):
     """What a name is used as. A name in use as one kind refuses the others (`WrongKind`)."""
 

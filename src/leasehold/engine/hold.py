@@ -24,14 +24,8 @@ from collections.abc import Callable
 
 from leasehold.engine.events import InDoubt, Lost, Observer, Renewed
 from leasehold.errors import LeaseLost
-from leasehold.model import Granted, Ticket
+from leasehold.model import DRIFT, MARGIN, Granted, Ticket
 from leasehold.runtimes.base import Runtime, Scope
-
-DRIFT = 0.01
-"""Assumed bound on the relative error of clock rates between client and store."""
-
-MARGIN = 0.002
-"""Seconds kept back for the granularity of clocks and timers."""
 
 log = logging.getLogger("leasehold")
 

@@ -17,10 +17,15 @@ def apply_change(cell: Cell, change: Change) -> Cell:
     """
     if change.value is None:
         return replace(cell, changed=False)
-    if len(change.value) > CELL_LIMIT:
-        raise ValueError(f"a cell holds at most {CELL_LIMIT} bytes, not {len(change.value)}")
+    check_size(change)
     stale = change.fence is not None and change.fence < cell.fence
     moved = change.if_version is not None and change.if_version != cell.version
     if stale or moved:
         return replace(cell, changed=False)
     return Cell(change.value, cell.version + 1, max(cell.fence, change.fence or 0), changed=True)
+
+
+def check_size(change: Change) -> None:
+    """Refuse a value that is too large, before anything is sent."""
+    if change.value is not None and len(change.value) > CELL_LIMIT:
+        raise ValueError(f"a cell holds at most {CELL_LIMIT} bytes, not {len(change.value)}; store a reference instead")

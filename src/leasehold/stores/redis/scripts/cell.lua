@@ -1,0 +1,17 @@
+-- Read or change a cell, if its version and its fence allow.
+-- KEYS  1 cell   hash: v value, n version, f highest fence
+-- ARGV  1 write 0/1  2 value  3 version that it must have, or ''  4 fence, or ''  5 life ms
+-- Reply {value or false, version, fence, changed 0/1}
+local cell = KEYS[1]
+local state = redis.call('HMGET', cell, 'v', 'n', 'f')
+local version, fence = state[2] or '0', state[3] or '0'
+local stale = ARGV[4] ~= '' and tonumber(ARGV[4]) < tonumber(fence)
+local moved = ARGV[3] ~= '' and tonumber(ARGV[3]) ~= tonumber(version)
+if ARGV[1] == '0' or stale or moved then
+  return {state[1], version, fence, 0}
+end
+version = string.format('%.0f', version + 1)
+if ARGV[4] ~= '' then fence = ARGV[4] end
+redis.call('HSET', cell, 'v', ARGV[2], 'n', version, 'f', fence)
+redis.call('PEXPIRE', cell, ARGV[5])
+return {ARGV[2], version, fence, 1}

@@ -1,0 +1,59 @@
+-- Take the name, or join its queue.
+-- ARGV  1 ticket  2 lease ms  3 delay ms  4 join 0/1  5 fair 0/1  6 channel  7 owner  8 meta
+-- Reply {1, token, now}               holds
+--       {0, now, ms, owner}           waits; nothing changes for so many ms unless someone leaves
+--       {2, kind}                     in use as another kind
+local ticket, lease, delay, join, fair = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4] == '1', ARGV[5] == '1'
+
+local state = redis.call('HMGET', lock, 't', 'f', 'd', 'k', 'o')
+local holder, fence, holders_delay = state[1], state[2], tonumber(state[3] or 0)
+local left = blocked(holder)
+
+if holder == ticket and left > holders_delay then    -- a repeated claim: the same answer, and a full lease again
+  redis.call('PEXPIRE', lock, text(lease + holders_delay + KEEP))
+  return {1, fence, text(now())}
+end
+
+if state[4] and state[4] ~= 'mutex' and left > 0 then
+  return {2, state[4]}
+end
+
+local function waits(ms, owner)
+  return {0, text(now()), text(ms), owner}
+end
+
+local function enqueue()
+  local seated = redis.call('ZSCORE', queue, ticket)
+  redis.call('HEXISTS', waiters, ticket)             -- all types are looked at before the first write
+  redis.call('ZCARD', beat)
+  local expires = text(now() / 1000 + lease)
+  if not seated then
+    local last = redis.call('ZRANGE', queue, -1, -1, 'WITHSCORES')[2] or 0
+    redis.call('ZADD', queue, text(last + 1), ticket)
+    redis.call('HSET', waiters, ticket, table.concat({ARGV[6], ARGV[2], ARGV[3], ARGV[7], ARGV[8]}, SEP))
+  end
+  redis.call('ZADD', beat, expires, ticket)
+  if redis.call('PTTL', queue) < lease + KEEP / 2 then
+    for _, key in ipairs({queue, beat, waiters}) do
+      redis.call('PEXPIRE', key, text(lease + KEEP))
+    end
+  end
+end
+
+if left > 0 then
+  if join then enqueue() end
+  return waits(left, state[5])
+end
+
+if fair then                                         -- whoever is first enters, and that may be me
+  if join then enqueue() end
+  local winner, token, owner, held = hand_over(fence, ticket)
+  if winner == ticket then return {1, text(token), text(now())} end
+  if winner then return waits(held, owner) end
+end
+
+local token = next_token(fence)
+local failed = hold(ticket, ARGV[2], ARGV[3], ARGV[7], ARGV[8], token)
+if failed then return failed end
+unqueue(ticket)
+return {1, text(token), text(now())}

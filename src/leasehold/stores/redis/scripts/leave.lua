@@ -1,0 +1,29 @@
+-- Take a ticket out, holding or waiting, and hand the name to the next.
+-- ARGV  1 ticket  2 break 0/1
+-- Reply 1 if it was there, else 0
+local ticket, broken = ARGV[1], ARGV[2] == '1'
+
+local state = redis.call('HMGET', lock, 't', 'f', 'd')
+local holder, fence, delay = state[1], state[2], tonumber(state[3] or 0)
+local first = redis.call('ZRANGE', queue, 0, 0)[1]   -- all types are looked at before the first write
+
+if holder ~= ticket then
+  local was_there = first and unqueue(ticket) or 0
+  if first and blocked(holder) <= 0 then hand_over(fence) end
+  return was_there
+end
+
+redis.call('HDEL', lock, 't', 'l', 'd', 'o', 'm')
+if broken then
+  fence = text(next_token(fence))
+  redis.call('HSET', lock, 'f', fence)
+  if delay > 0 then                                  -- nobody's, and not free: the one who held may still be at work
+    redis.call('HSET', lock, 't', '', 'd', 0)
+    redis.call('PEXPIRE', lock, text(delay + KEEP))
+    return 1
+  end
+end
+if not (first and hand_over(fence)) then
+  redis.call('PEXPIRE', lock, KEEP)
+end
+return 1

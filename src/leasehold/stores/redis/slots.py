@@ -1,0 +1,84 @@
+"""The waiting tickets of one client: where messages for them are put, and which of them watches each holder's lease."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from leasehold.model import Ticket
+from leasehold.runtimes.base import Runtime, Signal
+from leasehold.stores.redis.anchor import Notice
+
+
+class Slot:
+    """One waiting ticket. ``news`` says that it is worth asking again; it is set before the signal, and read after."""
+
+    __slots__ = ("name", "news", "notice", "signal", "ticket")
+
+    def __init__(self, name: str, ticket: str) -> None:
+        self.name = name
+        self.ticket = ticket
+        self.news = False
+        self.notice: Notice | None = None
+        self.signal: Signal | None = None  # made at the first wait: most tickets never wait
+
+    def ready(self, runtime: Runtime) -> Signal:
+        """Return the signal to wait for."""
+        if self.signal is None:
+            self.signal = runtime.signal()
+        return self.signal
+
+    def ring(self) -> None:
+        """Wake who waits, if anyone does."""
+        if self.signal is not None:
+            self.signal.set()
+
+    def read(self) -> Notice | None:
+        """Take the news."""
+        self.news = False
+        if self.signal is not None:
+            self.signal.clear()
+        notice, self.notice = self.notice, None
+        return notice
+
+
+class Slots:
+    """All of a client. One waiter of each name watches: its timer ends with the holder's lease, for all of them."""
+
+    def __init__(self) -> None:
+        self._slots: dict[str, Slot] = {}
+        self._by_name: dict[str, dict[str, Slot]] = defaultdict(dict)
+
+    def __contains__(self, ticket: str) -> bool:
+        return ticket in self._slots
+
+    def __iter__(self) -> Iterator[Slot]:
+        return iter(list(self._slots.values()))
+
+    def get(self, ticket: str) -> Slot | None:
+        """Return the slot of a ticket that waits."""
+        return self._slots.get(ticket)
+
+    def add(self, name: str, ticket: Ticket) -> Slot:
+        """Return the slot of a ticket, made if it has none."""
+        slot = self._slots.get(ticket.id)
+        if slot is None:
+            slot = self._slots[ticket.id] = self._by_name[name][ticket.id] = Slot(name, ticket.id)
+        return slot
+
+    def watches(self, slot: Slot) -> bool:
+        """Say whether it is this one that watches the holder's lease: the one that waits longest."""
+        return next(iter(self._by_name.get(slot.name, {})), None) == slot.ticket
+
+    def remove(self, ticket: str) -> Slot | None:
+        """Forget a ticket; return the slot that watches the lease in its place, if it did and another waits."""
+        slot = self._slots.pop(ticket, None)
+        if slot is None:
+            return None
+        watched = self.watches(slot)
+        others = self._by_name[slot.name]
+        others.pop(ticket, None)
+        if not others:
+            del self._by_name[slot.name]
+            return None
+        return next(iter(others.values())) if watched else None

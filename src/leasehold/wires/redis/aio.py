@@ -1,0 +1,280 @@
+"""The asyncio wire: all tasks of a client share one connection, which carries calls and messages alike (RESP3).
+
+Calls made in one turn of the loop leave in few writes: the first at once, so that the server starts at once, the rest
+joined at the end of the turn. Replies come in the order of the calls. A cancelled call leaves its place in that order, and
+its reply is thrown away when it comes, so nobody ever reads the answer to somebody else's question.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import hiredis
+import redis
+
+from leasehold.runtimes.base import Colour, Runtime
+from leasehold.wires.redis.base import HELLO, Ear, OnMessage, OnSilence, ReplyError, no_answer, pack, refused
+from leasehold.wires.redis.settings import Settings, check_handshake, connect_error
+
+
+class AioWire:
+    """See `leasehold.wires.redis.base.Wire`."""
+
+    def __init__(
+        self, runtime: Runtime, settings: Settings, channel: bytes, on_message: OnMessage, on_silence: OnSilence
+    ) -> None:
+        self._runtime = runtime
+        self._settings = settings
+        self._channel = channel
+        self._on_message = on_message
+        self._on_silence = on_silence
+        self._count = 0
+        self._facts: dict[str, str] = {}
+        self._forget()
+
+    def _forget(self) -> None:
+        self._line: Line | None = None
+        self._connecting: asyncio.Task[Line] | None = None
+        self._subscribing: asyncio.Task[int] | None = None
+
+    async def call(self, command: bytes, *, within: float) -> Any:
+        line = self._live() or await self._connected(within)
+        await line.writable()
+        return await line.send(command, within)
+
+    async def call_all(self, commands: Sequence[bytes], *, within: float) -> list[Any]:
+        line = self._live() or await self._connected(within)
+        await line.writable()
+        return list(await asyncio.gather(*[line.send(command, within) for command in commands]))
+
+    async def listen(self, within: float) -> int:
+        line = self._live() or await self._connected(within)
+        if line.epoch == 0:
+            if self._subscribing is None or self._subscribing.done():
+                self._subscribing = asyncio.ensure_future(self._subscribe(line, within))
+            await asyncio.shield(self._subscribing)
+        return line.epoch
+
+    def epoch(self) -> int:
+        line = self._live()
+        return 0 if line is None else line.epoch
+
+    async def hear(self, ear: Ear, timeout: float) -> None:
+        until, signal = self._runtime.now() + timeout, ear.ready(self._runtime)
+        while not ear.news and (left := until - self._runtime.now()) > 0:
+            await signal.wait(left)
+            if not ear.news:
+                signal.clear()
+
+    def nudge(self, ear: Ear) -> None:
+        ear.ring()
+
+    def facts(self) -> dict[str, str]:
+        return self._facts
+
+    async def close(self) -> None:
+        line, self._line = self._line, None
+        if self._connecting is not None and not self._connecting.done():
+            self._connecting.cancel()
+        if line is not None:
+            await line.close()
+
+    def after_fork(self, channel: bytes) -> None:
+        self._channel = channel
+        self._forget()  # the loop of the parent is not ours; its transport is left alone
+
+    def _live(self) -> Line | None:
+        line = self._line
+        return line if line is not None and line.open and line.loop is asyncio.get_running_loop() else None
+
+    async def _connected(self, within: float) -> Line:
+        """Connect once for all who need it; a caller that is cancelled does not stop it for the others."""
+        task = self._connecting
+        if task is None or task.done() or task.get_loop() is not asyncio.get_running_loop():
+            task = self._connecting = asyncio.ensure_future(self._connect(within))
+            task.add_done_callback(_seen)
+        return await asyncio.shield(task)
+
+    async def _connect(self, within: float) -> Line:
+        connection = self._settings.connection(Colour.ASYNCIO, within)
+        where = self._settings.where
+        try:
+            async with asyncio.timeout(within):
+                await connection.connect()
+        except BaseException as error:
+            connection._close()
+            if isinstance(error, redis.RedisError | OSError | ValueError):
+                raise connect_error(error, where) from error
+            raise
+        line = Line(connection, where, self._heard, self._lost)
+        try:
+            self._facts = check_handshake(await line.send(HELLO, within), where)
+        except BaseException:
+            await line.close()
+            raise
+        self._line = line
+        return line
+
+    async def _subscribe(self, line: Line, within: float) -> int:
+        reply = await line.send(pack(b"SUBSCRIBE", self._channel), within)
+        if isinstance(reply, ReplyError):
+            raise refused(self._settings.where, reply)
+        self._count += 1
+        line.epoch = self._count
+        return line.epoch
+
+    def _heard(self, message: bytes) -> None:
+        self._on_message(message)
+
+    def _lost(self, line: Line) -> None:
+        if self._line is line:
+            self._line = None
+        if line.epoch:
+            self._on_silence()
+
+
+def _seen(task: asyncio.Task[Any]) -> None:
+    if not task.cancelled():
+        task.exception()  # whoever asked has it; nobody may be left to ask
+
+
+class Line(asyncio.Protocol):
+    """One connection that redis-py made and shook hands on; from then on it is ours."""
+
+    def __init__(self, connection: Any, where: str, on_message: OnMessage, on_lost: Callable[[Line], None]) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.open = True
+        self.epoch = 0
+        self._connection = connection
+        self._where = where
+        self._on_message = on_message
+        self._on_lost = on_lost
+        self._reader = hiredis.Reader(replyError=ReplyError, protocolError=hiredis.ProtocolError)
+        self._asked: deque[tuple[asyncio.Future[Any], float]] = deque()
+        self._joined: list[bytes] = []
+        self._wrote = False  # in this turn of the loop
+        self._resumed: asyncio.Future[None] | None = None  # while the transport's buffer is full
+        self._watch: asyncio.TimerHandle | None = None
+        self._closed = self.loop.create_future()
+        self._transport: asyncio.Transport = connection._writer.transport
+        self._transport.set_protocol(self)
+
+    def send(self, command: bytes, within: float) -> asyncio.Future[Any]:
+        """Write a command; the future has its reply, or `StoreUnavailable` if the connection ends first."""
+        answer: asyncio.Future[Any] = self.loop.create_future()
+        if not self.open:
+            answer.set_exception(no_answer(self._where, "the connection is closed", unknown=False))
+            return answer
+        until = self.loop.time() + within
+        self._asked.append((answer, until))
+        if self._watch is None or until < self._watch.when():
+            self._watch_until(until)
+        if self._wrote:
+            self._joined.append(command)
+        else:
+            self._wrote = True
+            self._transport.write(command)
+            self.loop.call_soon(self._flush)
+        return answer
+
+    async def writable(self) -> None:
+        """Wait while the server takes nothing more."""
+        while self._resumed is not None:
+            await asyncio.shield(self._resumed)
+
+    async def close(self) -> None:
+        """Close, and wait until it is closed."""
+        self._end("it was closed here")
+        await asyncio.wait((self._closed,), timeout=1.0)
+
+    # --- called by the loop ------------------------------------------------------------------------------------
+
+    def data_received(self, data: bytes) -> None:
+        """Match replies to questions, in order, and pass messages on."""
+        reader = self._reader
+        reader.feed(data)
+        try:
+            while (reply := reader.gets()) is not False:
+                if isinstance(reply, hiredis.PushNotification):
+                    self._pushed(reply)
+                elif self._asked:
+                    self._answer(reply)
+                else:
+                    self._end("it answered a question that nobody asked")
+                    return
+        except hiredis.ProtocolError as error:
+            self._end(error)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """Tell all who wait for an answer that none will come."""
+        self._end(error or "it closed the connection")
+        if not self._closed.done():
+            self._closed.set_result(None)
+
+    def eof_received(self) -> bool:
+        """Close."""
+        return False
+
+    def pause_writing(self) -> None:
+        """Hold back calls: the server takes nothing more."""
+        self._resumed = self.loop.create_future()
+
+    def resume_writing(self) -> None:
+        """Let calls go on."""
+        resumed, self._resumed = self._resumed, None
+        if resumed is not None and not resumed.done():
+            resumed.set_result(None)
+
+    # --- inside ------------------------------------------------------------------------------------------------
+
+    def _answer(self, reply: Any) -> None:
+        answer, _ = self._asked.popleft()
+        if not answer.done():  # else its caller was cancelled
+            answer.set_result(reply)
+
+    def _pushed(self, push: Sequence[Any]) -> None:
+        if push[0] == b"message":
+            self._on_message(push[2])
+        elif push[0] == b"subscribe":
+            self._answer(push)  # in RESP3 a subscription is confirmed by a push, in the order of replies
+
+    def _flush(self) -> None:
+        self._wrote = False
+        if self._joined and self.open:
+            self._transport.write(b"".join(self._joined))
+        self._joined.clear()
+
+    def _watch_until(self, when: float) -> None:
+        if self._watch is not None:
+            self._watch.cancel()
+        self._watch = self.loop.call_at(when, self._look)
+
+    def _look(self) -> None:
+        """End the connection if the oldest question has waited too long: all later ones wait behind it."""
+        self._watch = None
+        earliest = min((until for _, until in self._asked), default=None)
+        if earliest is None:
+            return
+        if earliest <= self.loop.time():
+            self._end("it answered too slowly")
+        else:
+            self._watch_until(earliest)
+
+    def _end(self, why: object) -> None:
+        if not self.open:
+            return
+        self.open = False
+        if self._watch is not None:
+            self._watch.cancel()
+        self.resume_writing()
+        asked, self._asked = self._asked, deque()
+        self._joined.clear()
+        for answer, _ in asked:
+            if not answer.done():
+                answer.set_exception(no_answer(self._where, why, unknown=True))
+        self._transport.abort()  # what is unsent is not to be sent: its callers have been told that it is lost
+        self._connection._writer = self._connection._reader = None
+        self._on_lost(self)
