@@ -36,7 +36,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Generic, TypeVar, cast
 
 from leasehold.client import AsyncClient, Client
-from leasehold.engine.hold import DRIFT
+from leasehold.model import DRIFT
 from leasehold.errors import Unsupported
 from leasehold.runtimes.aio import AsyncioRuntime
 from leasehold.runtimes.base import Runtime, Signal, drive
