@@ -226,6 +226,7 @@ class Capabilities:
         fair: waiters can be served in order of arrival.
         shared: readers beside readers.
         permits: semaphores.
+        delay: keeps a name free for a while after a holder's lease expired.
         cells: values with versions.
         notifies: waiters are woken by messages; otherwise they poll.
         crash_bound: words that say when a dead holder's lock is free again.
@@ -236,6 +237,7 @@ class Capabilities:
     fair: bool = True
     shared: bool = False
     permits: bool = False
+    delay: bool = True
     cells: bool = True
     notifies: bool = True
     crash_bound: str = "within the lease"

@@ -88,6 +88,7 @@ class Lease:
         "abandoned",
         "deadline",
         "doubts",
+        "length",
         "max_hold",
         "name",
         "party",
@@ -127,6 +128,7 @@ class Lease:
         self.party: Callable[[], bool] | None = None  # says whether the owner still lives, where that matters
         self.abandoned = False  # set by the finalizer of the last Hold: nobody can release it any more
         self.doubts = 0  # renewals without an answer, in a row
+        self.length = ticket.terms.lease  # seconds; a store with sessions may grant another length than was asked for
 
     # --- turns -------------------------------------------------------------------------------------------------
 
@@ -139,6 +141,7 @@ class Lease:
             if not self._turn(Turn.GRANTED):
                 return False
             self.token, self.since, self.deadline = grant.token, grant.since, deadline
+            self.length = grant.lease
         return True
 
     def renewed(self, since: float) -> None:
@@ -147,7 +150,7 @@ class Lease:
             doubted = self.state is State.IN_DOUBT
             if self._runtime.now() >= self.deadline or not self._turn(Turn.RENEWED):
                 return
-            self.deadline = max(self.deadline, deadline_of(since, self.ticket.terms.lease))
+            self.deadline = max(self.deadline, deadline_of(since, self.length))
             self.doubts = 0
         if doubted and self._observe is not None:
             self._observe(Renewed(*self._who(), self.token))

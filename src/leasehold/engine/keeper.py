@@ -84,7 +84,7 @@ class Keeper:
 
     def watch(self, lease: Lease) -> None:
         """Look after a ticket from now on; called before its claim is sent."""
-        self._schedule(self._renewals, lease, self._runtime.now() + lease.ticket.terms.lease / RENEWALS_PER_LEASE)
+        self._schedule(self._renewals, lease, self._runtime.now() + lease.length / RENEWALS_PER_LEASE)
 
     def granted(self, lease: Lease) -> None:
         """Take note that the ticket holds now: if it is not to be renewed, only its deadline matters."""
@@ -164,7 +164,7 @@ class Keeper:
             ended = self._deadlines.due(now)
             due = self._renewals.due(now)
             if due:
-                due += self._renewals.due(now + COALESCE * min(lease.ticket.terms.lease for lease in due))
+                due += self._renewals.due(now + COALESCE * min(lease.length for lease in due))
             debts = self._debts.due(now)
         for lease in ended:
             lease.check_deadline()
@@ -202,7 +202,7 @@ class Keeper:
 
     async def _renew(self, batch: Sequence[Lease]) -> None:
         sent = self._runtime.now()
-        shortest = min(lease.ticket.terms.lease for lease in batch)
+        shortest = min(lease.length for lease in batch)
         within = min(self._patience, shortest / RENEWALS_PER_LEASE)
         try:
             standings = await self._store.renew([(lease.name, lease.ticket) for lease in batch], within=within)
@@ -228,7 +228,7 @@ class Keeper:
             lease.gone("the store no longer knows it (expired, broken or evicted)")
 
     def _plan(self, lease: Lease, standing: Standing, sent: float) -> None:
-        length = lease.ticket.terms.lease
+        length = lease.length
         with self._mutex:
             if lease.state not in HOLDING and lease.state is not State.QUEUED:
                 self._deadlines.remove(lease)

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from leasehold import validate
 from leasehold.engine.acquire import Engine
-from leasehold.model import Rule, Terms
+from leasehold.errors import Unsupported
+from leasehold.model import Kind, Rule, Terms
 from leasehold.validate import Meta, Seconds
 
 DEFAULT_LEASE = 30.0
@@ -51,7 +52,25 @@ class Options:
             delay=validate.at_least_zero(delay, "delay"),
             meta=validate.meta(meta),
         )
+        _refuse_unsupported(engine, terms)
         cap = None if max_hold is None else validate.above_zero(max_hold, "max_hold")
         if cap is not None and not renew:
             raise ValueError("max_hold caps renewing, and renew=False does not renew; leave one of them out")
         return cls(terms, bool(renew), cap, validate.timeout(timeout))
+
+
+def _refuse_unsupported(engine: Engine, terms: Terms) -> None:
+    """Refuse, when the object is made, what the store cannot promise."""
+    can = engine.store.capabilities
+    missing = [
+        what
+        for what, wanted, offered in (
+            ("fair order", terms.rule.fair, can.fair),
+            ("a delay after an expiry", terms.delay > 0, can.delay),
+            ("shared locks", not terms.rule.exclusive, can.shared),
+            ("permits", terms.rule.kind is Kind.SEMAPHORE, can.permits),
+        )
+        if wanted and not offered
+    ]
+    if missing:
+        raise Unsupported(f"{engine.store!r} cannot promise {' and '.join(missing)}; use another store, or do without")
