@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from leasehold.engine.events import Acquired, GaveUp, Observer, Queued, Released
-from leasehold.engine.hold import Lease
+from leasehold.engine.hold import Lease, State
 from leasehold.engine.keeper import Keeper
 from leasehold.errors import StoreUnavailable
 from leasehold.model import Departure, Granted, Owner, Standing, Terms, Ticket, Wait, ticket_id
@@ -66,9 +66,20 @@ class Engine:
 
     def ready(self) -> None:
         """Check, at the start of each public operation, that it may begin."""
+        self.refuse_closed()
+        self.runtime.before_blocking()
+
+    def refuse_closed(self) -> None:
+        """Raise if the client was closed, by whomever, before or meanwhile."""
         if self._closed:
             raise RuntimeError("this leasehold client is closed; make another")
-        self.runtime.before_blocking()
+
+    def owns(self, lease: Lease) -> bool:
+        """Say whether a lease is of this process; one that a fork copied from the parent is ended here."""
+        ours = lease.ticket.terms.owner is self.owner
+        if not ours:
+            lease.after_fork()
+        return ours
 
     async def close(self, within: float) -> None:
         """Leave with every ticket, end the keeper, close the store; in about ``within`` seconds."""
@@ -76,11 +87,15 @@ class Engine:
             return
         self._closed = True
         until = self.runtime.now() + within
-        for lease in self.keeper.leases():
-            if self.runtime.now() < until and lease.leaves():
-                await self.leave(lease)
-        await self.keeper.close(max(0.0, until - self.runtime.now()))
-        await self.store.close()
+        try:
+            for lease in self.keeper.leases():
+                if lease.leaves():
+                    lease.why = "its client was closed"
+                    if self.runtime.now() < until:
+                        await self.leave(lease)
+        finally:
+            await self.keeper.close(max(0.0, until - self.runtime.now()))
+            await self.store.close()
 
     def after_fork(self) -> None:
         """Drop, in a forked child, what belongs to the parent: nothing is sent, and the client can be used anew."""
@@ -123,6 +138,9 @@ class Engine:
         attempt = Attempt(self, fresh, timeout=timeout, join=join)
         try:
             return await attempt.run()
+        except GeneratorExit:  # the loop is gone with the task in it: nothing can be awaited any more
+            attempt.abandon()
+            raise
         except BaseException as error:
             await attempt.give_up(type(error).__name__)
             raise
@@ -137,14 +155,16 @@ class Engine:
         return await self.runtime.shield(self._release(lease))
 
     async def _release(self, lease: Lease) -> bool:
+        ours = self.owns(lease)
         holding = lease.leaves()
         self.keeper.forget(lease)
         if not holding:
-            self.keeper.owe(lease.name, lease.ticket)  # the store may have renewed it without our knowing
+            if ours:
+                self.keeper.owe(lease.name, lease.ticket)  # the store may have renewed it without our knowing
             raise lease.error()
         was_there = await self.leave(lease)
         if was_there is False:
-            lease.why = "it was gone when it was released (expired, broken or evicted)"
+            lease.was_gone("it was gone when it was released (expired, broken or evicted)")
             raise lease.error()
         if self.observe is not None:
             now = self.runtime.now()
@@ -176,6 +196,7 @@ class Engine:
             StoreUnavailable: no answer; the hold goes on as it was until its deadline.
 
         """
+        self.owns(lease)
         if not lease.check_deadline():
             raise lease.error()
         sent = self.runtime.now()
@@ -224,13 +245,20 @@ class Attempt:
         self._until = float("inf") if timeout is None else self._start + timeout
         self._heard: float | None = None  # when the store last answered
         self._held_by: Owner | None = None
+        self._may_be_there = False  # whether the store may know the ticket
         self._lease = fresh()
 
     async def run(self) -> Lease | Missed:
         """Claim and wait until there is a lease, or no time is left."""
         while True:
             self._engine.keeper.watch(self._lease)
+            self._engine.refuse_closed()
             answer = await self._claim_and_wait()
+            if self._lease.state is State.RELEASED:  # the client was closed; its leave may have come before our claim
+                try:
+                    await self._runtime.shield(self._engine.leave(self._lease))
+                finally:
+                    self._engine.refuse_closed()
             if answer is None:
                 await self.give_up("timeout", leave=self._join)
                 return Missed(self._waited(), self._held_by)
@@ -243,10 +271,15 @@ class Attempt:
         if not self._lease.leaves():
             return
         self._engine.keeper.forget(self._lease)
-        if leave:
+        if leave and self._may_be_there:
             await self._runtime.shield(self._engine.leave(self._lease))
         if self._engine.observe is not None:
             self._engine.observe(GaveUp(*self._who(), self._waited(), why))
+
+    def abandon(self) -> None:
+        """End the attempt where nothing can be sent: the ticket is renewed no more and ends with its lease."""
+        if self._lease.leaves():
+            self._engine.keeper.forget(self._lease)
 
     def _acquired(self) -> Lease:
         self._engine.keeper.granted(self._lease)
@@ -260,28 +293,40 @@ class Attempt:
         if self._left() <= 0:
             late.why = "the grant came too late to be of use: the store is slow, or the lease too short for it"
             raise late.error()
-        self._lease = self._fresh()
+        self._lease, self._may_be_there = self._fresh(), False
 
     async def _claim_and_wait(self) -> Granted | None:
-        store, name, ticket = self._engine.store, self._lease.name, self._lease.ticket
         while True:
             answer = await self._claim()
             if isinstance(answer, Granted):
                 return answer
             if not self._join or self._left() <= 0:
                 return None
-            pause = min(self._left(), answer.ask_again)
-            granted = await store.changed(name, ticket, answer.mark, timeout=max(0.0, pause))
+            granted = await self._wait(answer)
             if granted is not None:
                 return granted
-            if self._left() <= 0:
+            if self._left() <= 0 or self._lease.state is State.RELEASED:
                 return None
+
+    async def _wait(self, answer: Wait) -> Granted | None:
+        pause = max(0.0, min(self._left(), answer.ask_again))
+        try:
+            return await self._engine.store.changed(self._lease.name, self._lease.ticket, answer.mark, timeout=pause)
+        except StoreUnavailable:  # the claim that follows finds out whether the store is down
+            await self._runtime.sleep(min(pause, FIRST_PAUSE * (10 + 10 * self._runtime.jitter())))
+            return None
 
     async def _claim(self) -> Granted | Wait:
         engine, name, ticket = self._engine, self._lease.name, self._lease.ticket
 
-        def ask(within: float) -> Coroutine[Any, Any, Granted | Wait]:
-            return engine.store.claim(name, ticket, join=self._join, within=min(within, engine.response_timeout))
+        async def ask(within: float) -> Granted | Wait:
+            before, self._may_be_there = self._may_be_there, True
+            try:
+                within = min(within, engine.response_timeout)
+                return await engine.store.claim(name, ticket, join=self._join, within=within)
+            except StoreUnavailable as error:
+                self._may_be_there = before or error.unknown
+                raise
 
         if self._heard is None:
             answer, _ = await engine.repeat(ask, min(engine.response_timeout, max(self._left(), FIRST_ANSWER)))

@@ -86,6 +86,7 @@ class Lease:
         "_on_lost",
         "_runtime",
         "abandoned",
+        "confirmed",
         "deadline",
         "doubts",
         "length",
@@ -122,6 +123,7 @@ class Lease:
         self.state = State.QUEUED
         self.token = 0
         self.since = 0.0  # boot-time clock at the grant
+        self.confirmed = 0.0  # boot-time clock when we heard of the grant
         self.deadline = 0.0
         self.why = ""
         self.scopes: list[Scope] = []  # the blocks that a loss cuts short, outermost first
@@ -134,13 +136,13 @@ class Lease:
 
     def granted(self, grant: Granted) -> bool:
         """Take the grant; return False if it came too late to be believed (the hold stays queued)."""
-        deadline = deadline_of(grant.since, grant.lease)
-        if deadline <= self._runtime.now():
+        deadline, now = deadline_of(grant.since, grant.lease), self._runtime.now()
+        if deadline <= now:
             return False
         with self._mutex:
             if not self._turn(Turn.GRANTED):
                 return False
-            self.token, self.since, self.deadline = grant.token, grant.since, deadline
+            self.token, self.since, self.confirmed, self.deadline = grant.token, grant.since, now, deadline
             self.length = grant.lease
         return True
 
@@ -169,6 +171,11 @@ class Lease:
         """Take note that the store no longer knows the ticket."""
         self._lose(Turn.GONE, why)
 
+    def was_gone(self, why: str) -> None:
+        """Take note that the leave found nothing: it was lost before, and its holder hears of it only now."""
+        self.why = why
+        self._tell()
+
     def leaves(self) -> bool:
         """Begin to leave: from here on the holder does not hold. Return False if it had ended before."""
         self.check_deadline()
@@ -180,7 +187,7 @@ class Lease:
         if self.state in HOLDING and self._runtime.now() < self.deadline:
             return True
         self._lose(Turn.DEADLINE, "the lease ran out")
-        return False
+        return self.state in HOLDING  # a renewal may have moved the deadline meanwhile
 
     # --- what the holder sees ----------------------------------------------------------------------------------
 
@@ -193,6 +200,7 @@ class Lease:
     def after_fork(self) -> None:
         """End, in a forked child, what belongs to the parent: the child neither renews nor releases it."""
         self._mutex = self._runtime.mutex()  # the old one may be held by a thread that is not in this process
+        self._observe = None  # the lease is not lost: its holder is another process
         self._on_lost = []
         self.scopes = []
         self._lose(Turn.GONE, "it belongs to the process that forked this one")
@@ -225,6 +233,8 @@ class Lease:
 
     def _lose(self, turn: Turn, why: str) -> None:
         with self._mutex:
+            if turn is Turn.DEADLINE and self._runtime.now() < self.deadline:
+                return
             if not self._turn(turn):
                 return
             self.why = why
@@ -244,7 +254,7 @@ class Lease:
     def _call(self, callback: OnLost) -> None:
         try:
             callback(self.error())
-        except Exception:
+        except (Exception, SystemExit):  # an exit would end the keeper, and with it the renewal of all other holds
             log.exception("an on_lost callback of lock %r failed", self.name)
 
     def _who(self) -> tuple[str, str, float]:

@@ -41,6 +41,9 @@ RETRY = 0.05
 COALESCE = 1 / 30
 """Renewals due within this part of the shortest lease go in one batch."""
 
+LEAVE_AGAIN = 0.1
+"""Seconds before an owed leave is tried again, at least; with jitter up to five times as long."""
+
 BATCH = 500
 """Tickets in one call of `Store.renew`."""
 
@@ -73,6 +76,7 @@ class Keeper:
     def _reset(self) -> None:
         self._mutex = self._runtime.mutex()
         self._wake = self._runtime.signal()
+        self._watched: dict[Lease, None] = {}  # also those whose renewal is under way, which no agenda has
         self._renewals: Agenda[Lease] = Agenda()
         self._deadlines: Agenda[Lease] = Agenda()
         self._debts: Agenda[Debt] = Agenda()
@@ -84,6 +88,7 @@ class Keeper:
 
     def watch(self, lease: Lease) -> None:
         """Look after a ticket from now on; called before its claim is sent."""
+        self._watched[lease] = None
         self._schedule(self._renewals, lease, self._runtime.now() + lease.length / RENEWALS_PER_LEASE)
 
     def granted(self, lease: Lease) -> None:
@@ -91,13 +96,12 @@ class Keeper:
         if not lease.renew:
             with self._mutex:
                 self._renewals.remove(lease)
-            self._schedule(self._deadlines, lease, lease.deadline)
+        self._schedule(self._deadlines, lease, lease.deadline)
 
     def forget(self, lease: Lease) -> None:
         """Look after a ticket no longer; called before its leave is sent."""
         with self._mutex:
-            self._renewals.remove(lease)
-            self._deadlines.remove(lease)
+            self._drop(lease)
 
     def owe(self, name: str, ticket: Ticket) -> None:
         """Leave in the background, until the store confirms or the lease has ended by itself."""
@@ -106,23 +110,28 @@ class Keeper:
 
     def leases(self) -> list[Lease]:
         """Return all that it looks after."""
-        with self._mutex:
-            return list({*self._renewals, *self._deadlines})
+        return list(self._watched)
 
     async def close(self, within: float) -> None:
         """End the thread or task."""
-        self._closed = True
-        job, self._job = self._job, None
-        self._wake.set()
+        with self._mutex:
+            self._closed = True
+            job, self._job = self._job, None
+            self._wake.set()
         if job is not None:
             await job.join(within)
 
     def after_fork(self) -> None:
         """Forget, in a forked child, all that belongs to the parent."""
-        belongs = {*self._renewals, *self._deadlines}
+        belongs = self.leases()
         self._reset()
         for lease in belongs:
             lease.after_fork()
+
+    def _drop(self, lease: Lease) -> None:
+        self._watched.pop(lease, None)
+        self._renewals.remove(lease)
+        self._deadlines.remove(lease)
 
     # --- the schedule ------------------------------------------------------------------------------------------
 
@@ -144,6 +153,8 @@ class Keeper:
             except Exception:
                 log.exception("the keeper stumbled; it goes on")
             with self._mutex:
+                if self._closed:
+                    return
                 self._wake.clear()
                 times = [when for agenda in self._agendas() if (when := agenda.next()) is not None]
                 now = self._runtime.now()
@@ -167,27 +178,30 @@ class Keeper:
                 due += self._renewals.due(now + COALESCE * min(lease.length for lease in due))
             debts = self._debts.due(now)
         for lease in ended:
-            lease.check_deadline()
+            if lease.check_deadline():  # it was moved since it was put down
+                self._schedule(self._deadlines, lease, lease.deadline)
+            else:
+                self.forget(lease)
         batch = [lease for lease in due if self._is_to_renew(lease, now)]
         for start in range(0, len(batch), BATCH):
             self._renew_beside(batch[start : start + BATCH])
         if debts:
-            self._runtime.spawn(lambda: self._pay(debts), "leasehold-leave")
+            self._pay_beside(debts)
 
     def _is_to_renew(self, lease: Lease, now: float) -> bool:
         if lease.state is State.QUEUED:
             return True
-        if lease.state not in HOLDING or not lease.check_deadline():
+        if not lease.check_deadline():
+            self.forget(lease)
             return False
         if lease.abandoned or (lease.party is not None and not lease.party()):
             self._leave_for(lease)
             return False
-        with self._mutex:
-            self._deadlines.put(lease, lease.deadline)
-        return lease.max_hold is None or now < lease.since + lease.max_hold
+        return lease.renew and (lease.max_hold is None or now < lease.since + lease.max_hold)
 
     def _leave_for(self, lease: Lease) -> None:
         if lease.leaves():
+            lease.why = "its holder was gone, and it was released in its name"
             log.warning("lock %r was never released: its holder is gone; released in its name", lease.name)
             self.forget(lease)
             self.owe(lease.name, lease.ticket)
@@ -224,24 +238,33 @@ class Keeper:
             lease.renewed(sent)
         elif standing is Standing.UNKNOWN:
             lease.no_answer()
-        elif lease.since <= sent:  # else it was granted after this question was asked
+        elif lease.confirmed <= sent:  # else the claim may have overtaken this question on its way
             lease.gone("the store no longer knows it (expired, broken or evicted)")
 
     def _plan(self, lease: Lease, standing: Standing, sent: float) -> None:
         length = lease.length
         with self._mutex:
-            if lease.state not in HOLDING and lease.state is not State.QUEUED:
-                self._deadlines.remove(lease)
+            if lease not in self._watched or lease.state in (State.LOST, State.RELEASED):
+                self._drop(lease)
                 return
             if standing is Standing.UNKNOWN:
                 pause = length * RETRY * 1.5 ** min(max(lease.doubts, 1) - 1, 8)
                 when = self._runtime.now() + min(pause, length / RENEWALS_PER_LEASE)
             else:
-                self._deadlines.remove(lease)
                 when = sent + length / RENEWALS_PER_LEASE
-        self._schedule(self._renewals, lease, when)
+            if lease.state in HOLDING:
+                self._deadlines.put(lease, lease.deadline)
+        if lease.renew or lease.state is State.QUEUED:
+            self._schedule(self._renewals, lease, when)
 
     # --- debts -------------------------------------------------------------------------------------------------
+
+    def _pay_beside(self, debts: Sequence[Debt]) -> None:
+        try:
+            self._runtime.spawn(lambda: self._pay(debts), "leasehold-leave")
+        except RuntimeError:  # no thread to be had: later
+            for debt in debts:
+                self._schedule(self._debts, debt, self._runtime.now() + LEAVE_AGAIN)
 
     async def _pay(self, debts: Sequence[Debt]) -> None:
         for debt in debts:
@@ -253,6 +276,6 @@ class Keeper:
             except StoreUnavailable:
                 now = self._runtime.now()
                 if now < debt.until:
-                    self._schedule(self._debts, debt, now + 0.1 + 0.4 * self._runtime.jitter())
+                    self._schedule(self._debts, debt, now + LEAVE_AGAIN * (1 + 4 * self._runtime.jitter()))
             except Exception:
                 log.exception("a late leave of %r failed", debt.name)

@@ -20,13 +20,15 @@ class AsyncHold:
     Use it with ``async with``: the block is cancelled when the lease is lost, and `LeaseLost` is raised at its end.
     """
 
-    __slots__ = ("__weakref__", "_engine", "_lease", "_leave", "_released", "_scope")
+    __slots__ = ("__weakref__", "_engine", "_lease", "_leave", "_once", "_released", "_scope", "_was_lost")
 
     def __init__(self, engine: Engine, lease: Lease, leave: Leave) -> None:
         self._engine = engine
         self._lease = lease
         self._leave = leave
         self._released = False
+        self._was_lost = False  # it was lost when it was released
+        self._once = [True]  # whoever takes this out releases: two threads may try at the same time
         self._scope: Scope | None = None
 
     @property
@@ -47,7 +49,10 @@ class AsyncHold:
     @property
     def lost(self) -> bool:
         """Whether the lease has ended before it was released."""
-        return not self._released and not self._lease.check_deadline() and self._lease.state is State.LOST
+        if self._released:
+            return self._was_lost
+        self._engine.owns(self._lease)
+        return not self._lease.check_deadline() and self._lease.state is State.LOST
 
     def remaining(self) -> float:
         """Return the seconds for which the lock is surely held even if no renewal succeeds; 0 when it is not."""
@@ -61,9 +66,10 @@ class AsyncHold:
             NotHeld: it was released.
 
         """
+        self._engine.owns(self._lease)
         if self._lease.check_deadline() and not self._released:
             return
-        if self._lease.state is State.LOST:
+        if self._was_lost or self._lease.state is State.LOST:
             raise self._lease.error()
         raise NotHeld(f"the lock {self.name!r} was released", name=self.name, owner=self.owner, token=self.token)
 
@@ -100,14 +106,28 @@ class AsyncHold:
         """
         if self._released:
             return True
-        self._released = True
         self._engine.runtime.before_blocking()
-        return await self._leave(self)
+        try:
+            self._once.pop()
+        except IndexError:
+            return True
+        self._released = True
+        try:
+            return await self._leave(self)
+        except LeaseLost:
+            self._was_lost = True
+            raise
 
     async def __aenter__(self) -> AsyncHold:
         self._scope = self._engine.runtime.scope()
         self._scope.enter()
         self._lease.scopes.append(self._scope)
+        try:
+            self.check()  # the block of a lock that was lost by now never begins
+        except (LeaseLost, NotHeld) as error:
+            self._leave_scope(error)
+            await self.release()  # of a lost one it says so too
+            raise
         return self
 
     async def __aexit__(

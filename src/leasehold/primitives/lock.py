@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import weakref
+
 from leasehold.engine.acquire import Engine, Missed
-from leasehold.primitives.hold import AsyncHold
+from leasehold.primitives.hold import AsyncHold, Leave
 from leasehold.primitives.mutex import AsyncMutex, Mutex
 from leasehold.primitives.options import Options
+from leasehold.runtimes.base import Party
 from leasehold.validate import Seconds
 
 
@@ -24,29 +27,43 @@ class AsyncLock(AsyncMutex):
 
     def __init__(self, engine: Engine, name: str, options: Options) -> None:
         super().__init__(engine, name, options)
-        self._holds: dict[int, list[AsyncHold]] = {}
+        self._holds: dict[int, tuple[Party, list[AsyncHold]]] = {}  # by the key of the thread or task
 
     async def _acquire(self, blocking: bool, timeout: Seconds | None) -> AsyncHold | Missed:
         limit = self._limit(blocking, timeout)
         self._engine.ready()
-        key = self._engine.runtime.me().key
+        party = self._engine.runtime.me()
         lease = await self._lease(limit)
         if isinstance(lease, Missed):
             return lease
-        hold = AsyncHold(self._engine, lease, lambda hold: self._leave(key, hold))
-        self._holds.setdefault(key, []).append(hold)
+        hold = AsyncHold(self._engine, lease, _leaver(self._engine, weakref.ref(self), party.key))
+        if party.key in self._holds and not self._holds[party.key][0].alive():
+            del self._holds[party.key]  # the key of a thread or task that ended is given to another
+        self._holds.setdefault(party.key, (party, []))[1].append(hold)
         return hold
 
-    async def _leave(self, key: int, hold: AsyncHold) -> bool:
-        holds = self._holds[key]
-        holds.remove(hold)
-        if not holds:
-            del self._holds[key]
-        return await self._engine.release(hold._lease)
-
     def _last(self, key: int) -> AsyncHold | None:
-        holds = self._holds.get(key)
-        return holds[-1] if holds else None
+        party, holds = self._holds.get(key, (None, []))
+        return holds[-1] if holds and party is not None and party.alive() else None
+
+    def _forget(self, key: int, hold: AsyncHold) -> None:
+        _, holds = self._holds.get(key, (None, []))
+        if hold in holds:
+            holds.remove(hold)
+            if not holds:
+                del self._holds[key]
+
+
+def _leaver(engine: Engine, lock: weakref.ref[AsyncLock], key: int) -> Leave:
+    """Make what releases a hold, without keeping the lock: a cycle would hide a dropped hold until a collection."""
+
+    async def leave(hold: AsyncHold) -> bool:
+        alive = lock()
+        if alive is not None:
+            alive._forget(key, hold)
+        return await engine.release(hold._lease)
+
+    return leave
 
 
 class Lock(Mutex):

@@ -69,18 +69,35 @@ class AsyncMutex(ABC):
         got = await self._acquire(True, None)
         if isinstance(got, Missed):
             raise self._timed_out(got)
+        await got.__aenter__()
         self._entered.setdefault(self._engine.runtime.me().key, []).append(got)
-        return await got.__aenter__()
+        return got
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        await self._entered_last().__aexit__(kind, error, trace)
+
+    def _entered_last(self) -> AsyncHold:
+        """Take out the hold of the block that ends: the last that this task entered, else the only one of all.
+
+        A fixture or an exit stack may end a block in another task or thread than the one that began it.
+        """
         key = self._engine.runtime.me().key
-        entered = self._entered[key]
+        if key not in self._entered and len(self._entered) == 1:
+            (key,) = self._entered
+        entered = self._entered.get(key)
+        if not entered:
+            raise NotHeld(
+                f"the block of lock {self.name!r} ends in a thread or task that did not begin it; "
+                "give each its own lock object",
+                name=self.name,
+                owner=str(self._engine.owner),
+            )
         hold = entered.pop()
         if not entered:
             del self._entered[key]
-        await hold.__aexit__(kind, error, trace)
+        return hold
 
     @abstractmethod
     async def _acquire(self, blocking: bool, timeout: Seconds | None) -> AsyncHold | Missed:

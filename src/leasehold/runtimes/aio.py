@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import os
 import queue
 import random
@@ -31,6 +32,7 @@ class AsyncioRuntime:
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._worker: Worker | None = None
+        self._running: set[asyncio.Task[None]] = set()  # a loop itself keeps tasks by weak references only
 
     def mutex(self) -> AbstractContextManager[Any]:
         return threading.Lock()  # a store may be shared with threads; uncontended it costs 50 ns
@@ -42,7 +44,12 @@ class AsyncioRuntime:
         await asyncio.sleep(max(0.0, seconds))
 
     def spawn(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> Job:
-        return TaskJob(asyncio.get_running_loop().create_task(work(), name=name))
+        # Not by the loop's task factory: an eager one would run the first step here, inside the caller's mutex.
+        loop, context = asyncio.get_running_loop(), contextvars.Context()
+        task = asyncio.Task(work(), loop=loop, name=name, context=context)
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        return TaskJob(task)
 
     async def gather(self, *work: Coroutine[Any, Any, T]) -> list[T | BaseException]:
         return list(await asyncio.gather(*work, return_exceptions=True))
@@ -143,6 +150,8 @@ class TaskJob:
     async def join(self, timeout: float) -> bool:
         if self._task is asyncio.current_task():
             return False
+        if not self.alive():
+            return True
         done, _ = await asyncio.wait((self._task,), timeout=timeout)
         if not done:
             self._task.cancel()
@@ -185,7 +194,10 @@ class TaskScope:
         if asyncio._get_running_loop() is self._loop:
             self._cancel()
         else:
-            self._loop.call_soon_threadsafe(self._cancel)
+            try:
+                self._loop.call_soon_threadsafe(self._cancel)
+            except RuntimeError:  # the loop is closed, and the block with it
+                pass
 
     def exit(self, error: BaseException | None) -> bool:
         self._inside = False
@@ -205,8 +217,9 @@ class Worker:
     def __init__(self) -> None:
         self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._pid = os.getpid()
-        self._thread = threading.Thread(target=self._work, name="leasehold-worker", daemon=True)
+        self._thread = threading.Thread(target=_work, args=(self._calls,), name="leasehold-worker", daemon=True)
         self._thread.start()
+        weakref.finalize(self, self._calls.put, _stop)
 
     def alive(self) -> bool:
         return self._pid == os.getpid() and self._thread.is_alive()
@@ -226,9 +239,15 @@ class Worker:
         self._calls.put(work)
         return await answer
 
-    def _work(self) -> None:
-        while True:
-            self._calls.get()()
+
+def _work(calls: queue.SimpleQueue[Callable[[], None]]) -> None:
+    while (call := calls.get()) is not _stop:
+        call()
+        del call  # it has the caller's future, and with that its loop
+
+
+def _stop() -> None:
+    """Stand in the queue for the end of the thread, when its `Worker` is gone."""
 
 
 def _tell(

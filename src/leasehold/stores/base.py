@@ -67,7 +67,8 @@ class Store(Protocol):
         """Sleep until ``name`` is worth asking for again, at most ``timeout`` seconds.
 
         Nothing that happened after the `Wait` which brought ``mark`` is missed, except that a lost message may
-        cost the time until the next renewal of the ticket. May bring the grant itself.
+        cost the time until the next renewal of the ticket. A leave of the ticket through this store ends it too.
+        May bring the grant itself.
         """
         ...
 

@@ -82,7 +82,9 @@ class MemoryStore:
     async def leave(self, name: str, ticket: Ticket, *, how: Departure, within: float) -> bool:
         """Remove ``ticket`` and hand the name over."""
         with self._space.mutex:
-            self._space.signals.pop(ticket.id, None)
+            waiting = self._space.signals.pop(ticket.id, None)
+            if waiting is not None:
+                waiting.set()
             now, floor = self._runtime.now(), self._runtime.wall_us()
             step = ledger.leave(self._queue(name), ticket.id, how=how, now=now, floor=floor)
             self._write(name, step)
@@ -138,7 +140,9 @@ class MemoryStore:
 
     def after_fork(self) -> None:
         """Start empty in a forked child: its memory is a copy that nobody else sees."""
-        self._space = _spaces[self._name] = Space(self._runtime.mutex())
+        if self._space is _spaces.get(self._name):  # else another client of the space was here first
+            _spaces[self._name] = Space(self._runtime.mutex())
+        self._space = _spaces[self._name]
 
     def _queue(self, name: str) -> Queue:
         return self._space.queues.get((self._namespace, name)) or Queue(name)
@@ -161,6 +165,9 @@ class MemoryStore:
             queue = ledger.settle(space.queues[key], now)
             if not queue.seats() and queue.barred <= now:
                 del space.queues[key], space.used[key]
+        seated = {seat.ticket.id for queue in space.queues.values() for seat in queue.waiters}
+        for ticket in [ticket for ticket in space.signals if ticket not in seated]:
+            del space.signals[ticket]
         for key in [key for key, (_, until) in space.cells.items() if until <= now]:
             del space.cells[key]
 
