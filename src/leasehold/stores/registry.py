@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
+from urllib.parse import quote
 
 from leasehold.errors import MissingDriver
 from leasehold.runtimes.base import Colour
@@ -47,7 +48,7 @@ def opener(url: str | None) -> Opener:
 
     """
     if url is None:
-        url = os.environ.get("LEASEHOLD_URL") or f"sqlite:{default_path()}"
+        url = os.environ.get("LEASEHOLD_URL") or f"sqlite:{quote(str(default_path()))}"
     parsed = parse(url)
     return _factory(parsed.scheme)(parsed)
 

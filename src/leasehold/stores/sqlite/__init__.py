@@ -1,0 +1,67 @@
+"""SQLite: locks between the processes of one host, with no server and no set-up."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from leasehold.runtimes.base import Runtime
+from leasehold.stores.sqlite.machine import Machine
+from leasehold.stores.sqlite.store import SQLiteStore
+from leasehold.stores.url import StoreURL
+
+__all__ = ["SQLite", "SQLiteStore", "from_url"]
+
+YES = frozenset({"1", "true", "yes", "on"})
+NO = frozenset({"0", "false", "no", "off"})
+
+
+@dataclass(frozen=True, slots=True)
+class SQLite:
+    """Opens the file at ``path``, an absolute path.
+
+    Attributes:
+        path: the file; it and its folder are made when they are first needed, for their owner only.
+        allow_network: use it on a network file system too: right only if one machine alone does.
+        machine: what the kernel says of boot, clock and processes.
+
+    """
+
+    path: Path
+    allow_network: bool = False
+    machine: Machine = field(default_factory=Machine)
+
+    def open(self, runtime: Runtime, namespace: str) -> SQLiteStore:
+        """Open the store; the file is opened at first use."""
+        return SQLiteStore(runtime, namespace, self.path, self.machine, allow_network=self.allow_network)
+
+
+def from_url(url: StoreURL) -> SQLite:
+    """Read ``sqlite:/absolute/path``, ``sqlite:relative/path`` or ``sqlite:~/path``, with ``?allow_network=1``.
+
+    A relative path counts from the working directory of now.
+
+    Raises:
+        ValueError: it names no file, or has a host, a user or an unknown option.
+
+    """
+    url.refuse_options(("allow_network",))
+    if url.hosts or url.username is not None or url.password is not None:
+        raise ValueError("a sqlite URL has no host; write sqlite:/path/locks.db or sqlite:///path/locks.db")
+    if not url.path:
+        from leasehold.stores.registry import default_path
+
+        remedy = f"write sqlite:/path/locks.db, or no URL at all for {default_path()}"
+        raise ValueError(f"the sqlite URL names no file; {remedy}")
+    if url.path == ":memory:":
+        raise ValueError("sqlite::memory: is seen by nobody else; for locks inside one process write memory:")
+    if "\0" in url.path or url.path.endswith(("/", "/.", "/..")) or url.path in (".", ".."):
+        raise ValueError(f"the sqlite URL names no file: {url.path!r}; write for example sqlite:/path/locks.db")
+    return SQLite(Path(os.path.abspath(os.path.expanduser(url.path))), _flag(url.options.get("allow_network", "0")))
+
+
+def _flag(text: str) -> bool:
+    if text.lower() not in YES | NO:
+        raise ValueError(f"allow_network is 1 or 0, not {text!r}")
+    return text.lower() in YES

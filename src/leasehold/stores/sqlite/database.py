@@ -1,0 +1,307 @@
+"""One connection to the file: opened when first needed, checked, and used for one transaction at a time.
+
+Theory of operation
+-------------------
+* Every change is one ``BEGIN IMMEDIATE`` transaction: a deferred one that reads first can fail with BUSY however long
+  it would wait. Waiting for another writer is bounded, and is our own loop, since SQLite's own sleeps up to 100 ms.
+* ``synchronous=FULL`` in WAL mode: a token that was given out survives a loss of power.
+* Times in the file belong to one boot and one clock. Whoever finds another boot voids all seats, but only while nobody
+  else has the file open: a real boot leaves no such process, while a machine or container that merely gives another
+  identity is found out. Each transaction looks at the identity again.
+* A fork copies SQLite's own record of which file locks it holds, but not the locks: a child that opens the file anew
+  would believe that it has them, and its commits could vanish. So the connection is closed before a fork and opened
+  again after it; a child that inherited an open one all the same refuses to use that file.
+* If the file was deleted or replaced, the connection would go on with the old one, beside new clients with the new one.
+  So each transaction compares what is at the path.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import random
+import sqlite3
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+from leasehold.errors import StoreUnavailable, Unsupported
+from leasehold.runtimes.clock import boottime
+from leasehold.stores.sqlite import failures, volume
+from leasehold.stores.sqlite.machine import Machine
+
+T = TypeVar("T")
+
+OLDEST_SQLITE = (3, 24, 0)
+"""The first with ``ON CONFLICT DO UPDATE``."""
+
+APPLICATION = 0x4C534844  # "LSHD"
+LAYOUT = 1
+
+SHORTEST_PAUSE, LONGEST_PAUSE = 0.0001, 0.005
+"""Seconds between two tries to become the writer."""
+
+FORK_PATIENCE = 5.0
+"""Seconds that a fork waits for a transaction of another thread to end."""
+
+
+class Database:
+    """See the top of this file. Safe to use from any thread."""
+
+    def __init__(self, path: Path, machine: Machine, *, allow_network: bool) -> None:
+        self.path = path
+        self.machine = machine
+        self.allow_network = allow_network
+        self._mutex = threading.Lock()
+        self._connection: sqlite3.Connection | None = None
+        self._file: volume.Identity | None = None
+        self._clock = ("", "")  # boot, and the offset of its clock
+        self._pid = 0
+        self._closed = False
+        self._held_for_fork = False
+        _databases.add(self)
+
+    def transact(self, work: Callable[[sqlite3.Connection, int], T], until: float, *, writes: bool = True) -> T:
+        """Run ``work(connection, fence)`` in one transaction, which must begin before ``until``; return its result.
+
+        ``fence`` is the highest token of all names that were forgotten. An error of ``work`` rolls all back.
+
+        Raises:
+            StoreUnavailable: it could not be done, or only perhaps was (``unknown``).
+            Unsupported: locks do not work with this file.
+
+        """
+        committing = False
+        with self._mutex:
+            try:
+                connection = self._ready(until)
+                self._begin(connection, until, "IMMEDIATE" if writes else "DEFERRED")
+                try:
+                    fence = self._check_clock(connection)
+                    result = work(connection, fence)
+                    committing = True
+                    connection.execute("COMMIT")
+                except BaseException:
+                    _roll_back(connection)
+                    raise
+            except sqlite3.Error as error:
+                if failures.code_of(error) in failures.BROKEN:
+                    self._drop()
+                raise failures.told(error, self.path, committing=committing) from error
+        return result
+
+    def close(self) -> None:
+        """Close the connection. Further transactions are refused."""
+        with self._mutex:
+            self._closed = True
+            self._drop()
+
+    # --- opening -----------------------------------------------------------------------------------------------
+
+    def _ready(self, until: float) -> sqlite3.Connection:
+        if self._closed:
+            raise StoreUnavailable(f"the store of {self.path} is closed")
+        if self._connection is not None and self._pid != os.getpid():
+            self._inherit()
+        if self._connection is not None and volume.identity(self.path) != self._file:
+            self._drop()  # whoever holds something in the old file finds out at the next renewal
+        if self._connection is None:
+            self._connection = self._open(until)
+        return self._connection
+
+    def _open(self, until: float) -> sqlite3.Connection:
+        if sqlite3.sqlite_version_info < OLDEST_SQLITE:
+            oldest = ".".join(map(str, OLDEST_SQLITE))
+            raise Unsupported(f"SQLite locks need SQLite {oldest} or newer; this Python has {sqlite3.sqlite_version}")
+        self._clock = (self.machine.boot(), self.machine.clock())
+        self._file = volume.prepare(self.path, self.machine.mounts(), allow_network=self.allow_network)
+        if self._file in _inherited:
+            raise StoreUnavailable(
+                f"this process was forked while {self.path} was in use in a way that could not be prepared for; use "
+                "multiprocessing's spawn method, or fork before the first use"
+            )
+        self._pid = os.getpid()
+        while True:
+            connection = _connect(self.path)
+            try:
+                self._set_up(connection, until)
+                if self._same_boot(connection):
+                    return connection
+            except BaseException:
+                connection.close()
+                raise
+            connection.close()
+            self._take_over(until)
+
+    def _set_up(self, connection: sqlite3.Connection, until: float) -> None:
+        application = self._insist(connection, "PRAGMA application_id", until)
+        layout = self._insist(connection, "PRAGMA user_version", until)
+        tables = self._insist(connection, "SELECT count(*) FROM sqlite_master", until)
+        new = not application and not layout and not tables
+        if not new and application != APPLICATION:
+            raise Unsupported(f"{self.path} is a database of another application; name another file")
+        if layout > LAYOUT:
+            raise Unsupported(
+                f"{self.path} has layout {layout}, made by a newer leasehold; this one knows {LAYOUT}: upgrade it"
+            )
+        mode = self._insist(connection, "PRAGMA journal_mode=WAL", until)
+        if mode != "wal":
+            raise Unsupported(f"{self.path}: write-ahead logging does not work on this file system; use a local one")
+        connection.execute("PRAGMA synchronous=FULL")
+        if new:
+            self._create(connection, until)
+
+    def _create(self, connection: sqlite3.Connection, until: float) -> None:
+        self._begin(connection, until, "IMMEDIATE")
+        try:
+            (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+            if not tables:  # else another process was faster
+                for statement in _statements():
+                    connection.execute(statement)
+                connection.execute("INSERT INTO host VALUES (1, ?, ?, 0)", self._clock)
+                connection.execute(f"PRAGMA application_id={APPLICATION}")
+                connection.execute(f"PRAGMA user_version={LAYOUT}")
+            connection.execute("COMMIT")
+        except BaseException:
+            _roll_back(connection)
+            raise
+
+    # --- the clock to which the times belong -------------------------------------------------------------------
+
+    def _same_boot(self, connection: sqlite3.Connection) -> bool:
+        boot, clock = connection.execute("SELECT boot, clock FROM host").fetchone()
+        if boot == self._clock[0] and clock != self._clock[1]:
+            raise Unsupported(
+                f"{self.path} is in use under another time namespace, whose boot-time clock is offset from this one "
+                f"(there {clock or 0}, here {self._clock[1] or 0}): run both with the same offset, or give each "
+                "its own file"
+            )
+        return bool(boot == self._clock[0])
+
+    def _check_clock(self, connection: sqlite3.Connection) -> int:
+        boot, clock, fence = connection.execute("SELECT boot, clock, fence FROM host").fetchone()
+        if (boot, clock) != self._clock:
+            raise Unsupported(f"{self.path} was taken over by a machine of another boot; it serves one machine only")
+        return int(fence)
+
+    def _take_over(self, until: float) -> None:
+        """Void all seats and delays, since they are of an earlier boot; while nobody else has the file open."""
+        connection = _connect(self.path)
+        try:
+            connection.execute("PRAGMA locking_mode=EXCLUSIVE")  # before the first read: then it shuts all others out
+            connection.execute("BEGIN IMMEDIATE")
+            if not self._same_boot(connection):
+                now = int(boottime() * 1e9)
+                connection.execute("DELETE FROM seat")
+                connection.execute("UPDATE name SET barred = 0, used = ?", (now,))
+                connection.execute("UPDATE cell SET expires = ? + life", (now,))
+                connection.execute("UPDATE host SET boot = ?, clock = ?", self._clock)
+            connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            if failures.code_of(error) not in failures.BUSY:
+                raise
+            if boottime() >= until:
+                raise StoreUnavailable(
+                    f"{self.path} was last used under another boot, and something still has it open: another machine, "
+                    "a container with a boot identity of its own, or a database tool; it serves one machine only"
+                ) from error
+            time.sleep(random.uniform(0.001, 0.02))  # others who start after the same boot try the same
+        finally:
+            connection.close()
+
+    # --- transactions ------------------------------------------------------------------------------------------
+
+    def _begin(self, connection: sqlite3.Connection, until: float, how: str) -> None:
+        if connection.in_transaction:  # an interrupt struck between a statement and its end
+            _roll_back(connection)
+        self._insist(connection, f"BEGIN {how}", until)
+
+    def _insist(self, connection: sqlite3.Connection, statement: str, until: float) -> Any:
+        """Execute until nobody else is in the way; return the first column of the first row, if there is one."""
+        pause = SHORTEST_PAUSE
+        while True:
+            try:
+                row = connection.execute(statement).fetchone()
+                return None if row is None else row[0]
+            except sqlite3.OperationalError as error:
+                if failures.code_of(error) not in failures.BUSY:
+                    raise
+                if boottime() + pause >= until:
+                    raise StoreUnavailable(f"the lock file {self.path} is busy: another process writes") from error
+            time.sleep(pause * (0.5 + random.random()))
+            pause = min(pause * 1.5, LONGEST_PAUSE)
+
+    def _drop(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    # --- forks -------------------------------------------------------------------------------------------------
+
+    def before_fork(self) -> None:
+        """Close the connection and let nobody open it until the fork is over."""
+        self._held_for_fork = self._mutex.acquire(timeout=FORK_PATIENCE)
+        if self._held_for_fork:
+            self._drop()
+
+    def after_fork_in_parent(self) -> None:
+        """Go on."""
+        if self._held_for_fork:
+            self._held_for_fork = False
+            self._mutex.release()
+
+    def after_fork_in_child(self) -> None:
+        """Start anew. Doing it twice is harmless."""
+        self._mutex = threading.Lock()
+        self._held_for_fork = False
+        if self._connection is not None and self._pid != os.getpid():
+            self._inherit()
+
+    def _inherit(self) -> None:
+        """Never use the connection of the parent, nor close it: that would undo the locks and companions of others."""
+        connection, self._connection = self._connection, None
+        if connection is not None and self._file is not None:
+            _inherited[self._file] = connection
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))  # not even at the end of the interpreter
+
+
+_databases: weakref.WeakSet[Database] = weakref.WeakSet()
+_inherited: dict[volume.Identity, sqlite3.Connection] = {}
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    # rw: a file that vanished meanwhile is not made anew, with wider access
+    where = f"file:{quote(os.path.realpath(path))}?mode=rw"
+    return sqlite3.connect(where, uri=True, timeout=0, isolation_level=None, check_same_thread=False)
+
+
+def _statements() -> list[str]:
+    text = files(__package__).joinpath("schema.sql").read_text(encoding="utf-8")
+    bare = "\n".join(line.partition("--")[0] for line in text.splitlines())
+    return [statement for statement in bare.split(";") if statement.strip()]
+
+
+def _roll_back(connection: sqlite3.Connection) -> None:
+    if connection.in_transaction:
+        connection.execute("ROLLBACK")
+
+
+def _each(turn: Callable[[Database], None]) -> Callable[[], None]:
+    def turns() -> None:
+        for database in list(_databases):
+            turn(database)
+
+    return turns
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=_each(Database.before_fork),
+        after_in_parent=_each(Database.after_fork_in_parent),
+        after_in_child=_each(Database.after_fork_in_child),
+    )

@@ -1,0 +1,136 @@
+"""This machine and this process, as the kernel names them: which boot, which clock, which process, alive or not.
+
+On Linux all of it is read from ``/proc``. Another root for it stands in for another machine in tests.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from contextlib import suppress
+from dataclasses import dataclass
+
+from leasehold.errors import Unsupported
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """One process of this boot.
+
+    Attributes:
+        pid: its number.
+        started: when it began, in ticks since boot; 0 if unknown. A number is used again, the pair is not.
+        pids: the pid namespace in which the number counts; empty where there is none.
+
+    """
+
+    pid: int
+    started: int
+    pids: str
+
+
+class Machine:
+    """What the kernel says. Nothing is kept, except by who asks."""
+
+    def __init__(self, proc: str = "/proc") -> None:
+        self._proc = proc
+
+    def boot(self) -> str:
+        """Return what names this boot.
+
+        Raises:
+            Unsupported: this system does not say, so a lease from before a crash could not be told from a live one.
+
+        """
+        if sys.platform == "darwin":
+            found = _boot_session()
+        else:
+            found = self._read("sys/kernel/random/boot_id").strip()
+        if not found:
+            raise Unsupported(
+                f"SQLite locks need an identity of the boot, which {sys.platform} does not give here (on Linux it is "
+                "/proc/sys/kernel/random/boot_id): mount /proc, or use a server such as redis:"
+            )
+        return found
+
+    def clock(self) -> str:
+        """Return what tells this boot-time clock from others of the same boot: the offset of its time namespace.
+
+        The offset and not the namespace's own number: two namespaces with one offset share the clock, and the number
+        of a namespace that is gone is used again.
+        """
+        if self._link("self/ns/time") != self._link("self/ns/time_for_children"):
+            return self._link("self/ns/time")  # the offsets that /proc shows are those of the children
+        for line in self._read("self/timens_offsets").splitlines():
+            clock, *offset = line.split()
+            if clock == "boottime" and any(int(part) for part in offset):
+                return " ".join(offset)
+        return ""
+
+    def mounts(self) -> str:
+        """Return the mount table in the form of ``/proc/self/mountinfo``; empty where there is none."""
+        return self._read("self/mountinfo")
+
+    def network(self) -> str:
+        """Return what names the network namespace: loopback ends at its border."""
+        return self._link("self/ns/net")
+
+    def process(self) -> Process:
+        """Return the calling process."""
+        stat = _Stat.parse(self._read("self/stat"))
+        return Process(os.getpid(), stat.started if stat else 0, self._link("self/ns/pid"))
+
+    def is_gone(self, other: Process, me: Process) -> bool:
+        """Say whether ``other``, a process of this boot, has certainly ended. In doubt it has not.
+
+        A number of another pid namespace says nothing here. A zombie has ended: nobody runs in it, and its parent may
+        never ask for it.
+        """
+        if other == me or other.pids != me.pids:
+            return False
+        try:
+            os.kill(other.pid, 0)
+        except ProcessLookupError:
+            return True
+        except OSError:  # of another user: it exists
+            pass
+        if not other.started or self._link("self") != str(me.pid):  # /proc is that of another pid namespace
+            return False
+        stat = _Stat.parse(self._read(f"{other.pid}/stat"))  # empty if hidden from us, or just ended: next time
+        return stat is not None and (stat.started != other.started or stat.ended)
+
+    def _read(self, path: str) -> str:
+        with suppress(OSError), open(f"{self._proc}/{path}", encoding="utf-8", errors="surrogateescape") as file:
+            return file.read()
+        return ""
+
+    def _link(self, path: str) -> str:
+        with suppress(OSError):
+            return os.readlink(f"{self._proc}/{path}")
+        return ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Stat:
+    started: int
+    ended: bool
+
+    @classmethod
+    def parse(cls, text: str) -> _Stat | None:
+        """Read ``/proc/PID/stat`` (see proc(5)); the command in parentheses may have anything in it."""
+        fields = text.rpartition(")")[2].split()
+        if len(fields) < 20:
+            return None
+        state, threads, started = fields[0], int(fields[17]), int(fields[19])
+        return cls(started, state in "ZXx" and threads <= 1)  # a first thread may end before the others
+
+
+def _boot_session() -> str:
+    size = ctypes.c_size_t(64)
+    text = ctypes.create_string_buffer(size.value)
+    try:
+        failed = ctypes.CDLL(None).sysctlbyname(b"kern.bootsessionuuid", text, ctypes.byref(size), None, 0)
+    except (OSError, AttributeError):
+        return ""
+    return "" if failed else text.value.decode("ascii", "replace")

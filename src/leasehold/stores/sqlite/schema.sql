@@ -1,0 +1,60 @@
+-- The tables of the SQLite store, layout 1. Each column is explained here and nowhere else.
+-- Who may read the file sees all of it: names, who holds and waits, what they say of themselves, and cells.
+-- All times are nanoseconds of this host's boot-time clock, so they mean nothing after a boot; see host.boot.
+
+-- One row: which clock the times in this file belong to.
+CREATE TABLE host (
+    one INTEGER PRIMARY KEY CHECK (one = 1),
+    boot TEXT NOT NULL,       -- identity of the boot; another one voids every seat and every delay
+    clock TEXT NOT NULL,      -- offset of the boot-time clock in this time namespace; empty where there is none
+    fence INTEGER NOT NULL    -- highest token of all names that were forgotten: new names begin above it
+);
+
+-- One row for each name in use, and for an hour after.
+CREATE TABLE name (
+    id INTEGER PRIMARY KEY,
+    space BLOB NOT NULL,      -- the client's namespace, UTF-8
+    name BLOB NOT NULL,       -- as the user gave it, UTF-8
+    fence INTEGER NOT NULL,   -- highest token given out
+    barred INTEGER NOT NULL,  -- nobody enters before this time (lock-delay)
+    used INTEGER NOT NULL,    -- last use, to within ten minutes: when to forget the row
+    UNIQUE (space, name)
+);
+
+-- One row for each ticket that holds or waits. The key keeps holders first, then waiters in order of arrival.
+CREATE TABLE seat (
+    name_id INTEGER NOT NULL,   -- name.id
+    place INTEGER NOT NULL,     -- 0: holds; else its number in the queue
+    ticket TEXT NOT NULL,       -- 128 random bits that the client chose
+    token INTEGER,              -- fencing token of a holder; NULL for a waiter
+    expires INTEGER NOT NULL,   -- when the seat is void unless renewed
+    kind TEXT NOT NULL,         -- what the name is used as: mutex, rw, semaphore
+    exclusive INTEGER NOT NULL, -- 1: alone, 0: beside other readers
+    permits INTEGER NOT NULL,   -- how many permits it takes
+    most INTEGER NOT NULL,      -- how many permits there are
+    fair INTEGER NOT NULL,      -- 1: in turn only
+    lease INTEGER NOT NULL,     -- length of its lease
+    delay INTEGER NOT NULL,     -- lock-delay that it asked for
+    owner TEXT NOT NULL,        -- host:pid:client, shown to people
+    meta TEXT NOT NULL,         -- what the owner says of itself, JSON, shown to people
+    pid INTEGER NOT NULL,       -- its process ...
+    started INTEGER NOT NULL,   -- ... when that began, in ticks since boot: a pid is used again, the pair is not
+    pids TEXT NOT NULL,         -- ... and the pid namespace in which the number counts; empty where there is none
+    hint TEXT NOT NULL,         -- network namespace, UDP port and key to wake a waiter; empty: it polls
+    PRIMARY KEY (name_id, place, ticket)
+) WITHOUT ROWID;
+
+CREATE UNIQUE INDEX seat_of_ticket ON seat (ticket, name_id);
+
+-- One row for each cell: a value with a version.
+CREATE TABLE cell (
+    id INTEGER PRIMARY KEY,
+    space BLOB NOT NULL,      -- the client's namespace, UTF-8
+    name BLOB NOT NULL,       -- as the user gave it, UTF-8
+    value BLOB NOT NULL,
+    version INTEGER NOT NULL, -- 1 at the first change, then one more each time
+    fence INTEGER NOT NULL,   -- highest fencing token that ever wrote here
+    expires INTEGER NOT NULL, -- when it is forgotten unless changed again
+    life INTEGER NOT NULL,    -- how long that is from a change; counted anew from a boot
+    UNIQUE (space, name)
+);

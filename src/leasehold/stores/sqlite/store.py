@@ -1,0 +1,279 @@
+"""The SQLite store: many processes of one host share a file.
+
+Theory of operation
+-------------------
+Every operation is one transaction: read the name's queue, let `ledger` say what becomes of it, write what changed. The
+transaction's mutual exclusion is the file's; ours is a lease in it, with a token and an expiry on the host's boot-time
+clock. Client and store have the same clock, so a seat's row alone says since when it is valid.
+
+Who waits is woken in one of three ways, all of which only say "look": the one that leaves rings the next one's bell (a
+function call in this process, a datagram between processes); a renewal finds the ticket granted or gone; and one thread
+looks every `LOOK_EVERY` at each name that this store waits for. That look also finds holders whose process has died:
+their seats are void at once, whatever is left of their leases.
+
+Under asyncio each transaction runs as one call on the runtime's worker thread. Cancellation cannot tear it, and the
+leave that undoes it is queued behind it.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from leasehold.errors import LeaseholdError
+from leasehold.model import (
+    Capabilities,
+    Cell,
+    Change,
+    Departure,
+    Finding,
+    Granted,
+    Seat,
+    Standing,
+    Ticket,
+    View,
+    Wait,
+)
+from leasehold.rules import Queue
+from leasehold.runtimes.base import Runtime
+from leasehold.stores import ledger
+from leasehold.stores.cells import apply_change
+from leasehold.stores.sqlite import doctor, rows
+from leasehold.stores.sqlite.database import Database
+from leasehold.stores.sqlite.machine import Machine, Process
+from leasehold.stores.sqlite.sweep import Sweeper
+from leasehold.stores.sqlite.waiting import LOOK_EVERY, Waiters
+
+PATIENCE = 5.0
+"""Seconds that an operation without a limit of its own waits for other writers."""
+
+
+class SQLiteStore:
+    """See `leasehold.stores.base.Store` for what each method promises."""
+
+    capabilities = Capabilities(shared=True, permits=True, crash_bound="within one second (the process is gone)")
+
+    def __init__(self, runtime: Runtime, namespace: str, path: Path, machine: Machine, *, allow_network: bool) -> None:
+        self._runtime = runtime
+        self._space = namespace.encode()
+        self._machine = machine
+        self._database = Database(path, machine, allow_network=allow_network)
+        self._start()
+
+    def _start(self) -> None:
+        self._me: Process | None = None
+        self._waiters = Waiters(self._runtime, self._machine, self._look_for)
+        self._sweeper = Sweeper(self._machine)
+
+    # --- the queue ---------------------------------------------------------------------------------------------
+
+    async def claim(self, name: str, ticket: Ticket, *, join: bool, within: float) -> Granted | Wait:
+        """Try to take ``name``."""
+        since = self._runtime.now()
+        return await self._runtime.offload(lambda: self._claim(name, ticket, join, since, since + within))
+
+    def _claim(self, name: str, ticket: Ticket, join: bool, since: float, until: float) -> Granted | Wait:
+        key = self._key(name)
+
+        def work(db: sqlite3.Connection, fence: int) -> tuple[rows.Page, ledger.Step, float, str | None]:
+            now, floor, me = self._runtime.now(), self._floor(fence), self._process()
+
+            def take(page: rows.Page) -> ledger.Step:
+                alive = page.alive(self._machine, me)
+                return ledger.claim(page.queue, ticket, join=join, now=now, floor=floor, alive=alive)
+
+            page, step = rows.advance(db, key, ticket.id, take)
+            bell = self._waiters.expect(name, ticket.id) if join and step.blocked is not None else None
+            rows.write(db, key, page, step.queue, now, me, bell or "")
+            self._sweeper.step(db, now, me)
+            return page, step, now, bell
+
+        page, step, now, bell = self._database.transact(work, until)
+        self._waiters.ring(page.hints_of(step.woken))
+        if step.blocked is not None:
+            by, ask_again = step.blocked.by, step.blocked.until - now
+            ask_again = min(ask_again, LOOK_EVERY) if bell is None else ask_again
+            return Wait(None, ask_again, None if by is None else by.ticket.terms.owner)
+        self._waiters.forget(ticket.id)
+        assert step.mine is not None
+        assert step.mine.token is not None
+        return Granted(step.mine.token, since, ticket.terms.lease)
+
+    async def leave(self, name: str, ticket: Ticket, *, how: Departure, within: float) -> bool:
+        """Remove ``ticket`` and hand the name over."""
+        until = self._runtime.now() + within
+        return await self._runtime.offload(lambda: self._leave(name, ticket.id, how, until))
+
+    def _leave(self, name: str, ticket: str, how: Departure, until: float) -> bool:
+        key = self._key(name)
+        self._waiters.forget(ticket)
+
+        def work(db: sqlite3.Connection, fence: int) -> tuple[rows.Page, ledger.Step]:
+            now, floor, me = self._runtime.now(), self._floor(fence), self._process()
+
+            def take(page: rows.Page) -> ledger.Step:
+                alive = page.alive(self._machine, me)
+                return ledger.leave(page.queue, ticket, how=how, now=now, floor=floor, alive=alive)
+
+            page, step = rows.advance(db, key, ticket, take)
+            rows.write(db, key, page, step.queue, now, me, "")
+            self._sweeper.step(db, now, me)
+            return page, step
+
+        page, step = self._database.transact(work, until)
+        self._waiters.ring(page.hints_of(step.woken))
+        return step.found
+
+    async def renew(self, tickets: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[Standing]:
+        """Set leases to full length."""
+        until = self._runtime.now() + within
+        return await self._runtime.offload(lambda: self._renew(tickets, until))
+
+    def _renew(self, tickets: Sequence[tuple[str, Ticket]], until: float) -> list[Standing]:
+        def work(db: sqlite3.Connection, fence: int) -> list[Standing]:
+            now = self._runtime.now()
+            return [self._renew_one(db, name, ticket, now) for name, ticket in tickets]
+
+        standings = self._database.transact(work, until)
+        for (_, ticket), standing in zip(tickets, standings, strict=True):
+            if standing is not Standing.QUEUED:  # a hint was lost, or the seat: who waits must ask again
+                self._waiters.wake(ticket.id)
+        return standings
+
+    def _renew_one(self, db: sqlite3.Connection, name: str, ticket: Ticket, now: float) -> Standing:
+        found = rows.expiry(db, self._key(name), ticket.id)
+        if found is None:
+            return Standing.GONE
+        token, expires, name_id = found
+        alone = Queue(name, holders=(Seat(ticket, 0, expires, token),))  # the seats of others have no part in it
+        queue, standing = ledger.renew(alone, ticket.id, now)
+        if standing is not Standing.GONE:
+            db.execute(rows.SET_EXPIRY, (rows.ns(queue.holders[0].expires), ticket.id, name_id))
+        return standing
+
+    # --- waiting -----------------------------------------------------------------------------------------------
+
+    async def changed(self, name: str, ticket: Ticket, mark: object, *, timeout: float) -> Granted | None:
+        """Sleep until a bell, a look or a renewal says that there is something; bring the grant."""
+        signal = self._waiters.signal(ticket.id)
+        if signal is None or not await signal.wait(timeout):
+            return None
+        signal.clear()  # before the file is read: a hint that comes meanwhile counts for the next time
+        try:
+            return await self._runtime.offload(lambda: self._grant(name, ticket))
+        except LeaseholdError:  # the claim that follows meets it again, and rides over an outage
+            return None
+
+    def _grant(self, name: str, ticket: Ticket) -> Granted | None:
+        def work(db: sqlite3.Connection, fence: int) -> tuple[int | None, float, int] | None:
+            return rows.expiry(db, self._key(name), ticket.id)
+
+        found = self._database.transact(work, self._runtime.now() + PATIENCE, writes=False)
+        if found is None:
+            return None
+        token, expires, _ = found
+        if token is None or expires <= self._runtime.now():
+            return None
+        self._waiters.forget(ticket.id)
+        return Granted(token, expires - ticket.terms.lease, ticket.terms.lease)
+
+    def _look_for(self, first: Mapping[str, str]) -> list[str]:
+        def work(db: sqlite3.Connection, fence: int) -> list[list[str]]:
+            return [self._worth_asking(db, name, ticket) for name, ticket in first.items()]
+
+        try:
+            worth = self._database.transact(work, self._runtime.now() + LOOK_EVERY, writes=False)
+        except LeaseholdError:  # whoever asks next meets it
+            return []
+        return [ticket for tickets in worth for ticket in tickets]
+
+    def _worth_asking(self, db: sqlite3.Connection, name: str, first: str) -> list[str]:
+        """Return the tickets that hold or may enter, and our first one if a holder's seat is void or the name is free.
+
+        The first one because the next in line may be a process that is stopped: then someone else settles the queue.
+        """
+        now, me = self._runtime.now(), self._process()
+
+        def take(page: rows.Page) -> ledger.Step:
+            queue = ledger.settle(page.queue, now, page.alive(self._machine, me))
+            queue, woken = ledger.hand_over(queue, now, 0)
+            return ledger.Step(queue, woken=woken)
+
+        page, step = rows.advance(db, self._key(name), None, take)
+        left = {seat.ticket.id for seat in step.queue.holders}
+        void = any(seat.ticket.id not in left for seat in page.queue.holders)
+        tickets = [seat.ticket.id for seat in step.queue.holders]
+        return [*tickets, first] if void or not (page.queue.holders or step.queue.barred > now) else tickets
+
+    # --- looking, cells ----------------------------------------------------------------------------------------
+
+    async def look(self, prefix: str, *, exact: bool = False) -> list[View]:
+        """Show names in use."""
+        until = self._runtime.now() + PATIENCE
+        return await self._runtime.offload(lambda: self._read_views(prefix, exact, until))
+
+    def _read_views(self, prefix: str, exact: bool, until: float) -> list[View]:
+        def work(db: sqlite3.Connection, fence: int) -> list[View]:
+            now, me = self._runtime.now(), self._process()
+            found = list(rows.names(db, self._space, prefix.encode("utf-8", "surrogatepass"), now, exact=exact))
+            pages = [rows.read(db, (self._space, name), None, rows.ALL) for name in found]
+            settled = [ledger.settle(page.queue, now, page.alive(self._machine, me)) for page in pages]
+            return [ledger.view(queue, now) for queue in settled]
+
+        views = self._database.transact(work, until, writes=False)
+        return [view for view in views if view.holders or view.waiters or view.free_in > 0]
+
+    async def cell(self, name: str, change: Change) -> Cell:
+        """Change or read a cell."""
+        until = self._runtime.now() + PATIENCE
+        return await self._runtime.offload(lambda: self._change(name, change, until))
+
+    def _change(self, name: str, change: Change, until: float) -> Cell:
+        key = self._key(name)
+
+        def work(db: sqlite3.Connection, fence: int) -> Cell:
+            now = self._runtime.now()
+            after = apply_change(rows.read_cell(db, key, now), change)
+            if after.changed:
+                rows.write_cell(db, key, after, now, change.life)
+                self._sweeper.step(db, now, self._process())
+            return after
+
+        return self._database.transact(work, until, writes=change.value is not None)
+
+    # --- its own life ------------------------------------------------------------------------------------------
+
+    async def diagnose(self) -> list[Finding]:
+        """Say what the file, the file system and the kernel mean for the promises."""
+        until = self._runtime.now() + PATIENCE
+        return await self._runtime.offload(lambda: doctor.examine(self._database, until))
+
+    async def close(self) -> None:
+        """End the thread, close socket and file."""
+        await self._runtime.offload(self._close)
+
+    def _close(self) -> None:
+        self._waiters.close()
+        self._database.close()
+
+    def after_fork(self) -> None:
+        """Drop, in a forked child, what belongs to the parent; the database was closed before the fork."""
+        self._database.after_fork_in_child()
+        self._waiters.after_fork()
+        self._start()
+
+    def _process(self) -> Process:
+        if self._me is None or self._me.pid != os.getpid():
+            self._me = self._machine.process()
+        return self._me
+
+    def _floor(self, fence: int) -> int:
+        return max(self._runtime.wall_us(), fence + 1)
+
+    def _key(self, name: str) -> rows.Key:
+        return self._space, name.encode()
+
+    def __repr__(self) -> str:
+        return f"<SQLiteStore {str(self._database.path)!r}>"

@@ -1,0 +1,79 @@
+"""Forgets names that nobody uses and cells whose life is over, in small steps, so that the file does not grow for ever.
+
+A step looks at a few rows behind the place where the last one ended, and begins anew at the end; no index is needed.
+The highest token of a forgotten name is kept for all in `host.fence`, so that tokens never go back, even if the wall
+clock does.
+"""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+
+from leasehold.stores import ledger
+from leasehold.stores.sqlite import rows
+from leasehold.stores.sqlite.machine import Machine, Process
+
+IDLE_LIFE = 3600.0
+"""Seconds for which a name that nobody uses is remembered."""
+
+EVERY = 256
+"""Transactions between two steps; the first of a store is one."""
+
+STEP = 64
+"""Rows that a step looks at."""
+
+SOME_NAMES = "SELECT id, space, name, fence, barred, used FROM name WHERE id > ? ORDER BY id LIMIT ?"
+SOME_CELLS = "SELECT id, expires FROM cell WHERE id > ? ORDER BY id LIMIT ?"
+LAST_NAME = "SELECT coalesce(max(id), 0) FROM name"
+LAST_CELL = "SELECT coalesce(max(id), 0) FROM cell"
+RAISE_FENCE = "UPDATE host SET fence = max(fence, ?)"
+
+
+class Sweeper:
+    """Knows where the last step ended. The database's mutex guards it."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self._transactions = 0
+        self._name: int | None = None
+        self._cell: int | None = None
+
+    def step(self, db: sqlite3.Connection, now: float, me: Process) -> None:
+        """Take a step if it is time, inside the transaction that is open."""
+        if self._transactions % EVERY == 0:
+            self._sweep_names(db, now, me)
+            self._sweep_cells(db, now)
+        self._transactions += 1
+
+    def _sweep_names(self, db: sqlite3.Connection, now: float, me: Process) -> None:
+        self._name = _start(db, LAST_NAME) if self._name is None else self._name
+        found = db.execute(SOME_NAMES, (self._name, STEP)).fetchall()
+        for name_id, space, name, fence, barred, used in found:
+            if max(used, barred) + rows.ns(IDLE_LIFE) > rows.ns(now) or self._in_use(db, (space, name), now, me):
+                continue
+            db.execute("DELETE FROM seat WHERE name_id = ?", (name_id,))
+            db.execute("DELETE FROM name WHERE id = ?", (name_id,))
+            db.execute(RAISE_FENCE, (fence,))
+        self._name = found[-1][0] if len(found) == STEP else 0
+
+    def _in_use(self, db: sqlite3.Connection, key: rows.Key, now: float, me: Process) -> bool:
+        def settled(page: rows.Page) -> ledger.Step:
+            return ledger.Step(ledger.settle(page.queue, now, page.alive(self._machine, me)))
+
+        _, step = rows.advance(db, key, None, settled)
+        return bool(step.queue.seats()) or step.queue.barred > now
+
+    def _sweep_cells(self, db: sqlite3.Connection, now: float) -> None:
+        self._cell = _start(db, LAST_CELL) if self._cell is None else self._cell
+        found = db.execute(SOME_CELLS, (self._cell, STEP)).fetchall()
+        for cell_id, expires in found:
+            if expires <= rows.ns(now):
+                db.execute("DELETE FROM cell WHERE id = ?", (cell_id,))
+        self._cell = found[-1][0] if len(found) == STEP else 0
+
+
+def _start(db: sqlite3.Connection, last: str) -> int:
+    """Return where a store begins: anywhere, since many are closed before their second step."""
+    (highest,) = db.execute(last).fetchone()
+    return random.randint(0, max(0, highest - STEP))

@@ -1,0 +1,129 @@
+"""The file and what it lies on: created for its owner only, and refused where file locks cannot be relied on.
+
+SQLite in WAL mode rests on two things that only the kernel of one host gives: file locks, and memory shared through a
+file beside the database. Network and most user-space file systems give neither, without an error.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+from leasehold.errors import StoreUnavailable, Unsupported
+
+REMOTE = frozenset(
+    {
+        *("9p", "acfs", "afs", "beegfs", "ceph", "cifs", "coda", "cvmfs", "davfs", "fhgfs", "fuse", "gfs", "gfs2"),
+        *("glusterfs", "gpfs", "lustre", "mfs", "ncpfs", "nfs", "nfs4", "ocfs2", "orangefs", "panfs", "prl_fs"),
+        *("pvfs2", "smb3", "smbfs", "vboxsf", "virtiofs", "vmhgfs"),
+    }
+)
+"""File system types that are shared with other machines, or served by a program; ``fuse.*`` too."""
+
+Identity = tuple[int, int]
+"""Device and inode: which file a path leads to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """One line of the mount table."""
+
+    point: str
+    kind: str
+
+    @property
+    def remote(self) -> bool:
+        """Whether other machines, or a program, have a part in it."""
+        return self.kind in REMOTE or self.kind.startswith("fuse.")
+
+
+def prepare(path: Path, mounts: str, *, allow_network: bool) -> Identity:
+    """Check what the file lies on, make it and its folder if they are missing, and say which file it is.
+
+    Raises:
+        Unsupported: locks would not work there.
+        StoreUnavailable: it cannot be made or reached.
+
+    """
+    try:
+        _check_mount(path, mounts, allow_network=allow_network)
+        _make_folder(path.parent)
+        _make_file(path)
+        found = os.stat(path)
+    except OSError as error:
+        what = f"{error.strerror}: {error.filename or path}"
+        raise StoreUnavailable(f"the lock file {path} cannot be made or reached ({what})") from error
+    if stat.S_ISDIR(found.st_mode):
+        raise Unsupported(f"{path} is a folder; name a file in it, for example sqlite:{path}/locks.db")
+    if not stat.S_ISREG(found.st_mode):
+        raise Unsupported(f"{path} is not a regular file; name another path")
+    return found.st_dev, found.st_ino
+
+
+def identity(path: Path) -> Identity | None:
+    """Say which file is at ``path`` now; None if there is none."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def mount_of(path: Path, mounts: str) -> Mount | None:
+    """Return the mount on which ``path`` lies: the one with the longest mount point above it, the last of equals."""
+    best: Mount | None = None
+    for line in mounts.splitlines():
+        fields = line.split(" ")
+        if "-" not in fields or len(fields) < fields.index("-") + 2:
+            continue
+        mount = Mount(_unescape(fields[4]), fields[fields.index("-") + 1])
+        if path.is_relative_to(mount.point) and (best is None or len(mount.point) >= len(best.point)):
+            best = mount
+    return best
+
+
+def _check_mount(path: Path, mounts: str, *, allow_network: bool) -> None:
+    real = Path(os.path.realpath(path))
+    mount = mount_of(real, mounts)
+    if mount is None:
+        return
+    if mount.point == str(real):
+        raise Unsupported(
+            f"{path} is mounted as a single file, so its companions -wal and -shm would not be shared; mount its folder"
+        )
+    if mount.remote and not allow_network:
+        raise Unsupported(
+            f"{path} lies on {mount.point}, a file system of type {mount.kind}: file locks and shared memory do not "
+            "work there between machines. Use a local path, or a server such as redis:. If one machine alone uses "
+            "the file, add ?allow_network=1"
+        )
+
+
+def _make_folder(folder: Path) -> None:
+    missing = [one for one in (folder, *folder.parents) if not one.exists()]
+    for one in reversed(missing):
+        one.mkdir(mode=0o700, exist_ok=True)
+
+
+def _make_file(path: Path) -> None:
+    real = os.path.realpath(path)
+    if os.path.exists(real):
+        return
+    try:
+        # Not open(): closing any descriptor of a file drops all locks that this process has on it (POSIX), and another
+        # store in this process may have opened the file just now.
+        os.mknod(real, 0o600 | stat.S_IFREG)
+    except FileExistsError:
+        pass
+    except PermissionError:
+        if os.uname().sysname == "Linux":
+            raise
+        os.close(os.open(real, os.O_CREAT | os.O_RDWR, 0o600))  # elsewhere mknod is for the superuser
+
+
+def _unescape(text: str) -> str:
+    for code, char in ((r"\040", " "), (r"\011", "\t"), (r"\012", "\n"), (r"\134", "\\")):
+        text = text.replace(code, char)
+    return text

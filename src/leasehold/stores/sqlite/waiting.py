@@ -1,0 +1,99 @@
+"""Who of this store waits, and the three ways to tell them to look again: directly, by a bell, by a look of our own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from leasehold.runtimes.base import Colour, Runtime, Signal
+from leasehold.stores.sqlite.machine import Machine
+from leasehold.wires.datagram import KEY_BYTES, Bell, hint
+
+LOOK_EVERY = 0.25
+"""Seconds between two looks for dead holders and lost hints: how long a crash or a lost hint may cost, about."""
+
+Look = Callable[[Mapping[str, str]], Sequence[str]]
+"""Takes each name that is waited for, with our first ticket there; returns the tickets that are worth asking for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waiter:
+    """A ticket of this store that waits."""
+
+    name: str
+    signal: Signal
+
+
+class Waiters:
+    """Safe to use from any thread. The bell's thread runs only while someone waits."""
+
+    def __init__(self, runtime: Runtime, machine: Machine, look: Look) -> None:
+        self._runtime = runtime
+        self._machine = machine
+        self._worth_asking = look
+        self._mutex = runtime.mutex()
+        self._waiting: dict[str, Waiter] = {}  # by ticket, in order of arrival
+        self._bell: Bell | None = None
+
+    def expect(self, name: str, ticket: str) -> str | None:
+        """Register a waiter; return the address of its bell, None if it has to ask again by itself.
+
+        Called before its seat is written, so that no hint finds nobody.
+        """
+        with self._mutex:
+            if ticket not in self._waiting:
+                self._waiting[ticket] = Waiter(name, self._runtime.signal())
+            if self._bell is None and self._runtime.colour is not Colour.SIMULATED:
+                key, network = self._runtime.random_bytes(KEY_BYTES), self._machine.network()
+                self._bell = Bell(key, network, rung=self.wake, look=self._look, every=LOOK_EVERY)
+            bell = self._bell
+        return None if bell is None else bell.listen()
+
+    def forget(self, ticket: str) -> None:
+        """It has what it waited for, or gave up."""
+        with self._mutex:
+            self._waiting.pop(ticket, None)
+
+    def signal(self, ticket: str) -> Signal | None:
+        """Return what the ticket's task or thread sleeps on."""
+        with self._mutex:
+            waiter = self._waiting.get(ticket)
+        return None if waiter is None else waiter.signal
+
+    def wake(self, ticket: str) -> None:
+        """Tell a waiter of this store to look again; nothing happens if there is none."""
+        signal = self.signal(ticket)
+        if signal is not None:
+            signal.set()
+
+    def ring(self, hints: Mapping[str, str]) -> None:
+        """Tell the waiters with these tickets, here or at these addresses."""
+        for ticket, address in hints.items():
+            signal = self.signal(ticket)
+            if signal is not None:
+                signal.set()
+            elif address:
+                hint(address, ticket, self._machine.network())
+
+    def close(self) -> None:
+        """End the thread and its socket."""
+        with self._mutex:
+            bell, self._bell = self._bell, None
+        if bell is not None:
+            bell.close()
+
+    def after_fork(self) -> None:
+        """Close, in a forked child, the copy of the bell's socket. The waiters are the parent's."""
+        if self._bell is not None:
+            self._bell.after_fork()
+
+    def _look(self) -> bool:
+        """Look for all waiters at once; return whether anyone waits."""
+        with self._mutex:
+            waiting = {ticket: waiter.name for ticket, waiter in self._waiting.items()}
+        if not waiting:
+            return False
+        first = {name: ticket for ticket, name in reversed(waiting.items())}
+        for ticket in self._worth_asking(first):
+            self.wake(ticket)
+        return True
