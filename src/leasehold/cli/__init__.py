@@ -1,0 +1,19 @@
+"""The command ``leasehold``: one command a file. It needs click, the extra ``cli``."""
+
+from __future__ import annotations
+
+import sys
+
+try:
+    import click as _click  # noqa: F401
+except ModuleNotFoundError as error:
+    if error.name != "click":
+        raise
+
+    def main(prog_name: str = "leasehold") -> None:
+        """Say what is missing, and end with the code for it."""
+        print(f"{prog_name}: click is not installed; install it with: pip install 'leasehold[cli]'", file=sys.stderr)
+        sys.exit(3)
+
+else:
+    from leasehold.cli.group import main as main

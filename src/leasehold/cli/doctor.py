@@ -1,0 +1,90 @@
+"""``leasehold doctor``: what the store's settings mean for the promises."""
+
+from __future__ import annotations
+
+import platform
+import sqlite3
+import sys
+import textwrap
+from collections import Counter
+from importlib.metadata import PackageNotFoundError, version
+
+import click
+
+from leasehold.cli.codes import Exit
+from leasehold.cli.looking import connected
+from leasehold.cli.options import Command, Failed, json_option, store_options
+from leasehold.cli.output import as_json, printable, without_secrets
+from leasehold.cli.place import shown
+from leasehold.model import Finding, Severity
+
+CODES = {Severity.OK: 0, Severity.NOTE: 0, Severity.WARNING: int(Exit.NO), Severity.ERROR: int(Exit.BAD)}
+"""Exit code by the worst finding."""
+
+COLOURS = {Severity.OK: "green", Severity.NOTE: "cyan", Severity.WARNING: "yellow", Severity.ERROR: "red"}
+
+WIDTH = 100
+"""Columns of the text that explains a finding."""
+
+
+@click.command(cls=Command)
+@click.argument("store", required=False, metavar="[URL]")
+@store_options
+@json_option
+def doctor(store: str | None, url: str | None, namespace: str, json_: bool) -> None:
+    """Check the store at URL: its settings, and what they mean for the promises. The worst comes first.
+
+    Exit code by the worst finding: 0 ok or note, 1 warning, 2 error; 69 if the store cannot be reached.
+    """
+    if store is not None and url is not None:
+        raise Failed("the URL is given twice; leave out --url or the argument", Exit.USAGE)
+    url = store if store is not None else url
+    with connected(url, namespace) as client:
+        findings = sorted(client.diagnose(), key=lambda finding: -finding.severity)
+    worst = max((finding.severity for finding in findings), default=Severity.OK)
+    if json_:
+        record = {"store": shown(url), "versions": _versions(), "worst": worst.name.lower()}
+        as_json({**record, "findings": [_record(finding) for finding in findings]})
+    else:
+        versions = ", ".join(f"{what} {number}" for what, number in _versions().items())
+        click.echo(f"{printable(shown(url))} ({versions})")
+        for finding in findings:
+            _print(finding)
+        click.echo(_summary(findings))
+    sys.exit(CODES[worst])
+
+
+def _versions() -> dict[str, str]:
+    versions = {"leasehold": version("leasehold"), "python": platform.python_version()}
+    versions["sqlite"] = sqlite3.sqlite_version
+    for package in ("redis", "hiredis"):
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return versions
+
+
+def _record(finding: Finding) -> dict[str, str]:
+    return {
+        "severity": finding.severity.name.lower(),
+        "subject": finding.subject,
+        "found": without_secrets(finding.found),
+        "meaning": finding.meaning,
+        "remedy": finding.remedy,
+    }
+
+
+def _print(finding: Finding) -> None:
+    mark = click.style(f"{finding.severity.name:<7}", fg=COLOURS[finding.severity], bold=finding.severity > 1)
+    click.echo(f"\n{mark} {printable(finding.subject)}: {printable(without_secrets(finding.found))}")
+    for label, text in (("means", finding.meaning), ("do", finding.remedy)):
+        if text:
+            lead = f"        {label}: "
+            click.echo(textwrap.fill(printable(text), WIDTH, initial_indent=lead, subsequent_indent=" " * len(lead)))
+
+
+def _summary(findings: list[Finding]) -> str:
+    counts = Counter(finding.severity for finding in findings)
+    parts = [f"{counts[severity]} {severity.name.lower()}" for severity in reversed(Severity) if counts[severity]]
+    return "\n" + (", ".join(parts) or "no findings")

@@ -1,0 +1,83 @@
+"""The group of commands. Each is imported when it is called, so that help and completion stay fast."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.metadata import version
+from importlib.util import find_spec
+from typing import Any
+
+import click
+
+from leasehold.cli.options import usage
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """Where a command is, and its line in the list of commands."""
+
+    module: str
+    attribute: str
+    line: str
+
+
+COMMANDS: Mapping[str, Entry] = {
+    "run": Entry("leasehold.cli.run", "run", "Run a command while holding a lock."),
+    "ls": Entry("leasehold.cli.ls", "ls", "List the locks that are held."),
+    "show": Entry("leasehold.cli.show", "show", "Show one lock: who holds it, who waits."),
+    "break": Entry("leasehold.cli.break_", "break_", "Take a lock from its holder."),
+    "doctor": Entry("leasehold.cli.doctor", "doctor", "Check the store's settings, and say what they mean."),
+    "demo": Entry("leasehold.cli.demo", "demo", "See updates lost without a lock, and none lost with it."),
+    "bench": Entry("leasehold.cli.bench", "bench", "Measure locks in your store."),
+    "verify": Entry("leasehold.cli.verify", "verify", "Look for broken promises in your store under faults."),
+}
+
+
+class LazyGroup(click.Group):
+    """A group that knows its commands by name and imports each when it is wanted."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [name for name, entry in COMMANDS.items() if find_spec(entry.module) is not None]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        entry = COMMANDS.get(cmd_name)
+        if entry is None or find_spec(entry.module) is None:
+            return None
+        command: click.Command = getattr(import_module(entry.module), entry.attribute)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, COMMANDS[name].line) for name in self.list_commands(ctx)])
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            raise usage(error) from None
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.UsageError as error:
+            raise usage(error) from None
+
+    def main(self, *args: Any, **options: Any) -> Any:
+        for stream in (sys.stdout, sys.stderr):
+            if hasattr(stream, "reconfigure"):
+                stream.reconfigure(errors="backslashreplace")  # a terminal that cannot show a character is no error
+        return super().main(*args, **options)
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(version("leasehold"), prog_name="leasehold")
+def main() -> None:
+    """Locks for several processes and machines, from the shell.
+
+    The store is --url, or LEASEHOLD_URL from the environment, or else SQLite in your state folder.
+    """

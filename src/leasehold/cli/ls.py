@@ -1,0 +1,49 @@
+"""``leasehold ls``: a table of the names that are held, waited for, or kept free."""
+
+from __future__ import annotations
+
+import click
+
+from leasehold.cli.looking import connected
+from leasehold.cli.options import Command, json_option, store_options
+from leasehold.cli.output import as_json, lock_record, meta_text, printable, seconds, shortened, table, who
+from leasehold.inspection import LockInfo
+
+HEADS = ("NAME", "TOKEN", "HOLDER", "REMAINING", "WAITERS", "META")
+
+
+@click.command(cls=Command)
+@click.argument("prefix", default="")
+@store_options
+@json_option
+def ls(prefix: str, url: str | None, namespace: str, json_: bool) -> None:
+    """List the locks that are held, and whose names begin with PREFIX.
+
+    REMAINING is the time after which the store drops the holder unless it renews, which a living holder does.
+    """
+    with connected(url, namespace) as client:
+        infos = client.holds(prefix)
+    if json_:
+        as_json([lock_record(info) for info in infos])
+    elif infos:
+        click.echo(table(HEADS, [row for info in infos for row in _rows(info)]))
+    else:
+        click.echo("nothing is held" + (f" under {printable(prefix)}" if prefix else ""), err=True)
+
+
+def _rows(info: LockInfo) -> list[tuple[str, ...]]:
+    name, waiters = printable(info.name), str(len(info.waiters))
+    if not info.holders:
+        kept = f"free in {seconds(info.free_in)}" if info.free_in > 0 else "nobody"
+        return [(name, "-", kept, "-", waiters, "")]
+    return [
+        (
+            name,
+            str(holder.token),
+            who(holder),
+            seconds(holder.remaining),
+            waiters,
+            shortened(meta_text(holder.meta)),
+        )
+        for holder in info.holders
+    ]
