@@ -90,7 +90,9 @@ class AsyncClient:
             MissingDriver: the message says what to install.
 
         """
-        return cls(registry.opener(url), namespace=namespace, response_timeout=response_timeout, observer=observer)
+        hidden = registry.hide(url)
+        del url  # it may have a password, and a traceback's reader may show local variables
+        return cls(registry.opener(hidden), namespace=namespace, response_timeout=response_timeout, observer=observer)
 
     @classmethod
     def from_client(
@@ -279,7 +281,9 @@ class Client:
         observer: Observer | None = None,
     ) -> Client:
         """Make a client for the store at ``url``. As `AsyncClient.from_url`."""
-        return cls(registry.opener(url), namespace=namespace, response_timeout=response_timeout, observer=observer)
+        hidden = registry.hide(url)
+        del url  # it may have a password, and a traceback's reader may show local variables
+        return cls(registry.opener(hidden), namespace=namespace, response_timeout=response_timeout, observer=observer)
 
     @classmethod
     def from_client(

@@ -17,7 +17,7 @@ from urllib.parse import quote
 from leasehold.errors import MissingDriver
 from leasehold.runtimes.base import Colour
 from leasehold.stores.base import Opener
-from leasehold.stores.url import StoreURL, parse
+from leasehold.stores.url import Secret, StoreURL, parse
 
 GROUP = "leasehold.stores"
 
@@ -39,7 +39,7 @@ DRIVERS: Mapping[str, str] = {"redis": "redis"}
 """Top-level package of a driver to the extra that installs it."""
 
 
-def opener(url: str | None) -> Opener:
+def opener(url: str | Secret | None) -> Opener:
     """Return what opens the store at ``url``; None is ``LEASEHOLD_URL``, or else SQLite in the user's state folder.
 
     Raises:
@@ -47,10 +47,17 @@ def opener(url: str | None) -> Opener:
         MissingDriver: the message says what to install.
 
     """
-    if url is None:
-        url = os.environ.get("LEASEHOLD_URL") or f"sqlite:{quote(str(default_path()))}"
-    parsed = parse(url)
+    hidden = hide(url)
+    del url
+    parsed = parse(hidden)
     return _factory(parsed.scheme)(parsed)
+
+
+def hide(url: str | Secret | None) -> Secret:
+    """Return the URL in use, in a form that a traceback with local variables does not show."""
+    if isinstance(url, Secret):
+        return url
+    return Secret(os.environ.get("LEASEHOLD_URL") or f"sqlite:{quote(str(default_path()))}" if url is None else url)
 
 
 def adopt(client: object, colour: Colour) -> Opener:

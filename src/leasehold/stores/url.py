@@ -1,10 +1,17 @@
-"""Store URLs: one parser for all, with clear errors, and no way for a password to be printed."""
+"""Store URLs: one parser for all, with clear errors, and no way for a password to be printed.
+
+Passwords leak by what is printed beside an error: its text, the objects in it, the local variables that crash reporters
+show for each frame. So whoever holds the text of a URL here raises nothing: `_read` returns what is wrong with it, and
+the error is raised where only the `Secret` is left.
+"""
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from urllib.parse import parse_qsl, unquote, urlsplit
+from typing import Any
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 
 class Secret:
@@ -26,15 +33,24 @@ class Secret:
         raise TypeError("a secret cannot be pickled")
 
 
+class Veiled(dict[str, Any]):
+    """A dictionary whose repr has the keys and none of the values."""
+
+    def __repr__(self) -> str:
+        return "{" + ", ".join(f"{key}: ***" for key in self) + "}"
+
+
 @dataclass(frozen=True, slots=True)
 class StoreURL:
     """A URL in parts. Its repr and str have no password.
+
+    Nor do they have a user without a password: people who write ``redis://secret@host`` mean a password.
 
     Attributes:
         scheme: in lower case.
         hosts: host and port of each server; port None where none was given.
         path: decoded, without the slash that follows the hosts.
-        options: what follows the question mark; keys that hold secrets are kept apart in ``secrets``.
+        options: what follows the question mark.
 
     """
 
@@ -43,16 +59,14 @@ class StoreURL:
     password: Secret | None = None
     hosts: tuple[tuple[str, int | None], ...] = ()
     path: str = ""
-    options: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, str] = field(default_factory=Veiled)
     raw: Secret = field(default_factory=lambda: Secret(""))
 
     def __str__(self) -> str:
-        user = (
-            f"{self.username or ''}:***@"
-            if self.password is not None
-            else (f"{self.username}@" if self.username else "")
-        )
-        hosts = ",".join(_host(host, port) for host, port in self.hosts)
+        user = "***@" if self.username else ""
+        if self.password is not None:
+            user = f"{self.username or ''}:***@"
+        hosts = ",".join(_shown(host, port) for host, port in self.hosts)
         slashes = "//" if hosts or user else ""
         path = f"/{self.path}" if slashes and self.path else self.path
         return f"{self.scheme}:{slashes}{user}{hosts}{path}"
@@ -68,55 +82,108 @@ class StoreURL:
                 raise ValueError(f"unknown option {key!r} in the {self.scheme} URL; {offered}")
 
 
-def parse(text: str) -> StoreURL:
+def parse(text: str | Secret) -> StoreURL:
     """Read a URL.
 
     Raises:
-        ValueError: it is malformed. The message has no more of it than its scheme.
+        ValueError: it is malformed. The message has no more of it than its scheme and the names of its options.
 
     """
-    if not isinstance(text, str):
-        raise TypeError(f"the store URL must be a str, not {type(text).__name__}")
+    hidden = text if isinstance(text, Secret) else Secret(text)
+    kind = type(text)
+    del text
+    if not issubclass(kind, str | Secret):
+        raise TypeError(f"the store URL must be a str, not {kind.__name__}")
+    found = _read(hidden)
+    if isinstance(found, str):
+        raise ValueError(found)
+    return found
+
+
+class _Malformed(Exception):
+    """What is wrong with a part of a URL; it never leaves this file."""
+
+
+def _read(hidden: Secret) -> StoreURL | str:
+    """Return the URL, or what is wrong with it."""
+    text = hidden.reveal()
     scheme, colon, rest = text.partition(":")
-    if not colon or not scheme or not all(c.isascii() and (c.isalnum() or c in "+.-") for c in scheme):
-        raise ValueError(
-            "the store URL has no scheme; write for example redis://localhost:6379 or sqlite:/path/locks.db"
-        )
+    if not colon or not scheme[:1].isalpha() or not all(c.isascii() and (c.isalnum() or c in "+.-") for c in scheme):
+        return "the store URL has no scheme; write for example redis://localhost:6379 or sqlite:/path/locks.db"
     scheme = scheme.lower()
-    if any(c.isspace() or ord(c) < 32 for c in text):
-        raise ValueError(f"the {scheme} URL has white space or control characters in it; percent-encode them")
+    if any(c.isspace() or unicodedata.category(c) in ("Cc", "Cs") for c in text):
+        return f"the {scheme} URL has white space or control characters in it; percent-encode them"
     try:
-        parts = urlsplit("x:" + rest)
-        options = dict(parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query)))
+        return _assemble(scheme, urlsplit("x:" + rest), hidden)
+    except _Malformed as error:
+        return f"the {scheme} URL {error}"
     except ValueError:
-        raise ValueError(f"the {scheme} URL is malformed; options are written ?name=value&name=value") from None
-    if parts.fragment:
-        raise ValueError(f"the {scheme} URL has a '#' in it; write it as %23")
+        return f"the {scheme} URL is malformed: its host cannot be read; an IPv6 address stands in brackets, [::1]"
+
+
+def _assemble(scheme: str, parts: SplitResult, hidden: Secret) -> StoreURL:
+    if "#" in hidden.reveal():
+        raise _Malformed("has a '#' in it; write it as %23")
+    if parts.netloc and "@" in parts.path + parts.query:
+        raise _Malformed("has an '@' after its host; in a password write / as %2F, ? as %3F and @ as %40")
     userinfo, _, hostlist = parts.netloc.rpartition("@")
     username, secret, password = userinfo.partition(":")
     return StoreURL(
         scheme,
-        unquote(username) or None,
-        Secret(unquote(password)) if secret else None,
-        tuple(_parse_host(scheme, host) for host in hostlist.split(",")) if hostlist else (),
-        unquote(parts.path.removeprefix("/") if parts.netloc else parts.path),
-        options,
-        Secret(text),
+        _decoded(username) or None,
+        Secret(_decoded(password)) if secret else None,
+        tuple(_host(host) for host in hostlist.split(",")) if hostlist else (),
+        _plain(parts.path.removeprefix("/") if parts.netloc else parts.path, "path"),
+        _options(parts.query),
+        hidden,
     )
 
 
-def _parse_host(scheme: str, text: str) -> tuple[str, int | None]:
-    host, colon, port = text.rpartition(":") if not text.endswith("]") else (text, "", "")
+def _options(query: str) -> Veiled:
+    if not query:
+        return Veiled()
+    try:
+        pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=True, errors="strict")
+    except ValueError:
+        raise _Malformed("is malformed; options are written ?name=value&name=value") from None
+    options = Veiled(pairs)
+    for key in options:
+        if not (key.isascii() and key.replace("_", "").isalnum() and len(key) <= 40):
+            raise _Malformed("has an option without a plain name; options are written ?name=value&name=value")
+    if len(options) < len(pairs):
+        raise _Malformed("has an option twice; leave one out")
+    return options
+
+
+def _host(text: str) -> tuple[str, int | None]:
+    host, colon, port = (text, "", "") if text.endswith("]") else text.rpartition(":")
     if not colon:
         host, port = text, ""
-    host = host.removeprefix("[").removesuffix("]")
+    bracketed = host.startswith("[") and host.endswith("]")
+    host = host[1:-1] if bracketed else host
     if not host:
-        raise ValueError(f"the {scheme} URL names no host before a port")
-    if colon and not (port.isascii() and port.isdecimal() and 0 < int(port) < 65536):
-        raise ValueError(f"the {scheme} URL has a port that is no number from 1 to 65535")
-    return unquote(host), int(port) if port else None
+        raise _Malformed("names no host; write for example localhost:6379")
+    if "[" in host or "]" in host or (":" in host and not bracketed):
+        raise _Malformed("has an IPv6 address or a port too many; an IPv6 address stands in brackets, [::1]:6379")
+    if colon and not (port.isascii() and port.isdecimal() and len(port) <= 5 and 0 < int(port) < 65536):
+        raise _Malformed("has a port that is no number from 1 to 65535")
+    return _plain(host, "host"), int(port) if port else None
 
 
-def _host(host: str, port: int | None) -> str:
-    shown = f"[{host}]" if ":" in host else host
-    return shown if port is None else f"{shown}:{port}"
+def _decoded(text: str) -> str:
+    try:
+        return unquote(text, errors="strict")
+    except UnicodeDecodeError:
+        raise _Malformed("has percent-encoded bytes that are not UTF-8") from None
+
+
+def _plain(text: str, what: str) -> str:
+    decoded = _decoded(text)
+    if any(unicodedata.category(c) == "Cc" for c in decoded):
+        raise _Malformed(f"has control characters in its {what}")
+    return decoded
+
+
+def _shown(host: str, port: int | None) -> str:
+    name = f"[{host}]" if ":" in host else host
+    return name if port is None else f"{name}:{port}"

@@ -51,3 +51,13 @@ def name_of(lock_key: bytes) -> str:
     """Return the name that a lock key belongs to."""
     inside = lock_key.decode().partition("{")[2].rpartition("}")[0]
     return unquote(inside.partition(":")[2])
+
+
+def key_rule(namespace: str) -> str:
+    """Return the access rule for all keys of a namespace."""
+    return f"~{PREFIX}:{{{tag(namespace, '')}*"
+
+
+def channel_rule(namespace: str) -> str:
+    """Return the access rule for all channels of a namespace."""
+    return f"&{PREFIX}:{{{tag(namespace, '')}*"

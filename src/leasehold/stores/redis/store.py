@@ -37,12 +37,12 @@ from leasehold.model import (
 )
 from leasehold.runtimes.base import Colour, Runtime
 from leasehold.stores.cells import check_size
-from leasehold.stores.redis import doctor, keys, views
+from leasehold.stores.redis import doctor, keys, rights, views
 from leasehold.stores.redis.anchor import Anchor, Notice
 from leasehold.stores.redis.scripts import CELL, CLAIM, LEAVE, LOOK, RENEW, STAY, Script
 from leasehold.stores.redis.slots import Slot, Slots
 from leasehold.wires.redis.aio import AioWire
-from leasehold.wires.redis.base import ReplyError, Wire, pack, refused
+from leasehold.wires.redis.base import NotPermitted, ReplyError, Wire, pack, refused
 from leasehold.wires.redis.blocking import BlockingWire
 from leasehold.wires.redis.settings import Settings
 
@@ -71,6 +71,7 @@ class RedisStore:
         self._channel = keys.channel(namespace, ticket_id(runtime.random_bytes(16)))
         self._slots = Slots()
         self._anchor: Anchor | None = None
+        self._rights_known = not settings.restricted
         self._wire: Wire = wire(runtime, settings, self._channel, self._heard, self._silence)
 
     # --- the six -----------------------------------------------------------------------------------------------
@@ -79,6 +80,9 @@ class RedisStore:
         terms = ticket.terms
         if terms.rule.kind is not Kind.MUTEX:
             raise Unsupported(f"this Redis store has no {terms.rule.kind.value} locks")
+        if not self._rights_known:
+            await rights.check(self._wire, self._settings.where, self._namespace, self._channel, within=within)
+            self._rights_known = True
         slot = self._slots.add(name, ticket) if join else None  # before the claim: a message may overtake its reply
         epoch, since = self._wire.epoch(), self._runtime.now()
         reply = await self._run(
@@ -143,6 +147,8 @@ class RedisStore:
             return None
         try:
             epoch = await self._wire.listen(SUBSCRIBE_WITHIN)
+        except NotPermitted:
+            raise  # it will never be heard, and asking again and again would hide it
         except StoreUnavailable:
             await self._runtime.sleep(min(timeout, 0.05 + 0.1 * self._runtime.jitter()))
             return None
@@ -233,6 +239,8 @@ class RedisStore:
         if isinstance(reply, ReplyError) and reply.code == "NOSCRIPT":
             reply = await self._wire.call(script.by_text(mutex, args), within=max(until - self._runtime.now(), 0.001))
         if isinstance(reply, ReplyError):
+            if reply.code == "NOPERM":  # of a script, a server does not say which right: find out
+                await rights.check(self._wire, self._settings.where, self._namespace, self._channel, within=within)
             raise refused(self._settings.where, reply)
         return reply
 

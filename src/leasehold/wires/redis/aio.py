@@ -107,7 +107,7 @@ class AioWire:
         except BaseException as error:
             connection._close()
             if isinstance(error, redis.RedisError | OSError | ValueError):
-                raise connect_error(error, where) from error
+                raise connect_error(error, where) from None
             raise
         line = Line(connection, where, self._heard, self._lost)
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -16,10 +17,24 @@ class ReplyError(Exception):
     def code(self) -> str:
         """Its first word, as ``NOSCRIPT``; looked for inside what older servers wrap around errors in scripts."""
         text = str(self)
+        if any(words in text for words in DENIED_IN_SCRIPT):
+            return "NOPERM"
         for word in text.replace("-", " ").split():
             if word in NOT_APPLIED:
                 return word
         return text.partition(" ")[0]
+
+
+DENIED_IN_SCRIPT = ("The user executing the script can't", "ACL failure in script")
+"""What servers say, without a code, when a script runs a command that the user may not run; up to 7.0, and later."""
+
+
+class NotPermitted(StoreUnavailable):
+    """The server's user lacks a right. Asking again does not help, so whoever waits is told too.
+
+    A script may have been denied after its first write. `unknown` is False all the same: who asked leaves by ticket,
+    and a repetition would be denied at the same place.
+    """
 
 
 NOT_APPLIED = frozenset(
@@ -131,19 +146,35 @@ def no_answer(where: str, why: object, *, unknown: bool) -> StoreUnavailable:
 
 def refused(where: str, error: ReplyError) -> StoreUnavailable:
     """Make the error for a server that answered with an error."""
-    hint = REMEDIES.get(error.code, "")
-    text = f"Redis at {where} refused: {error}" + (f"; {hint}" if hint else "")
-    return StoreUnavailable(text, unknown=error.code not in NOT_APPLIED)
+    code = error.code
+    text = f"Redis at {where} refused: {error}; {REMEDIES.get(code, UNLISTED)}"
+    if code == "NOPERM":
+        command = re.search(r"'([\w|]+)' command", str(error))
+        return NotPermitted(text + (f": here +{command[1]} is missing" if command else ""))
+    return StoreUnavailable(text, unknown=code not in NOT_APPLIED)
 
+
+RIGHTS_PAGE = "docs/backends/redis.md"
 
 REMEDIES = {
     "READONLY": "it is a replica; connect to the primary",
-    "OOM": "its maxmemory is reached; release still works",
+    "NOREPLICAS": "fewer replicas follow it than min-replicas-to-write asks; look at them",
+    "OOM": "its maxmemory is reached; release still works; give it more memory",
     "MISCONF": "it cannot write its snapshot; look at its disk",
     "LOADING": "it is starting; try again",
-    "NOPERM": "grant the rights listed in docs/backends/redis.md",
+    "MASTERDOWN": "it is a replica without its primary; connect to the primary",
+    "CLUSTERDOWN": "it is a node of a cluster, which this version cannot use; connect to a single server",
+    "MOVED": "it is a node of a cluster, which this version cannot use; connect to a single server",
+    "ASK": "it is a node of a cluster, which this version cannot use; connect to a single server",
+    "TRYAGAIN": "it is a node of a cluster, which this version cannot use; connect to a single server",
+    "CROSSSLOT": "it is a node of a cluster, which this version cannot use; connect to a single server",
+    "NOSCRIPT": "it forgets scripts as soon as it has them; look for a proxy in between",
+    "NOPERM": f"grant its user the rights listed in {RIGHTS_PAGE}",
     "NOAUTH": "put the password into the URL: redis://:password@host",
     "WRONGPASS": "the user name or password in the URL is wrong",
-    "BUSY": "another script keeps it busy",
-    "WRONGTYPE": "something else uses a key under the prefix 'leasehold:'",
+    "BUSY": "another script keeps it busy; find it with SLOWLOG, end it with SCRIPT KILL",
+    "WRONGTYPE": "something else uses a key under the prefix 'leasehold:'; look for it and give it another name",
 }
+"""What to do about each error of `NOT_APPLIED`."""
+
+UNLISTED = "its log may say more; `leasehold doctor` looks at its settings"

@@ -84,7 +84,7 @@ class BlockingWire:
         try:
             connection.connect()
         except (redis.RedisError, OSError, ValueError) as error:
-            raise connect_error(error, where) from error
+            raise connect_error(error, where) from None
         line = Line(connection)
         try:
             (said,) = line.exchange(HELLO, 1, self._runtime.now() + within, self._runtime)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -12,24 +13,25 @@ import redis.asyncio
 from redis.backoff import NoBackoff
 from redis.maint_notifications import MaintNotificationsConfig
 from redis.retry import Retry
+from redis.sentinel import SentinelManagedConnection
 
 from leasehold.errors import StoreUnavailable, Unsupported
 from leasehold.runtimes.base import Colour
-from leasehold.stores.url import StoreURL
-from leasehold.wires.redis.base import REMEDIES, ReplyError
+from leasehold.stores.url import StoreURL, Veiled
+from leasehold.wires.redis.base import REMEDIES, ReplyError, refused
 
 OLDEST = (6, 2)
 """Oldest server that has all commands used (``ZADD LT``)."""
 
 URL_OPTIONS: Mapping[str, Callable[[str], Any]] = {
-    "db": int,
-    "ssl_ca_certs": str,
-    "ssl_ca_path": str,
-    "ssl_certfile": str,
-    "ssl_keyfile": str,
+    "db": lambda text: _database(text),
+    "ssl_ca_certs": lambda text: _file(text),
+    "ssl_ca_path": lambda text: _file(text),
+    "ssl_certfile": lambda text: _file(text),
+    "ssl_keyfile": lambda text: _file(text),
     "ssl_check_hostname": lambda text: {"true": True, "false": False}[text],
 }
-"""Options that a URL may have, as redis-py names them."""
+"""Options that a URL may have, as redis-py names them, and how their values are read."""
 
 KEPT = (
     "host", "port", "path", "db", "username", "password", "credential_provider", "socket_keepalive",
@@ -43,7 +45,7 @@ KEPT = (
 
 @dataclass(frozen=True)
 class Settings:
-    """Where the server is and how to speak to it. Its repr has no secret.
+    """Where the server is and how to speak to it. Its repr has no secret, and it cannot be pickled.
 
     Attributes:
         where: for messages to people: host and port, or the socket's path.
@@ -54,12 +56,32 @@ class Settings:
 
     where: str
     kind: str = "tcp"
-    options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    options: Mapping[str, Any] = field(default_factory=Veiled, repr=False)
     classes: Mapping[Colour, type[Any]] = field(default_factory=dict, repr=False)
+
+    @property
+    def restricted(self) -> bool:
+        """Whether the user has a name of its own, so that it may lack rights."""
+        named = self.options.get("username") not in (None, "", "default")
+        return named or self.options.get("credential_provider") is not None
+
+    @property
+    def encrypted(self) -> bool:
+        """Whether the connection uses TLS."""
+        return self.kind == "tls" or any(issubclass(cls, _ENCRYPTED) for cls in self.classes.values())
+
+    @property
+    def verified(self) -> bool:
+        """Whether TLS checks who answers: certificate and host name."""
+        required = self.options.get("ssl_cert_reqs", "required") in ("required", ssl.CERT_REQUIRED)
+        return self.encrypted and required and bool(self.options.get("ssl_check_hostname", True))
+
+    def __reduce__(self) -> str:
+        raise TypeError("settings cannot be pickled: they may have a password")
 
     def connection(self, colour: Colour, within: float) -> Any:
         """Make a connection of redis-py that is not connected yet and will not retry by itself."""
-        options = dict(self.options)
+        options = Veiled(self.options)
         options.update(
             retry=Retry(NoBackoff(), 0),
             socket_timeout=within,
@@ -74,6 +96,8 @@ class Settings:
             warnings.simplefilter("ignore", DeprecationWarning)
             return cls(**options)
 
+
+_ENCRYPTED = (redis.SSLConnection, redis.asyncio.SSLConnection)
 
 _CLASSES: Mapping[tuple[str, Colour], type[Any]] = {
     ("tcp", Colour.BLOCKING): redis.Connection,
@@ -91,8 +115,13 @@ def from_url(url: StoreURL) -> Settings:
     Raises:
         ValueError: an option or the database number is wrong.
     """
+    if "ssl_cert_reqs" in url.options:
+        raise ValueError(
+            f"option 'ssl_cert_reqs' is not offered in the {url.scheme} URL: the server's certificate is always "
+            "verified; name your own authority with ssl_ca_certs=FILE"
+        )
     url.refuse_options(tuple(URL_OPTIONS))
-    options: dict[str, Any] = {}
+    options = Veiled()
     for key, text in url.options.items():
         try:
             options[key] = URL_OPTIONS[key](text)
@@ -102,28 +131,51 @@ def from_url(url: StoreURL) -> Settings:
         options["username"] = url.username
     if url.password is not None:
         options["password"] = url.password.reveal()
-    if url.scheme == "unix":
-        return _unix(url, options)
+    kind = {"unix": "unix", "rediss": "tls", "valkeys": "tls"}.get(url.scheme, "tcp")
+    if kind != "tls" and any(key.startswith("ssl_") for key in options):
+        raise ValueError(f"a {url.scheme} URL has no TLS; write rediss:// for the ssl_ options to apply")
+    return _unix(url, options) if kind == "unix" else _network(url, kind, options)
+
+
+def _network(url: StoreURL, kind: str, options: Veiled) -> Settings:
     if len(url.hosts) > 1:
         raise ValueError(f"a {url.scheme} URL names one server; several are for Sentinel, Cluster and Redlock URLs")
+    if not url.hosts and url.path and not url.path.startswith("/"):
+        raise ValueError(f"a {url.scheme} URL has two slashes before its host; write {url.scheme}://localhost:6379")
     host, port = url.hosts[0] if url.hosts else ("localhost", None)
     options.update(host=host, port=port or 6379)
-    if url.path:
-        if not (url.path.isascii() and url.path.isdecimal()):
-            raise ValueError(f"the path of a {url.scheme} URL is the number of the database, as in redis://host:6379/0")
-        options["db"] = int(url.path)
-    kind = "tls" if url.scheme in ("rediss", "valkeys") else "tcp"
-    if kind == "tcp" and any(key.startswith("ssl_") for key in options):
-        raise ValueError(f"a {url.scheme} URL has no TLS; write rediss:// for the ssl_ options to apply")
-    return Settings(f"{host}:{port or 6379}", kind, options)
+    path = url.path if url.hosts else url.path.lstrip("/")
+    if path:
+        try:
+            number = _database(path)
+        except ValueError:
+            raise ValueError(
+                f"the path of a {url.scheme} URL is the number of the database, as in {url.scheme}://localhost:6379/0"
+            ) from None
+        if options.setdefault("db", number) != number:
+            raise ValueError(f"the {url.scheme} URL names two databases, in its path and by the option 'db'")
+    where = f"[{host}]" if ":" in host else host
+    return Settings(f"{where}:{port or 6379}", kind, options)
 
 
-def _unix(url: StoreURL, options: dict[str, Any]) -> Settings:
+def _unix(url: StoreURL, options: Veiled) -> Settings:
     path = "/" + url.path.lstrip("/")
     if url.hosts or path == "/":
         raise ValueError("a unix URL is written unix:///path/to/redis.sock, with three slashes")
     options["path"] = path
     return Settings(path, "unix", options)
+
+
+def _database(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) <= 6):
+        raise ValueError("not the number of a database")
+    return int(text)
+
+
+def _file(text: str) -> str:
+    if not text or "\0" in text:
+        raise ValueError("not a path")
+    return text
 
 
 def from_client(client: Any, colour: Colour) -> Settings:
@@ -134,14 +186,25 @@ def from_client(client: Any, colour: Colour) -> Settings:
     """
     asynchronous = isinstance(client, redis.asyncio.Redis)
     if not asynchronous and not isinstance(client, redis.Redis):
-        raise TypeError(f"cannot make locks from a {type(client).__name__}; pass a redis.Redis or redis.asyncio.Redis")
+        later = "" if type(client).__name__ not in LATER else f"; {LATER_BY_URL}"
+        raise TypeError(
+            f"cannot make locks from a {type(client).__name__}; pass a redis.Redis or redis.asyncio.Redis{later}"
+        )
+    pool = client.connection_pool
+    if issubclass(pool.connection_class, _SENTINEL):
+        raise TypeError(f"cannot make locks from a client that asks Sentinel; {LATER_BY_URL}")
     if asynchronous is not (colour is Colour.ASYNCIO):
         wanted = "Client with redis.Redis, AsyncClient with redis.asyncio.Redis"
         raise TypeError(f"a {type(client).__module__}.Redis does not fit this client; use {wanted}")
-    pool = client.connection_pool
-    options = {key: pool.connection_kwargs[key] for key in KEPT if key in pool.connection_kwargs}
+    options = Veiled((key, pool.connection_kwargs[key]) for key in KEPT if key in pool.connection_kwargs)
     where = options.get("path") or f"{options.get('host', 'localhost')}:{options.get('port', 6379)}"
-    return Settings(str(where), "tcp", options, {colour: pool.connection_class})
+    return Settings(str(where), "unix" if "path" in options else "tcp", options, {colour: pool.connection_class})
+
+
+LATER = ("RedisCluster", "Sentinel")
+LATER_BY_URL = "Sentinel and Cluster come by a URL scheme of their own in a later version"
+
+_SENTINEL = (SentinelManagedConnection, redis.asyncio.sentinel.SentinelManagedConnection)
 
 
 def check_handshake(said: Any, where: str) -> dict[str, str]:
@@ -159,21 +222,54 @@ def check_handshake(said: Any, where: str) -> dict[str, str]:
     if numbers < OLDEST:
         needed = ".".join(map(str, OLDEST))
         raise Unsupported(f"the server at {where} is version {version}; locks need Redis {needed} or later, or Valkey")
+    mode = facts.get("mode", "standalone")
+    if mode != "standalone":
+        what = "a Sentinel" if mode == "sentinel" else "a node of a cluster"
+        raise Unsupported(f"the server at {where} is {what}, which this version cannot use; connect to a single server")
     if facts.get("role", "master") not in ("master", "primary"):
         raise StoreUnavailable(f"the server at {where} is a replica; {REMEDIES['READONLY']}")
     return facts
 
 
+HINTS = {
+    "max number of clients": "it has as many clients as its maxclients allows; raise that, or close some",
+    "protected mode": "it serves only its own host; set a password, or bind it to an address",
+    "DB index": "the number of the database in the URL is too high for its setting 'databases'",
+    "invalid username-password": REMEDIES["WRONGPASS"],
+    "Authentication required": REMEDIES["NOAUTH"],
+    "without any password configured": "it has no password; leave it out of the URL",
+    "mismatch": "its certificate is for another host name; use that name, or a certificate with this one",
+    "not valid for": "its certificate is for another host name; use that name, or a certificate with this one",
+    "CERTIFICATE_VERIFY_FAILED": "name the authority that signed its certificate with ssl_ca_certs=FILE",
+    "WRONG_VERSION_NUMBER": "it does not speak TLS on this port; use its TLS port, or write redis:// instead of rediss://",
+    "record layer failure": "it does not speak TLS on this port; use its TLS port, or write redis:// instead of rediss://",
+    "onnection refused": "nobody listens there; check host and port, and that the server runs",
+    "No such file": "there is no such file; check the path of the socket or of the certificate",
+    "ermission denied": "this process may not open it; check the rights of the socket's file",
+    "Name or service not known": "the host name is unknown; check its spelling and the DNS",
+    "No address associated": "the host name has no address; check its spelling and the DNS",
+    "emporary failure in name resolution": "the DNS does not answer",
+    "imeout": "no answer in time; check host, port and firewall",
+    "imed out": "no answer in time; check host, port and firewall",
+    "closed by server": "it hung up; if it speaks TLS, write rediss://",
+    "reset by peer": "it hung up; if it speaks TLS, write rediss://",
+}
+"""What to do about a connection that fails, by words of the error."""
+
+
 def connect_error(error: Exception, where: str) -> StoreUnavailable | Unsupported:
-    """Say why there is no connection. Nothing was sent."""
-    text = str(error)
-    if "unknown command" in text.lower() and "HELLO" in text:
+    """Say why there is no connection. Nothing was sent, but who we are.
+
+    It is raised ``from None``: redis-py's frames, and what old servers repeat of a command, may show the password.
+    """
+    text = str(error) or type(error).__name__
+    if "unknown command" in text.lower():
         return Unsupported(f"the server at {where} does not know HELLO; locks need Redis 6.2 or later, or Valkey")
-    code = text.partition(" ")[0]
-    if isinstance(error, redis.exceptions.AuthenticationError):
-        code = "WRONGPASS" if "WRONGPASS" in text or "invalid" in text.lower() else "NOAUTH"
-    hint = REMEDIES.get(code, "")
-    return StoreUnavailable(f"cannot connect to Redis at {where}: {text}" + (f"; {hint}" if hint else ""))
+    if isinstance(error, redis.exceptions.NoPermissionError):
+        return refused(where, ReplyError(text))
+    hint = next((hint for words, hint in HINTS.items() if words in text), None)
+    hint = hint or REMEDIES.get(text.partition(" ")[0]) or "check host, port and that the server runs"
+    return StoreUnavailable(f"cannot connect to Redis at {where}: {text}; {hint}")
 
 
 def _text(value: Any) -> str:

@@ -40,5 +40,6 @@ STAY = _load("stay")
 LOOK = _load("look")
 RENEW = _load("renew", common=False)
 CELL = _load("cell", common=False)
+RIGHTS = _load("rights", common=False)
 
-ALL = (CLAIM, LEAVE, STAY, LOOK, RENEW, CELL)
+ALL = (CLAIM, LEAVE, STAY, LOOK, RENEW, CELL, RIGHTS)

@@ -23,22 +23,17 @@ local function waits(ms, owner)
 end
 
 local function enqueue()
-  local seated = redis.call('ZSCORE', queue, ticket)
-  redis.call('HEXISTS', waiters, ticket)             -- all types are looked at before the first write
-  redis.call('ZCARD', beat)
-  local expires = text(now() / 1000 + lease)
-  if not seated then
+  local entry = table.concat({ARGV[6], ARGV[2], ARGV[3], ARGV[7], ARGV[8]}, SEP)
+  if not waiting(ticket) then                        -- a place that was given up is not had back
     local last = redis.call('ZRANGE', queue, -1, -1, 'WITHSCORES')[2] or 0
     redis.call('ZADD', queue, text(last + 1), ticket)
-    redis.call('HSET', waiters, ticket, table.concat({ARGV[6], ARGV[2], ARGV[3], ARGV[7], ARGV[8]}, SEP))
   end
-  redis.call('ZADD', beat, expires, ticket)
-  if redis.call('PTTL', queue) < lease + KEEP / 2 then
-    for _, key in ipairs({queue, beat, waiters}) do
-      redis.call('PEXPIRE', key, text(lease + KEEP))
-    end
-  end
+  redis.call('ZADD', beat, text(now() / 1000 + lease), ticket)
+  redis.call('HSET', waiters, ticket, entry)         -- again at each claim: the channel may be open by now
+  keep_waiters(lease)
 end
+
+look_at_types()
 
 if left > 0 then
   if join then enqueue() end

@@ -31,6 +31,30 @@ local function blocked(ticket)
   return redis.call('PTTL', lock) - KEEP
 end
 
+-- Ends the script with an error if a key that it may write is not ours: called before the first write.
+local function look_at_types()
+  redis.call('ZCARD', queue)
+  redis.call('ZCARD', beat)
+  redis.call('HLEN', waiters)
+end
+
+-- Whether the ticket waits, and its place is not given up.
+local function waiting(ticket)
+  local seated = redis.call('ZSCORE', queue, ticket)
+  local expires = redis.call('ZSCORE', beat, ticket)
+  return seated and expires and tonumber(expires) > now() / 1000
+end
+
+-- Each of the three keys lives as long as the lease of any waiter, and KEEP / 2 at least: looked at one by one, since one
+-- may have been evicted or deleted alone.
+local function keep_waiters(lease)
+  for _, key in ipairs({queue, beat, waiters}) do
+    if redis.call('PTTL', key) < lease + KEEP / 2 then
+      redis.call('PEXPIRE', key, text(lease + KEEP))
+    end
+  end
+end
+
 local function next_token(fence)
   return math.max((tonumber(fence) or 0) + 1, now())
 end
@@ -74,7 +98,9 @@ local function hand_over(fence, me)
       -- Held before told: if there is no memory for it, nobody must have heard of it.
       local failed = hold(head, lease, delay, owner, meta, token)
       if failed then break end
-      local told = head == me or redis.call('PUBLISH', channel, head .. ' ' .. text(token) .. ' ' .. text(now())) > 0
+      -- A channel that is not open yet is '': its client is about to ask again, and finds that it holds.
+      local told = head == me or channel == ''
+        or redis.call('PUBLISH', channel, head .. ' ' .. text(token) .. ' ' .. text(now())) > 0
       if told then
         unqueue(head)
         return head, token, owner, tonumber(lease) + tonumber(delay)

@@ -5,7 +5,7 @@ local KEEP = 3600000
 local replies = {}
 for i, lock in ipairs(KEYS) do
   local ticket, lease = ARGV[2 * i - 1], ARGV[2 * i]
-  local state = redis.call('HMGET', lock, 't', 'd')
+  local state = redis.pcall('HMGET', lock, 't', 'd') -- an error is of the wrong type: the lock is gone, and only this one
   local delay = tonumber(state[2] or 0)
   replies[i] = 0
   if state[1] == ticket and redis.call('PTTL', lock) - KEEP > delay then

@@ -1,0 +1,29 @@
+-- Try each command that the other scripts use, so that it changes nothing; a server asks for the right before it looks at
+-- the arguments. The keys belong to no name: a name is never empty.
+-- KEYS  as in common.lua  ARGV  1 channel
+-- Reply those that the user may not run, as access rules; '&' for the channel
+local lock, queue, beat, waiters = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local missing = {}
+local function try(...)
+  local reply = redis.pcall(...)
+  local said = type(reply) == 'table' and reply.err
+  if said and (string.find(said, "The user executing the script can't", 1, true) or string.find(said, 'ACL failure', 1, true)
+      or string.find(said, 'NOPERM', 1, true)) then
+    missing[#missing + 1] = string.find(said, 'channel', 1, true) and '&' or '+' .. string.lower((...))
+  end
+end
+try('TIME')
+try('HMGET', lock, 't')
+try('HGET', waiters, '')
+try('HEXISTS', waiters, '')
+try('HSET', lock, 't', '', 'no value')     -- an odd number of words: refused, and nothing is written
+try('HDEL', lock, 't')
+try('PTTL', lock)
+try('PEXPIRE', lock, '1')
+try('ZADD', queue, 'XX', '0', '')
+try('ZCARD', queue)
+try('ZRANGE', queue, '0', '0')
+try('ZSCORE', queue, '')
+try('ZREM', beat, '')
+try('PUBLISH', ARGV[1], '')
+return missing
