@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 import pytest
 
 from leasehold.demo.children import Children, nginx_config
-from leasehold.demo.overlaps import crowded, cut, most_at_once, overlapping_pairs, shelves
+from leasehold.demo.overlaps import crowded, cut, most_at_once, overlapping_pairs, rest, shelves
 from leasehold.demo.picture import picture
 from leasehold.demo.report import page
 from leasehold.demo.result import DemoResult, Failure, RowResult, Visit
@@ -23,7 +23,13 @@ from leasehold.demo.run import Settings, repeat_command
 from leasehold.demo.table import table
 from leasehold.demo.timeline import close_up
 
-COMMAND = [sys.executable, "-c", "from leasehold.cli.demo import demo; demo(prog_name='leasehold demo')"]
+CODE = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever runs the tests may have it ignored
+from leasehold.cli.demo import demo
+demo(prog_name="leasehold demo")
+"""
+COMMAND = [sys.executable, "-c", CODE]
 
 
 def visit(start: int, end: int, read: int = 0, service: int = 1, latency: float = 0.001) -> Visit:
@@ -32,6 +38,11 @@ def visit(start: int, end: int, read: int = 0, service: int = 1, latency: float 
 
 def leasehold_demo(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=100, check=False)
+
+
+def started(*arguments: str, **settings: str) -> subprocess.Popen[str]:
+    pipe, there = subprocess.PIPE, {**os.environ, **settings}
+    return subprocess.Popen([*COMMAND, *arguments], stdout=pipe, stderr=pipe, text=True, env=there)
 
 
 def example() -> DemoResult:
@@ -59,6 +70,8 @@ def test_overlaps_of_nested_and_staggered_sections() -> None:
     assert most_at_once(sections) == 3
     assert cut(sections[3], crowded(sections)) == [(90, 100)]
     assert shelves(sections) == [0, 1, 2, 1]
+    assert rest(sections[0], cut(sections[0], crowded(sections))) == [(0, 10), (30, 90)]
+    assert rest(sections[1], cut(sections[1], crowded(sections))) == []
 
 
 def test_pairs_agree_with_comparing_each_with_each() -> None:
@@ -129,6 +142,8 @@ def test_the_page_is_well_formed_and_needs_nothing_else() -> None:
     none, locked = root.findall(".//section")
     assert count_overlaps(none) > 0
     assert count_overlaps(locked) == 0
+    assert "both read" in "".join(none.itertext())
+    assert "read what the one before it had written" in "".join(locked.itertext())
     assert "sqlite:/tmp/<x> & y" in "".join(root.itertext())
     assert "$" not in html
 
@@ -221,6 +236,18 @@ def test_through_nginx() -> None:
     assert [row["final"] for row in said["rows"] if row["row"] == "leasehold"] == [60]
 
 
+def test_requests_that_fail_are_counted_and_shown() -> None:
+    with started("--requests", "200", "--json") as demo:
+        assert demo.stderr is not None
+        assert "no lock: 200" in demo.stderr.readline()
+        os.kill(descendants(demo.pid)[0], signal.SIGKILL)
+        said = json.loads(demo.communicate(timeout=60)[0])
+    locked = next(row for row in said["rows"] if row["row"] == "leasehold")
+    assert (demo.returncode, said["passed"]) == (1, False)
+    assert (locked["errors"], locked["answered"], locked["final"]) == (100, 100, 100)
+    assert sum(locked["reasons"].values()) == 100
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
@@ -243,18 +270,19 @@ def test_bad_input_is_refused_at_once(arguments: list[str], code: int, words: st
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_however_it_ends_no_child_stays(sent: signal.Signals, tmp_path: Path) -> None:
     arguments = ["--requests", "3000", *(["--nginx"] if has_nginx() else [])]
-    demo = subprocess.Popen([*COMMAND, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert demo.stderr is not None
-    assert "no lock: 3000" in demo.stderr.readline()
-    children = descendants(demo.pid)
-    assert len(children) >= 2
-    demo.send_signal(sent)
-    demo.communicate(timeout=30)
+    with started(*arguments, TMPDIR=str(tmp_path)) as demo:
+        assert demo.stderr is not None
+        assert "no lock: 3000" in demo.stderr.readline()
+        children = descendants(demo.pid)
+        assert len(children) >= 2
+        demo.send_signal(sent)
+        demo.communicate(timeout=30)
     assert demo.returncode == {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGKILL: -9}[sent]
     until = time.monotonic() + 10
     while (left := [pid for pid in children if alive(pid)]) and time.monotonic() < until:
         time.sleep(0.05)
     assert left == []
+    assert sent == signal.SIGKILL or not list(tmp_path.iterdir())
 
 
 # --- means ---------------------------------------------------------------------------------------------------------

@@ -108,10 +108,10 @@ def _label(visit: Visit, window: Span, y: float) -> str:
 def _legend(result: DemoResult, y: float) -> str:
     parts = [
         f'<rect class="b" x="{LEFT}" y="{y - 10}" width="11" height="11"/>',
-        _text(LEFT + 17, y, "alone", "faint small"),
+        _text(LEFT + 17, y, "counted, or alone", "faint small"),
     ]
-    parts.append(f'<rect class="o" x="{LEFT + 66}" y="{y - 10}" width="11" height="11"/>')
-    parts.append(_text(LEFT + 83, y, "lost, or while another request was between read and write", "faint small"))
+    parts.append(f'<rect class="o" x="{LEFT + 136}" y="{y - 10}" width="11" height="11"/>')
+    parts.append(_text(LEFT + 153, y, "lost, or while another request was between read and write", "faint small"))
     parts.append(_text(MARGIN, y, f"leasehold {result.facts.get('leasehold', '')}", "faint small"))
     return "".join(parts)
 

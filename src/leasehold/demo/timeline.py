@@ -109,9 +109,15 @@ def _that_fit(inside: Sequence[Visit], window: Span, twins: tuple[Visit, ...]) -
 
 
 def _densest(ordered: Sequence[Visit]) -> Sequence[Visit]:
+    """Return the sections that follow each other fastest, where the lock goes to another service and back."""
+
+    def merit(some: Sequence[Visit]) -> tuple[int, int]:
+        first, last = whole(some)
+        return -min(2, sum(one.service != other.service for one, other in pairwise(some))), last - first
+
     starts = range(max(1, len(ordered) - CLOSE_UP_SECTIONS + 1))
     cuts = [ordered[start : start + CLOSE_UP_SECTIONS] for start in starts]
-    return min(cuts, key=lambda some: whole(some)[1] - whole(some)[0])
+    return min(cuts, key=merit)
 
 
 def _padded(span: Span, part: float, within: Span) -> Span:
@@ -209,7 +215,10 @@ def _remark(near: CloseUp) -> str:
         read = near.twins[0].read
         said = f"The two framed requests both read {read} and both wrote {read + 1}: one of these two updates is lost."
         return said + hidden
-    return f"Each request read what the one before it had written.{hidden}"
+    ordered = sorted(near.visits, key=lambda visit: visit.start)
+    if not near.hidden and all(other.read == one.read + 1 for one, other in pairwise(ordered)):
+        return "Each request read what the one before it had written."
+    return hidden.strip()
 
 
 def _ms(ns: int) -> str:
