@@ -228,12 +228,9 @@ def test_a_stopped_proxy_refuses_and_comes_back_on_its_port(proxy: FaultProxy, c
 def test_a_server_that_refuses_looks_like_a_reset() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
-        with (
-            FaultProxy(unused.getsockname()[1]) as proxy,
-            socket.create_connection(("127.0.0.1", proxy.port), timeout=5) as link,
-            pytest.raises(ConnectionResetError),
-        ):
-            say(link, b"x")
+        with FaultProxy(unused.getsockname()[1]) as proxy, pytest.raises(ConnectionResetError):  # noqa: SIM117
+            with socket.create_connection(("127.0.0.1", proxy.port), timeout=5) as link:
+                say(link, b"x")
 
 
 def test_many_connections_at_once_survive_a_storm_of_cuts(proxy: FaultProxy, connect: Connect) -> None:

@@ -18,6 +18,7 @@ import tempfile
 import time
 import weakref
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
@@ -98,6 +99,7 @@ class Server(ABC):
         with (self.folder / "log").open("ab") as log:
             self._process = spawn([self.binary, *self._arguments()], log.fileno(), self.folder)
         _children.add(self)
+        started[self.version] += 1
         until = time.monotonic() + READY_WITHIN
         while not self._answers():
             if not self.running or time.monotonic() > until:
@@ -200,6 +202,9 @@ def spawn(command: Sequence[str], log: int, folder: Path) -> subprocess.Popen[by
 
     return _starter().submit(start).result()
 
+
+started: Counter[str] = Counter()
+"""How often each version of a server was started by this process: for the table at the end of a test run."""
 
 _children: weakref.WeakSet[Server] = weakref.WeakSet()
 _starters: dict[int, concurrent.futures.ThreadPoolExecutor] = {}

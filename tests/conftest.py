@@ -1,0 +1,219 @@
+"""What all tests share: the servers, the check for leaks, and the table at the end that says what ran."""
+
+from __future__ import annotations
+
+import gc
+import importlib.metadata
+import importlib.util
+import itertools
+import os
+import secrets
+import shutil
+import sqlite3
+import subprocess
+import threading
+import time
+from collections import Counter
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from leasehold.testing.servers import MissingServer, RedisServer
+from leasehold.testing.servers.base import started
+
+PROGRAMS = {"redis-server": "redis-server or valkey-server", "nginx": "nginx", "openssl": "openssl"}
+"""Programs that tests start, by the Debian package that has them."""
+
+DRIVERS = {"redis": "redis", "hiredis": "redis", "click": "cli"}
+"""Modules that tests need, by the extra that installs them."""
+
+LINGER = 3.0
+"""Seconds that a test's threads, children and sockets have to end after it."""
+
+OURS = ("leasehold-", "fault-proxy")
+"""How the names of our threads begin."""
+
+in_ci = os.environ.get("CI", "").lower() in ("true", "1")
+used: Counter[str] = Counter()
+left_out: set[str] = set()
+
+
+# --- the switch --------------------------------------------------------------------------------------------------
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--nightly", action="store_true", help="run the long tests, too")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "nightly: takes long; runs with --nightly only")
+    config.addinivalue_line("markers", "leaks(why): leaves threads, children or sockets behind on purpose")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.getoption("--nightly"):
+        for item in items:
+            if item.get_closest_marker("nightly"):
+                item.add_marker(pytest.mark.skip(reason="nightly: run it with --nightly"))
+
+
+# --- what ran, and what could not --------------------------------------------------------------------------------
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
+    """Turn a missing server into a skip, which is a failure in CI, and note what a test ran on."""
+    report = yield
+    if call.excinfo is not None and isinstance(call.excinfo.value, MissingServer):
+        left_out.add(str(call.excinfo.value))
+        if not in_ci:
+            report.outcome = "skipped"
+            report.longrepr = (str(item.path), item.reportinfo()[1], f"Skipped: {call.excinfo.value}")
+    if report.when == "call" and report.passed:
+        used.update(name for name, value in item.user_properties if name.startswith("store:") and value)
+    return report
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: object) -> None:
+    """Take over what a worker of pytest-xdist did."""
+    output = getattr(node, "workeroutput", {})
+    used.update(output.get("used", {}))
+    started.update(output.get("started", {}))
+    left_out.update(output.get("left_out", ()))
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    output = getattr(session.config, "workeroutput", None)
+    if output is not None:
+        output.update(used=dict(used), started=dict(started), left_out=sorted(left_out))
+    elif in_ci and missing() and exitstatus == 0:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    terminalreporter.section("stores and servers")
+    for name, version in versions().items():
+        tests = used[f"store:{name}"]
+        terminalreporter.line(
+            f"{name:<10} {version:<24} {tests} tests of the store" if tests else f"{name:<10} {version}"
+        )
+    for server, times in sorted(started.items()):
+        terminalreporter.line(f"{'server':<10} {server:<24} started {times} times")
+    gone = missing()
+    for line in gone:
+        terminalreporter.line(f"LEFT OUT: {line}", yellow=not in_ci, red=in_ci)
+    if gone and in_ci:
+        terminalreporter.line("CI=true: nothing may be left out for want of a server, so this run has failed", red=True)
+
+
+def versions() -> dict[str, str]:
+    """Return what the tests run on, by name."""
+    found = {"memory": "in process", "sqlite": sqlite3.sqlite_version}
+    for driver in DRIVERS:
+        if importlib.util.find_spec(driver):
+            found[f"{driver}-py" if driver == "redis" else driver] = importlib.metadata.version(driver)
+    if path := shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin"):
+        said = subprocess.run([path, "-v"], capture_output=True, text=True, check=False).stderr
+        found["nginx"] = said.strip().rpartition("/")[2]
+    return found
+
+
+def missing() -> list[str]:
+    """Return what is not installed, and what tests missed."""
+    path = f"{os.environ.get('PATH', '')}:/usr/sbin"
+    lines = sorted(left_out)
+    for package, names in PROGRAMS.items():
+        if not any(shutil.which(name, path=path) for name in names.split(" or ")):
+            lines.append(f"no {names}; install it, on Debian with: apt-get install {package}")
+    for module, extra in DRIVERS.items():
+        if not importlib.util.find_spec(module):
+            lines.append(f"no module {module}; install it with: pip install 'leasehold[{extra}]'")
+    return lines
+
+
+# --- fixtures ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def redis_server() -> Iterator[RedisServer]:
+    """One server for all tests of a worker: use a `namespace` of your own, and start another to break it."""
+    with RedisServer() as server:
+        lasting.add(server.pid)
+        yield server
+
+
+_count = itertools.count(1)
+
+
+@pytest.fixture
+def namespace() -> str:
+    """A namespace that no other test has, on a server that they share."""
+    return f"test-{next(_count)}-{secrets.token_hex(4)}"
+
+
+# --- leaks -------------------------------------------------------------------------------------------------------
+
+lasting: set[int] = set()
+"""Process ids of servers that outlive a test."""
+
+
+@pytest.fixture(autouse=True)
+def no_leaks(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Check that no thread of ours, no child process and no socket outlives a test."""
+    if request.node.get_closest_marker("leaks"):
+        yield
+        return
+    before = alive()
+    yield
+    until = time.monotonic() + LINGER
+    while leaked := alive() - before:
+        if time.monotonic() > until:
+            pytest.fail("the test leaves behind: " + ", ".join(sorted(leaked)), pytrace=False)
+        gc.collect()
+        time.sleep(0.02)
+
+
+def alive() -> set[str]:
+    """Return what could leak."""
+    threads = {
+        f"thread {thread.name} ({thread.ident})" for thread in threading.enumerate() if thread.name.startswith(OURS)
+    }
+    return threads | children() | sockets()
+
+
+def children() -> set[str]:
+    """Return the child processes of this one that have not been waited for."""
+    found = set()
+    for path in Path("/proc/self/task").glob("*/children"):
+        try:
+            pids = path.read_text().split()
+        except OSError:  # the thread ended
+            continue
+        for pid in pids:
+            command = _command(pid)
+            if int(pid) not in lasting and "resource_tracker" not in command and "forkserver" not in command:
+                found.add(f"child {pid} {command[:60]}".rstrip())
+    return found
+
+
+def _command(pid: str) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
+    except OSError:
+        return ""
+
+
+def sockets() -> set[str]:
+    """Return the open sockets of this process."""
+    found = set()
+    for path in Path("/proc/self/fd").glob("*"):
+        try:
+            target = path.readlink()
+        except OSError:  # the file descriptor of this very search
+            continue
+        if str(target).startswith("socket:"):
+            found.add(str(target))
+    return found

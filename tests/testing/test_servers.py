@@ -1,0 +1,127 @@
+"""The servers that tests start: they answer, keep or lose their data as told, and end with whoever started them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from leasehold.testing.servers import MissingServer, RedisServer
+from leasehold.testing.servers.resp import RedisError
+
+
+def test_it_answers_and_counts_commands(redis_server: RedisServer) -> None:
+    redis_server.reset_stats()
+    redis_server.command("GET", "nothing")
+    redis_server.command("GET", "nothing")
+    assert redis_server.commandstats()["get"] == 2
+    assert redis_server.version.split()[0] in ("redis-server", "valkey-server")
+
+
+def test_a_restart_keeps_or_loses_data_on_the_same_port() -> None:
+    with RedisServer() as server:
+        port = server.port
+        server.command("SET", "key", "value")
+        server.restart()
+        assert server.command("GET", "key") == "value"
+        server.restart(keep_data=False)
+        assert server.command("GET", "key") is None
+        assert server.port == port
+
+
+def test_an_append_only_file_survives_a_crash() -> None:
+    with RedisServer(append_only=True) as server:
+        server.command("SET", "key", "value")
+        server.kill()
+        assert not server.running
+        server.start()
+        assert server.command("GET", "key") == "value"
+
+
+def test_a_paused_server_keeps_connections_and_says_nothing() -> None:
+    with RedisServer() as server:
+        link = server.connect()
+        link.link.settimeout(0.2)
+        server.pause()
+        with pytest.raises(TimeoutError):
+            link.command("PING")
+        server.resume()
+        link.close()
+        assert server.command("PING") == "PONG"
+
+
+def test_passwords_and_users() -> None:
+    with RedisServer(password="se cret#1", users=["app on >word ~* &* +@all -config"]) as server:
+        assert "se%20cret%231" in server.url
+        app = server.connect("app", "word")
+        assert app.command("ACL", "WHOAMI") == "app"
+        with pytest.raises(RedisError, match="NOPERM"):
+            app.command("CONFIG", "GET", "port")
+        app.close()
+        with pytest.raises(RedisError, match="WRONGPASS"):
+            server.connect("app", "wrong")
+
+
+def test_tls_and_a_unix_socket() -> None:
+    with RedisServer(tls=True, unix_socket=True) as server:
+        assert server.url.startswith("rediss://")
+        assert server.command("PING") == "PONG"
+        assert server.unix_path is not None
+        assert os.path.exists(server.unix_path)
+
+
+def test_settings_are_passed_on() -> None:
+    with RedisServer(maxmemory="8mb", config={"maxmemory-policy": "allkeys-lru"}) as server:
+        assert server.command("CONFIG", "GET", "maxmemory") == ["maxmemory", "8388608"]
+        assert server.command("CONFIG", "GET", "maxmemory-policy") == ["maxmemory-policy", "allkeys-lru"]
+
+
+def test_a_bad_setting_is_reported_with_the_log() -> None:
+    server = RedisServer(config={"no-such-setting": "1"})
+    with pytest.raises(RuntimeError, match="no-such-setting"):
+        server.start()
+    server.stop()
+
+
+def test_a_missing_program_names_its_package() -> None:
+    with pytest.raises(MissingServer, match="apt-get install redis-server"):
+        RedisServer(binary="no-such-server")
+
+
+def test_it_outlives_the_thread_that_started_it() -> None:
+    server = RedisServer()
+    thread = threading.Thread(target=server.start)
+    thread.start()
+    thread.join()
+    time.sleep(0.1)
+    assert server.command("PING") == "PONG"
+    server.stop()
+    assert not server.folder.exists()
+
+
+@pytest.mark.parametrize("paused", [False, True])
+def test_it_dies_with_a_parent_that_is_killed(paused: bool) -> None:
+    code = "from leasehold.testing.servers import *; import time; s = RedisServer().start(); print(s.pid, flush=True);"
+    code += f"{'s.pause();' if paused else ''} time.sleep(60)"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        pid = int(parent.stdout.readline())
+        parent.send_signal(signal.SIGKILL)
+        parent.wait()
+    until = time.monotonic() + 5
+    while is_alive(pid):
+        assert time.monotonic() < until, f"server {pid} outlives its parent"
+        time.sleep(0.01)
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat") as stat:
+            return stat.read().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
