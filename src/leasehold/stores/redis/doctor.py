@@ -1,14 +1,111 @@
-"""What the settings of a Redis server mean for the promises."""
+"""What `leasehold doctor` says of a Redis server: it asks for facts here; what they mean is in ``checks.py``.
+
+It works with whatever rights there are: what the server does not tell is a note that says so.
+"""
 
 from __future__ import annotations
 
-from leasehold.model import Finding, Severity
-from leasehold.wires.redis.base import ReplyError, Wire, pack
+from collections.abc import Sequence
+
+from leasehold.errors import StoreUnavailable
+from leasehold.model import Finding
+from leasehold.runtimes.base import Runtime
+from leasehold.stores.redis import keys, rights
+from leasehold.stores.redis.checks import CHECKS, Facts
+from leasehold.wires.redis.base import NotPermitted, ReplyError, Wire, pack
+from leasehold.wires.redis.settings import Settings
+
+WITHIN = 5.0
+"""Seconds that the server may take to answer each question."""
+
+ROUNDS = 5
+"""Questions for its time; the fastest counts."""
+
+ASKED = (
+    "save",
+    "appendfsync",
+    "timeout",
+    "tcp-keepalive",
+    "min-replicas-to-write",
+    "min-replicas-max-lag",
+    "client-output-buffer-limit",
+    "maxclients",
+)
+"""Settings that are asked for one by one, since some of the others are secret."""
 
 
-async def diagnose(wire: Wire, where: str, namespace: str) -> list[Finding]:
-    """Look at version, role, eviction, persistence, replicas."""
-    info = await wire.call(pack(b"INFO"), within=5.0)
-    if isinstance(info, ReplyError):
-        return [Finding(Severity.NOTE, "INFO", str(info), "settings are unknown", "grant +info for this check")]
-    return [Finding(Severity.OK, "server", where)]
+async def diagnose(runtime: Runtime, wire: Wire, settings: Settings, namespace: str, channel: bytes) -> list[Finding]:
+    """Look at the server.
+
+    Raises:
+        StoreUnavailable: it does not answer, or is a replica.
+        Unsupported: it is too old, or of a kind that this version cannot use.
+    """
+    latency, ahead = await _time(runtime, wire)
+    facts = Facts(
+        where=settings.where,
+        hello=wire.facts(),
+        info=await _info(wire),
+        config=await _config(wire),
+        lacking=await _lacking(wire, namespace, channel),
+        latency=latency,
+        ahead=ahead,
+        encrypted=settings.encrypted,
+        verified=settings.verified,
+        local=settings.local,
+    )
+    return [finding for check in CHECKS if (finding := check(facts)) is not None]
+
+
+async def _time(runtime: Runtime, wire: Wire) -> tuple[float | None, float | None]:
+    """Return seconds for one round trip, and by how many the server's wall clock is ahead of ours."""
+    best: tuple[float, float] | None = None
+    for _ in range(ROUNDS):
+        sent, wall = runtime.now(), runtime.wall_us()
+        reply = await wire.call(pack(b"TIME"), within=WITHIN)
+        took = runtime.now() - sent
+        if isinstance(reply, ReplyError):
+            return None, None
+        if best is None or took < best[0]:
+            best = took, int(reply[0]) + int(reply[1]) / 1e6 - wall / 1e6 - took / 2
+    return best or (None, None)
+
+
+async def _info(wire: Wire) -> dict[str, str] | None:
+    reply = await wire.call(pack(b"INFO"), within=WITHIN)
+    if isinstance(reply, ReplyError):
+        return None
+    lines = (line.partition(":") for line in reply.decode("utf-8", "replace").splitlines())
+    return {key: value for key, colon, value in lines if colon}
+
+
+async def _config(wire: Wire) -> dict[str, str]:
+    """Return the settings that the server tells; those that it does not are missing."""
+    known: dict[str, str] = {}
+    replies = await wire.call_all([pack(b"CONFIG", b"GET", name.encode()) for name in ASKED], within=WITHIN)
+    for reply in replies:
+        if isinstance(reply, dict):
+            known.update((key.decode(), value.decode("utf-8", "replace")) for key, value in reply.items())
+    return known
+
+
+async def _lacking(wire: Wire, namespace: str, channel: bytes) -> Sequence[str]:
+    found = await rights.missing(wire, namespace, channel, within=WITHIN)
+    if isinstance(found, ReplyError):
+        return ["+eval" if " key" not in str(found) else keys.key_rule(namespace)] if found.code == "NOPERM" else []
+    lacking = list(found)
+    for command, words in (
+        ("+evalsha", (b"EVALSHA", b"0" * 40, b"0")),
+        ("+scan", (b"SCAN", b"0", b"MATCH", keys.lock_pattern(namespace, ""), b"COUNT", b"1")),
+    ):
+        reply = await wire.call(pack(*words), within=WITHIN)
+        if isinstance(reply, ReplyError) and reply.code == "NOPERM":
+            lacking.append(command)
+    try:
+        await wire.listen(WITHIN)
+    except NotPermitted as error:
+        rule = "+subscribe" if "command" in str(error) else keys.channel_rule(namespace)
+        lacking += [] if rule in lacking else [rule]
+    except StoreUnavailable:
+        pass  # not a matter of rights; whoever waits will be told
+    return lacking

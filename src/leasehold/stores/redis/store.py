@@ -69,7 +69,7 @@ class RedisStore:
         self._settings = settings
         self._namespace = namespace
         self._channel = keys.channel(namespace, ticket_id(runtime.random_bytes(16)))
-        self._slots = Slots()
+        self._slots = Slots(runtime)
         self._anchor: Anchor | None = None
         self._rights_known = not settings.restricted
         self._wire: Wire = wire(runtime, settings, self._channel, self._heard, self._silence)
@@ -94,7 +94,7 @@ class RedisStore:
                 b"%d" % _ms(terms.delay),
                 b"1" if join else b"0",
                 b"1" if terms.rule.fair else b"0",
-                self._channel,
+                self._channel if epoch else b"",  # else it asks again as soon as it can be told
                 str(terms.owner).encode(),
                 terms.meta.encode(),
             ),
@@ -102,17 +102,21 @@ class RedisStore:
         )
         if reply[0] == 2:
             raise WrongKind(f"{name!r} is in use as a {reply[1].decode()}; choose another name", name=name)
-        self._anchor = Anchor(since, int(reply[2 if reply[0] == 1 else 1]))
+        self._anchor = anchor = Anchor(since, int(reply[2 if reply[0] == 1 else 1]))
         if reply[0] == 1:
             self._slots.remove(ticket.id)
             return Granted(int(reply[1]), since, terms.lease)
         held_by = Owner.parse(reply[3].decode()) if len(reply) > 3 and reply[3] else None
         expiry = max(int(reply[2]) / 1000, 0.0) + ASK_AGAIN_AT_LEAST
+        if slot is not None:
+            slot.asked = anchor.server
         watches = slot is None or self._slots.watches(slot)
         return Wait(epoch, expiry if watches else max(expiry, terms.lease), held_by)
 
     async def leave(self, name: str, ticket: Ticket, *, how: Departure, within: float) -> bool:
-        heir = self._slots.remove(ticket.id)
+        mine, heir = self._slots.get(ticket.id), self._slots.remove(ticket.id)
+        if mine is not None:
+            self._wake(mine)  # the client closes, and somebody may still wait
         if heir is not None:
             self._wake(heir)  # it watches the holder's lease from now on
         broken = b"1" if how is Departure.BREAK else b"0"
@@ -157,6 +161,8 @@ class RedisStore:
         slot.ready(self._runtime)
         await self._wire.hear(slot, timeout)
         notice = slot.read()
+        if notice is not None and notice.at < slot.asked:
+            notice = None  # of a grant that was over when the server answered "wait"
         since = None if notice is None else notice.since(self._anchor, self._runtime.now(), ticket.terms.lease)
         if notice is None or since is None:
             return None
@@ -195,13 +201,13 @@ class RedisStore:
     # --- the rest ----------------------------------------------------------------------------------------------
 
     async def diagnose(self) -> list[Finding]:
-        return await doctor.diagnose(self._wire, self._settings.where, self._namespace)
+        return await doctor.diagnose(self._runtime, self._wire, self._settings, self._namespace, self._channel)
 
     async def close(self) -> None:
         await self._wire.close()
 
     def after_fork(self) -> None:
-        self._slots = Slots()
+        self._slots = Slots(self._runtime)
         self._anchor = None
         self._channel = keys.channel(self._namespace, ticket_id(self._runtime.random_bytes(16)))
         self._wire.after_fork(self._channel)

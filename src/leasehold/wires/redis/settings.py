@@ -76,6 +76,12 @@ class Settings:
         required = self.options.get("ssl_cert_reqs", "required") in ("required", ssl.CERT_REQUIRED)
         return self.encrypted and required and bool(self.options.get("ssl_check_hostname", True))
 
+    @property
+    def local(self) -> bool:
+        """Whether the connection does not leave this host."""
+        host = str(self.options.get("host", "localhost"))
+        return "path" in self.options or host in ("localhost", "::1") or host.startswith("127.")
+
     def __reduce__(self) -> str:
         raise TypeError("settings cannot be pickled: they may have a password")
 
