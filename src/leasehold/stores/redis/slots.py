@@ -13,13 +13,14 @@ from leasehold.stores.redis.anchor import Notice
 class Slot:
     """One waiting ticket. ``news`` says that it is worth asking again; it is set before the signal, and read after."""
 
-    __slots__ = ("name", "news", "notice", "signal", "ticket")
+    __slots__ = ("asked", "name", "news", "notice", "signal", "ticket")
 
     def __init__(self, name: str, ticket: str) -> None:
         self.name = name
         self.ticket = ticket
         self.news = False
         self.notice: Notice | None = None
+        self.asked = 0  # server time in microseconds of the last answer that it waits: older notices are void
         self.signal: Signal | None = None  # made at the first wait: most tickets never wait
 
     def ready(self, runtime: Runtime) -> Signal:
@@ -43,9 +44,13 @@ class Slot:
 
 
 class Slots:
-    """All of a client. One waiter of each name watches: its timer ends with the holder's lease, for all of them."""
+    """All of a client. One waiter of each name watches: its timer ends with the holder's lease, for all of them.
 
-    def __init__(self) -> None:
+    Used from many threads at once.
+    """
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._mutex = runtime.mutex()
         self._slots: dict[str, Slot] = {}
         self._by_name: dict[str, dict[str, Slot]] = defaultdict(dict)
 
@@ -53,7 +58,8 @@ class Slots:
         return ticket in self._slots
 
     def __iter__(self) -> Iterator[Slot]:
-        return iter(list(self._slots.values()))
+        with self._mutex:
+            return iter(list(self._slots.values()))
 
     def get(self, ticket: str) -> Slot | None:
         """Return the slot of a ticket that waits."""
@@ -61,24 +67,29 @@ class Slots:
 
     def add(self, name: str, ticket: Ticket) -> Slot:
         """Return the slot of a ticket, made if it has none."""
-        slot = self._slots.get(ticket.id)
-        if slot is None:
-            slot = self._slots[ticket.id] = self._by_name[name][ticket.id] = Slot(name, ticket.id)
-        return slot
+        with self._mutex:
+            slot = self._slots.get(ticket.id)
+            if slot is None:
+                slot = self._slots[ticket.id] = self._by_name[name][ticket.id] = Slot(name, ticket.id)
+            return slot
 
     def watches(self, slot: Slot) -> bool:
         """Say whether it is this one that watches the holder's lease: the one that waits longest."""
-        return next(iter(self._by_name.get(slot.name, {})), None) == slot.ticket
+        with self._mutex:
+            return self._first(slot.name) is slot
 
     def remove(self, ticket: str) -> Slot | None:
         """Forget a ticket; return the slot that watches the lease in its place, if it did and another waits."""
-        slot = self._slots.pop(ticket, None)
-        if slot is None:
-            return None
-        watched = self.watches(slot)
-        others = self._by_name[slot.name]
-        others.pop(ticket, None)
-        if not others:
-            del self._by_name[slot.name]
-            return None
-        return next(iter(others.values())) if watched else None
+        with self._mutex:
+            slot = self._slots.pop(ticket, None)
+            if slot is None:
+                return None
+            watched = self._first(slot.name) is slot
+            del self._by_name[slot.name][ticket]
+            if not self._by_name[slot.name]:
+                del self._by_name[slot.name]
+                return None
+            return self._first(slot.name) if watched else None
+
+    def _first(self, name: str) -> Slot | None:
+        return next(iter(self._by_name[name].values())) if name in self._by_name else None

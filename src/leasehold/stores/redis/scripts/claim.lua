@@ -36,8 +36,11 @@ end
 look_at_types()
 
 if left > 0 then
-  if join then enqueue() end
-  return waits(left, state[5])
+  if join then
+    if holder == ticket then redis.call('HSET', lock, 't', '', 'd', 0, 'o', '') end  -- never holder and waiter at once
+    enqueue()
+  end
+  return waits(left, left > holders_delay and state[5])  -- during a delay nobody holds it
 end
 
 if fair then                                         -- whoever is first enters, and that may be me

@@ -8,6 +8,7 @@ local holder, delay = state[1], tonumber(state[3] or 0)
 look_at_types()
 -- Full memory forbids only the first write of a script. This one is never forbidden, and what follows adds nothing new.
 redis.call('ZREM', queue, '')
+local longest = 0
 for i = 1, #ARGV, 2 do
   local ticket, lease = ARGV[i], tonumber(ARGV[i + 1])
   local reply = 0
@@ -18,10 +19,11 @@ for i = 1, #ARGV, 2 do
     end
   elseif waiting(ticket) then
     redis.call('ZADD', beat, 'XX', text(now() / 1000 + lease), ticket)
-    keep_waiters(lease)
+    longest = math.max(longest, lease)
     reply = 2
   end
   replies[#replies + 1] = reply
 end
+if longest > 0 then keep_waiters(longest) end
 if blocked(holder) <= 0 then hand_over(state[2]) end
 return replies
