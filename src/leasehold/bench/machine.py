@@ -1,0 +1,36 @@
+"""On what a run was made: machine, versions, load."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+
+
+def facts(server: str, seconds: float, rounds: int, versions: Mapping[str, str], *, own_server: bool) -> dict[str, str]:
+    """Collect what a reader must know to repeat a run."""
+    load = os.getloadavg()[0]
+    return {
+        "leasehold": metadata.version("leasehold"),
+        "machine": f"{_processor()}, {_cores()} cores usable, {platform.system()} {platform.release()}",
+        "load": f"{load:.1f} at the end of the run, by its one-minute average",
+        "python": f"{platform.python_implementation()} {platform.python_version()}",
+        "server": server + (", started for this run, on loopback" if own_server else ", given; others may use it, too"),
+        "drivers": ", ".join(f"{name} {metadata.version(name)}" for name in ("redis", "hiredis")),
+        "trials": f"{rounds} rounds of {seconds:g} s, the contestants in turn, each trial in a process of its own",
+        **{f"version of {title}": version for title, version in versions.items() if not version.startswith("on ")},
+    }
+
+
+def _processor() -> str:
+    path = Path("/proc/cpuinfo")
+    text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+    found = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
+    return found[1] if found else platform.processor() or platform.machine()
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,0 +1,86 @@
+"""What is measured: one row is one measure, run for each contestant that can take part."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from leasehold.bench.contestants import Mode
+
+
+class Trial(enum.StrEnum):
+    """What a trial does with the lock."""
+
+    PAIRS = "pairs"
+    HANDOVER = "handover"
+    HELD = "held"
+    WAITING = "waiting"
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """One row.
+
+    Attributes:
+        key: for the command line and JSON.
+        title: for people.
+        trial: what is done.
+        mode: how the contestants are called.
+        concurrency: threads, tasks or processes that contend or take turns.
+        floor: key of the contestant that says what the wire allows.
+        work: seconds of work inside the lock.
+        full: only in a full run.
+        processes: the contenders are processes, not tasks of one.
+
+    """
+
+    key: str
+    title: str
+    trial: Trial
+    mode: Mode
+    concurrency: int
+    floor: str
+    work: float = 0.0
+    full: bool = False
+    processes: bool = False
+
+
+def _pairs(key: str, title: str, mode: Mode, concurrency: int) -> Measure:
+    return Measure(key, title, Trial.PAIRS, mode, concurrency, "floor-scripts")
+
+
+def _processes(count: int, work_ms: int, *, full: bool = False) -> Measure:
+    inside = f"{work_ms} ms inside" if work_ms else "no work inside"
+    return Measure(
+        f"handover-{count}" + (f"-{work_ms}ms" if work_ms else ""),
+        f"hand-over on one name, {count} processes, {inside}",
+        Trial.HANDOVER,
+        Mode.BLOCKING,
+        count,
+        "floor-token",
+        work=work_ms / 1000,
+        full=full,
+        processes=True,
+    )
+
+
+MEASURES: tuple[Measure, ...] = (
+    _pairs("blocking-1", "acquire + release, 1 thread", Mode.BLOCKING, 1),
+    _pairs("blocking-8", "acquire + release, 8 threads", Mode.BLOCKING, 8),
+    _pairs("asyncio-1", "acquire + release, 1 asyncio task", Mode.ASYNCIO, 1),
+    _pairs("asyncio-100", "acquire + release, 100 asyncio tasks", Mode.ASYNCIO, 100),
+    _pairs("asyncio-1000", "acquire + release, 1,000 asyncio tasks", Mode.ASYNCIO, 1000),
+    _processes(2, 0),
+    _processes(10, 0),
+    _processes(100, 0, full=True),
+    _processes(10, 1),
+    _processes(100, 1, full=True),
+    Measure(
+        "handover-asyncio-1000",
+        "hand-over on one name, 1,000 asyncio tasks, no work inside",
+        Trial.HANDOVER,
+        Mode.ASYNCIO,
+        1000,
+        "floor-token",
+    ),
+)

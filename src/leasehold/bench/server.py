@@ -1,0 +1,99 @@
+"""What the server says of itself: its version, and how much it did between two looks."""
+
+from __future__ import annotations
+
+import re
+import socket
+from dataclasses import dataclass
+from types import TracebackType
+
+from leasehold.bench.subjects.base import Scope
+from leasehold.testing.servers.resp import Connection
+
+ANSWER_WITHIN = 30.0
+"""Seconds. It may be busy with those who are measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What the server has counted since its start.
+
+    Attributes:
+        commands: executed, by name; those that a script called count, too.
+        reads: times that it read from a connection. One read may bring many commands.
+        cpu: seconds of processor time.
+        memory: bytes used by data and connections.
+
+    """
+
+    commands: dict[str, int]
+    reads: int
+    cpu: float
+    memory: int
+
+    def since(self, before: Look) -> Look:
+        """Return what happened between two looks; looking itself, one command and one read, is left out."""
+        commands = {name: count - before.commands.get(name, 0) for name, count in self.commands.items()}
+        commands.pop("info", None)
+        return Look(
+            {name: count for name, count in sorted(commands.items()) if count},
+            self.reads - before.reads - 1,
+            self.cpu - before.cpu,
+            self.memory - before.memory,
+        )
+
+
+class Observer:
+    """A connection on which the server is asked about itself."""
+
+    def __init__(self, scope: Scope) -> None:
+        self._connection = Connection(socket.create_connection(scope.address, ANSWER_WITHIN))
+        if scope.credentials is not None:
+            self._connection.command("AUTH", *scope.credentials)
+        self._connection.command("SELECT", scope.database)
+
+    @property
+    def version(self) -> str:
+        """Program and version."""
+        said = str(self._connection.command("INFO", "server"))
+        for program, field in (("Valkey", "valkey_version"), ("Redis", "redis_version")):
+            if found := re.search(rf"^{field}:(\S+)", said, re.MULTILINE):
+                return f"{program} {found[1]}"
+        return "unknown"
+
+    def look(self) -> Look:
+        """Look at the counts now."""
+        said = str(self._connection.command("INFO", "all"))
+        fields = dict(re.findall(r"^(\w+):([\d.]+)\r?$", said, re.MULTILINE))
+        calls = re.findall(r"^cmdstat_([^:]+):calls=(\d+)", said, re.MULTILINE)
+        return Look(
+            {name.lower(): int(count) for name, count in calls},
+            int(fields.get("total_reads_processed", 0)),
+            float(fields["used_cpu_sys"]) + float(fields["used_cpu_user"]),
+            int(fields["used_memory"]),
+        )
+
+    def clean(self, namespace: str) -> None:
+        """Delete all keys that have the namespace in their names."""
+        cursor = "0"
+        while True:
+            reply = self._connection.command("SCAN", cursor, "MATCH", f"*{namespace}*", "COUNT", 1000)
+            if not isinstance(reply, list):
+                raise TypeError(f"SCAN answered {reply!r}")
+            cursor, keys = str(reply[0]), reply[1]
+            if isinstance(keys, list) and keys:
+                self._connection.command("UNLINK", *map(str, keys))
+            if cursor == "0":
+                return
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
+
+    def __enter__(self) -> Observer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,89 @@
+"""What a contestant's module offers, so that all are driven by the same loops.
+
+``blocking(scope)`` and ``awaiting(scope)`` (a coroutine) open a session; ``prepare(scope, name)``, if there, makes a name
+ready for hand-over. A turn is a pair of callables: the first acquires and returns something true, the second releases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Protocol
+from urllib.parse import unquote, urlsplit
+
+LEASE = 30
+"""Seconds for which every contestant that can holds its lock at most."""
+
+Turn = tuple[Callable[[], object], Callable[[], object]]
+AsyncTurn = tuple[Callable[[], Awaitable[object]], Callable[[], Awaitable[object]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """Where a session works.
+
+    Attributes:
+        url: the server, as ``redis://user:password@host:port/db``.
+        namespace: part of every key.
+        concurrency: how many threads, tasks or processes there are.
+        folder: for files.
+
+    """
+
+    url: str
+    namespace: str
+    concurrency: int
+    folder: str
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port."""
+        parts = urlsplit(self.url)
+        return parts.hostname or "localhost", parts.port or 6379
+
+    @property
+    def database(self) -> int:
+        """Number of the database."""
+        return int(urlsplit(self.url).path.strip("/") or 0)
+
+    @property
+    def credentials(self) -> tuple[str, str] | None:
+        """User and password, if there is a password."""
+        parts = urlsplit(self.url)
+        return (unquote(parts.username or "default"), unquote(parts.password)) if parts.password else None
+
+    def key(self, name: str) -> str:
+        """Return the key of a name, for those who have no namespaces."""
+        return f"{self.namespace}:{name}"
+
+
+class Session(Protocol):
+    """A contestant's client, called by threads."""
+
+    def turn(self, name: str) -> Turn:
+        """Return how to acquire and release ``name``; called in the thread that will do so."""
+        ...
+
+    def refused(self, name: str) -> bool:
+        """Try once, as somebody else, to get ``name``; say whether it was refused."""
+        ...
+
+    def close(self) -> None:
+        """Close connections."""
+        ...
+
+
+class AsyncSession(Protocol):
+    """A contestant's client, called by tasks."""
+
+    async def turn(self, name: str) -> AsyncTurn:
+        """Return how to acquire and release ``name``."""
+        ...
+
+    async def refused(self, name: str) -> bool:
+        """Try once, as somebody else, to get ``name``; say whether it was refused."""
+        ...
+
+    async def close(self) -> None:
+        """Close connections."""
+        ...

@@ -1,0 +1,100 @@
+"""How a trial keeps step with the one who measures: ready, go, done, end, one line of JSON each, and then the outcome."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What a trial is to do. See `Measure`; ``subject`` is a module, ``seconds`` how long to run."""
+
+    subject: str
+    trial: str
+    mode: str
+    concurrency: int
+    processes: bool
+    work: float
+    seconds: float
+    url: str
+    namespace: str
+    folder: str
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of a trial.
+
+    Attributes:
+        operations: acquires with their releases; for hand-over only those where the lock went to another contender.
+        turns: acquires with their releases, all of them.
+        seconds: from the start until the last of them ended.
+        cpu: seconds of processor time of the client's processes.
+        p50: seconds of one operation, median; for hand-over from the release to the next holder.
+        p99: the same, 99th percentile.
+        overlaps: how often somebody was inside at the same time as somebody else, or had an older token.
+        fewest: turns of the contender that had the fewest.
+        most: turns of the one that had the most.
+
+    """
+
+    operations: int
+    turns: int
+    seconds: float
+    cpu: float
+    p50: float
+    p99: float
+    overlaps: int = 0
+    fewest: int = 0
+    most: int = 0
+
+
+class Talk:
+    """The two pipes to the one who measures. Each side speaks only when the other has."""
+
+    def __init__(self, listens: int, speaks: int) -> None:
+        self._listens = listens
+        self._speaks = speaks
+
+    def say(self, **facts: Any) -> None:
+        """Send a line."""
+        data = json.dumps(facts).encode() + b"\n"
+        while data:
+            data = data[os.write(self._speaks, data) :]
+
+    def hear(self) -> dict[str, Any] | None:
+        """Wait for a line; None if nobody is there any more."""
+        data = b""
+        while not data.endswith(b"\n"):
+            more = os.read(self._listens, 65536)
+            if not more:
+                return None
+            data += more
+        heard: dict[str, Any] = json.loads(data)
+        return heard
+
+    def ready(self) -> None:
+        """Say that the trial can begin, and wait until it may."""
+        self._step("ready")
+
+    def done(self) -> None:
+        """Say that the run has ended, and wait until that has been noted."""
+        self._step("done")
+
+    def ended(self, outcome: Outcome) -> None:
+        """Tell the outcome."""
+        self.say(step="outcome", **asdict(outcome))
+
+    def _step(self, name: str) -> None:
+        self.say(step=name)
+        if self.hear() is None:
+            os._exit(1)
+
+
+def quantile(values: list[float], part: float) -> float:
+    """Return the value below which ``part`` of the values lie; they are sorted in place. 0 if there are none."""
+    values.sort()
+    return values[min(len(values) - 1, int(len(values) * part))] if values else 0.0

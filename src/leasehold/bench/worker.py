@@ -1,0 +1,88 @@
+"""The process of one contestant. It imports the contestant once, and forks for each trial, so that none inherits a state.
+
+Run with another interpreter it measures what is installed there; of leasehold it takes this folder's files and nothing else
+from beside them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import os
+import resource
+import sys
+import traceback
+from importlib import metadata
+from pathlib import Path
+from types import ModuleType
+
+from leasehold.bench.subjects.base import Scope
+from leasehold.bench.trials import handover, pairs
+from leasehold.bench.trials.talk import Talk, Task
+
+BOOT = """
+import importlib.util, sys
+spec = importlib.util.spec_from_file_location("leasehold", {init!r}, submodule_search_locations=[{folder!r}])
+package = importlib.util.module_from_spec(spec)
+sys.modules["leasehold"] = package
+spec.loader.exec_module(package)
+from leasehold.bench.worker import main
+main(sys.argv[1], sys.argv[2], sys.argv[3])
+"""
+"""Loads this package from its files, without what else may be installed beside it."""
+
+TRIALS = {"pairs": pairs, "handover": handover}
+
+
+def command(python: str, module: str, requires: str, package: str) -> list[str]:
+    """Return the command line that starts a worker."""
+    folder = Path(__file__).parent.parent
+    boot = BOOT.format(init=str(folder / "__init__.py"), folder=str(folder))
+    return [python, "-c", boot, module, requires, package]
+
+
+def main(module: str, requires: str, package: str) -> None:
+    """Say hello, then run one trial for each line that comes, until none does."""
+    speaks = os.dup(1)
+    os.dup2(2, 1)  # what a library prints is no answer
+    talk = Talk(0, speaks)
+    allow_many_files()
+    try:
+        if requires:
+            importlib.import_module(requires)
+        subject = importlib.import_module(f"leasehold.bench.subjects.{module}")
+    except ImportError as error:
+        talk.say(step="hello", missing=str(error))
+        return
+    talk.say(step="hello", version=metadata.version(package) if package else "", python=sys.version.split()[0])
+    while (asked := talk.hear()) is not None:
+        task = Task(**asked)
+        child = os.fork()
+        if child == 0:
+            run(subject, task, talk)
+        _, status = os.waitpid(child, 0)
+        if status:
+            talk.say(step="error", error=f"the trial's process ended with status {status}")
+
+
+def run(subject: ModuleType, task: Task, talk: Talk) -> None:
+    """Run one trial in this process, and end it."""
+    try:
+        scope = Scope(task.url, task.namespace, task.concurrency, task.folder)
+        trial = TRIALS[task.trial]
+        if task.mode == "asyncio":
+            asyncio.run(trial.awaiting(subject, scope, task, talk))
+        else:
+            trial.blocking(subject, scope, task, talk)
+    except BaseException as error:
+        traceback.print_exc()
+        talk.say(step="error", error=f"{type(error).__name__}: {error}")
+    finally:
+        sys.stderr.flush()
+        os._exit(0)
+
+
+def allow_many_files() -> None:
+    """Let this process open as many connections as the system lets it."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

@@ -1,0 +1,71 @@
+"""``leasehold bench``: measure locks on a server, beside the floor and other libraries."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+
+import click
+
+from leasehold.bench.contestants import Contestant
+from leasehold.bench.measures import Measure
+from leasehold.bench.result import Row
+from leasehold.bench.run import Settings, run
+from leasehold.bench.table import block, text
+from leasehold.cli.codes import Exit
+from leasehold.cli.options import Command, Failed, json_option
+from leasehold.cli.output import as_json
+from leasehold.testing.servers.base import MissingServer
+
+
+class ProgressLine:
+    """Shows on standard error what is measured now, and each measure when it is complete."""
+
+    def __init__(self) -> None:
+        self._moves = sys.stderr.isatty()
+
+    def trial_begins(self, measure: Measure, contestant: Contestant, done: int, of: int) -> None:
+        """Redraw the line."""
+        if self._moves:
+            line = f"{done * 100 // of:3} %  {measure.title}: {contestant.title}"
+            click.echo(f"\r\x1b[K{line[: shutil.get_terminal_size().columns - 1]}", nl=False, err=True)
+
+    def row_ends(self, row: Row) -> None:
+        """Show the measure."""
+        click.echo(("\r\x1b[K" if self._moves else "") + block(row) + "\n", err=True)
+
+
+@click.command(cls=Command)
+@click.argument("url", required=False)
+@click.option("--seconds", type=click.FloatRange(0.01, 60), default=0.5, show_default=True, help="Length of a trial.")
+@click.option("--rounds", type=click.IntRange(1, 100), default=3, show_default=True, help="Trials of each contestant.")
+@click.option("--only", multiple=True, metavar="KEY", help="A measure, or the beginning of its key; may be repeated.")
+@click.option("--full", is_flag=True, help="Also what takes long: 100 processes, 10,000 locks, 10,000 waiters.")
+@click.option(
+    "--peers-python",
+    type=click.Path(exists=True, dir_okay=False),
+    help="Interpreter of an environment that has other lock libraries.",
+)
+@json_option
+def bench(
+    url: str | None,
+    seconds: float,
+    rounds: int,
+    only: tuple[str, ...],
+    full: bool,
+    peers_python: str | None,
+    json_: bool,
+) -> None:
+    """Measure locks on the Redis server at URL, beside the floor and other libraries.
+
+    Without URL it starts a server of its own. It works under names of its own, and deletes them at the end.
+    """
+    settings = Settings(url, seconds, rounds, only, full, peers_python)
+    try:
+        result = run(settings, ProgressLine())
+    except MissingServer as error:
+        raise Failed(str(error), Exit.MISSING) from None
+    if json_:
+        as_json(result.as_json())
+    else:
+        click.echo(text(result))
