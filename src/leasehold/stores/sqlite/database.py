@@ -17,7 +17,6 @@ Theory of operation
 
 from __future__ import annotations
 
-import ctypes
 import os
 import random
 import sqlite3
@@ -25,6 +24,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, TypeVar
@@ -267,7 +267,10 @@ class Database:
         connection, self._connection = self._connection, None
         if connection is not None and self._file is not None:
             _inherited[self._file] = connection
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))  # not even at the end of the interpreter
+            with suppress(ImportError):
+                import ctypes
+
+                ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))  # not even at the end of the interpreter
 
 
 _databases: weakref.WeakSet[Database] = weakref.WeakSet()

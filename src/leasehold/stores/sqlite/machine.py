@@ -5,7 +5,6 @@ On Linux all of it is read from ``/proc``. Another root for it stands in for ano
 
 from __future__ import annotations
 
-import ctypes
 import os
 import sys
 from contextlib import suppress
@@ -127,10 +126,12 @@ class _Stat:
 
 
 def _boot_session() -> str:
-    size = ctypes.c_size_t(64)
-    text = ctypes.create_string_buffer(size.value)
     try:
+        import ctypes  # some builds of Python are without
+
+        size = ctypes.c_size_t(64)
+        text = ctypes.create_string_buffer(size.value)
         failed = ctypes.CDLL(None).sysctlbyname(b"kern.bootsessionuuid", text, ctypes.byref(size), None, 0)
-    except (OSError, AttributeError):
+    except (ImportError, OSError, AttributeError):
         return ""
     return "" if failed else text.value.decode("ascii", "replace")

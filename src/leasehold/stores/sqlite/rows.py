@@ -4,7 +4,7 @@ Why a window of the queue is enough: a step looks at waiters in order and stops 
 one is among those that were read, all that come after it would not have been looked at either; if not, and more are
 waiting, the step, which is pure, is taken again with twice as many. So 1,000 waiters cost a step no more than ten do,
 and a thousand dead ones are cleared away once. Holders are always read in full, the ticket's own seat too, and the last
-waiter, whose number the next arrival counts from.
+row of the queue, whose number the next arrival counts from.
 """
 
 from __future__ import annotations
@@ -79,6 +79,7 @@ class Page:
         row: id, fence, barred and used of the name's row; None if there is none.
         queue: as the ledger takes it.
         whole: whether all waiters were read.
+        last: the highest number in the queue, though its seat may be void; 0 if nobody waits.
         window: tickets of the first waiters.
         processes: who sits in each seat.
         hints: where to ring for each seat.
@@ -88,6 +89,7 @@ class Page:
     row: tuple[int, int, int, int] | None
     queue: Queue
     whole: bool = True
+    last: int = 0
     window: frozenset[str] = frozenset()
     processes: dict[str, Process] = field(default_factory=dict)
     hints: dict[str, str] = field(default_factory=dict)
@@ -132,6 +134,7 @@ def read(db: sqlite3.Connection, key: Key, ticket: str | None, window: int) -> P
         row,
         Queue(name, row[1], row[2] / 1e9, holders, waiters),
         whole,
+        max((one[1] for one in found), default=0),
         first,
         {one[0]: Process(one[13], one[14], one[15]) for one in found},
         {one[0]: one[16] for one in found},
@@ -166,6 +169,8 @@ def write(db: sqlite3.Connection, key: Key, page: Page, after: Queue, now: float
         place, expires = (0 if seat.token is not None else seat.order), ns(seat.expires)
         old = before.get(ticket)
         if old is None:
+            # Not the ledger's number: it counts from the last seat that is not void, and others may stand behind that.
+            place = page.last + 1 if place else 0
             db.execute(ADD_SEAT, (name_id, *_row(seat, place, expires, me, hint)))
         elif (old.token, old.expires) != (seat.token, seat.expires):  # it was granted, or it asked again
             same_hint = page.hints[ticket] == hint
