@@ -83,9 +83,11 @@ class Engine:
 
     async def close(self, within: float) -> None:
         """Leave with every ticket, end the keeper, close the store; in about ``within`` seconds."""
-        if self._closed:
-            return
-        self._closed = True
+        if not self._closed:
+            self._closed = True
+            await self.runtime.shield(self._close(within))
+
+    async def _close(self, within: float) -> None:
         until = self.runtime.now() + within
         try:
             for lease in self.keeper.leases():

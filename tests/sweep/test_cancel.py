@@ -1,0 +1,284 @@
+"""Cancel at every suspension, one by one: afterwards it is held and returned, or nothing is left on the store."""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from leasehold import AsyncClient, AsyncHold, LeaseholdError
+from leasehold.runtimes.virtual import Scheduler, Task
+from leasehold.stores.memory import Memory
+from leasehold.testing.faulty import Fault, Faulty, Kind
+from leasehold.testing.worlds import AsyncioWorld, SimulatedWorld, World
+
+LEASE = 20.0
+HOLD_UP = 8  # suspensions of each call of the store, before and after it has its effect
+
+Operation = Callable[[World, AsyncClient], Awaitable[AsyncHold | None]]
+
+
+class Slow:
+    """Opens a memory store each of whose calls suspends several times before and after its effect."""
+
+    def __init__(self, opener: Memory) -> None:
+        self.opener = opener
+
+    def open(self, runtime: Any, namespace: str) -> Any:
+        return SlowStore(self.opener.open(runtime, namespace))
+
+
+class SlowStore:
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._inner, name)
+        if name not in ("claim", "leave", "renew", "changed"):
+            return value
+
+        async def call(*args: Any, **options: Any) -> Any:
+            for _ in range(HOLD_UP // 2):
+                await asyncio.sleep(0)
+            answer = await value(*args, **options)
+            for _ in range(HOLD_UP // 2):
+                await asyncio.sleep(0)
+            return answer
+
+        return call
+
+
+async def acquire(world: World, client: AsyncClient) -> AsyncHold | None:
+    return await client.lock("a", lease=LEASE).acquire()
+
+
+async def acquire_and_release(world: World, client: AsyncClient) -> None:
+    hold = await client.lock("a", lease=LEASE).acquire()
+    assert hold is not None
+    await hold.release()
+
+
+async def release_by_the_lock(world: World, client: AsyncClient) -> None:
+    lock = client.rlock("a", lease=LEASE)
+    await lock.acquire()
+    await lock.acquire()
+    await lock.release()
+    await lock.release()
+
+
+async def block(world: World, client: AsyncClient) -> None:
+    async with client.lock("a", lease=LEASE):
+        await world.sleep(0.001)
+
+
+async def nested(world: World, client: AsyncClient) -> None:
+    async with client.rlock("a", lease=LEASE), client.rlock("a", lease=LEASE):
+        await world.sleep(0.001)
+
+
+async def block_with_extend(world: World, client: AsyncClient) -> None:
+    async with client.lock("a", lease=LEASE) as hold:
+        await hold.extend()
+
+
+async def attempt(world: World, client: AsyncClient) -> AsyncHold | None:
+    return await client.lock("a", lease=LEASE).acquire(blocking=False)
+
+
+OPERATIONS: dict[str, Operation] = {
+    operation.__name__: operation  # type: ignore[attr-defined]
+    for operation in (acquire, acquire_and_release, release_by_the_lock, block, nested, block_with_extend, attempt)
+}
+
+
+class Cancelling:
+    """Steps a coroutine, and throws a cancellation in at its k-th suspension, as a task would."""
+
+    def __init__(self, work: Coroutine[Any, Any, Any], at: int, cancel: Callable[[], object]) -> None:
+        self.work, self.at, self.cancel = work, at, cancel
+        self.met = 0
+
+    def __await__(self) -> Any:
+        step, value = self.work.send, None
+        while True:
+            try:
+                wanted = step(value)  # type: ignore[arg-type]
+            except StopIteration as stop:
+                return stop.value
+            self.met += 1
+            if self.met == self.at + 1:
+                self.cancel()
+            try:
+                value, step = (yield wanted), self.work.send
+            except BaseException as error:
+                value, step = error, self.work.throw  # type: ignore[assignment]
+
+
+async def outcome(world: World, client: AsyncClient, name: str, at: int, current: Callable[[], Any]) -> bool:
+    """Run an operation in a job of its own, cancelled at suspension ``at``; return whether it had that many."""
+    met: list[Cancelling] = []
+
+    async def work() -> AsyncHold | None:
+        task = current()
+        met.append(Cancelling(OPERATIONS[name](world, client), at, task.cancel))  # type: ignore[arg-type]
+        hold = await met[0]
+        if hold is not None:
+            hold.check()
+            await hold.release()  # held and returned: it is whole
+        return None
+
+    job = world.spawn(work)
+    await job.join()
+    error = job.exception()
+    assert error is None or isinstance(error, asyncio.CancelledError), error
+    reached = met[0].met > at
+    assert reached == isinstance(error, asyncio.CancelledError), "a cancellation is never swallowed"
+    return reached
+
+
+async def nothing_is_left(client: AsyncClient, looker: AsyncClient) -> None:
+    assert await looker.inspect("a") is None
+    assert client._engine.keeper.leases() == []
+
+
+def sweep(world: World, opener: Any, memory: Any, name: str, current: Callable[[], Any]) -> int:
+    async def body(world: World) -> int:
+        looker = world.client(memory)
+        for at in range(1000):
+            client = world.client(opener)
+            reached = await outcome(world, client, name, at, current)
+            await nothing_is_left(client, looker)
+            await client.close()
+            if not reached:
+                return at
+        raise AssertionError("it never ends")
+
+    return world.run(body)
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_cancel_at_every_suspension_under_asyncio(name: str) -> None:
+    memory = Memory(f"cancel-{name}")
+    points = sweep(AsyncioWorld(), Slow(memory), memory, name, asyncio.current_task)
+    assert points >= HOLD_UP
+
+
+@pytest.mark.parametrize("latency", [0.0, 0.05])
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_cancel_at_every_suspension_in_virtual_time(name: str, latency: float) -> None:
+    """A request that travels cannot be called back: its leave must not overtake it."""
+    world = SimulatedWorld(1, latency=(latency, latency))
+    memory = Faulty(Memory(), lambda call: None)
+    assert sweep(world, memory, memory, name, lambda: scheduler(world).current) >= 1
+
+
+def scheduler(world: SimulatedWorld) -> Scheduler:
+    return world.scheduler
+
+
+@pytest.mark.parametrize("second", range(0, 12))
+def test_cancelled_twice_the_leave_still_arrives(second: int) -> None:
+    async def body(world: World) -> None:
+        memory = Memory("twice")
+        client, looker = world.client(Slow(memory)), world.client(memory)
+        async with looker.lock("a"):
+            task = asyncio.ensure_future(client.lock("a", lease=LEASE).acquire())
+            await asyncio.sleep(0.02)
+            task.cancel()
+            for _ in range(second):
+                await asyncio.sleep(0)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            info = await looker.inspect("a")
+            assert info is not None
+            assert info.waiters == ()
+
+    AsyncioWorld().run(body)
+
+
+@pytest.mark.parametrize("steps", range(0, 40))
+def test_a_waiter_cancelled_as_the_name_is_handed_to_it_hands_it_on(steps: int) -> None:
+    async def body(world: World) -> None:
+        memory = Memory("handed")
+        client, looker = world.client(Slow(memory)), world.client(memory)
+        first = await looker.lock("a").acquire()
+        assert first is not None
+        second = asyncio.ensure_future(client.lock("a", lease=LEASE).acquire())
+        await asyncio.sleep(0.02)
+        third = asyncio.ensure_future(client.lock("a", lease=LEASE).acquire())
+        await asyncio.sleep(0.02)
+        await first.release()
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        second.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            held = await second
+            assert held is not None
+            await held.release()
+        hold = await asyncio.wait_for(third, 1.0)
+        assert hold is not None
+        await hold.release()
+        assert await looker.inspect("a") is None
+
+    AsyncioWorld().run(body)
+
+
+@pytest.mark.parametrize("steps", range(0, 30))
+def test_cancelling_close_still_closes(steps: int) -> None:
+    async def body(world: World) -> None:
+        memory = Memory("closing")
+        client, looker = world.client(Slow(memory)), world.client(memory)
+        holds = [await client.lock(name, lease=LEASE).acquire() for name in "ab"]
+        assert all(holds)
+        task = asyncio.ensure_future(client.close())
+        for _ in range(steps + 1):
+            await asyncio.sleep(0)
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+        assert await looker.holds() == []
+
+    AsyncioWorld().run(body)
+
+
+def test_a_coroutine_that_is_closed_without_its_loop_says_nothing() -> None:
+    """A loop that is dropped throws GeneratorExit into its tasks: nothing may be awaited then."""
+
+    async def body(world: World) -> Coroutine[Any, Any, Any]:
+        client = world.client(Memory("closed coroutine"))
+        await client.lock("a").acquire()
+        work = client.lock("a").acquire()
+        waiting = work.send(None)
+        assert waiting is not None
+        return work
+
+    work = AsyncioWorld().run(body)
+    work.close()  # an await in there would be a RuntimeError: coroutine ignored GeneratorExit
+
+
+def test_the_sweep_can_see_a_task_that_runs() -> None:
+    world = SimulatedWorld()
+
+    async def body(_: World) -> Task[Any] | None:
+        return world.scheduler.current
+
+    assert world.run(body) is not None
+
+
+def test_a_request_that_was_overtaken_by_its_leave_ends_with_its_lease() -> None:
+    """What cannot be undone, a claim that arrives after its leave, blocks others for one lease and no longer."""
+    plan_of = {"claim": Fault(Kind.LATE, 1.0)}
+
+    async def body(world: World) -> None:
+        client = world.client(Faulty(Memory(), lambda call: plan_of.get(call.method)), response_timeout=0.1)
+        with pytest.raises(LeaseholdError):
+            await client.lock("a", lease=5.0).acquire()
+        await world.sleep(1.5)
+        looker = world.client(Memory())
+        start = world.now()
+        async with looker.lock("a"):
+            assert world.now() - start <= 5.0
+
+    SimulatedWorld().run(body)
