@@ -238,7 +238,7 @@ class Keeper:
             lease.renewed(sent)
         elif standing is Standing.UNKNOWN:
             lease.no_answer()
-        elif lease.confirmed <= sent:  # else the claim may have overtaken this question on its way
+        elif standing is Standing.GONE and lease.confirmed <= sent:  # QUEUED was said before the grant; else the claim may have overtaken this question on its way
             lease.gone("the store no longer knows it (expired, broken or evicted)")
 
     def _plan(self, lease: Lease, standing: Standing, sent: float) -> None:
