@@ -85,21 +85,22 @@ class RedisStore:
             self._rights_known = True
         slot = self._slots.add(name, ticket) if join else None  # before the claim: a message may overtake its reply
         epoch, since = self._wire.epoch(), self._runtime.now()
-        reply = await self._run(
-            CLAIM,
-            keys.mutex_keys(self._namespace, name),
-            (
-                ticket.id.encode(),
-                b"%d" % _ms(terms.lease),
-                b"%d" % _ms(terms.delay),
-                b"1" if join else b"0",
-                b"1" if terms.rule.fair else b"0",
-                self._channel if epoch else b"",  # else it asks again as soon as it can be told
-                str(terms.owner).encode(),
-                terms.meta.encode(),
-            ),
-            within=within,
+        args = (
+            ticket.id.encode(),
+            b"%d" % _ms(terms.lease),
+            b"%d" % _ms(terms.delay),
+            b"1" if join else b"0",
+            b"1" if terms.rule.fair else b"0",
+            self._channel if epoch else b"",  # without one it asks again as soon as it can be told
+            str(terms.owner).encode(),
+            terms.meta.encode(),
         )
+        try:
+            reply = await self._run(CLAIM, keys.mutex_keys(self._namespace, name), args, within=within)
+        except StoreUnavailable as error:
+            if slot is not None and not slot.asked and not error.unknown:
+                self._forget(ticket)  # the server does not know it, so nobody will leave for it
+            raise
         if reply[0] == 2:
             raise WrongKind(f"{name!r} is in use as a {reply[1].decode()}; choose another name", name=name)
         self._anchor = anchor = Anchor(since, int(reply[2 if reply[0] == 1 else 1]))
@@ -114,11 +115,10 @@ class RedisStore:
         return Wait(epoch, expiry if watches else max(expiry, terms.lease), held_by)
 
     async def leave(self, name: str, ticket: Ticket, *, how: Departure, within: float) -> bool:
-        mine, heir = self._slots.get(ticket.id), self._slots.remove(ticket.id)
+        mine = self._slots.get(ticket.id)
+        self._forget(ticket)
         if mine is not None:
             self._wake(mine)  # the client closes, and somebody may still wait
-        if heir is not None:
-            self._wake(heir)  # it watches the holder's lease from now on
         broken = b"1" if how is Departure.BREAK else b"0"
         mutex = keys.mutex_keys(self._namespace, name)
         found: int = await self._run(LEAVE, mutex, (ticket.id.encode(), broken), within=within)
@@ -150,7 +150,7 @@ class RedisStore:
         if slot is None:
             return None
         try:
-            epoch = await self._wire.listen(SUBSCRIBE_WITHIN)
+            epoch = await self._wire.listen(max(min(SUBSCRIBE_WITHIN, timeout), 0.001))
         except NotPermitted:
             raise  # it will never be heard, and asking again and again would hide it
         except StoreUnavailable:
@@ -271,6 +271,11 @@ class RedisStore:
     def _silence(self) -> None:
         for slot in self._slots:
             self._wake(slot)
+
+    def _forget(self, ticket: Ticket) -> None:
+        heir = self._slots.remove(ticket.id)
+        if heir is not None:
+            self._wake(heir)  # it watches the holder's lease from now on
 
     def _wake_settled(self, standings: dict[str, Standing]) -> None:
         """Wake waiters that hold by now, and heard nothing of it, or that the server has forgotten: they ask again."""

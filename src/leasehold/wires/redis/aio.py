@@ -10,14 +10,20 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import hiredis
 import redis
 
+from leasehold.errors import StoreUnavailable
 from leasehold.runtimes.base import Colour, Runtime
 from leasehold.wires.redis.base import HELLO, Ear, OnMessage, OnSilence, ReplyError, no_answer, pack, refused
 from leasehold.wires.redis.settings import Settings, check_handshake, connect_error
+
+COMMON_WITHIN = 2.0
+"""Seconds, at least, for what is done once for all: a caller in a hurry gives up earlier, for itself alone."""
+
+T = TypeVar("T")
 
 
 class AioWire:
@@ -33,9 +39,11 @@ class AioWire:
         self._on_silence = on_silence
         self._count = 0
         self._facts: dict[str, str] = {}
+        self._inherited: list[Line | None] = []
         self._forget()
 
     def _forget(self) -> None:
+        self._closed = False
         self._line: Line | None = None
         self._connecting: asyncio.Task[Line] | None = None
         self._subscribing: asyncio.Task[int] | None = None
@@ -54,8 +62,9 @@ class AioWire:
         line = self._live() or await self._connected(within)
         if line.epoch == 0:
             if self._subscribing is None or self._subscribing.done():
-                self._subscribing = asyncio.ensure_future(self._subscribe(line, within))
-            await asyncio.shield(self._subscribing)
+                self._subscribing = asyncio.ensure_future(self._subscribe(line, max(within, COMMON_WITHIN)))
+                self._subscribing.add_done_callback(_seen)
+            await self._shared(self._subscribing, within)
         return line.epoch
 
     def epoch(self) -> int:
@@ -76,6 +85,7 @@ class AioWire:
         return self._facts
 
     async def close(self) -> None:
+        self._closed = True
         line, self._line = self._line, None
         if self._connecting is not None and not self._connecting.done():
             self._connecting.cancel()
@@ -84,19 +94,31 @@ class AioWire:
 
     def after_fork(self, channel: bytes) -> None:
         self._channel = channel
-        self._forget()  # the loop of the parent is not ours; its transport is left alone
+        self._inherited.append(self._line)  # closing it, as its finalizer does, would make the parent's loop deaf to it
+        self._forget()
 
     def _live(self) -> Line | None:
         line = self._line
         return line if line is not None and line.open and line.loop is asyncio.get_running_loop() else None
 
     async def _connected(self, within: float) -> Line:
-        """Connect once for all who need it; a caller that is cancelled does not stop it for the others."""
+        """Connect once for all who need it; a caller that is cancelled or in a hurry does not stop it for the others."""
+        if self._closed:
+            raise no_answer(self._settings.where, "the client is closed", unknown=False)
         task = self._connecting
         if task is None or task.done() or task.get_loop() is not asyncio.get_running_loop():
-            task = self._connecting = asyncio.ensure_future(self._connect(within))
+            task = self._connecting = asyncio.ensure_future(self._connect(max(within, COMMON_WITHIN)))
             task.add_done_callback(_seen)
-        return await asyncio.shield(task)
+        return await self._shared(task, within)
+
+    async def _shared(self, task: asyncio.Task[T], within: float) -> T:
+        """Wait for what one task does for all, with a limit of one's own."""
+        await asyncio.wait((task,), timeout=within)
+        if not task.done():
+            raise no_answer(self._settings.where, "it answered too slowly", unknown=False)
+        if task.cancelled():
+            raise no_answer(self._settings.where, "the client is closed", unknown=False)
+        return task.result()
 
     async def _connect(self, within: float) -> Line:
         connection = self._settings.connection(Colour.ASYNCIO, within)
@@ -112,8 +134,10 @@ class AioWire:
         line = Line(connection, where, self._heard, self._lost)
         try:
             self._facts = check_handshake(await line.send(HELLO, within), where)
-        except BaseException:
+        except BaseException as error:
             await line.close()
+            if isinstance(error, StoreUnavailable) and error.unknown:
+                raise no_answer(where, "it broke off the handshake", unknown=False) from None
             raise
         self._line = line
         return line

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import select
 import socket
+import threading
 from collections.abc import Sequence
 from typing import Any
 
 import hiredis
 import redis
 
+from leasehold.errors import StoreUnavailable
 from leasehold.runtimes.base import Colour, Runtime
 from leasehold.wires.redis.base import HELLO, Ear, OnMessage, OnSilence, ReplyError, no_answer, pack, refused
 from leasehold.wires.redis.settings import Settings, check_handshake, connect_error
@@ -39,6 +41,7 @@ class BlockingWire:
         self._runtime = runtime
         self._settings = settings
         self._idle: list[Line] = []
+        self._closed = False
         self._facts: dict[str, str] = {}
         self._ears = Channel(runtime, self, channel, on_message, on_silence)
 
@@ -63,14 +66,19 @@ class BlockingWire:
     def facts(self) -> dict[str, str]:
         return self._facts
 
+    @property
+    def where(self) -> str:
+        """The server, for messages to people."""
+        return self._settings.where
+
     async def close(self) -> None:
-        idle, self._idle = self._idle, []
-        for line in idle:
-            line.close()
+        self._closed = True
+        self._drop_idle()
         self._ears.close()
 
     def after_fork(self, channel: bytes) -> None:
         self._idle = []  # dropped, not shut down: the parent goes on using the sockets
+        self._closed = False
         self._ears.after_fork(channel)
 
     def connect(self, within: float) -> Line:
@@ -79,19 +87,21 @@ class BlockingWire:
         Raises:
             StoreUnavailable: nobody does, or nobody that can be used; nothing was sent.
         """
-        connection = self._settings.connection(Colour.BLOCKING, within)
+        connection, until = self._settings.connection(Colour.BLOCKING, within), self._runtime.now() + within
         where = self._settings.where
+        if self._closed:
+            raise no_answer(where, "the client is closed", unknown=False)
         try:
             connection.connect()
         except (redis.RedisError, OSError, ValueError) as error:
             raise connect_error(error, where) from None
         line = Line(connection)
         try:
-            (said,) = line.exchange(HELLO, 1, self._runtime.now() + within, self._runtime)
+            (said,) = line.exchange(HELLO, 1, until, self._runtime)
             self._facts = check_handshake(said, where)
         except BaseException as error:
             line.close()
-            if isinstance(error, SILENT):
+            if isinstance(error, SILENT) and not isinstance(error, StoreUnavailable):
                 raise no_answer(where, error, unknown=False) from error
             raise
         return line
@@ -105,28 +115,45 @@ class BlockingWire:
                 raise refused(where, reply)
         except BaseException as error:
             line.close()
-            if isinstance(error, SILENT):
+            if isinstance(error, SILENT) and not isinstance(error, StoreUnavailable):
                 raise no_answer(where, error, unknown=False) from error
             raise
         return line
 
     def _exchange(self, command: bytes, replies: int, within: float) -> list[Any]:
+        until = self._runtime.now() + within
+        line = self._fresh() or self.connect(within)
         try:
-            line = self._idle.pop()
-        except IndexError:
-            line = self.connect(within)
-        try:
-            answers = line.exchange(command, replies, self._runtime.now() + within, self._runtime)
+            answers = line.exchange(command, replies, until, self._runtime)
         except BaseException as error:
             line.close()  # a reply may still be on its way: nobody must ever read it as an answer to something else
             if isinstance(error, SILENT):
+                self._drop_idle()  # they go to the same server, and each would cost another attempt
                 raise no_answer(self._settings.where, error, unknown=True) from error
             raise
-        if len(self._idle) < IDLE_CONNECTIONS:
+        if len(self._idle) < IDLE_CONNECTIONS and not self._closed:
             self._idle.append(line)
         else:
             line.close()
+        if self._closed:
+            self._drop_idle()  # it may have been closed just before this line was put back
         return answers
+
+    def _fresh(self) -> Line | None:
+        """Take an idle connection that the server has not closed meanwhile; None if there is none."""
+        while True:
+            try:
+                line = self._idle.pop()
+            except IndexError:
+                return None
+            if line.quiet():
+                return line
+            line.close()
+
+    def _drop_idle(self) -> None:
+        idle, self._idle = self._idle, []
+        for line in idle:
+            line.close()
 
 
 class Line:
@@ -152,6 +179,12 @@ class Line:
             else:
                 answers.append(reply)
         return answers
+
+    def quiet(self) -> bool:
+        """Say whether nothing came unasked: bytes or an end of file mean that it is of no more use."""
+        poll = select.poll()
+        poll.register(self.socket, select.POLLIN)
+        return not poll.poll(0)
 
     def feed(self) -> None:
         """Read what has come.
@@ -188,22 +221,28 @@ class Channel:
         self._line: Line | None = None
         self._bell: tuple[socket.socket, socket.socket] | None = None
         self._mutex = self._runtime.mutex()
-        self._opening = self._runtime.mutex()
+        self._opening = threading.Lock()  # held while connecting, so waited for with a limit
         self._reading: Ear | None = None
         self._waiting: dict[int, Ear] = {}
 
     def open(self, within: float) -> int:
         """Subscribe if that is not done; return the number of the subscription."""
-        with self._opening:
+        until = self._runtime.now() + within
+        if not self._opening.acquire(timeout=within):
+            raise no_answer(self._wire.where, "another thread still tries to subscribe", unknown=False)
+        try:
             if self._line is not None:
                 return self.epoch
+            line = self._wire.subscribed(self._channel, max(until - self._runtime.now(), 0.001))
             if self._bell is None:
                 self._bell = socket.socketpair()
                 self._bell[0].setblocking(False)
-            self._line = self._wire.subscribed(self._channel, within)
+            self._line = line
             self._count += 1
             self.epoch = self._count
             return self.epoch
+        finally:
+            self._opening.release()
 
     async def hear(self, ear: Ear, timeout: float) -> None:
         """Wait for ``ear.news``, reading for all if nobody does."""
@@ -216,9 +255,9 @@ class Channel:
                     self._reading = ear
                 else:
                     self._waiting[id(ear)] = ear
-            if line is None:
-                return
             try:
+                if line is None:
+                    return
                 if reads:
                     self._read(line, ear, until)
                 else:
