@@ -37,13 +37,21 @@ class Stuck(RuntimeError):
 
 @dataclass(eq=False, slots=True)
 class Machine:
-    """One process: its clock reads ``offset + rate * time``."""
+    """One process: its clock reads ``offset + rate * time``. With ``last_step`` it is killed after so many steps."""
 
     name: str
     offset: float = 0.0
     rate: float = 1.0
     stopped_until: float = 0.0
     killed: bool = False
+    steps: int = 0
+    last_step: int | None = None
+
+    def stepped(self) -> None:
+        """Count a step of one of its tasks."""
+        self.steps += 1
+        if self.steps == self.last_step:
+            self.killed = True
 
 
 @dataclass(eq=False, slots=True)
@@ -165,6 +173,7 @@ class Task(Generic[T]):
             self._suspend(wake)
         finally:
             self._scheduler.current = None
+            self.machine.stepped()
 
     def _suspend(self, wake: object) -> None:
         if not isinstance(wake, Wake):

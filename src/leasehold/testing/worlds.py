@@ -237,8 +237,14 @@ class SimulatedMachine(World):
         """Refuse: the world runs, not a machine of it."""
         raise RuntimeError("run the world; spawn on a machine")
 
-    def kill(self) -> None:
-        """End the process at once: nothing of it ever runs again; what it asked of the store goes on."""
+    def kill(self, *, after: int | None = None) -> None:
+        """End the process, now or ``after`` so many more steps: nothing of it ever runs again.
+
+        What it asked of the store goes on.
+        """
+        if after is not None:
+            self.machine.last_step = self.machine.steps + after
+            return
         self.world.scheduler.note(self.machine.name, "is killed")
         self.machine.killed = True
 
