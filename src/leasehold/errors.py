@@ -74,8 +74,11 @@ class StoreUnavailable(LeaseholdError, ConnectionError):
     Attributes:
         unknown: True when the request may have been carried out all the same (the reply was lost); False when
             it certainly was not (refused, or never sent).
+        lasting: True when asking again cannot help until somebody changes something, as where a right is missing.
 
     """
+
+    lasting = False
 
     def __init__(self, message: str, *, unknown: bool = False, **facts: Any) -> None:
         super().__init__(message, **facts)

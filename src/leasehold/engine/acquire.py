@@ -228,7 +228,7 @@ class Engine:
                 return await ask(max(until - self.runtime.now(), FIRST_PAUSE)), repeated
             except StoreUnavailable as error:
                 left = until - self.runtime.now() - pause
-                if left <= 0 or not (error.unknown or through_outage):
+                if left <= 0 or error.lasting or not (error.unknown or through_outage):
                     raise
                 repeated = repeated or error.unknown
             await self.runtime.sleep(pause * (0.5 + self.runtime.jitter() / 2))
@@ -314,7 +314,9 @@ class Attempt:
         pause = max(0.0, min(self._left(), answer.ask_again))
         try:
             return await self._engine.store.changed(self._lease.name, self._lease.ticket, answer.mark, timeout=pause)
-        except StoreUnavailable:  # the claim that follows finds out whether the store is down
+        except StoreUnavailable as error:  # the claim that follows finds out whether the store is down
+            if error.lasting:
+                raise
             await self._runtime.sleep(min(pause, FIRST_PAUSE * (10 + 10 * self._runtime.jitter())))
             return None
 

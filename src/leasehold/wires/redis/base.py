@@ -36,6 +36,8 @@ class NotPermitted(StoreUnavailable):
     and a repetition would be denied at the same place.
     """
 
+    lasting = True
+
 
 NOT_APPLIED = frozenset(
     {

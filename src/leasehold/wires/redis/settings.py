@@ -272,7 +272,7 @@ def connect_error(error: Exception, where: str) -> StoreUnavailable | Unsupporte
     if "unknown command" in text.lower():
         return Unsupported(f"the server at {where} does not know HELLO; locks need Redis 6.2 or later, or Valkey")
     if isinstance(error, redis.exceptions.NoPermissionError):
-        return refused(where, ReplyError(text))
+        return refused(where, ReplyError(f"NOPERM {text}"))
     hint = next((hint for words, hint in HINTS.items() if words in text), None)
     hint = hint or REMEDIES.get(text.partition(" ")[0]) or "check host, port and that the server runs"
     return StoreUnavailable(f"cannot connect to Redis at {where}: {text}; {hint}")

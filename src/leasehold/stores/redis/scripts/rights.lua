@@ -15,7 +15,7 @@ end
 try('TIME')
 try('HMGET', lock, 't')
 try('HGET', waiters, '')
-try('HEXISTS', waiters, '')
+try('HLEN', waiters)
 try('HSET', lock, 't', '', 'no value')     -- an odd number of words: refused, and nothing is written
 try('HDEL', lock, 't')
 try('PTTL', lock)

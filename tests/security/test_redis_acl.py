@@ -1,0 +1,212 @@
+"""The access rules of docs/backends/redis.md: enough for everything, each word needed, and nothing else allowed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from leasehold.errors import StoreUnavailable
+from leasehold.model import Change, Severity
+from leasehold.stores.redis import scripts
+from leasehold.testing.servers import RedisServer
+from leasehold.testing.servers.resp import RedisError
+from leasehold.testing.worlds import AsyncioWorld, BlockingWorld, World
+
+PAGE = Path(__file__).parents[2] / "docs" / "backends" / "redis.md"
+WORLDS = [BlockingWorld(), AsyncioWorld()]
+
+
+def documented() -> list[str]:
+    """Return the words of the one line on the page that makes the user."""
+    (line,) = re.findall(r"^ACL SETUSER .*$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    words: list[str] = line.split()
+    return words
+
+
+RULES = documented()[3:]
+NEEDED = [rule for rule in RULES if rule[0] == "+" or rule.startswith(("~", "&"))]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RedisServer]:
+    with RedisServer() as running:
+        running.command(*documented())
+        yield running
+
+
+def url_of(server: RedisServer, user: str = "app") -> str:
+    return f"redis://{user}:secret@127.0.0.1:{server.port}/0"
+
+
+async def everything(world: World, url: str, namespace: str = "default") -> None:
+    """Use every feature, contended and not."""
+    async with world.client(url, namespace=namespace, response_timeout=2.0) as locks:
+        for fair in (False, True):
+            lock = locks.lock("a b{c}:*?[é", fair=fair, lease=0.9, delay=0.1, meta={"why": "test"})
+            hold = await lock.acquire()
+            assert hold is not None
+            await hold.extend()
+            assert [info.name for info in await locks.holds("a b{")] == [lock.name]
+            waiter = world.spawn(lambda lock=lock: lock.acquire(timeout=5))
+            async with world.client(url, namespace=namespace) as others:
+                other = world.spawn(lambda name=lock.name: others.lock(name, lease=0.9).acquire(timeout=5))
+                info = await locks.inspect(lock.name)
+                while info is None or len(info.waiters) < 2:
+                    await world.sleep(0.01)
+                    info = await locks.inspect(lock.name)
+                await world.sleep(0.4)  # the keeper renews holder and waiters
+                await hold.release()
+                for job in (waiter, other):
+                    held = await job.result()
+                    assert held is not None
+                    await held.release()
+        broken = await locks.rlock("broken").acquire()
+        assert broken is not None
+        assert await locks.break_("broken", broken.token)
+        assert (await locks.store.cell("cell", Change(b"v", fence=broken.token))).changed
+        assert (await locks.store.cell("cell", Change())).value == b"v"
+
+
+@pytest.mark.parametrize("world", WORLDS, ids=str)
+def test_the_documented_rights_are_enough(world: World, server: RedisServer) -> None:
+    server.flush()
+    server.command("SCRIPT", "FLUSH")
+    server.command("ACL", "LOG", "RESET")
+    world.run(lambda world: everything(world, url_of(server)))
+    assert server.command("ACL", "LOG") == []
+
+
+def test_the_rights_name_exactly_the_commands_of_the_scripts() -> None:
+    def commands(text: bytes, call: bytes) -> set[str]:
+        return {word.decode().lower() for word in re.findall(call + rb"\('([A-Z]+)'", text)}
+
+    used = set().union(*(commands(script.text, rb"redis\.p?call") for script in scripts.ALL))
+    assert commands(scripts.RIGHTS.text, rb"try") == used
+    asked = {"eval", "evalsha", "subscribe", "scan"}
+    assert {rule[1:] for rule in NEEDED if rule[0] == "+"} == used | asked
+
+
+@pytest.mark.parametrize("rule", NEEDED)
+@pytest.mark.parametrize("world", WORLDS, ids=str)
+def test_each_right_is_needed_and_named_when_it_is_missing(world: World, server: RedisServer, rule: str) -> None:
+    server.command("ACL", "DELUSER", "poor")
+    server.command("ACL", "SETUSER", "poor", *(other for other in RULES if other != rule))
+    server.command("SCRIPT", "FLUSH")
+
+    async def body(world: World) -> None:
+        async with world.client(url_of(server)) as holder, world.client(url_of(server, "poor")) as poor:
+            hold = await holder.lock("taken").acquire()
+            assert hold is not None
+            started = world.now()
+            with pytest.raises(StoreUnavailable) as caught:
+                if rule == "+scan":
+                    await poor.holds()
+                else:
+                    await poor.lock("taken", timeout=3).acquire()
+            assert world.now() - started < 1.0
+            assert not caught.value.unknown
+            assert "docs/backends/redis.md" in str(caught.value)
+            assert rule in str(caught.value) or (rule[0] == "&" and "channel" in str(caught.value))
+            await hold.release()
+            if rule[0] != "~" and rule not in ("+time", "+eval"):
+                findings = {finding.subject: finding for finding in await poor.diagnose()}
+                assert rule in findings["rights"].found
+                assert findings["rights"].severity is (Severity.NOTE if rule == "+scan" else Severity.ERROR)
+
+    world.run(body)
+
+
+DENIED = [
+    ("GET", "other"),
+    ("HSET", "other", "f", "v"),
+    ("HGET", "leasehold:{other:x}:lock", "f"),
+    ("DEL", "leasehold:{default:x}:lock"),
+    ("FLUSHALL",),
+    ("FLUSHDB",),
+    ("SCRIPT", "FLUSH"),
+    ("SCRIPT", "KILL"),
+    ("CONFIG", "GET", "*"),
+    ("CONFIG", "SET", "maxmemory", "1"),
+    ("KEYS", "*"),
+    ("ACL", "LIST"),
+    ("INFO",),
+    ("MONITOR",),
+    ("CLIENT", "LIST"),
+    ("SHUTDOWN",),
+    ("DEBUG", "SLEEP", "0"),
+    ("PSUBSCRIBE", "*"),
+    ("SUBSCRIBE", "other"),
+    ("SUBSCRIBE", "leasehold:{other:}:wake:x"),
+    ("PUBLISH", "other", "x"),
+    ("EVAL", "return redis.call('HGET', 'other', 'f')", "0"),
+    ("EVAL", "return redis.call('HGET', KEYS[1], 'f')", "1", "other"),
+    ("EVAL", "return redis.call('GET', 'leasehold:{default:x}:lock')", "0"),
+    ("EVAL", "return redis.call('PUBLISH', 'other', 'x')", "0"),
+    ("EVAL", "return redis.call('FLUSHALL')", "0"),
+]
+
+
+@pytest.mark.parametrize("words", DENIED, ids=" ".join)
+def test_nothing_else_is_allowed(server: RedisServer, words: tuple[str, ...]) -> None:
+    server.command("HSET", "other", "f", "v")
+    connection = server.connect("app", "secret")
+    try:
+        with pytest.raises(RedisError, match=r"NOPERM|can't|ACL failure"):
+            connection.command(*words)
+    finally:
+        connection.close()
+
+
+@pytest.mark.parametrize("world", WORLDS, ids=str)
+def test_another_namespace_is_refused_by_the_rule_to_add(world: World, server: RedisServer) -> None:
+    async def body(world: World) -> None:
+        async with world.client(url_of(server), namespace="dev: {x}") as locks:
+            with pytest.raises(StoreUnavailable, match=re.escape("~leasehold:{dev%3A%20%7Bx%7D:*")):
+                await locks.lock("x").acquire(timeout=1)
+
+    world.run(body)
+
+
+def test_a_right_that_the_default_user_lacks_is_named_when_it_is_missed() -> None:
+    with RedisServer() as server:
+        server.command("ACL", "SETUSER", "admin", "on", ">secret", "+@all", "~*", "&*")
+        server.command("ACL", "SETUSER", "default", "-zadd", "-zcard")
+
+        async def body(world: World) -> None:
+            async with world.client(server.url) as locks:
+                with pytest.raises(StoreUnavailable, match=r"lacks the rights \+zadd \+zcard") as caught:
+                    await locks.lock("x").acquire(timeout=3)
+                assert not caught.value.unknown
+
+        for world in WORLDS:
+            world.run(body)
+
+
+def test_looking_for_rights_changes_nothing(server: RedisServer) -> None:
+    server.flush()
+    before = server.command("INFO", "keyspace")
+    for world in WORLDS:
+
+        async def body(world: World) -> None:
+            async with world.client(url_of(server)) as locks:
+                await locks.diagnose()
+                async with locks.lock("x"):
+                    pass
+
+        world.run(body)
+    assert server.command("EXISTS", "leasehold:{default:}:lock", "leasehold:{default:}:queue") == 0
+    assert before == "# Keyspace\r\n"
+
+
+def test_another_database_needs_select(server: RedisServer) -> None:
+    async def body(world: World) -> None:
+        url = url_of(server).replace("/0", "/3")
+        async with world.client(url) as locks:
+            with pytest.raises(StoreUnavailable, match=r"\+select"):
+                await locks.lock("x").acquire(timeout=1)
+
+    for world in WORLDS:
+        world.run(body)
