@@ -63,11 +63,16 @@ def _choose(client: Client, name: str, *, yes: bool, json_: bool) -> int | None:
     return info.holders[0].token
 
 
+def on_terminal() -> bool:
+    """Say whether there is someone to ask."""
+    return sys.stdin.isatty()
+
+
 def _ask(info: LockInfo) -> None:
     for line in describe(info):
         click.echo(line, err=True)
     token = info.holders[0].token
-    if not sys.stdin.isatty():
+    if not on_terminal():
         raise Failed(f"not broken: give --token {token} for this holder, or --yes for whoever is there", Exit.USAGE)
     if not click.confirm("Take it from this holder?", err=True):
         complain("not broken")

@@ -2,7 +2,7 @@
 
 Theory of operation
 -------------------
-We tell the guard, through a pipe, until when the lock is surely held. It kills the command
+We tell the guard, through a pipe, when the command must be gone: a little before the lock may be another's. It kills it
 
 * when the pipe ends, since then we died (kill -9, out of memory), and
 * when that time has passed without a later one, since then we are stopped or stuck.
@@ -39,14 +39,14 @@ class Guard:
     pid: int
     pipe: int
 
-    def held_until(self, deadline: float) -> None:
-        """Tell until when the lock is surely held, on the boot-time clock."""
+    def kill_at(self, deadline: float) -> None:
+        """Tell when to kill the command unless a later time is told before, on the boot-time clock."""
         with suppress(BrokenPipeError):  # it was killed: the kernel and our own timers remain
             os.write(self.pipe, struct.pack("=d", deadline))
 
     def dismiss(self) -> None:
         """Let it end without killing anyone, and wait until it has."""
-        self.held_until(STAND_DOWN)
+        self.kill_at(STAND_DOWN)
         os.close(self.pipe)
         with suppress(ChildProcessError):
             os.waitpid(self.pid, 0)

@@ -39,6 +39,9 @@ FROM_TERMINAL = (signal.SIGINT, signal.SIGQUIT)
 NOTICE = 1 / 4
 """Part of the lease that is kept at most for stopping the command before the lease ends."""
 
+KILL_AHEAD, KILL_AHEAD_PART = 0.05, 1 / 20
+"""Seconds, and at most this part of the lease, for a kill to take effect before the lease ends."""
+
 LOOKS_PER_LEASE = 6
 LONGEST_NAP = 1.0
 """Seconds between two looks at the lease, at most."""
@@ -118,7 +121,7 @@ class Supervisor:
         self._waiting: asyncio.Task[object] | None = None  # the task that acquires, while it may be interrupted
         self._signalled: int | None = None
         self._running = False
-        self._held_until = 0.0  # boot-time clock: end of the last confirmed lease
+        self._gone_by = 0.0  # boot-time clock: when to kill at the latest, for the end of the last confirmed lease
         self._kill_at: float | None = None  # set when the command has been told to stop because of the lock
 
     async def run(self) -> int:
@@ -244,6 +247,9 @@ class Supervisor:
             nap = self._look(hold)
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._news.wait(), nap)
+        if self._kill_at is None and status == -signal.SIGKILL and boottime() >= self._gone_by:
+            self._kill_at = self._gone_by  # it was the guard
+            self._say("stopped or stuck for so long that the lock could not be kept; the command was killed")
         if self._kill_at is not None:
             self._child.signal_all(signal.SIGKILL)  # what is left of its group
         return status if status >= 0 else SIGNALLED - status
@@ -251,9 +257,10 @@ class Supervisor:
     def _look(self, hold: AsyncHold) -> float:
         """Do what the lease's state calls for; return the seconds until the next look."""
         now, left = boottime(), hold.remaining()
-        if left > 0 and abs(now + left - self._held_until) > 0.001:
-            self._held_until = now + left
-            self._guard.held_until(self._held_until)
+        gone_by = now + left - min(KILL_AHEAD, self._order.lease * KILL_AHEAD_PART)
+        if left > 0 and abs(gone_by - self._gone_by) > 0.001:
+            self._gone_by = gone_by
+            self._guard.kill_at(gone_by)
         notice = min(self._order.grace, self._order.lease * NOTICE)
         if self._kill_at is None and left <= notice:
             self._stop(hold, now)
@@ -264,7 +271,7 @@ class Supervisor:
         return max(0.0, min(nap, event_in)) or nap
 
     def _stop(self, hold: AsyncHold, now: float) -> None:
-        self._kill_at = min(now + self._order.grace, max(self._held_until, now))
+        self._kill_at = min(now + self._order.grace, max(self._gone_by, now))
         try:
             hold.check()
             self._say("the lock is about to be lost: the store confirms no renewal; stopping the command")
