@@ -315,6 +315,19 @@ def test_a_leave_without_an_answer_is_paid_later() -> None:
     simulate(body)
 
 
+def test_closing_tries_once_more_to_pay() -> None:
+    async def body(world: SimulatedWorld, client: AsyncClient, plan: Switch, events: list[Event]) -> None:
+        hold = await client.lock("a", lease=LEASE).acquire()
+        assert hold is not None
+        plan.fault = Fault(Kind.REFUSE)
+        await hold.release()
+        plan.fault = None
+        await client.close()
+        assert await world.client(Memory()).inspect("a") is None
+
+    simulate(body)
+
+
 def test_debts_end_with_the_lease() -> None:
     async def body(world: SimulatedWorld, client: AsyncClient, plan: Switch, events: list[Event]) -> None:
         hold = await client.lock("a", lease=LEASE).acquire()

@@ -113,13 +113,18 @@ class Keeper:
         return list(self._watched)
 
     async def close(self, within: float) -> None:
-        """End the thread or task."""
+        """End the thread or task, and try once more to leave what is owed; in about ``within`` seconds."""
+        until = self._runtime.now() + within
         with self._mutex:
             self._closed = True
             job, self._job = self._job, None
+            debts = list(self._debts)
             self._wake.set()
         if job is not None:
             await job.join(within)
+        for debt in debts:
+            if self._runtime.now() < until:
+                await self._pay([debt])
 
     def after_fork(self) -> None:
         """Forget, in a forked child, all that belongs to the parent."""

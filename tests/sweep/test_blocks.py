@@ -1,0 +1,366 @@
+"""`async with` and loss: the block is cut short and LeaseLost raised; the body's own error and the user's cancellation win."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from leasehold import AsyncClient, AsyncHold, Client, LeaseLost, NotHeld
+from leasehold.stores.memory import Memory
+from leasehold.testing.worlds import AsyncioWorld, SimulatedWorld, World
+
+Break = Callable[[AsyncHold], Awaitable[None]]
+
+
+@pytest.fixture(params=[AsyncioWorld, SimulatedWorld], ids=lambda kind: kind.name)
+def world(request: pytest.FixtureRequest) -> World:
+    return request.param()
+
+
+def lose(hold: AsyncHold) -> None:
+    hold._lease.gone("the test said so")
+
+
+def later(world: World, seconds: float, act: Callable[[], object]) -> Any:
+    async def work() -> None:
+        await world.sleep(seconds)
+        act()
+
+    return world.spawn(work)
+
+
+def run(world: World, body: Callable[[World, AsyncClient], Awaitable[None]]) -> None:
+    async def whole(world: World) -> None:
+        client = world.client(Memory("blocks"))
+        await body(world, client)
+        assert await client.holds() == []
+
+    world.run(whole)
+
+
+@pytest.mark.parametrize("kind", ["lock", "rlock"])
+def test_a_lost_lease_cuts_the_block_short(world: World, kind: str) -> None:
+    async def body(world: World, client: AsyncClient) -> None:
+        start = world.now()
+        with pytest.raises(LeaseLost, match="the test said so"):
+            async with getattr(client, kind)("a") as hold:
+                later(world, 0.05, lambda: lose(hold))
+                await world.sleep(10)
+                pytest.fail("the block ran on")
+        assert world.now() - start < 1
+        await world.sleep(0.02)  # and the task goes on as usual
+        await world.sleep(0.1)  # the leave in the loser's name arrives
+
+    run(world, body)
+
+
+def test_a_lease_that_runs_out_cuts_the_block_short(world: World) -> None:
+    async def body(world: World, client: AsyncClient) -> None:
+        start = world.now()
+        with pytest.raises(LeaseLost, match="ran out"):
+            async with client.lock("a", lease=0.2, renew=False):
+                await world.sleep(10)
+        assert world.now() - start < 0.2 + 0.3
+        await world.sleep(0.05)
+
+    run(world, body)
+
+
+def test_the_bodys_own_error_wins(world: World) -> None:
+    async def body(world: World, client: AsyncClient) -> None:
+        with pytest.raises(ValueError, match="mine"):
+            async with client.lock("a") as hold:
+                lose(hold)
+                raise ValueError("mine")
+        with pytest.raises(ValueError, match="mine"):
+            async with client.lock("a") as hold:
+                later(world, 0.01, lambda: lose(hold))
+                try:
+                    await world.sleep(10)
+                finally:
+                    raise ValueError("mine")
+        await world.sleep(0.1)
+
+    run(world, body)
+
+
+def test_a_body_that_swallows_the_cancellation_still_hears_of_the_loss(world: World) -> None:
+    async def body(world: World, client: AsyncClient) -> None:
+        with pytest.raises(LeaseLost):
+            async with client.lock("a") as hold:
+                later(world, 0.01, lambda: lose(hold))
+                try:
+                    await world.sleep(10)
+                except asyncio.CancelledError:
+                    pass
+        await world.sleep(0.05)
+
+    run(world, body)
+
+
+def test_a_body_that_notices_by_itself_hears_of_the_loss_at_the_end(world: World) -> None:
+    async def body(world: World, client: AsyncClient) -> None:
+        with pytest.raises(LeaseLost):
+            async with client.lock("a", lease=0.1, renew=False) as hold:
+                while not hold.lost:
+                    await world.sleep(0)
+                    if world.name == "simulated":
+                        await world.sleep(0.01)
+        await world.sleep(0.05)
+
+    run(world, body)
+
+
+@pytest.mark.parametrize("order", ["loss first", "cancel first", "cancel only"])
+def test_the_users_own_cancellation_is_not_swallowed(world: World, order: str) -> None:
+    async def body(world: World, client: AsyncClient) -> None:
+        inside = world.event()
+        holds: list[AsyncHold] = []
+
+        async def work() -> None:
+            async with client.lock("a") as hold:
+                holds.append(hold)
+                inside.set()
+                await world.sleep(10)
+
+        job = world.spawn(work)
+        await inside.wait(1)
+        acts: list[Callable[[], object]] = [lambda: lose(holds[0]), job.cancel]
+        if order != "loss first":
+            acts.reverse()
+        for act in acts[: 1 if order == "cancel only" else 2]:
+            act()
+        await job.join()
+        assert isinstance(job.exception(), asyncio.CancelledError)
+        await world.sleep(0.05)
+
+    run(world, body)
+
+
+def test_nested_blocks_of_one_rlock_raise_the_loss_once_and_uncancel(world: World) -> None:
+    async def body(world: World, client: AsyncClient) -> None:
+        seen = []
+        with pytest.raises(LeaseLost):
+            async with client.rlock("a") as hold:
+                try:
+                    async with client.rlock("a"):
+                        later(world, 0.01, lambda: lose(hold))
+                        await world.sleep(10)
+                except BaseException as error:
+                    seen.append(type(error))
+                    raise
+        assert len(seen) == 1
+        await world.sleep(0.05)  # no cancellation is left over
+
+    run(world, body)
+
+
+def test_blocks_of_two_locks_that_are_lost_together(world: World) -> None:
+    async def body(world: World, client: AsyncClient) -> None:
+        with pytest.raises(LeaseLost):
+            async with client.lock("a") as a, client.lock("b") as b:
+                later(world, 0.01, lambda: (lose(a), lose(b)))
+                await world.sleep(10)
+        await world.sleep(0.05)
+
+    run(world, body)
+
+
+def test_the_inner_of_two_locks_is_lost(world: World) -> None:
+    async def body(world: World, client: AsyncClient) -> None:
+        async with client.lock("a") as a:
+            with pytest.raises(LeaseLost, match="'b'"):
+                async with client.lock("b") as b:
+                    later(world, 0.01, lambda: lose(b))
+                    await world.sleep(10)
+            a.check()
+            await world.sleep(0.05)
+
+    run(world, body)
+
+
+def test_the_outer_of_two_locks_is_lost(world: World) -> None:
+    async def body(world: World, client: AsyncClient) -> None:
+        with pytest.raises(LeaseLost, match="'a'"):
+            async with client.lock("a") as a, client.lock("b"):
+                later(world, 0.01, lambda: lose(a))
+                await world.sleep(10)
+        assert not await client.lock("b").locked()
+        await world.sleep(0.05)
+
+    run(world, body)
+
+
+def test_a_block_never_begins_with_a_lost_hold(world: World) -> None:
+    async def body(world: World, client: AsyncClient) -> None:
+        hold = await client.lock("a").acquire()
+        assert hold is not None
+        lose(hold)
+        with pytest.raises(LeaseLost):
+            async with hold:
+                pytest.fail("the block ran unprotected")
+        again = await client.lock("b").acquire()
+        assert again is not None
+        await again.release()
+        with pytest.raises(NotHeld):
+            async with again:
+                pytest.fail("the block ran unprotected")
+        await world.sleep(0.05)
+
+    run(world, body)
+
+
+def test_a_blocking_block_never_begins_with_a_lost_hold() -> None:
+    with Client(Memory("blocks")) as client:
+        hold = client.lock("a").acquire()
+        assert hold is not None
+        lose(hold._core)
+        with pytest.raises(LeaseLost), hold:
+            pytest.fail("the block ran unprotected")
+
+
+def test_a_blocking_block_hears_of_the_loss_at_its_end_and_at_every_check() -> None:
+    with Client(Memory("blocks")) as client:
+        with pytest.raises(LeaseLost), client.lock("a") as hold:
+            lose(hold._core)
+            with pytest.raises(LeaseLost):
+                hold.check()
+        with pytest.raises(ValueError, match="mine"), client.lock("b") as hold:
+            lose(hold._core)
+            raise ValueError("mine")
+
+
+def test_a_block_may_end_in_another_task(world: World) -> None:
+    """As fixtures and exit stacks do."""
+
+    async def body(world: World, client: AsyncClient) -> None:
+        lock = client.lock("a")
+        await world.spawn(lock.__aenter__).result()
+        await world.spawn(lambda: lock.__aexit__(None, None, None)).result()
+        assert not await lock.locked()
+        with pytest.raises(NotHeld, match="did not begin it"):
+            await lock.__aexit__(None, None, None)
+
+    run(world, body)
+
+
+# --- asyncio's own company ---------------------------------------------------------------------------------------
+
+
+def aio(body: Callable[[AsyncClient], Awaitable[None]]) -> None:
+    async def whole() -> None:
+        async with AsyncClient(Memory("blocks")) as client:
+            await body(client)
+            await asyncio.sleep(0.02)
+            assert await client.holds() == []
+
+    asyncio.run(whole())
+
+
+def cancellations() -> int:
+    task = asyncio.current_task()
+    assert task is not None
+    return task.cancelling()
+
+
+def test_a_timeout_around_the_block() -> None:
+    async def body(client: AsyncClient) -> None:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05), client.lock("a"):
+                await asyncio.sleep(10)
+        with pytest.raises(LeaseLost):
+            async with asyncio.timeout(1), client.lock("a") as hold:
+                asyncio.get_running_loop().call_later(0.02, lose, hold)
+                await asyncio.sleep(10)
+        assert cancellations() == 0, "no cancellation is left over"
+
+    aio(body)
+
+
+def test_a_timeout_inside_the_block() -> None:
+    async def body(client: AsyncClient) -> None:
+        async with client.lock("a") as hold:
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.02):
+                    await asyncio.sleep(10)
+            hold.check()
+        with pytest.raises(LeaseLost):
+            async with client.lock("a") as hold, asyncio.timeout(1):
+                asyncio.get_running_loop().call_later(0.02, lose, hold)
+                await asyncio.sleep(10)
+        assert cancellations() == 0, "no cancellation is left over"
+
+    aio(body)
+
+
+@pytest.mark.parametrize("outside", [True, False])
+def test_a_timeout_and_a_loss_at_the_same_time(outside: bool) -> None:
+    async def body(client: AsyncClient) -> None:
+        def both(limit: asyncio.Timeout, hold: AsyncHold) -> None:
+            limit.reschedule(asyncio.get_running_loop().time())
+            asyncio.get_running_loop().call_soon(lose, hold)
+
+        loop = asyncio.get_running_loop()
+        if outside:
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(5) as limit, client.lock("a") as hold:
+                    loop.call_later(0.02, both, limit, hold)
+                    await asyncio.sleep(10)
+        else:
+            with pytest.raises((LeaseLost, TimeoutError)):
+                async with client.lock("a") as hold, asyncio.timeout(5) as limit:
+                    loop.call_later(0.02, both, limit, hold)
+                    await asyncio.sleep(10)
+        assert cancellations() == 0
+
+    aio(body)
+
+
+def test_a_task_group_inside_the_block_is_cancelled_with_it() -> None:
+    async def body(client: AsyncClient) -> None:
+        ended = []
+
+        async def work() -> None:
+            try:
+                await asyncio.sleep(10)
+            except asyncio.CancelledError:
+                ended.append(1)
+                raise
+
+        with pytest.raises(LeaseLost):
+            async with client.lock("a") as hold, asyncio.TaskGroup() as group:
+                group.create_task(work())
+                group.create_task(work())
+                asyncio.get_running_loop().call_later(0.02, lose, hold)
+        assert ended == [1, 1]
+
+    aio(body)
+
+
+def test_a_loss_in_a_task_group_is_an_error_of_the_group() -> None:
+    async def body(client: AsyncClient) -> None:
+        async def work() -> None:
+            async with client.lock("a") as hold:
+                asyncio.get_running_loop().call_later(0.02, lose, hold)
+                await asyncio.sleep(10)
+
+        with pytest.raises(ExceptionGroup) as caught:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(work())
+                group.create_task(asyncio.sleep(10))
+        assert [type(error) for error in caught.value.exceptions] == [LeaseLost]
+
+    aio(body)
+
+
+def test_a_loss_told_from_another_thread() -> None:
+    async def body(client: AsyncClient) -> None:
+        loop = asyncio.get_running_loop()
+        with pytest.raises(LeaseLost):
+            async with client.lock("a") as hold:
+                await loop.run_in_executor(None, lose, hold)
+                await asyncio.sleep(10)
+        assert cancellations() == 0, "no cancellation is left over"
+
+    aio(body)
