@@ -7,6 +7,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
@@ -40,9 +42,14 @@ def leasehold_demo(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=100, check=False)
 
 
-def started(*arguments: str, **settings: str) -> subprocess.Popen[str]:
+@contextmanager
+def started(*arguments: str, **settings: str) -> Iterator[subprocess.Popen[str]]:
     pipe, there = subprocess.PIPE, {**os.environ, **settings}
-    return subprocess.Popen([*COMMAND, *arguments], stdout=pipe, stderr=pipe, text=True, env=there)
+    with subprocess.Popen([*COMMAND, *arguments], stdout=pipe, stderr=pipe, text=True, env=there) as demo:
+        try:
+            yield demo
+        finally:
+            demo.kill()  # its children end with it
 
 
 def example() -> DemoResult:
@@ -276,7 +283,8 @@ def test_however_it_ends_no_child_stays(sent: signal.Signals, tmp_path: Path) ->
         children = descendants(demo.pid)
         assert len(children) >= 2
         demo.send_signal(sent)
-        demo.communicate(timeout=30)
+        complaints = demo.communicate(timeout=30)[1]
+    assert "Traceback" not in complaints
     assert demo.returncode == {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGKILL: -9}[sent]
     until = time.monotonic() + 10
     while (left := [pid for pid in children if alive(pid)]) and time.monotonic() < until:

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import Any
 
 from leasehold.demo.result import Failure, Visit
 
@@ -14,6 +18,33 @@ ANSWER_WITHIN = 120.0
 
 Progress = Callable[[int, int], None]
 """Called with the numbers of requests answered and failed so far."""
+
+
+def fire_beside(ports: Sequence[int], path: str, requests: int, progress: Progress) -> list[Visit | Failure]:
+    """Do what `fire` does in a thread beside the caller's, and wait for it.
+
+    Signals arrive in the main thread. An exception that a signal raises in the middle of the loop's own code can lose
+    one of its callbacks, and then the loop waits for that task for ever; here it can only interrupt the waiting.
+    """
+    running: Future[Callable[[], object]] = Future()
+    outcome: Future[list[Visit | Failure]] = Future()
+
+    async def cancellable() -> list[Visit | Failure]:
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None
+        running.set_result(lambda: loop.call_soon_threadsafe(task.cancel))
+        return await fire(ports, path, requests, progress)
+
+    thread = threading.Thread(target=_finish, args=(cancellable, outcome), name="load", daemon=True)
+    thread.start()
+    try:
+        return outcome.result()
+    except BaseException:
+        with suppress(RuntimeError):  # the loop is closed: it ended by itself
+            running.result()()
+        raise
+    finally:
+        thread.join()
 
 
 async def fire(ports: Sequence[int], path: str, requests: int, progress: Progress) -> list[Visit | Failure]:
@@ -31,6 +62,15 @@ async def fire(ports: Sequence[int], path: str, requests: int, progress: Progres
         return outcome
 
     return await asyncio.gather(*(one(index) for index in range(requests)))
+
+
+def _finish(
+    work: Callable[[], Coroutine[Any, Any, list[Visit | Failure]]], outcome: Future[list[Visit | Failure]]
+) -> None:
+    try:
+        outcome.set_result(asyncio.run(work()))
+    except BaseException as error:  # raised again where the result is wanted
+        outcome.set_exception(error)
 
 
 async def visit(port: int, path: str) -> Visit | Failure:

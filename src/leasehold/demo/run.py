@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import platform
 import secrets
@@ -21,7 +20,7 @@ from typing import Protocol
 from leasehold.client import Client
 from leasehold.demo import service
 from leasehold.demo.children import Children, DemoError
-from leasehold.demo.load import Progress, fire
+from leasehold.demo.load import fire_beside
 from leasehold.demo.result import DemoResult, Failure, RowResult, Visit
 from leasehold.demo.rows import NAMESPACE_PREFIX, Guard, counter_name
 from leasehold.model import Change
@@ -130,9 +129,8 @@ def _guards(redlock: str | None) -> Sequence[Guard]:
 
 def _run_row(guard: Guard, client: Client, ports: Sequence[int], requests: int, witness: Witness) -> RowResult:
     witness.row_begins(guard, requests)
-    moves: Progress = witness.row_moves
     began = time.perf_counter()
-    outcomes = asyncio.run(fire(ports, f"/{guard.value}", requests, moves))
+    outcomes = fire_beside(ports, f"/{guard.value}", requests, witness.row_moves)
     seconds = time.perf_counter() - began
     final = int(drive(client.store.cell(counter_name(guard), Change())).value or b"0")
     visits = tuple(outcome for outcome in outcomes if isinstance(outcome, Visit))
