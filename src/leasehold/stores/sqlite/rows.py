@@ -80,7 +80,7 @@ class Page:
         queue: as the ledger takes it.
         whole: whether all waiters were read.
         last: the highest number in the queue, though its seat may be void; 0 if nobody waits.
-        window: tickets of the first waiters.
+        window: tickets of the first waiters whose leases last. Not the others: one that claims again goes to the end.
         processes: who sits in each seat.
         hints: where to ring for each seat.
 
@@ -115,14 +115,14 @@ class Page:
         return lives
 
 
-def read(db: sqlite3.Connection, key: Key, ticket: str | None, window: int) -> Page:
+def read(db: sqlite3.Connection, key: Key, ticket: str | None, now: float, window: int) -> Page:
     """Read the name's row, all holders, the first ``window`` waiters, the last one, and the seat of ``ticket``."""
     name = key[1].decode("utf-8", "surrogatepass")
     row = db.execute(FIND_NAME, key).fetchone()
     if row is None:
         return Page(None, Queue(name))
     found: list[SeatRow] = db.execute(FIRST_SEATS, (row[0], window)).fetchall()
-    first = frozenset(one[0] for one in found if one[1])
+    first = [one for one in found if one[1]]
     whole = len(first) < window
     if not whole:
         found += db.execute(LAST_SEAT, (row[0],)).fetchall() + db.execute(OWN_SEAT, (ticket, row[0])).fetchall()
@@ -135,18 +135,19 @@ def read(db: sqlite3.Connection, key: Key, ticket: str | None, window: int) -> P
         Queue(name, row[1], row[2] / 1e9, holders, waiters),
         whole,
         max((one[1] for one in found), default=0),
-        first,
+        frozenset(one[0] for one in first if one[3] / 1e9 > now),
         {one[0]: Process(one[13], one[14], one[15]) for one in found},
         {one[0]: one[16] for one in found},
     )
 
 
 def advance(
-    db: sqlite3.Connection, key: Key, ticket: str | None, take: Callable[[Page], Step], window: int = WINDOW
+    db: sqlite3.Connection, key: Key, ticket: str | None, now: float, take: Callable[[Page], Step]
 ) -> tuple[Page, Step]:
     """Read the name and take a step, with as many waiters as it needs; nothing is written yet."""
+    window = WINDOW
     while True:
-        page = read(db, key, ticket, window)
+        page = read(db, key, ticket, now, window)
         step = take(page)
         if page.suffices(step.queue):
             return page, step
@@ -163,21 +164,21 @@ def write(db: sqlite3.Connection, key: Key, page: Page, after: Queue, now: float
     if not before and not remaining and page.row is None:
         return
     name_id = _write_name(db, key, page, after, ns(now))
-    for ticket in before.keys() - remaining.keys():
-        db.execute(DROP_SEAT, (ticket, name_id))
+    for ticket, old in before.items():
+        if ticket not in remaining or old.expires <= now:  # a void one that is there again has a new place
+            db.execute(DROP_SEAT, (ticket, name_id))
     for ticket, seat in remaining.items():
-        place, expires = (0 if seat.token is not None else seat.order), ns(seat.expires)
-        old = before.get(ticket)
-        if old is None:
+        old_seat = before.get(ticket)
+        if old_seat is None or old_seat.expires <= now:
             # Not the ledger's number: it counts from the last seat that is not void, and others may stand behind that.
-            place = page.last + 1 if place else 0
-            db.execute(ADD_SEAT, (name_id, *_row(seat, place, expires, me, hint)))
-        elif (old.token, old.expires) != (seat.token, seat.expires):  # it was granted, or it asked again
+            place = page.last + 1 if seat.token is None else 0
+            db.execute(ADD_SEAT, (name_id, *_row(seat, place, me, hint)))
+        elif (old_seat.token, old_seat.expires) != (seat.token, seat.expires):  # it was granted, or it asked again
             same_hint = page.hints[ticket] == hint
-            waits_on = seat.token is None and same_hint and old.expires - now > seat.ticket.terms.lease / 2
-            if not waits_on:
-                kept = hint if seat.token is None else page.hints[ticket]
-                db.execute(SET_SEAT, (place, seat.token, expires, kept, ticket, name_id))
+            if seat.token is None and same_hint and old_seat.expires - now > seat.ticket.terms.lease / 2:
+                continue
+            place, kept = (seat.order, hint) if seat.token is None else (0, page.hints[ticket])
+            db.execute(SET_SEAT, (place, seat.token, ns(seat.expires), kept, ticket, name_id))
 
 
 def names(db: sqlite3.Connection, space: bytes, prefix: bytes, now: float, *, exact: bool) -> Iterator[bytes]:
@@ -221,11 +222,11 @@ def _seat(row: SeatRow) -> Seat:
     return Seat(Ticket(row[0], terms), row[1], row[3] / 1e9, row[2])
 
 
-def _row(seat: Seat, place: int, expires: int, me: Process, hint: str) -> Sequence[object]:
+def _row(seat: Seat, place: int, me: Process, hint: str) -> Sequence[object]:
     terms = seat.ticket.terms
     rule = terms.rule
     return (
-        *(seat.ticket.id, place, seat.token, expires),
+        *(seat.ticket.id, place, seat.token, ns(seat.expires)),
         *(rule.kind.value, rule.exclusive, rule.permits, rule.limit, rule.fair),
         *(ns(terms.lease), ns(terms.delay), str(terms.owner), terms.meta),
         *(me.pid, me.started, me.pids, hint),

@@ -84,7 +84,7 @@ class SQLiteStore:
                 alive = page.alive(self._machine, me)
                 return ledger.claim(page.queue, ticket, join=join, now=now, floor=floor, alive=alive)
 
-            page, step = rows.advance(db, key, ticket.id, take)
+            page, step = rows.advance(db, key, ticket.id, now, take)
             bell = self._waiters.expect(name, ticket.id) if join and step.blocked is not None else None
             rows.write(db, key, page, step.queue, now, me, bell or "")
             self._sweeper.step(db, now, me)
@@ -117,7 +117,7 @@ class SQLiteStore:
                 alive = page.alive(self._machine, me)
                 return ledger.leave(page.queue, ticket, how=how, now=now, floor=floor, alive=alive)
 
-            page, step = rows.advance(db, key, ticket, take)
+            page, step = rows.advance(db, key, ticket, now, take)
             rows.write(db, key, page, step.queue, now, me, "")
             self._sweeper.step(db, now, me)
             return page, step
@@ -201,7 +201,7 @@ class SQLiteStore:
             queue, woken = ledger.hand_over(queue, now, 0)
             return ledger.Step(queue, woken=woken)
 
-        page, step = rows.advance(db, self._key(name), None, take)
+        page, step = rows.advance(db, self._key(name), None, now, take)
         left = {seat.ticket.id for seat in step.queue.holders}
         void = any(seat.ticket.id not in left for seat in page.queue.holders)
         tickets = [seat.ticket.id for seat in step.queue.holders]
@@ -218,7 +218,7 @@ class SQLiteStore:
         def work(db: sqlite3.Connection, fence: int) -> list[View]:
             now, me = self._runtime.now(), self._process()
             found = list(rows.names(db, self._space, prefix.encode("utf-8", "surrogatepass"), now, exact=exact))
-            pages = [rows.read(db, (self._space, name), None, rows.ALL) for name in found]
+            pages = [rows.read(db, (self._space, name), None, now, rows.ALL) for name in found]
             settled = [ledger.settle(page.queue, now, page.alive(self._machine, me)) for page in pages]
             return [ledger.view(queue, now) for queue in settled]
 

@@ -61,7 +61,7 @@ class Sweeper:
         def settled(page: rows.Page) -> ledger.Step:
             return ledger.Step(ledger.settle(page.queue, now, page.alive(self._machine, me)))
 
-        _, step = rows.advance(db, key, None, settled)
+        _, step = rows.advance(db, key, None, now, settled)
         return bool(step.queue.seats()) or step.queue.barred > now
 
     def _sweep_cells(self, db: sqlite3.Connection, now: float) -> None:
