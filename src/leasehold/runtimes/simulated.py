@@ -112,8 +112,9 @@ class SimulatedRuntime:
         await wake
 
     def _after(self, seconds: float, wake: Wake) -> Any:
-        when = self.scheduler.time + max(0.0, seconds) / self.machine.rate
-        return self.scheduler.at(when, self.machine, wake.fire)
+        machine = self._current().machine  # it is the one who waits whose clock counts, and whose death ends the wait
+        when = self.scheduler.time + max(0.0, seconds) / machine.rate
+        return self.scheduler.at(when, machine, wake.fire)
 
     async def _until(self, task: Task[Any]) -> None:
         self.before_blocking()
