@@ -36,6 +36,7 @@ class Contestant:
         package: of that module, for its version; empty if it is part of leasehold.
         settings: what is not the default, for people.
         contends: it is measured in hand-over, too.
+        rests: it is measured in holding and waiting, too.
 
     """
 
@@ -48,13 +49,22 @@ class Contestant:
     package: str = ""
     settings: str = ""
     contends: bool = True
+    rests: bool = False
 
 
 BOTH = frozenset({Mode.BLOCKING, Mode.ASYNCIO})
 BLOCKING = frozenset({Mode.BLOCKING})
+ASYNCIO = frozenset({Mode.ASYNCIO})
+FILE = frozenset({Mode.FILE})
 
 OURS = Contestant(
-    "leasehold", "leasehold", Role.OURS, "ours", BOTH, settings="defaults: lease 30 s, renewed, tokens, queue"
+    "leasehold",
+    "leasehold",
+    Role.OURS,
+    "ours",
+    BOTH | FILE,
+    settings="defaults: lease 30 s, renewed, with token and queue",
+    rests=True,
 )
 
 CONTESTANTS: tuple[Contestant, ...] = (
@@ -76,6 +86,25 @@ CONTESTANTS: tuple[Contestant, ...] = (
         "hiredis",
         settings="one token passed around by RPUSH and BLPOP; no lease, nobody is told of a loss",
     ),
+    Contestant(
+        "floor-renewals",
+        "floor: pipelined PEXPIRE",
+        Role.FLOOR,
+        "renewals",
+        ASYNCIO,
+        "hiredis",
+        settings="one key for each lock, all renewed each 10 s by pipelined PEXPIRE",
+        rests=True,
+    ),
+    Contestant(
+        "floor-sqlite",
+        "floor: two transactions",
+        Role.FLOOR,
+        "transactions",
+        FILE,
+        "sqlite3",
+        settings="two times BEGIN IMMEDIATE, one row written, COMMIT; WAL, synchronous=FULL as leasehold has it",
+    ),
     OURS,
     Contestant(
         "redis-py",
@@ -84,7 +113,69 @@ CONTESTANTS: tuple[Contestant, ...] = (
         "redis_py",
         BOTH,
         package="redis",
-        settings="timeout=30, else defaults (polls each 0.1 s); asyncio with more than 50 tasks: a blocking pool of 50",
+        settings="timeout=30, else defaults (polls each 0.1 s, does not renew); more than 50 tasks: a blocking pool of 50",
+        rests=True,
+    ),
+    Contestant(
+        "python-redis-lock",
+        "python-redis-lock",
+        Role.PEER,
+        "python_redis_lock",
+        BLOCKING,
+        "redis_lock",
+        "python-redis-lock",
+        settings="expire=30, without auto_renewal (with it, it is slower)",
+    ),
+    Contestant(
+        "coredis",
+        "coredis lock",
+        Role.PEER,
+        "coredis_lock",
+        ASYNCIO,
+        "coredis",
+        "coredis",
+        settings="timeout=30, else defaults (polls each 0.1 s); at most 50 connections",
+        rests=True,
+    ),
+    Contestant(
+        "sherlock",
+        "sherlock",
+        Role.PEER,
+        "sherlock_lock",
+        BLOCKING,
+        "sherlock",
+        "sherlock",
+        settings="expire=30, timeout=3600, else defaults (polls each 0.1 s)",
+    ),
+    Contestant(
+        "pottery",
+        "pottery Redlock",
+        Role.PEER,
+        "pottery_redlock",
+        BOTH,
+        "pottery",
+        "pottery",
+        settings="one server, auto_release_time=30; asyncio with more than 50 tasks: a blocking pool of 50",
+    ),
+    Contestant(
+        "redlock-ng",
+        "redlock-ng",
+        Role.PEER,
+        "redlock_ng",
+        BOTH,
+        "redlock.lock",
+        "redlock-ng",
+        settings="one server, ttl 30 s, blocking=True, else defaults (polls each 0.1 to 0.3 s)",
+    ),
+    Contestant(
+        "filelock",
+        "filelock",
+        Role.PEER,
+        "file_lock",
+        FILE,
+        "filelock",
+        "filelock",
+        settings="FileLock, defaults: a lock of the operating system; no lease, no token, no queue, nothing written",
     ),
 )
 

@@ -34,3 +34,25 @@ def _processor() -> str:
 
 def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class Bustle:
+    """How busy the whole machine was between two looks, where the kernel tells (Linux)."""
+
+    def __init__(self) -> None:
+        self._before = _jiffies()
+
+    def seconds(self) -> float | None:
+        """Return the seconds of processor time that all processes used since; None where that is not known."""
+        now = _jiffies()
+        if now is None or self._before is None:
+            return None
+        return (now - self._before) / float(os.sysconf("SC_CLK_TCK"))
+
+
+def _jiffies() -> int | None:
+    path = Path("/proc/stat")
+    if not path.exists():
+        return None
+    user, nice, system, _idle, _wait, irq, softirq, steal = map(int, path.read_text().split("\n", 1)[0].split()[1:9])
+    return user + nice + system + irq + softirq + steal

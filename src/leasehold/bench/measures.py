@@ -44,6 +44,15 @@ class Measure:
     full: bool = False
     processes: bool = False
 
+    @property
+    def rests(self) -> bool:
+        """Whether it measures what it costs to do nothing."""
+        return self.trial in (Trial.HELD, Trial.WAITING)
+
+    def is_called(self, word: str) -> bool:
+        """Say whether ``word`` is the key, or whole parts from the beginning of it."""
+        return f"{self.key}-".startswith(f"{word}-")
+
 
 def _pairs(key: str, title: str, mode: Mode, concurrency: int) -> Measure:
     return Measure(key, title, Trial.PAIRS, mode, concurrency, "floor-scripts")
@@ -83,4 +92,29 @@ MEASURES: tuple[Measure, ...] = (
         1000,
         "floor-token",
     ),
+    Measure("sqlite-1", "SQLite file, acquire + release, 1 thread", Trial.PAIRS, Mode.FILE, 1, "floor-sqlite"),
+    Measure(
+        "held-10000",
+        "10,000 locks held by tasks and renewed",
+        Trial.HELD,
+        Mode.ASYNCIO,
+        10_000,
+        "floor-renewals",
+        full=True,
+    ),
+    Measure(
+        "held-blocking-10000",
+        "10,000 locks held by a thread and renewed",
+        Trial.HELD,
+        Mode.BLOCKING,
+        10_000,
+        "",
+        full=True,
+    ),
+    Measure(
+        "waiting-10000", "10,000 asyncio tasks wait for one name", Trial.WAITING, Mode.ASYNCIO, 10_000, "", full=True
+    ),
 )
+
+LONG_SECONDS = 12.0
+"""Length of a trial that holds or waits, at least: in it each lock is renewed once."""

@@ -38,6 +38,7 @@ class Sample:
     commands: dict[str, int]
     reads: int
     server_cpu: float
+    server_memory: int
 
     @property
     def rate(self) -> float:
@@ -85,6 +86,21 @@ class Entry:
     def commands(self) -> float:
         """Commands that the server executed for one acquire and release; those inside scripts count."""
         return median(sample.per_operation(sum(sample.commands.values())) for sample in self.samples)
+
+    def share(self, whose: str) -> float:
+        """Return the part of one core that the ``client`` or the ``server`` used."""
+        used = [sample.outcome.cpu if whose == "client" else sample.server_cpu for sample in self.samples]
+        return median(cpu / sample.outcome.seconds for cpu, sample in zip(used, self.samples, strict=True))
+
+    @property
+    def commands_per_second(self) -> float:
+        """Commands that the server executed in a second."""
+        return median(sum(sample.commands.values()) / sample.outcome.seconds for sample in self.samples)
+
+    @property
+    def server_bytes(self) -> float:
+        """Bytes that the server needs for each lock or waiter; connections count."""
+        return median(sample.per_operation(sample.server_memory) for sample in self.samples)
 
     @property
     def overlaps(self) -> int:
@@ -188,6 +204,15 @@ def _entry(entry: Entry, row: Row) -> dict[str, Any]:
             "server_commands": entry.commands,
             "overlaps": entry.overlaps,
         }
+    if entry.samples and row.measure.rests:
+        record |= {
+            "client_cores": entry.share("client"),
+            "server_cores": entry.share("server"),
+            "commands_per_second": entry.commands_per_second,
+            "client_bytes_each": entry.median("memory"),
+            "server_bytes_each": entry.server_bytes,
+            "client_threads": entry.median("threads"),
+        }
     return record
 
 
@@ -197,6 +222,7 @@ def _sample(sample: Sample) -> dict[str, Any]:
         "commands": sample.commands,
         "reads": sample.reads,
         "server_cpu": sample.server_cpu,
+        "server_memory": sample.server_memory,
     }
 
 

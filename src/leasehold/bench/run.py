@@ -8,11 +8,12 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from statistics import median
 from typing import Protocol
 
 from leasehold.bench.contestants import CONTESTANTS, Contestant, Mode, Role
-from leasehold.bench.machine import facts
-from leasehold.bench.measures import MEASURES, Measure, Trial
+from leasehold.bench.machine import Bustle, facts
+from leasehold.bench.measures import LONG_SECONDS, MEASURES, Measure, Trial
 from leasehold.bench.result import Entry, Result, Row, Sample, in_order
 from leasehold.bench.server import Observer
 from leasehold.bench.subjects.base import Scope
@@ -50,11 +51,11 @@ class Settings:
 
         """
         for word in self.only:
-            if not any(measure.key.startswith(word) for measure in MEASURES):
+            if not any(measure.is_called(word) for measure in MEASURES):
                 known = ", ".join(measure.key for measure in MEASURES)
                 raise ValueError(f"no measure is called {word!r}; there are: {known}")
         if self.only:
-            return [measure for measure in MEASURES if measure.key.startswith(tuple(self.only))]
+            return [measure for measure in MEASURES if any(map(measure.is_called, self.only))]
         return [measure for measure in MEASURES if self.full or not measure.full]
 
 
@@ -90,6 +91,9 @@ def run(settings: Settings, progress: Progress) -> Result:
         rows = bench.rows(measures)
         versions = {one.title: workers[one.key].version for one in CONTESTANTS if one.key in workers}
         told = facts(observer.version, settings.seconds, settings.rounds, versions, own_server=settings.url is None)
+        if bench.others:
+            usual, worst = median(bench.others), max(bench.others)
+            told["others"] = f"used {usual:.2f} cores during a trial (median), {worst:.2f} at most: the less the better"
     notes = {one.title: one.settings for one in CONTESTANTS if one.key in workers}
     return Result(rows, told, notes, missing, time.monotonic() - start)
 
@@ -100,7 +104,15 @@ def takes_part(contestant: Contestant, measure: Measure) -> bool:
         return contestant.key == measure.floor
     if measure.mode not in contestant.modes:
         return False
-    return measure.trial is not Trial.HANDOVER or contestant.contends
+    match measure.trial:
+        case Trial.HANDOVER:
+            return contestant.contends
+        case Trial.HELD:
+            return contestant.role is Role.OURS  # of the others none renews by default without a thread for each
+        case Trial.WAITING:
+            return contestant.rests
+        case Trial.PAIRS:
+            return True
 
 
 def _workers(
@@ -135,6 +147,8 @@ class Bench:
         self._progress = progress
         self._done = 0
         self._of = 0
+        self.others: list[float] = []
+        """Cores that other processes used during each trial."""
 
     def rows(self, measures: Sequence[Measure]) -> list[Row]:
         """Take one measure after the other."""
@@ -174,15 +188,27 @@ class Bench:
             measure.concurrency,
             measure.processes,
             measure.work,
-            self._settings.seconds,
-            self._scope.url,
+            self._seconds(measure),
+            f"sqlite:{self._scope.folder}/locks.db" if measure.mode is Mode.FILE else self._scope.url,
             namespace,
             self._scope.folder,
         )
+        empty = self._observer.look()
         worker.begin(task)
-        before = self._observer.look()
+        before, bustle = self._observer.look(), Bustle()
         worker.go()
-        work = self._observer.look().since(before)
+        after, busy = self._observer.look(), bustle.seconds()
         outcome = Outcome(**worker.outcome())
+        work = after.since(before)
+        self._note_others(busy, outcome, work.cpu)
         self._observer.clean(namespace)
-        return Sample(outcome, work.commands, work.reads, work.cpu)
+        if measure.mode is Mode.FILE:
+            return Sample(outcome, {}, 0, 0.0, 0)
+        return Sample(outcome, work.commands, work.reads, work.cpu, after.memory - empty.memory)
+
+    def _note_others(self, busy: float | None, outcome: Outcome, server: float) -> None:
+        if busy is not None:
+            self.others.append(max(0.0, busy - outcome.cpu - server) / outcome.seconds)
+
+    def _seconds(self, measure: Measure) -> float:
+        return max(self._settings.seconds, LONG_SECONDS) if measure.rests else self._settings.seconds

@@ -19,17 +19,30 @@ COLUMNS = (
 """The last four are for one acquire and release."""
 
 
+RESTING = ("", "client core", "server core", "commands/s", "client KiB each", "server bytes each", "threads")
+"""Columns of the measures that do nothing: the first two are parts of one core."""
+
+
+def heads(row: Row) -> tuple[str, ...]:
+    """Return the heads of one measure's columns; the first names the measure."""
+    return (row.measure.title, *(RESTING if row.measure.rests else COLUMNS)[1:])
+
+
 def cells(row: Row) -> list[tuple[str, ...]]:
     """Return the cells of one measure, a line for each contestant."""
     return [_line(entry, row) for entry in row.entries]
 
 
 def _line(entry: Entry, row: Row) -> tuple[str, ...]:
+    columns = len(heads(row))
     if not entry.samples:
-        return (entry.contestant.title, f"failed: {entry.error}", *[""] * 8)
+        return (entry.contestant.title, f"failed: {entry.error}", *[""] * (columns - 2))
+    return (entry.contestant.title, *(_resting(entry) if row.measure.rests else _running(entry, row)))
+
+
+def _running(entry: Entry, row: Row) -> tuple[str, ...]:
     ours = row.ours
     return (
-        entry.contestant.title,
         rate(entry.rate.median),
         _spread(entry.ratio(row.floor)) if entry is not row.floor else "1",
         _times(ours.ratio(entry)) if ours is not None and ours is not entry else "",
@@ -39,6 +52,17 @@ def _line(entry: Entry, row: Row) -> tuple[str, ...]:
         f"{entry.server_us:.1f}",
         f"{entry.reads:.2f}",
         f"{entry.commands:.1f}" + (f"  NOT EXCLUSIVE: {entry.overlaps} times" if entry.overlaps else ""),
+    )
+
+
+def _resting(entry: Entry) -> tuple[str, ...]:
+    return (
+        f"{entry.share('client'):.2%}",
+        f"{entry.share('server'):.2%}",
+        f"{entry.commands_per_second:,.1f}",
+        f"{entry.median('memory') / 1024:.1f}",
+        f"{entry.server_bytes:,.0f}",
+        f"{entry.median('threads'):.0f}",
     )
 
 
@@ -55,9 +79,9 @@ def text(result: Result) -> str:
 
 def block(row: Row) -> str:
     """Return one measure."""
-    lines = [(row.measure.title, *COLUMNS[1:]), *cells(row)]
+    lines = [heads(row), *cells(row)]
     short = [line for line in lines if not line[1].startswith("failed")]
-    widths = [max(len(line[at]) for line in short) for at in range(len(COLUMNS))]
+    widths = [max(len(line[at]) for line in short) for at in range(len(lines[0]))]
     return "\n".join(_laid_out(line, widths) for line in lines)
 
 

@@ -1,7 +1,7 @@
-"""The process of one contestant. It imports the contestant once, and forks for each trial, so that none inherits a state.
+"""The process of one contestant. It imports that once, and forks for each trial, so that none inherits a state.
 
-Run with another interpreter it measures what is installed there; of leasehold it takes this folder's files and nothing else
-from beside them.
+Run with another interpreter it measures what is installed there; of leasehold it takes this package's files, and
+nothing that is installed beside them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from types import ModuleType
 
 from leasehold.bench.subjects.base import Scope
-from leasehold.bench.trials import handover, pairs
+from leasehold.bench.trials import handover, holding, pairs
 from leasehold.bench.trials.talk import Talk, Task
 
 BOOT = """
@@ -31,7 +31,7 @@ main(sys.argv[1], sys.argv[2], sys.argv[3])
 """
 """Loads this package from its files, without what else may be installed beside it."""
 
-TRIALS = {"pairs": pairs, "handover": handover}
+TRIALS = {"pairs": pairs, "handover": handover, "held": holding, "waiting": holding}
 
 
 def command(python: str, module: str, requires: str, package: str) -> list[str]:

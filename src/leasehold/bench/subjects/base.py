@@ -1,7 +1,8 @@
 """What a contestant's module offers, so that all are driven by the same loops.
 
-``blocking(scope)`` and ``awaiting(scope)`` (a coroutine) open a session; ``prepare(scope, name)``, if there, makes a name
-ready for hand-over. A turn is a pair of callables: the first acquires and returns something true, the second releases.
+``blocking(scope)`` and ``awaiting(scope)`` (a coroutine) open a session; ``prepare(scope, name)``, if there, makes a
+name ready for hand-over. A turn is a pair of callables: the first acquires and returns something true, the other
+releases.
 """
 
 from __future__ import annotations

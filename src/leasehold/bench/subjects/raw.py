@@ -1,4 +1,4 @@
-"""Bare connections for the floors: a blocking socket, and one asyncio protocol that joins the writes of a loop's turn."""
+"""Bare connections for the floors: a blocking socket, and an asyncio protocol that joins the writes of a turn."""
 
 from __future__ import annotations
 

@@ -36,10 +36,7 @@ def record(scope: Scope) -> Recording:
     url = f"redis://{_userinfo(scope)}127.0.0.1:{tap.port}/{scope.database}"
     name = NAME % 0
     try:
-        with (
-            Client.from_url(url, namespace=scope.namespace) as one,
-            Client.from_url(url, namespace=scope.namespace) as two,
-        ):
+        with _client(url, scope) as one, _client(url, scope) as two:
             for client in (one, two):
                 client.lock(NAME % 1).acquire().release()  # type: ignore[union-attr]  # connects
             tap.take()
@@ -55,6 +52,10 @@ def record(scope: Scope) -> Recording:
         if command.count(b"*") < 1 or command.count(b"\r\n*") > 0:
             raise RuntimeError(f"leasehold sent more than one command for one {what}; the floor has no form for that")
     return Recording(acquire, release, attempt)
+
+
+def _client(url: str, scope: Scope) -> Client:
+    return Client.from_url(url, namespace=scope.namespace)
 
 
 def _userinfo(scope: Scope) -> str:

@@ -19,7 +19,10 @@ from leasehold.bench.trials.pairs import NotLocked
 from leasehold.bench.trials.talk import Outcome, Talk, Task, quantile
 
 WARM = 0.3
-"""Seconds for which they contend before the run, unmeasured."""
+"""Seconds for which they contend before the run, unmeasured, at least."""
+
+WARM_AT_MOST = 3.0
+"""Seconds for which they do at most; before that each of them must have had the lock. Where some starve, it is this."""
 
 ENDS_WITHIN = 5.0
 """Seconds in which contenders must see the end of the run; some poll, and come late."""
@@ -27,7 +30,8 @@ ENDS_WITHIN = 5.0
 NAME_OF_ALL = NAME % 0
 
 INSIDE, LAST, TOKEN, FREED, START, UNTIL, CELLS = range(7)
-"""Places in what the contenders share: who is inside, who was last, its token, when it freed the name (ns), the run."""
+"""Places in what the contenders share: who is inside, who was last, its token, when it freed the name (ns), the run.
+After them one for each contender, which says that it has had the lock at least once."""
 
 
 @dataclass(slots=True)
@@ -58,6 +62,7 @@ class Tally:
                 self.switches += 1
                 self.took.append((now - cells[FREED]) / 1e9)
         cells[LAST] = self.me
+        cells[CELLS + self.me] = 1
 
     def leave(self) -> None:
         """Note that the lock is about to be freed."""
@@ -69,7 +74,7 @@ class Tally:
 
 def blocking(subject: ModuleType, scope: Scope, task: Task, talk: Talk) -> None:
     """Run with processes."""
-    cells = memoryview(mmap.mmap(-1, mmap.PAGESIZE)).cast("q")
+    cells = memoryview(mmap.mmap(-1, 8 * (CELLS + 1 + task.concurrency))).cast("q")
     if hasattr(subject, "prepare"):
         subject.prepare(scope, NAME_OF_ALL)
     cells[START] = cells[UNTIL] = _far()
@@ -79,6 +84,9 @@ def blocking(subject: ModuleType, scope: Scope, task: Task, talk: Talk) -> None:
     for one in contenders:
         one.go()
     time.sleep(WARM)
+    until = time.monotonic() + WARM_AT_MOST - WARM
+    while sum(cells[CELLS + 1 : CELLS + 1 + task.concurrency]) < task.concurrency and time.monotonic() < until:
+        time.sleep(0.01)
     talk.ready()
     start = time.monotonic_ns()
     cells[UNTIL] = start + int(task.seconds * 1e9)
@@ -182,7 +190,7 @@ def _sum(parts: list[dict[str, Any]], seconds: float) -> Outcome:
 
 async def awaiting(subject: ModuleType, scope: Scope, task: Task, talk: Talk) -> None:
     """Run with asyncio tasks of one process."""
-    cells = [0] * CELLS
+    cells = [0] * (CELLS + 1 + task.concurrency)
     cells[START] = cells[UNTIL] = _far()
     if hasattr(subject, "prepare"):
         subject.prepare(scope, NAME_OF_ALL)
@@ -191,6 +199,9 @@ async def awaiting(subject: ModuleType, scope: Scope, task: Task, talk: Talk) ->
     turns = [await session.turn(NAME_OF_ALL) for _ in tallies]
     tasks = [asyncio.create_task(_contend(*one, task.work)) for one in zip(turns, tallies, strict=True)]
     await asyncio.sleep(WARM)
+    until = time.monotonic() + WARM_AT_MOST - WARM
+    while sum(cells[CELLS + 1 :]) < task.concurrency and time.monotonic() < until:  # noqa: ASYNC110: counting is cheaper
+        await asyncio.sleep(0.01)
     talk.ready()
     cpu = time.process_time()
     start = time.monotonic_ns()

@@ -1,4 +1,4 @@
-"""How a trial keeps step with the one who measures: ready, go, done, end, one line of JSON each, and then the outcome."""
+"""How a trial keeps step with the one who measures: ready, go, done, end, a line of JSON each, then the outcome."""
 
 from __future__ import annotations
 
@@ -38,6 +38,8 @@ class Outcome:
         overlaps: how often somebody was inside at the same time as somebody else, or had an older token.
         fewest: turns of the contender that had the fewest.
         most: turns of the one that had the most.
+        memory: bytes of the client for one lock held, or one waiter.
+        threads: of the client.
 
     """
 
@@ -50,6 +52,8 @@ class Outcome:
     overlaps: int = 0
     fewest: int = 0
     most: int = 0
+    memory: float = 0.0
+    threads: int = 0
 
 
 class Talk:
