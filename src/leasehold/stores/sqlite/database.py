@@ -139,9 +139,9 @@ class Database:
             self._take_over(until)
 
     def _set_up(self, connection: sqlite3.Connection, until: float) -> None:
-        application = self._insist(connection, "PRAGMA application_id", until)
         layout = self._insist(connection, "PRAGMA user_version", until)
         tables = self._insist(connection, "SELECT count(*) FROM sqlite_master", until)
+        application = self._insist(connection, "PRAGMA application_id", until)  # last: another may create it meanwhile
         new = not application and not layout and not tables
         if not new and application != APPLICATION:
             raise Unsupported(f"{self.path} is a database of another application; name another file")
