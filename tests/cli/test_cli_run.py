@@ -70,28 +70,27 @@ def test_a_command_that_cannot_run(sqlite_shell: Shell, command: list[str], code
     assert sqlite_shell.json("ls") == []
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["job"],
-        [],
-        ["job", "--lease", "0", "true"],
-        ["job", "--lease", "nan", "true"],
-        ["job", "--timeout", "nan", "true"],
-        ["job", "--grace", "-1", "true"],
-        ["job", "--max-hold", "0", "true"],
-        ["job", "--no-wait", "--timeout", "1", "true"],
-        ["", "true"],
-        ["n" * 513, "true"],
-        ["job", "--meta", "m" * 1100, "true"],
-        ["job", "--url", "nonsense:", "true"],
-        ["job", "--url", "redis://h:port", "true"],
-    ],
+MISTAKES = (
+    ["job"],
+    [],
+    ["job", "--lease", "0", "true"],
+    ["job", "--lease", "nan", "true"],
+    ["job", "--timeout", "nan", "true"],
+    ["job", "--grace", "-1", "true"],
+    ["job", "--max-hold", "0", "true"],
+    ["job", "--no-wait", "--timeout", "1", "true"],
+    ["", "true"],
+    ["n" * 513, "true"],
+    ["job", "--meta", "m" * 1100, "true"],
+    ["job", "--url", "nonsense:", "true"],
+    ["job", "--url", "redis://h:port", "true"],
 )
-def test_a_mistake_is_one_line_and_its_own_code(sqlite_shell: Shell, arguments: list[str]) -> None:
-    code, out, err = sqlite_shell.call("run", *arguments)
-    assert (code, out, err.count("\n")) == (USAGE, "", 1)
-    assert err.startswith("leasehold: ")
+
+
+def test_a_mistake_is_one_line_and_its_own_code(sqlite_shell: Shell) -> None:
+    for arguments, run in [(mistake, sqlite_shell.start("run", *mistake)) for mistake in MISTAKES]:
+        out, err = run.communicate(timeout=20)
+        assert (run.returncode, out, err.count("\n"), err[:11]) == (USAGE, "", 1, "leasehold: "), arguments
 
 
 def test_a_store_that_is_down(sqlite_shell: Shell) -> None:
