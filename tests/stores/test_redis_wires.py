@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 import time
 
@@ -153,7 +154,12 @@ def test_slots_are_used_by_many_threads_at_once():
             slots.watches(slot)
             slots.remove(slot.ticket)
 
-    in_threads(8, work)
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        in_threads(8, work)
+    finally:
+        sys.setswitchinterval(before)
     assert list(slots) == []
     assert not slots._by_name
 

@@ -13,13 +13,14 @@ from leasehold.stores.redis.anchor import Notice
 class Slot:
     """One waiting ticket. ``news`` says that it is worth asking again; it is set before the signal, and read after."""
 
-    __slots__ = ("asked", "name", "news", "notice", "signal", "ticket")
+    __slots__ = ("armed", "asked", "name", "news", "notice", "signal", "ticket")
 
     def __init__(self, name: str, ticket: str) -> None:
         self.name = name
         self.ticket = ticket
         self.news = False
         self.notice: Notice | None = None
+        self.armed = False  # whether it watches the holder's lease and has a timer that ends with it
         self.asked = 0  # server time in microseconds of the last answer that it waits: older notices are void
         self.signal: Signal | None = None  # made at the first wait: most tickets never wait
 
@@ -76,7 +77,14 @@ class Slots:
     def watches(self, slot: Slot) -> bool:
         """Say whether it is this one that watches the holder's lease: the one that waits longest."""
         with self._mutex:
-            return self._first(slot.name) is slot
+            slot.armed = self._first(slot.name) is slot
+            return slot.armed
+
+    def unarmed(self, name: str) -> Slot | None:
+        """Return the slot whose turn it is to watch the holder of ``name``, if it has not asked for how long yet."""
+        with self._mutex:
+            first = self._first(name)
+            return None if first is None or first.armed else first
 
     def remove(self, ticket: str) -> Slot | None:
         """Forget a ticket; return the slot that watches the lease in its place, if it did and another waits."""

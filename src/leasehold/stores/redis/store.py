@@ -49,6 +49,9 @@ from leasehold.wires.redis.settings import Settings
 SUBSCRIBE_WITHIN = 2.0
 """Seconds that opening the subscription may take."""
 
+IDLE = 10
+"""Leases after which a waiter asks again that need not: another watches the holder, and the keeper renews its place."""
+
 PER_SCRIPT = 100
 """Tickets in one renewal script: it keeps the server from others for well under a millisecond."""
 
@@ -112,7 +115,7 @@ class RedisStore:
         if slot is not None:
             slot.asked = anchor.server
         watches = slot is None or self._slots.watches(slot)
-        return Wait(epoch, expiry if watches else max(expiry, terms.lease), held_by)
+        return Wait(epoch, expiry if watches else expiry + IDLE * terms.lease, held_by)
 
     async def leave(self, name: str, ticket: Ticket, *, how: Departure, within: float) -> bool:
         mine = self._slots.get(ticket.id)
@@ -143,6 +146,9 @@ class RedisStore:
                 self._anchor = Anchor(since, int(reply.pop(0)))
             standings.update(zip((ticket.id for ticket in those), map(_standing, reply), strict=True))
         self._wake_settled(standings)
+        for name in waiting:  # who watched may have got the name since
+            if (heir := self._slots.unarmed(name)) is not None:
+                self._wake(heir)
         return [standings.get(ticket.id, Standing.UNKNOWN) for _, ticket in tickets]
 
     async def changed(self, name: str, ticket: Ticket, mark: object, *, timeout: float) -> Granted | None:
