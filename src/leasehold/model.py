@@ -244,7 +244,7 @@ class Capabilities:
 
 
 class Severity(enum.IntEnum):
-    """How bad a finding of `doctor` is; also the exit code of the command."""
+    """How bad a finding of `doctor` is."""
 
     OK = 0
     NOTE = 1

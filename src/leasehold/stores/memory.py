@@ -140,9 +140,10 @@ class MemoryStore:
 
     def after_fork(self) -> None:
         """Start empty in a forked child: its memory is a copy that nobody else sees."""
-        if self._space is _spaces.get(self._name):  # else another client of the space was here first
-            _spaces[self._name] = Space(self._runtime.mutex())
-        self._space = _spaces[self._name]
+        space = _spaces.get(self._name)
+        if space is None or space is self._space:  # else another client of the space was here first
+            space = _spaces[self._name] = Space(self._runtime.mutex())
+        self._space = space
 
     def _queue(self, name: str) -> Queue:
         return self._space.queues.get((self._namespace, name)) or Queue(name)
@@ -199,4 +200,6 @@ class Memory:
 def from_url(url: StoreURL) -> Memory:
     """Read ``memory:`` or ``memory:NAME``."""
     url.refuse_options()
+    if url.hosts or url.username or url.password is not None:
+        raise ValueError("a memory URL names no server; write memory: or memory:NAME")
     return Memory(url.path.strip("/"))
