@@ -23,6 +23,8 @@ import pytest
 from leasehold.testing.servers import MissingServer, RedisServer
 from leasehold.testing.servers.base import started
 
+pytest.register_assert_rewrite("leasehold.testing.conformance")
+
 PROGRAMS = {"redis-server": "redis-server or valkey-server", "nginx": "nginx", "openssl": "openssl"}
 """Programs that tests start, by the Debian package that has them."""
 
@@ -34,6 +36,9 @@ LINGER = 3.0
 
 OURS = ("leasehold-", "fault-proxy")
 """How the names of our threads begin."""
+
+FAILED = pytest.StashKey[bool]()
+"""Set on a test that failed: its traceback keeps alive what it had, so it is not asked for leaks."""
 
 in_ci = os.environ.get("CI", "").lower() in ("true", "1")
 used: Counter[str] = Counter()
@@ -71,6 +76,8 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
         if not in_ci:
             report.outcome = "skipped"
             report.longrepr = (str(item.path), item.reportinfo()[1], f"Skipped: {call.excinfo.value}")
+    if report.when == "call" and report.failed:
+        item.stash[FAILED] = True
     if report.when == "call" and report.passed:
         used.update(name for name, value in item.user_properties if name.startswith("store:") and value)
     return report
@@ -168,6 +175,8 @@ def no_leaks(request: pytest.FixtureRequest) -> Iterator[None]:
         return
     before = alive()
     yield
+    if request.node.stash.get(FAILED, False):
+        return
     until = time.monotonic() + LINGER
     while leaked := alive() - before:
         if time.monotonic() > until:

@@ -1,0 +1,155 @@
+"""Where a case takes place: clients in a namespace of its own, and the lock that the case is about."""
+
+from __future__ import annotations
+
+import enum
+import os
+import secrets
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from leasehold.client import AsyncClient
+from leasehold.inspection import LockInfo
+from leasehold.model import Owner, Rule, Terms, Ticket, ticket_id
+from leasehold.primitives.hold import AsyncHold
+from leasehold.primitives.mutex import AsyncMutex
+from leasehold.stores.base import Opener
+from leasehold.testing.worlds import World
+
+E = TypeVar("E", bound=BaseException)
+
+NAME = "stock:42"
+
+SHORT = 0.4
+"""Seconds of a lease that a case lets run out."""
+
+NOISE = 1.0
+"""Seconds that a busy machine may be late."""
+
+SOON = 5.0
+"""Seconds in which something that does not depend on a lease must have happened."""
+
+WITHIN = 5.0
+"""Seconds that one call of a store may take."""
+
+Case = Callable[[World, str | Opener], Coroutine[Any, Any, None]]
+"""A case as it is run: in which world, and what opens the store."""
+
+
+class Variant(enum.Enum):
+    """Which lock a case is about."""
+
+    LOCK = "lock"
+    FAIR_LOCK = "fair-lock"
+    RLOCK = "rlock"
+    FAIR_RLOCK = "fair-rlock"
+
+    @property
+    def fair(self) -> bool:
+        """Whether it serves in order of arrival."""
+        return self in (Variant.FAIR_LOCK, Variant.FAIR_RLOCK)
+
+
+ALL = tuple(Variant)
+UNFAIR = (Variant.LOCK, Variant.RLOCK)
+
+
+@dataclass(frozen=True, slots=True)
+class Stated:
+    """A case as it is registered: its id, its body, and the capabilities without which it does not apply."""
+
+    id: str
+    body: Case
+    needs: tuple[str, ...] = ()
+
+
+REGISTER: defaultdict[str, list[Stated]] = defaultdict(list)
+"""All cases by the module that states them."""
+
+
+class Arena:
+    """One run of one case. Its clients share a namespace that nobody else has."""
+
+    def __init__(self, world: World, where: str | Opener, variant: Variant) -> None:
+        self.world = world
+        self.where = where
+        self.variant = variant
+        self.namespace = f"conformance-{secrets.token_hex(8)}"
+
+    def client(self, **options: Any) -> AsyncClient:
+        """Make a client; the world closes it."""
+        return self.world.client(self.where, **{"namespace": self.namespace, **options})
+
+    def lock(self, client: AsyncClient | None = None, name: str = NAME, **options: Any) -> AsyncMutex:
+        """Make the lock that the case is about, of a client of its own unless one is given."""
+        client = self.client() if client is None else client
+        if self.variant in (Variant.RLOCK, Variant.FAIR_RLOCK):
+            return client.rlock(name, fair=self.variant.fair, **options)
+        return client.lock(name, fair=self.variant.fair, **options)
+
+    async def holder(self, client: AsyncClient | None = None, name: str = NAME, **options: Any) -> AsyncHold:
+        """Acquire the lock at once, which must succeed."""
+        return held(await self.lock(client, name, **options).acquire(timeout=SOON))
+
+    async def queued(self, client: AsyncClient, count: int, name: str = NAME) -> LockInfo:
+        """Wait until ``count`` tickets wait for the name, and return what is seen."""
+        until = self.world.now() + SOON
+        while True:
+            info = await client.inspect(name)
+            if info is not None and len(info.waiters) == count:
+                return info
+            assert self.world.now() < until, f"{count} waiters expected, but seen is {info}"
+            await self.world.sleep(0.005)
+
+
+Body = Callable[[Arena], Coroutine[Any, Any, None]]
+
+
+def case(variants: tuple[Variant, ...] = (Variant.LOCK,), needs: tuple[str, ...] = ()) -> Callable[[Body], Body]:
+    """Register a body as one case for each variant, in the order of definition."""
+
+    def register(body: Body) -> Body:
+        for variant in variants:
+            name = f"{variant.value}/{body.__name__}"
+            more = ("fair",) if variant.fair else ()
+            REGISTER[body.__module__].append(Stated(name, _run(body, variant), needs + more))
+        return body
+
+    return register
+
+
+def _run(body: Body, variant: Variant) -> Case:
+    async def run(world: World, where: str | Opener) -> None:
+        await body(Arena(world, where, variant))
+
+    run.__name__ = run.__qualname__ = body.__name__
+    run.__doc__ = body.__doc__
+    return run
+
+
+def held(hold: AsyncHold | None) -> AsyncHold:
+    """Return the hold, which must be one."""
+    assert hold is not None, "the lock was not had"
+    return hold
+
+
+async def raised(expected: type[E], work: Awaitable[object]) -> E:
+    """Await ``work`` and return the error that it must raise."""
+    try:
+        result = await work
+    except expected as error:
+        return error
+    raise AssertionError(f"{expected.__name__} expected, but it returned {result!r}")
+
+
+async def checked(hold: AsyncHold) -> None:
+    """Call `AsyncHold.check`, as something to await."""
+    hold.check()
+
+
+def ticket(client: AsyncClient, rule: Rule | None = None, *, lease: float = 30.0, delay: float = 0.0) -> Ticket:
+    """Make a ticket as the engine would, for cases that speak with the store itself."""
+    terms = Terms(rule or Rule(), Owner.parse(client.owner), lease, delay)
+    return Ticket(ticket_id(os.urandom(16)), terms)
