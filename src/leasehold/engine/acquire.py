@@ -26,7 +26,7 @@ from leasehold.engine.keeper import Keeper
 from leasehold.errors import StoreUnavailable
 from leasehold.model import Departure, Granted, Owner, Standing, Terms, Ticket, Wait, ticket_id
 from leasehold.runtimes.base import Runtime
-from leasehold.runtimes.process import whoami
+from leasehold.runtimes.process import ending, whoami
 from leasehold.stores.base import Store
 
 T = TypeVar("T")
@@ -101,9 +101,9 @@ class Engine:
 
     def after_fork(self) -> None:
         """Drop, in a forked child, what belongs to the parent: nothing is sent, and the client can be used anew."""
-        self.store.after_fork()
-        self.keeper.after_fork()
         self.owner = whoami(self.runtime)
+        self.keeper.after_fork()
+        self.store.after_fork()
 
     def ticket(self, terms: Terms) -> Ticket:
         """Make a ticket with an id that nobody has."""
@@ -260,6 +260,8 @@ class Attempt:
                 try:
                     await self._runtime.shield(self._engine.leave(self._lease))
                 finally:
+                    if ending():  # a daemon thread that waited: it ends with the interpreter, without a word
+                        raise SystemExit
                     self._engine.refuse_closed()
             if answer is None:
                 await self.give_up("timeout", leave=self._join)

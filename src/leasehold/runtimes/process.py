@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import platform
 import weakref
@@ -24,6 +25,9 @@ class Closes(Protocol):
     def close(self) -> None: ...
 
 
+log = logging.getLogger("leasehold")
+
+_ending = False
 _forks: weakref.WeakSet[Forks] = weakref.WeakSet()
 _closes: weakref.WeakSet[Closes] = weakref.WeakSet()
 
@@ -45,10 +49,20 @@ def close_at_exit(client: Closes) -> None:
 
 def _after_fork() -> None:
     for client in list(_forks):
-        client._after_fork()
+        try:
+            client._after_fork()
+        except Exception:
+            log.exception("%r could not be made anew after a fork", client)
+
+
+def ending() -> bool:
+    """Return whether the interpreter has begun to end: only daemon threads still run beside."""
+    return _ending
 
 
 def _at_exit() -> None:
+    global _ending
+    _ending = True
     for client in list(_closes):
         try:
             client.close()

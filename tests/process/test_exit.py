@@ -1,0 +1,168 @@
+"""The end of the interpreter, Ctrl-C, and what must not be copied."""
+
+import copy
+import multiprocessing
+import pickle
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+from leasehold import Client, LeaseLost
+from leasehold.stores.memory import Memory
+from leasehold.validate import LONGEST_LEASE
+
+
+def run(code: str, *, code_expected: int = 0, within: float = 10.0) -> str:
+    """Run a script in an interpreter of its own; return what it printed."""
+    done = subprocess.run(
+        [sys.executable, "-X", "dev", "-W", "error", "-c", textwrap.dedent(code)],
+        capture_output=True,
+        text=True,
+        timeout=within,
+        check=False,
+    )
+    assert done.returncode == code_expected, done.stderr
+    assert "Traceback" not in done.stderr, done.stderr
+    assert "Exception ignored" not in done.stderr, done.stderr
+    return done.stdout
+
+
+REPORT = """
+    import atexit, os
+    calls = []
+    atexit.register(lambda: os.write(1, ",".join(calls).encode()))  # runs after leasehold's own, which comes later
+    from leasehold import Client
+    from leasehold.stores.memory import Memory
+    from leasehold.testing.faulty import Faulty
+    def plan(call):
+        calls.append(call.method)
+    client = Client(Faulty(Memory(), plan))
+"""
+
+
+@pytest.mark.parametrize(
+    "held",
+    [
+        "hold = client.lock('a').acquire()",
+        "client.lock('a').acquire()",
+        "lock = client.rlock('a'); lock.acquire(); lock.acquire()",
+        "lock = client.lock('a'); lock.__enter__()",
+    ],
+)
+def test_what_is_held_when_the_interpreter_ends_is_released_at_once(held: str) -> None:
+    start = time.monotonic()
+    assert run(textwrap.dedent(REPORT) + held) == "claim,leave"
+    assert time.monotonic() - start < 8.0
+
+
+def test_an_interpreter_that_ends_while_a_daemon_thread_waits() -> None:
+    code = """
+    hold = client.lock('a').acquire()
+    import threading, time
+    for _ in range(3):
+        threading.Thread(target=client.lock('a').acquire, daemon=True).start()
+    time.sleep(0.3)
+    """
+    said = run(textwrap.dedent(REPORT) + textwrap.dedent(code))
+    assert said.count("leave") >= 1
+
+
+def test_an_exit_inside_the_block_is_passed_on() -> None:
+    said = run(textwrap.dedent(REPORT) + "with client.lock('a'):\n    raise SystemExit(7)", code_expected=7)
+    assert said == "claim,leave"
+
+
+def test_an_asyncio_program_ends_without_a_word() -> None:
+    run(
+        """
+        import asyncio
+        from leasehold import AsyncClient
+        async def main():
+            client = AsyncClient.from_url("memory:")
+            await client.lock("a").acquire()
+            waiter = asyncio.ensure_future(client.lock("a").acquire())
+            await asyncio.sleep(0.05)
+        asyncio.run(main())
+        """
+    )
+
+
+SLEEPER = """
+    import sys, threading
+    from leasehold import Client
+    client = Client.from_url("memory:")
+    other = Client.from_url("memory:")
+    hold = other.lock("a").acquire()
+    print("waiting", flush=True)
+    try:
+        client.lock("a").acquire()
+    except KeyboardInterrupt:
+        info = other.inspect("a")
+        assert info.waiters == (), info
+        hold.check()
+        print("interrupted", flush=True)
+        sys.exit(0)
+"""
+
+
+def test_ctrl_c_ends_a_wait_and_leaves_nothing() -> None:
+    child = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(SLEEPER)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert child.stdout is not None
+    assert child.stdout.readline() == "waiting\n"
+    time.sleep(0.3)
+    start = time.monotonic()
+    child.send_signal(signal.SIGINT)
+    out, err = child.communicate(timeout=10)
+    assert (child.returncode, out, err) == (0, "interrupted\n", "")
+    assert time.monotonic() - start < 5.0
+
+
+def test_holds_are_neither_copied_nor_pickled() -> None:
+    with Client(Memory("copies")) as client, client.lock("a") as hold:
+        for attempt in (copy.copy, copy.deepcopy, pickle.dumps):
+            with pytest.raises(TypeError, match="cannot be copied"):
+                attempt(hold)
+            with pytest.raises(TypeError, match="cannot be copied"):
+                attempt(hold._core)
+
+
+def test_errors_can_be_sent_to_another_process() -> None:
+    error = LeaseLost("gone", name="a", owner="me", token=7, waited=1.5, held_by="you")
+    back = pickle.loads(pickle.dumps(error))
+    assert (type(back), str(back), back.name, back.token, back.waited, back.held_by) == (
+        LeaseLost,
+        "gone",
+        "a",
+        7,
+        1.5,
+        "you",
+    )
+
+
+def in_spawned(queue: "multiprocessing.Queue[str]") -> None:
+    with Client(Memory("spawned")) as client, client.lock("a") as hold:
+        queue.put(hold.name)
+
+
+def test_a_spawned_process_makes_its_own_client() -> None:
+    context = multiprocessing.get_context("spawn")
+    queue: multiprocessing.Queue[str] = context.Queue()
+    process = context.Process(target=in_spawned, args=(queue,))
+    process.start()
+    assert queue.get(timeout=30) == "a"
+    process.join(10)
+    assert process.exitcode == 0
+    queue.close()
+    queue.join_thread()
+
+
+def test_this_file_is_where_the_spawned_process_finds_it() -> None:
+    assert Path(__file__).exists()
+    assert LONGEST_LEASE > 0

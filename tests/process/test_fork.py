@@ -1,0 +1,177 @@
+"""A fork while locks are held: the child neither renews nor releases what is its parent's, and can lock by itself."""
+
+import os
+import signal
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+
+import pytest
+
+from leasehold import Client, LeaseLost
+from leasehold.stores.memory import Memory
+from leasehold.testing.faulty import Call, Fault, Faulty
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+
+
+def in_child(body: Callable[[], object], within: float = 10.0) -> None:
+    """Run ``body`` in a forked child, which must end by itself; raise what it raised."""
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            body()
+            code = 0
+        except BaseException:
+            os.write(write, traceback.format_exc().encode()[:60_000])
+        finally:
+            os._exit(code)
+    os.close(write)
+    until = time.monotonic() + within
+    while True:
+        done, status = os.waitpid(pid, os.WNOHANG)
+        if done:
+            break
+        if time.monotonic() > until:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            os.close(read)
+            pytest.fail("the child hangs")
+        time.sleep(0.01)
+    said = b""
+    while chunk := os.read(read, 65536):
+        said += chunk
+    os.close(read)
+    assert status == 0, said.decode()
+
+
+class Counted:
+    """A plan that fails nothing and counts by process."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[int, str]] = []
+
+    def __call__(self, call: Call) -> Fault | None:
+        self.calls.append((os.getpid(), call.method))
+        return None
+
+    def mine(self) -> list[str]:
+        return [method for pid, method in self.calls if pid == os.getpid()]
+
+
+@pytest.mark.parametrize("kind", ["lock", "rlock"])
+def test_the_child_sends_nothing_for_what_its_parent_holds(kind: str) -> None:
+    counted = Counted()
+    with Client(Faulty(Memory(f"fork-{kind}"), counted)) as client:
+        lock = getattr(client, kind)("a", lease=0.6)
+        with lock as hold:
+
+            def child() -> None:
+                assert hold.lost
+                assert hold.remaining() == 0.0
+                for call in (hold.check, hold.extend, hold.release):
+                    with pytest.raises(LeaseLost, match="forked"):
+                        call()
+                time.sleep(1.0)  # long enough for renewals
+                client.close()
+                assert counted.mine() == [], "not a word to the store"
+
+            in_child(child)
+            hold.check()
+            assert hold.remaining() > 0.1
+        assert not lock.locked()
+
+
+def test_the_childs_end_of_the_block_leaves_the_parents_hold_alone() -> None:
+    counted = Counted()
+    with Client(Faulty(Memory("fork-block"), counted)) as client:
+        lock = client.lock("a", lease=5.0)
+        hold = lock.__enter__()
+
+        def child() -> None:
+            with pytest.raises(LeaseLost):
+                lock.__exit__(None, None, None)
+            assert "leave" not in counted.mine()
+
+        in_child(child)
+        hold.check()
+        lock.__exit__(None, None, None)
+
+
+def test_the_child_can_lock_by_itself_with_the_same_client() -> None:
+    with Client(Memory("fork-own")) as client, client.lock("a", lease=5.0):
+        mine = client.owner
+
+        def child() -> None:
+            assert client.owner != mine
+            with client.rlock("b", lease=0.5) as hold, client.rlock("b"):
+                time.sleep(1.0)  # its own keeper renews
+                hold.check()
+            assert client.inspect("b") is None
+
+        in_child(child)
+
+
+def test_two_clients_of_one_space_share_it_in_the_child_too() -> None:
+    one, two = Client(Memory("fork-two")), Client(Memory("fork-two"))
+
+    def child() -> None:
+        with one.lock("a"):
+            assert two.lock("a").acquire(blocking=False) is None
+
+    in_child(child)
+    one.close()
+    two.close()
+
+
+def test_a_lock_object_that_was_made_before_the_fork_works_after_it() -> None:
+    with Client(Memory("fork-object")) as client:
+        lock, rlock = client.lock("a"), client.rlock("b")
+        with lock, rlock:
+            pass
+
+        def child() -> None:
+            with lock as hold, rlock:
+                assert hold.owner == client.owner
+                hold.check()
+
+        in_child(child)
+
+
+def test_a_fork_at_any_moment_while_other_threads_lock() -> None:
+    """Whatever lock of ours another thread has at that moment, the child must not wait for it."""
+    client, stop = Client(Memory("fork-busy")), threading.Event()
+
+    def churn(name: str) -> None:
+        while not stop.is_set():
+            with client.lock(name, lease=0.06), suppress(LeaseLost):
+                time.sleep(0.0)
+
+    held = client.lock("held", lease=0.06).acquire()
+    threads = [threading.Thread(target=churn, args=(f"n{number}",)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+
+    def child() -> None:
+        assert held is not None
+        assert held.lost
+        with pytest.raises(LeaseLost):
+            held.release()
+        with client.lock("child", lease=0.3) as hold:
+            time.sleep(0.02)
+            hold.check()
+
+    try:
+        for _ in range(40):
+            if held is None or held.lost:  # a lease this short may be lost on a busy machine
+                held = client.lock("held", lease=0.06).acquire()
+            in_child(child)
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+        client.close()
