@@ -12,6 +12,7 @@ from types import FrameType
 
 import click
 
+from leasehold.cli.options import Command
 from leasehold.demo.children import DemoError
 from leasehold.demo.picture import picture
 from leasehold.demo.report import page
@@ -66,7 +67,7 @@ class ProgressLine:
         click.echo(f"\r\x1b[K{line}", nl=False, err=True)
 
 
-@click.command()
+@click.command(cls=Command)
 @click.option("--url", help="Store to use, as for Client.from_url. Default: SQLite in a temporary folder; no server.")
 @click.option("--requests", type=click.IntRange(1, 20_000), default=666, show_default=True, help="Sent all at once.")
 @click.option("--services", type=click.IntRange(1, 16), default=2, show_default=True, help="Processes that serve them.")
@@ -90,7 +91,7 @@ def demo(
     Real service processes read a counter from one store, add one, and write it back, for many requests at once:
     without a lock, with a thread lock in each process, and with leasehold.
 
-    Exit code: 0 if leasehold lost nothing and no request failed, 1 if not, 2 for a mistake in the options.
+    Exit code: 0 if leasehold lost nothing and no request failed, 1 if not, 64 for a mistake in the options.
     """
     _check_folders(report, drawing)
     result = _run(Settings(url, requests, services, nginx))
