@@ -64,7 +64,7 @@ class AsyncClient:
         self._engine = Engine(
             runtime,
             opened,
-            response_timeout=validate.above_zero(response_timeout, "response_timeout"),
+            response_timeout=validate.above_zero(response_timeout, "response_timeout", validate.LONGEST_ANSWER),
             observe=logged(observer),
         )
         self._reentries: Reentries = {}

@@ -21,6 +21,11 @@ NAME_LIMIT = 512
 SHORTEST_LEASE = 0.05
 LONGEST_LEASE = 7 * 86_400.0
 
+LONGEST_DELAY = LONGEST_LEASE
+
+LONGEST_ANSWER = 3600.0
+"""Seconds; a store that answers more slowly is not worth a lock, and sockets cannot wait for ever."""
+
 
 def name(value: object, what: str = "name") -> str:
     """Check a lock's name or a namespace: text of 1 to `NAME_LIMIT` bytes of UTF-8; any character is allowed."""
@@ -32,7 +37,7 @@ def name(value: object, what: str = "name") -> str:
     try:
         size = len(value.encode())
     except UnicodeEncodeError:
-        raise ValueError(f"the {what} {value!r} has a lone surrogate, which is no character; remove it") from None
+        raise ValueError(f"the {what} {value[:40]!r} has a lone surrogate, which is no character; remove it") from None
     if size > NAME_LIMIT:
         raise ValueError(f"the {what} has {size} bytes, at most {NAME_LIMIT} are allowed; use a hash of it")
     return value
@@ -44,9 +49,13 @@ def seconds(value: Seconds, what: str) -> float:
         return value.total_seconds()
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"{what} must be seconds as a number or a timedelta, not {type(value).__name__}")
-    if not math.isfinite(value):
-        raise ValueError(f"{what} must be a finite number of seconds, not {value}")
-    return float(value)
+    try:
+        length = float(value)
+    except OverflowError:  # an int of hundreds of digits
+        length = math.inf
+    if not math.isfinite(length):
+        raise ValueError(f"{what} must be a finite number of seconds, not {length}")
+    return length
 
 
 def lease(value: Seconds) -> float:
@@ -60,19 +69,25 @@ def lease(value: Seconds) -> float:
     return length
 
 
-def at_least_zero(value: Seconds, what: str) -> float:
+def at_least_zero(value: Seconds, what: str, most: float = math.inf) -> float:
     """Check a duration that may be zero."""
     length = seconds(value, what)
     if length < 0:
         raise ValueError(f"{what} must not be negative, it is {length}")
-    return length
+    return _at_most(length, what, most)
 
 
-def above_zero(value: Seconds, what: str) -> float:
+def above_zero(value: Seconds, what: str, most: float = math.inf) -> float:
     """Check a duration that must be longer than nothing."""
     length = seconds(value, what)
     if length <= 0:
         raise ValueError(f"{what} must be above zero, it is {length}")
+    return _at_most(length, what, most)
+
+
+def _at_most(length: float, what: str, most: float) -> float:
+    if length > most:
+        raise ValueError(f"{what} must be {most:.0f} s at most, it is {length}")
     return length
 
 
@@ -94,8 +109,9 @@ def meta(value: Meta | None) -> str:
     if not isinstance(value, str | Mapping):
         raise TypeError(f"meta must be a str or a mapping, not {type(value).__name__}")
     try:
-        text = json.dumps(value if isinstance(value, str) else dict(value), separators=(",", ":"), sort_keys=True)
-    except (TypeError, ValueError) as error:
+        plain = value if isinstance(value, str) else dict(value)
+        text = json.dumps(plain, separators=(",", ":"), sort_keys=True, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
         raise ValueError(f"meta cannot be spelled as JSON: {error}") from None
     if len(text) > META_LIMIT:
         raise ValueError(

@@ -101,11 +101,9 @@ def test_each_right_is_needed_and_named_when_it_is_missing(world: World, server:
             hold = await holder.lock("taken").acquire()
             assert hold is not None
             started = world.now()
+            use = poor.holds if rule == "+scan" else poor.lock("taken", timeout=3).acquire
             with pytest.raises(StoreUnavailable) as caught:
-                if rule == "+scan":
-                    await poor.holds()
-                else:
-                    await poor.lock("taken", timeout=3).acquire()
+                await use()
             assert world.now() - started < 1.0
             assert not caught.value.unknown
             assert "docs/backends/redis.md" in str(caught.value)

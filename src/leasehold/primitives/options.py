@@ -49,7 +49,7 @@ class Options:
             rule,
             engine.owner,
             lease=validate.lease(lease),
-            delay=validate.at_least_zero(delay, "delay"),
+            delay=validate.at_least_zero(delay, "delay", validate.LONGEST_DELAY),
             meta=validate.meta(meta),
         )
         _refuse_unsupported(engine, terms)

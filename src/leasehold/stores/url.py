@@ -90,10 +90,9 @@ def parse(text: str | Secret) -> StoreURL:
 
     """
     hidden = text if isinstance(text, Secret) else Secret(text)
-    kind = type(text)
     del text
-    if not issubclass(kind, str | Secret):
-        raise TypeError(f"the store URL must be a str, not {kind.__name__}")
+    if not isinstance(hidden.reveal(), str):
+        raise TypeError(f"the store URL must be a str, not {type(hidden.reveal()).__name__}")
     found = _read(hidden)
     if isinstance(found, str):
         raise ValueError(found)

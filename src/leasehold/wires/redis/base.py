@@ -143,7 +143,7 @@ HELLO = pack(b"HELLO", b"3")
 def no_answer(where: str, why: object, *, unknown: bool) -> StoreUnavailable:
     """Make the error for a server that did not answer."""
     reason = str(why) or type(why).__name__
-    return StoreUnavailable(f"Redis at {where} did not answer: {reason}", unknown=unknown)
+    return StoreUnavailable(f"Redis at {where} did not answer: {reason}; {SILENCE}", unknown=unknown)
 
 
 def refused(where: str, error: ReplyError) -> StoreUnavailable:
@@ -178,5 +178,7 @@ REMEDIES = {
     "WRONGTYPE": "something else uses a key under the prefix 'leasehold:'; look for it and give it another name",
 }
 """What to do about each error of `NOT_APPLIED`."""
+
+SILENCE = "look whether it is up, reachable and not overloaded, and speaks TLS on this port if the URL says so"
 
 UNLISTED = "its log may say more; `leasehold doctor` looks at its settings"

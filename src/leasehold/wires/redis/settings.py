@@ -18,7 +18,7 @@ from redis.sentinel import SentinelManagedConnection
 from leasehold.errors import StoreUnavailable, Unsupported
 from leasehold.runtimes.base import Colour
 from leasehold.stores.url import StoreURL, Veiled
-from leasehold.wires.redis.base import REMEDIES, ReplyError, refused
+from leasehold.wires.redis.base import REMEDIES, SILENCE, ReplyError, refused
 
 OLDEST = (6, 2)
 """Oldest server that has all commands used (``ZADD LT``)."""
@@ -243,6 +243,7 @@ HINTS = {
     "DB index": "the number of the database in the URL is too high for its setting 'databases'",
     "invalid username-password": REMEDIES["WRONGPASS"],
     "Authentication required": REMEDIES["NOAUTH"],
+    "HELLO must be called": REMEDIES["NOAUTH"],
     "without any password configured": "it has no password; leave it out of the URL",
     "mismatch": "its certificate is for another host name; use that name, or a certificate with this one",
     "not valid for": "its certificate is for another host name; use that name, or a certificate with this one",
@@ -250,13 +251,14 @@ HINTS = {
     "WRONG_VERSION_NUMBER": "it does not speak TLS on this port; use its TLS port, or write redis:// instead of rediss://",
     "record layer failure": "it does not speak TLS on this port; use its TLS port, or write redis:// instead of rediss://",
     "onnection refused": "nobody listens there; check host and port, and that the server runs",
+    "Connect call failed": "nobody listens there; check host and port, and that the server runs",
     "No such file": "there is no such file; check the path of the socket or of the certificate",
     "ermission denied": "this process may not open it; check the rights of the socket's file",
     "Name or service not known": "the host name is unknown; check its spelling and the DNS",
     "No address associated": "the host name has no address; check its spelling and the DNS",
     "emporary failure in name resolution": "the DNS does not answer",
-    "imeout": "no answer in time; check host, port and firewall",
-    "imed out": "no answer in time; check host, port and firewall",
+    "imeout": SILENCE,
+    "imed out": SILENCE,
     "closed by server": "it hung up; if it speaks TLS, write rediss://",
     "reset by peer": "it hung up; if it speaks TLS, write rediss://",
 }
