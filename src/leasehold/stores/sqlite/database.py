@@ -284,7 +284,7 @@ def _connect(path: Path) -> sqlite3.Connection:
 
 
 def _statements() -> list[str]:
-    text = files(__package__).joinpath("schema.sql").read_text(encoding="utf-8")
+    text = files("leasehold.stores.sqlite").joinpath("schema.sql").read_text(encoding="utf-8")
     bare = "\n".join(line.partition("--")[0] for line in text.splitlines())
     return [statement for statement in bare.split(";") if statement.strip()]
 

@@ -91,8 +91,8 @@ class Page:
     whole: bool = True
     last: int = 0
     window: frozenset[str] = frozenset()
-    processes: dict[str, Process] = field(default_factory=dict)
-    hints: dict[str, str] = field(default_factory=dict)
+    processes: dict[str, Process] = field(default_factory=dict[str, Process])
+    hints: dict[str, str] = field(default_factory=dict[str, str])
 
     def suffices(self, after: Queue) -> bool:
         """Say whether the step that led to ``after`` saw all that it had to see."""
