@@ -29,10 +29,19 @@ class Kind(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What a ticket asks for: the kind, how many permits of how many, shared or alone, in turn or not."""
+    """What a ticket asks for: the kind, how many permits of how many, shared or alone, in turn or not.
+
+    Attributes:
+        exclusive: alone (a lock, a writer), or beside others (a reader).
+        upgradeable: a reader that may become the writer; there is one of them at a time.
+        permits: how many of ``limit`` a semaphore's ticket takes.
+        fair: it does not overtake who waits ahead.
+
+    """
 
     kind: Kind = Kind.MUTEX
     exclusive: bool = True
+    upgradeable: bool = False
     permits: int = 1
     limit: int = 1
     fair: bool = False
@@ -84,10 +93,18 @@ META_LIMIT = 1024
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """One attempt: 128 random bits as 22 URL-safe characters, and its terms."""
+    """One attempt: 128 random bits as 22 URL-safe characters, and its terms.
+
+    Attributes:
+        beside: the id of a ticket of the same holder that holds the same name, beside which this one may stand: a writer
+            that also reads, or an upgradeable reader that becomes the writer. While that one holds, this one waits for
+            conflicting holders only, and for nobody in the queue: they wait for us.
+
+    """
 
     id: str
     terms: Terms
+    beside: str = ""
 
 
 def ticket_id(random: bytes) -> str:

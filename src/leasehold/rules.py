@@ -6,7 +6,7 @@ A name has *holders* and a queue of *waiters*, each a `Seat` with an expiry on t
 primitive is, is a `Rule` on that one queue:
 
 * a **lock** conflicts with every holder;
-* a **writer** conflicts with every holder, a **reader** with writers only;
+* a **writer** conflicts with every holder, a **reader** with writers only, an *upgradeable* reader also with its like;
 * a **semaphore** ticket conflicts when its permits and those of the holders exceed the limit.
 
 Whoever conflicts with no holder may enter, unless the name is *barred* (lock-delay: a holder's lease expired and it
@@ -71,16 +71,21 @@ class Blocked:
 
 def decide(queue: Queue, me: Ticket, now: float) -> Enter | Blocked:
     """Say whether ticket ``me`` may hold the name at time ``now``. A seat that has expired does not count."""
-    holders = [seat for seat in queue.holders if seat.expires > now and seat.ticket.id != me.id]
-    rule = me.terms.rule
     if queue.barred > now:
         return Blocked(queue.barred)
-    if conflicts(rule, [seat.ticket.terms.rule for seat in holders]):
-        return Blocked(min(seat.expires for seat in holders), holders[0])
+    others = _others(queue, me, now)
+    rule = me.terms.rule
+    if conflicts(rule, [seat.ticket.terms.rule for seat in others]):
+        return Blocked(min(seat.expires for seat in others), others[0])
+    if not rule.fair or is_inside(queue, me, now):
+        return Enter()
     ahead = next((seat for seat in _ahead(queue.waiters, me.id) if seat.expires > now and _before(seat, rule)), None)
-    if rule.fair and ahead is not None:
-        return Blocked(ahead.expires, ahead)
-    return Enter()
+    return Enter() if ahead is None else Blocked(ahead.expires, ahead)
+
+
+def is_inside(queue: Queue, me: Ticket, now: float) -> bool:
+    """Say whether the ticket beside which this one stands holds the name: then it overtakes all who wait for that one."""
+    return any(seat.ticket.id == me.beside and seat.expires > now for seat in queue.holders)
 
 
 def conflicts(rule: Rule, holding: Sequence[Rule]) -> bool:
@@ -88,8 +93,10 @@ def conflicts(rule: Rule, holding: Sequence[Rule]) -> bool:
     match rule.kind:
         case Kind.MUTEX:
             return bool(holding)
+        case Kind.READ_WRITE if rule.exclusive:
+            return bool(holding)
         case Kind.READ_WRITE:
-            return bool(holding) if rule.exclusive else any(other.exclusive for other in holding)
+            return any(other.exclusive or (rule.upgradeable and other.upgradeable) for other in holding)
         case Kind.SEMAPHORE:
             return sum(other.permits for other in holding) + rule.permits > rule.limit
 
@@ -97,19 +104,23 @@ def conflicts(rule: Rule, holding: Sequence[Rule]) -> bool:
 def successors(queue: Queue, now: float) -> Iterator[Seat]:
     """Yield, in order of arrival, the waiters who hold the name next if each before them accepts.
 
-    It stops at the first who cannot enter, even if a later one could: nobody starves.
+    Those who stand beside a ticket of their own that holds come first: all others wait for that one. Then it stops at the
+    first who cannot enter, even if a later one could: nobody starves.
     """
     if queue.barred > now:
         return
-    holding = [seat.ticket.terms.rule for seat in queue.holders if seat.expires > now]
-    for seat in queue.waiters:
+    now_holding = [seat for seat in queue.holders if seat.expires > now]
+    inside = [seat for seat in queue.waiters if is_inside(queue, seat.ticket, now)]
+    for seat in (*inside, *(seat for seat in queue.waiters if seat not in inside)):
         if seat.expires <= now:
             continue
-        rule = seat.ticket.terms.rule
-        if conflicts(rule, holding):
+        others = [other.ticket.terms.rule for other in now_holding if other.ticket.id != seat.ticket.beside]
+        if conflicts(seat.ticket.terms.rule, others):
+            if seat in inside:
+                continue
             return
         yield seat
-        holding.append(rule)
+        now_holding.append(seat)
 
 
 def same_use(mine: Rule, other: Rule) -> bool:
@@ -124,6 +135,10 @@ def next_token(fence: int, floor: int) -> int:
     backup), as long as the clock was not set back past the last grant.
     """
     return max(fence + 1, floor)
+
+
+def _others(queue: Queue, me: Ticket, now: float) -> list[Seat]:
+    return [seat for seat in queue.holders if seat.expires > now and seat.ticket.id not in (me.id, me.beside)]
 
 
 def _ahead(waiters: Sequence[Seat], me: str) -> Iterator[Seat]:
