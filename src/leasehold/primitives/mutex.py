@@ -6,7 +6,8 @@ from abc import ABC, abstractmethod
 from types import TracebackType
 
 from leasehold import validate
-from leasehold.engine.acquire import Engine, Missed
+from leasehold.engine.acquire import Engine
+from leasehold.engine.attempt import Missed
 from leasehold.engine.hold import Lease
 from leasehold.errors import AcquireTimeout, NotHeld
 from leasehold.primitives.hold import AsyncHold, Hold
