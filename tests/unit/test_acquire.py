@@ -1,4 +1,4 @@
-"""The acquire loop in every world: lost replies, refusals, outages, late grants, timeouts, closing; four outcomes kept apart."""
+"""The acquire loop in every world: lost replies, refusals, outages, late grants, timeouts, closing."""
 
 import time
 from collections.abc import Awaitable, Callable
