@@ -123,14 +123,17 @@ class AioWire:
     async def _connect(self, within: float) -> Line:
         connection = self._settings.connection(Colour.ASYNCIO, within)
         where = self._settings.where
+        failed: Exception | None = None
         try:
             async with asyncio.timeout(within):
                 await connection.connect()
         except BaseException as error:
             connection._close()
-            if isinstance(error, redis.RedisError | OSError | ValueError):
-                raise connect_error(error, where) from None
-            raise
+            if not isinstance(error, redis.RedisError | OSError | ValueError):
+                raise
+            failed = connect_error(error, where)
+        if failed is not None:
+            raise failed  # out here it has no context: local variables in the frames of redis-py show the password
         line = Line(connection, where, self._heard, self._lost)
         try:
             self._facts = check_handshake(await line.send(HELLO, within), where)
