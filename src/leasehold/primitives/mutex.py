@@ -23,7 +23,12 @@ class AsyncMutex(ABC):
         self._engine = engine
         self._options = options
         self._entered: dict[int, list[AsyncHold]] = {}  # the holds of `async with` blocks, by task
-        self.name = name
+        self._name = name
+
+    @property
+    def name(self) -> str:
+        """The lock's name."""
+        return self._name
 
     async def acquire(self, blocking: bool = True, timeout: Seconds | None = None) -> AsyncHold | None:
         """Get the lock, or None.
