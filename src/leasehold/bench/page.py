@@ -21,9 +21,9 @@ div { overflow-x: auto }
 
 READING = (
     "Bars are medians of the rounds; the line in a bar goes from the slowest round to the fastest; the dashed line is "
-    "the floor. Rates depend on the machine: read the ratios, which are taken round by round. An operation is an acquire "
-    "with its release; in hand-over it counts only if the lock went to another contender. Reads and commands are counted on "
-    "the server; commands that a script calls count, too."
+    "the floor. Rates depend on the machine: read the ratios, which are taken round by round. An operation is an "
+    "acquire with its release; in hand-over it counts only if the lock went to another contender. Reads and commands "
+    "are counted on the server; commands that a script calls count, too."
 )
 
 

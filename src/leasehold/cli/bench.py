@@ -51,6 +51,11 @@ class ProgressLine:
     type=click.Path(exists=True, dir_okay=False),
     help="Interpreter of an environment that has other lock libraries.",
 )
+@click.option(
+    "--pin",
+    type=click.Choice(["same", "other"]),
+    help="Keep client and server on the same core, or on one each: steadier figures (Linux, without URL).",
+)
 @click.option("--report", type=TARGET, help="Write a page with charts, as HTML.")
 @click.option("--docs", type=TARGET, help="Write the documentation's page, as Markdown.")
 @json_option
@@ -61,6 +66,7 @@ def bench(
     only: tuple[str, ...],
     full: bool,
     peers_python: str | None,
+    pin: str | None,
     report: Path | None,
     docs: Path | None,
     json_: bool,
@@ -81,7 +87,9 @@ def bench(
     for file in (report, docs):
         if file is not None and not file.absolute().parent.is_dir():
             raise click.UsageError(f"the folder of {file} does not exist; make it first")
-    settings = Settings(url, seconds, rounds, only, full, peers_python)
+    settings = Settings(url, seconds, rounds, only, full, peers_python, pin)
+    if pin and url:
+        raise click.UsageError("--pin needs a server that is started here: leave the URL out")
     try:
         settings.measures()
     except ValueError as error:
