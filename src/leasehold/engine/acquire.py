@@ -50,6 +50,8 @@ class Engine:
         self.observe = observe
         self.keeper = Keeper(runtime, store, response_timeout)
         self._closed = False
+        self._attempts: set[Attempt] = set()
+        self._ended = runtime.signal()  # one of them ended, while the client closes
 
     def ready(self) -> None:
         """Check, at the start of each public operation, that it may begin."""
@@ -82,13 +84,22 @@ class Engine:
                     lease.why = "its client was closed"
                     if self.runtime.now() < until:
                         await self.leave(lease)
+            await self._attempts_end(until)
         finally:
             await self.keeper.close(max(0.0, until - self.runtime.now()))
             await self.store.close()
 
+    async def _attempts_end(self, until: float) -> None:
+        """Let those who still try find out: a claim that was under way when we left for it is left by them."""
+        while self._attempts and self.runtime.now() < until:
+            self._ended.clear()
+            if self._attempts:
+                await self._ended.wait(until - self.runtime.now())
+
     def after_fork(self) -> None:
         """Drop, in a forked child, what belongs to the parent: nothing is sent, and the client can be used anew."""
         self.owner = whoami(self.runtime)
+        self._attempts, self._ended = set(), self.runtime.signal()
         self.keeper.after_fork()
         self.store.after_fork()
 
@@ -125,6 +136,7 @@ class Engine:
             return Lease(self.runtime, name, self.ticket(terms), renew=renew, max_hold=max_hold, observe=self.observe)
 
         attempt = Attempt(self, fresh, timeout=timeout, join=join)
+        self._attempts.add(attempt)
         try:
             return await attempt.run()
         except GeneratorExit:  # the loop is gone with the task in it: nothing can be awaited any more
@@ -133,6 +145,10 @@ class Engine:
         except BaseException as error:
             await attempt.give_up(type(error).__name__)
             raise
+        finally:
+            self._attempts.discard(attempt)
+            if self._closed:
+                self._ended.set()
 
     async def release(self, lease: Lease) -> bool:
         """Leave; return whether the store confirmed. If not, the name is free by the end of the lease at the latest.

@@ -99,13 +99,17 @@ class Attempt:
             answer = await self._claim()
             if isinstance(answer, Granted):
                 return answer
-            if not self._join or self._left() <= 0:
+            if not self._join or self._left() <= 0 or self._taken_away():
                 return None
             granted = await self._wait(answer)
             if granted is not None:
                 return granted
-            if self._left() <= 0 or self._lease.state is State.RELEASED:
+            if self._left() <= 0 or self._taken_away():
                 return None
+
+    def _taken_away(self) -> bool:
+        """Say whether the client was closed and has left for this ticket."""
+        return self._lease.state is State.RELEASED
 
     async def _wait(self, answer: Wait) -> Granted | None:
         pause = max(0.0, min(self._left(), answer.ask_again))
