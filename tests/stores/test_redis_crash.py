@@ -85,7 +85,7 @@ def eventually(condition, limit):
 
 
 def crash(server, namespace, colour, kills, lease):
-    """Kill a process that holds many locks, while two others wait for each; return how long each took after the lease."""
+    """Kill a process that holds many locks, while two others wait; return how long each took after the lease."""
     names = [f"job-{i}" for i in range(kills)]
     with parties() as start, Client.from_url(server.url, namespace=namespace) as locks:
         holder = start(server, namespace, colour, "hold", lease, *names)
@@ -113,7 +113,7 @@ def crash(server, namespace, colour, kills, lease):
 @colours
 def test_a_killed_holders_locks_are_free_within_the_lease(redis_server, namespace, colour):
     late = crash(redis_server, namespace, colour, 30, 0.9)
-    print(f"free {max(late) * 1000:.0f} ms after the lease at the latest")  # noqa: T201
+    print(f"free {max(late) * 1000:.0f} ms after the lease at the latest")
     assert max(late) < CRASH_BOUND
 
 

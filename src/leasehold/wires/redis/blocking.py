@@ -1,8 +1,8 @@
 """The blocking wire: a connection for each call under way, and one for the client's channel.
 
-Messages are read by whoever waits: one waiter reads for all, hands each message to the waiter that it is for, and passes
-the reading on when it has its own. So a client with one waiter pays no switch between threads, and one with many needs no
-thread of its own.
+Messages are read by whoever waits: one waiter reads for all, hands each message to the waiter that it is for, and
+passes the reading on when it has its own. So a client with one waiter pays no switch between threads, and one with
+many needs no thread of its own.
 """
 
 from __future__ import annotations
