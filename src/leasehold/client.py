@@ -238,7 +238,8 @@ class AsyncClient:
         self._engine.after_fork()
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self._engine.store!r}>"
+        engine = getattr(self, "_engine", None)  # not there yet in the traceback of a refused argument
+        return f"<{type(self).__name__} {None if engine is None else engine.store!r}>"
 
 
 class Client:
@@ -376,4 +377,4 @@ class Client:
         self.close()
 
     def __repr__(self) -> str:
-        return repr(self._core).replace("<AsyncClient", "<Client", 1)
+        return repr(getattr(self, "_core", None)).replace("<AsyncClient", "<Client", 1)

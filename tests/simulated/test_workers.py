@@ -5,6 +5,7 @@ and killed. To see one that failed: ``SimulatedWorld(seed)`` with the same scena
 """
 
 import contextlib
+import itertools
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -49,7 +50,9 @@ def true_time(world: SimulatedWorld, machine: SimulatedMachine, local: float) ->
 class Worker:
     """Takes the lock a few times; whatever it believes about it is written down."""
 
-    def __init__(self, world: SimulatedWorld, number: int, record: Record, plan: Callable[[Call], Fault | None]) -> None:
+    def __init__(
+        self, world: SimulatedWorld, number: int, record: Record, plan: Callable[[Call], Fault | None]
+    ) -> None:
         self.world, self.record = world, record
         self.machine = world.machine(f"worker-{number}")
         self.client = self.machine.client(Faulty(Memory(), plan), response_timeout=1.0)
@@ -130,7 +133,7 @@ async def nothing_is_left(world: SimulatedWorld) -> None:
 
 def check(record: Record, seed: int) -> None:
     claims = sorted(record.claims)
-    for (_, until, token), (since, _, after) in zip(claims, claims[1:], strict=False):
+    for (_, until, token), (since, _, after) in itertools.pairwise(claims):
         assert until <= since + 1e-9, f"seed {seed}: token {token} is valid until {until}, {after} began at {since}"
         assert token < after, f"seed {seed}: tokens do not rise with the grants"
 

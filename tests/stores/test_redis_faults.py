@@ -1,4 +1,4 @@
-"""Lost requests and replies, at every chunk of a whole run, on both wires: right result, same token, nothing left behind."""
+"""Lost requests and replies, at every chunk of a whole run, on both wires: right result, same token, no remains."""
 
 from __future__ import annotations
 

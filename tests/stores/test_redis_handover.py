@@ -1,4 +1,4 @@
-"""A thousand waiters and ten thousand hand-overs: none lost, in order, at a cost that does not grow; and waits that idle."""
+"""A thousand waiters, ten thousand hand-overs: none lost, in order, at a cost that does not grow; and idle waits."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_a_thousand_waiters_and_ten_thousand_hand_overs(server, namespace, fair,
     rate = len(holds) / took
     record_property("hand-overs per second", rate)
     record_property("calls per hand-over", stats["evalsha"] / len(holds))
-    print(f"{rate:.0f} hand-overs/s, {stats['evalsha'] / len(holds):.2f} calls each")  # noqa: T201
+    print(f"{rate:.0f} hand-overs/s, {stats['evalsha'] / len(holds):.2f} calls each")
     if fair:
         assert [str(i) for i, turn, _ in holds if turn == 0] == order  # as people saw the queue
         for turn in range(1, HANDOVERS // WAITERS):  # nobody has a second turn before all had the first
@@ -126,7 +126,7 @@ def test_the_commands_of_a_hand_over_do_not_grow_with_the_waiters(server, namesp
         return calls, (sum(counts.values()) - counts["evalsha"]) / (waiters * turns)
 
     costs = {waiters: asyncio.run(cost(waiters)) for waiters in (2, 100, 1_000)}
-    print(costs)  # noqa: T201
+    print(costs)
     for calls, inside in costs.values():
         assert calls <= 2.1  # a claim and a leave each
         assert inside <= costs[2][1] * 1.2 + 1
@@ -163,7 +163,7 @@ def test_waiters_idle(server, namespace, world):
 
 @both
 def test_waiters_ask_no_more_often_than_their_leases_need(server, namespace, world):
-    """In a lease a client sends three renewals for all its waiters, and one of them asks when the holder's lease seems over."""
+    """In a lease a client sends three renewals for its waiters; one asks when the holder's lease seems over."""
     lease, leases, waiters = 0.9, 4, 20
 
     async def body(world):
@@ -177,8 +177,8 @@ def test_waiters_ask_no_more_often_than_their_leases_need(server, namespace, wor
             await world.sleep(leases * lease)
             calls = commands(server).get("evalsha", 0)
             holders, watchers = 3 * leases + 1, 1.5 * leases + 1
-            print(calls, "calls")  # noqa: T201
-            assert calls <= holders + 3 * (3 * leases + 1) + watchers  # their places may be renewed in up to three batches
+            print(calls, "calls")
+            assert calls <= holders + 3 * (3 * leases + 1) + watchers  # places are renewed in up to three batches
             await hold.release()
             for _ in range(waiters):
                 for job in list(jobs):

@@ -1,7 +1,7 @@
 """The Lua scripts against the pure rules: random histories of one name, on a real server and on `stores.ledger`.
 
-How time passes: leases and delays are multiples of ten seconds, and a script of ours moves every expiry of the name back
-by whole seconds at once (and 2 ms, since the server rounds to milliseconds). So a history over minutes takes
+How time passes: leases and delays are multiples of ten seconds, and a script of ours moves every expiry of the name
+back by whole seconds at once (and 2 ms, since the server rounds to milliseconds). So a history over minutes takes
 milliseconds, and both sides agree on what has expired: what really passes meanwhile is far below a second, and a lease
 that has just run out on the one side has run out on the other.
 """
@@ -232,7 +232,8 @@ def test_the_scripts_do_what_the_rules_say(server, store, made, steps):
 
 
 @pytest.mark.nightly
-@settings(QUICK, max_examples=10_000)
+@pytest.mark.timeout(600)
+@settings(QUICK, max_examples=5_000)
 @given(made=tickets(), steps=st.lists(OPERATIONS, min_size=10, max_size=60))
 def test_the_scripts_do_what_the_rules_say_at_length(server, store, made, steps):
     replay(server, store, made, steps)

@@ -166,7 +166,7 @@ def test_slots_are_used_by_many_threads_at_once():
 
 @pytest.mark.parametrize("side", list(Side))
 def test_a_refused_claim_leaves_no_slot(redis_server, namespace, side):
-    """Nobody leaves for a ticket that the server does not know; the next waiter must watch the holder's lease itself."""
+    """Nobody leaves for a ticket that the server does not know, and the next waiter must watch the holder itself."""
     with FaultProxy(redis_server.port) as proxy:
         locks = Client.from_url(f"redis://127.0.0.1:{proxy.port}", namespace=namespace, response_timeout=0.3)
         proxy.stop()

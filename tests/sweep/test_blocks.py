@@ -1,4 +1,5 @@
-"""`async with` and loss: the block is cut short and LeaseLost raised; the body's own error and the user's cancellation win."""
+"""`async with` and loss: the block is cut short, LeaseLost raised; the body's error and the user's cancellation win."""
+# ruff: noqa: PT012 what is tested are whole blocks
 
 import asyncio
 from collections.abc import Awaitable, Callable

@@ -1,4 +1,4 @@
-"""A fault at every call of the store, and a kill after every step: what was held is whole, and nothing outlives a lease."""
+"""A fault at every call of the store, a kill after every step: what was held is whole, and nothing outlives a lease."""
 
 import contextlib
 import time

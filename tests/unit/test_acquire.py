@@ -1,12 +1,14 @@
-"""The acquire loop in every world: lost replies, refusals, outages, late grants, timeouts, closing; four outcomes kept apart."""
+"""The acquire loop in every world: lost replies, refusals, outages, late grants, timeouts, closing."""
 
 import time
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import pytest
 
 from leasehold import AcquireTimeout, AsyncClient, LeaseLost, StoreUnavailable
 from leasehold.engine.events import Event, GaveUp
+from leasehold.stores import registry
 from leasehold.stores.memory import Memory
 from leasehold.testing.faulty import Call, Fault, Faulty, Kind, always, nth
 from leasehold.testing.worlds import AsyncioWorld, BlockingWorld, SimulatedWorld, World
@@ -256,10 +258,11 @@ def test_waiting_over_many_leases_of_the_holder(world: World) -> None:
     world.run(body)
 
 
-def test_closing_a_client_ends_its_waiters_with_a_clear_error(world: World) -> None:
+@pytest.mark.parametrize("where", ["memory", "sqlite"])
+def test_closing_a_client_ends_its_waiters_with_a_clear_error(world: World, where: str, tmp_path: Path) -> None:
     async def body(world: World) -> None:
-        memory = space()
-        other, client = world.client(memory), world.client(memory)
+        store = space() if where == "memory" else registry.opener(f"sqlite:{tmp_path}/locks.db")
+        other, client = world.client(store), world.client(store)
         async with other.lock("a"):
             jobs = [world.spawn(client.lock("a").acquire) for _ in range(3)]
             await world.sleep(0.1)
@@ -274,6 +277,8 @@ def test_closing_a_client_ends_its_waiters_with_a_clear_error(world: World) -> N
             assert info.waiters == ()
         assert await other.inspect("a") is None
 
+    if where == "sqlite" and world.name == "simulated":
+        pytest.skip("a file does not live in virtual time")
     world.run(body)
 
 

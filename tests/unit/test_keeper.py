@@ -1,4 +1,4 @@
-"""The keeper: renews at a third, doubts, ends at the deadline, batches, lingers, pays debts, releases what was dropped."""
+"""The keeper renews at a third, doubts, ends at the deadline, batches, lingers, pays debts, releases the dropped."""
 
 import asyncio
 import gc

@@ -19,7 +19,14 @@ MIXED = (Rule(), Rule(fair=True))
 READ_WRITE = (Rule(Kind.READ_WRITE), Rule(Kind.READ_WRITE, exclusive=False))
 FAIR_READ_WRITE = tuple(replace(rule, fair=True) for rule in READ_WRITE)
 SEMAPHORE = tuple(Rule(Kind.SEMAPHORE, exclusive=False, permits=n, limit=3) for n in (1, 2, 3))
-FAMILIES = {"mutex": MUTEX, "fair": FAIR, "mixed": MIXED, "rw": READ_WRITE, "fair rw": FAIR_READ_WRITE, "sem": SEMAPHORE}
+FAMILIES = {
+    "mutex": MUTEX,
+    "fair": FAIR,
+    "mixed": MIXED,
+    "rw": READ_WRITE,
+    "fair rw": FAIR_READ_WRITE,
+    "sem": SEMAPHORE,
+}
 
 
 def ticket(number: int, rule: Rule, *, lease: float = LEASE, delay: float = 0.0) -> Ticket:
@@ -86,9 +93,7 @@ steps = st.lists(
 @pytest.mark.parametrize("family", FAMILIES)
 @settings(max_examples=150, deadline=None)
 @given(steps=steps, delay=st.sampled_from([0.0, 3.0]))
-def test_whatever_happens_no_two_holders_conflict(
-    family: str, steps: list[tuple[str, int, int]], delay: float
-) -> None:
+def test_whatever_happens_no_two_holders_conflict(family: str, steps: list[tuple[str, int, int]], delay: float) -> None:
     table = Table()
     for what, number, choice in steps:
         rules = FAMILIES[family]

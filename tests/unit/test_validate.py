@@ -1,4 +1,4 @@
-"""Bad input: a clear error at once, in both colours, before anything is sent; it names the input and what is allowed."""
+"""Bad input: a clear error at once, in both colours, before anything is sent; it names what is allowed."""
 
 from __future__ import annotations
 

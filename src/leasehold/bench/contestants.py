@@ -113,7 +113,7 @@ CONTESTANTS: tuple[Contestant, ...] = (
         "redis_py",
         BOTH,
         package="redis",
-        settings="timeout=30, else defaults (polls each 0.1 s, does not renew); more than 50 tasks: a blocking pool of 50",
+        settings="timeout=30, else defaults (polls each 0.1 s); more than 50 tasks: a blocking pool of 50",
         rests=True,
     ),
     Contestant(

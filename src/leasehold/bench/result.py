@@ -159,6 +159,12 @@ class Result:
     missing: dict[str, str]
     seconds: float = 0.0
 
+    @property
+    def sound(self) -> bool:
+        """Whether leasehold was measured in all rows, and excluded others in each of them."""
+        ours = [entry for row in self.rows for entry in row.entries if entry.contestant.role is Role.OURS]
+        return all(not entry.error and not entry.overlaps for entry in ours)
+
     def as_json(self) -> dict[str, Any]:
         """Return all of it as plain values."""
         return {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import tempfile
 import time
@@ -33,6 +34,8 @@ class Settings:
         only: keys of measures, or beginnings of them; none means all.
         full: with the measures that take long.
         peers_python: the interpreter that has further libraries; None measures what is installed here.
+        pin: ``same`` keeps client and server on one core, ``other`` on one each; None leaves it to the kernel, whose
+            choice may differ from trial to trial.
 
     """
 
@@ -42,6 +45,7 @@ class Settings:
     only: Sequence[str] = ()
     full: bool = False
     peers_python: str | None = None
+    pin: str | None = None
 
     def measures(self) -> list[Measure]:
         """Choose the measures.
@@ -81,21 +85,42 @@ def run(settings: Settings, progress: Progress) -> Result:
     """
     measures, start = settings.measures(), time.monotonic()
     with ExitStack() as stack:
-        url = settings.url or stack.enter_context(RedisServer()).url
+        server = None if settings.url else stack.enter_context(RedisServer())
+        url = settings.url if server is None else server.url
+        assert url is not None
+        cores = pinned(settings.pin, server)
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="leasehold-bench-"))
         scope = Scope(url, f"bench-{secrets.token_hex(4)}", 1, folder)
         observer = stack.enter_context(Observer(scope))
         stack.callback(observer.clean, scope.namespace)
         workers, missing = _workers(stack, measures, settings)
-        bench = Bench(settings, scope, observer, workers, progress)
+        bench = Bench(settings, scope, observer, workers, progress, cores)
         rows = bench.rows(measures)
         versions = {one.title: workers[one.key].version for one in CONTESTANTS if one.key in workers}
         told = facts(observer.version, settings.seconds, settings.rounds, versions, own_server=settings.url is None)
+        if settings.pin:
+            told["cores"] = f"client and server pinned to {'one core' if settings.pin == 'same' else 'a core each'}"
         if bench.others:
             usual, worst = median(bench.others), max(bench.others)
             told["others"] = f"used {usual:.2f} cores during a trial (median), {worst:.2f} at most: the less the better"
     notes = {one.title: one.settings for one in CONTESTANTS if one.key in workers}
     return Result(rows, told, notes, missing, time.monotonic() - start)
+
+
+def pinned(pin: str | None, server: RedisServer | None) -> tuple[int, ...]:
+    """Keep the server on one core; return those for the clients, none for all.
+
+    Raises:
+        ValueError: it cannot be done here.
+
+    """
+    if pin is None:
+        return ()
+    if server is None or not hasattr(os, "sched_setaffinity"):
+        raise ValueError("pinning needs Linux, and a server that is started here")
+    cores = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(server.pid, cores[:1])
+    return (cores[0],) if pin == "same" else (cores[-1],)
 
 
 def takes_part(contestant: Contestant, measure: Measure) -> bool:
@@ -139,7 +164,9 @@ class Bench:
         observer: Observer,
         workers: Mapping[str, Worker],
         progress: Progress,
+        cores: tuple[int, ...],
     ) -> None:
+        self._cores = cores
         self._settings = settings
         self._scope = scope
         self._observer = observer
@@ -192,6 +219,7 @@ class Bench:
             f"sqlite:{self._scope.folder}/locks.db" if measure.mode is Mode.FILE else self._scope.url,
             namespace,
             self._scope.folder,
+            self._cores,
         )
         empty = self._observer.look()
         worker.begin(task)

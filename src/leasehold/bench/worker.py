@@ -68,6 +68,8 @@ def main(module: str, requires: str, package: str) -> None:
 def run(subject: ModuleType, task: Task, talk: Talk) -> None:
     """Run one trial in this process, and end it."""
     try:
+        if task.cores:
+            os.sched_setaffinity(0, task.cores)
         scope = Scope(task.url, task.namespace, task.concurrency, task.folder)
         trial = TRIALS[task.trial]
         if task.mode == "asyncio":

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import shutil
 import sys
+from pathlib import Path
 
 import click
 
 from leasehold.bench.contestants import Contestant
+from leasehold.bench.markdown import markdown
 from leasehold.bench.measures import Measure
+from leasehold.bench.page import page
 from leasehold.bench.result import Row
 from leasehold.bench.run import Settings, run
 from leasehold.bench.table import block, text
@@ -16,6 +19,8 @@ from leasehold.cli.codes import Exit
 from leasehold.cli.options import Command, Failed, json_option
 from leasehold.cli.output import as_json
 from leasehold.testing.servers.base import MissingServer
+
+TARGET = click.Path(dir_okay=False, path_type=Path)
 
 
 class ProgressLine:
@@ -46,6 +51,13 @@ class ProgressLine:
     type=click.Path(exists=True, dir_okay=False),
     help="Interpreter of an environment that has other lock libraries.",
 )
+@click.option(
+    "--pin",
+    type=click.Choice(["same", "other"]),
+    help="Keep client and server on the same core, or on one each: steadier figures (Linux, without URL).",
+)
+@click.option("--report", type=TARGET, help="Write a page with charts, as HTML.")
+@click.option("--docs", type=TARGET, help="Write the documentation's page, as Markdown.")
 @json_option
 def bench(
     url: str | None,
@@ -54,18 +66,45 @@ def bench(
     only: tuple[str, ...],
     full: bool,
     peers_python: str | None,
+    pin: str | None,
+    report: Path | None,
+    docs: Path | None,
     json_: bool,
 ) -> None:
     """Measure locks on the Redis server at URL, beside the floor and other libraries.
 
     Without URL it starts a server of its own. It works under names of its own, and deletes them at the end.
-    """
-    settings = Settings(url, seconds, rounds, only, full, peers_python)
+
+    To measure other libraries too, make an environment for them and name its interpreter:
+
+    \b
+      python -m venv peers
+      peers/bin/pip install 'redis[hiredis]' python-redis-lock pottery coredis sherlock redlock-ng filelock
+      leasehold bench --peers-python peers/bin/python
+
+    Exit code: 0 if all of leasehold's trials came to a result and never two were inside, 1 if not.
+    """  # noqa: D301
+    for file in (report, docs):
+        if file is not None and not file.absolute().parent.is_dir():
+            raise click.UsageError(f"the folder of {file} does not exist; make it first")
+    settings = Settings(url, seconds, rounds, only, full, peers_python, pin)
+    if pin and url:
+        raise click.UsageError("--pin needs a server that is started here: leave the URL out")
+    try:
+        settings.measures()
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
     try:
         result = run(settings, ProgressLine())
     except MissingServer as error:
         raise Failed(str(error), Exit.MISSING) from None
+    if report is not None:
+        report.write_text(page(result), encoding="utf-8")
+    if docs is not None:
+        docs.write_text(markdown(result), encoding="utf-8")
     if json_:
         as_json(result.as_json())
     else:
         click.echo(text(result))
+    if not result.sound:
+        sys.exit(Exit.NO)

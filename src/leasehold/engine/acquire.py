@@ -3,12 +3,12 @@
 Theory of operation
 -------------------
 The ticket's id is chosen before anything is sent. So at every point where this can be cut off, the way out is the same:
-*leave by ticket*. If the claim never arrived, the leave finds nothing; if it was queued, it takes it out; if it was granted
-at the last moment, it frees the name and hands it on. A leave that gets no answer is owed to the keeper.
+*leave by ticket*. If the claim never arrived, the leave finds nothing; if it was queued, it takes it out; if it was
+granted at the last moment, it frees the name and hands it on. A leave that gets no answer is owed to the keeper.
 
-A request whose reply was lost is repeated with the same ticket: a claim finds its own grant, with the same token; a leave
-finds nothing, and that is no loss. At first contact a store that refuses is an error at once; a waiter that has been in
-the queue rides over an outage for as long as its own lease.
+A request whose reply was lost is repeated with the same ticket: a claim finds its own grant, with the same token; a
+leave finds nothing, and that is no loss. At first contact a store that refuses is an error at once; a waiter that has
+been in the queue rides over an outage for as long as its own lease.
 
 Validity counts from before the request was sent. A grant that arrives too late to be believed is left, and tried again
 with a fresh ticket.
@@ -17,16 +17,17 @@ with a fresh ticket.
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TypeVar
 
-from leasehold.engine.events import Acquired, GaveUp, Observer, Queued, Released
-from leasehold.engine.hold import Lease, State
+from leasehold.engine.attempt import FIRST_PAUSE, Attempt, Missed
+from leasehold.engine.events import Observer, Released
+from leasehold.engine.hold import Lease
 from leasehold.engine.keeper import Keeper
 from leasehold.errors import StoreUnavailable
-from leasehold.model import Departure, Granted, Owner, Standing, Terms, Ticket, Wait, ticket_id
+from leasehold.model import Departure, Standing, Terms, Ticket, ticket_id
 from leasehold.runtimes.base import Runtime
-from leasehold.runtimes.process import ending, whoami
+from leasehold.runtimes.process import whoami
 from leasehold.stores.base import Store
 
 T = TypeVar("T")
@@ -34,22 +35,8 @@ T = TypeVar("T")
 LEAVE_WITHIN = 1.0
 """Seconds that a caller waits at most for a leave to be confirmed; after that the keeper repeats it."""
 
-FIRST_ANSWER = 1.0
-"""Seconds that a claim may take at least, however short the timeout: to tell "taken" from "down" it takes an answer."""
-
-FIRST_PAUSE = 0.005
-"""Seconds before a request without an answer is sent again; each further pause is twice as long, with jitter."""
-
 LONGEST_PAUSE = 1.0
 """Seconds between two attempts to reach a store that does not answer, at most."""
-
-
-@dataclass(frozen=True, slots=True)
-class Missed:
-    """An acquire that ended without the lock, because someone else had it."""
-
-    waited: float
-    held_by: Owner | None
 
 
 class Engine:
@@ -63,6 +50,8 @@ class Engine:
         self.observe = observe
         self.keeper = Keeper(runtime, store, response_timeout)
         self._closed = False
+        self._attempts: set[Attempt] = set()
+        self._ended = runtime.signal()  # one of them ended, while the client closes
 
     def ready(self) -> None:
         """Check, at the start of each public operation, that it may begin."""
@@ -95,13 +84,22 @@ class Engine:
                     lease.why = "its client was closed"
                     if self.runtime.now() < until:
                         await self.leave(lease)
+            await self._attempts_end(until)
         finally:
             await self.keeper.close(max(0.0, until - self.runtime.now()))
             await self.store.close()
 
+    async def _attempts_end(self, until: float) -> None:
+        """Let those who still try find out: a claim that was under way when we left for it is left by them."""
+        while self._attempts and self.runtime.now() < until:
+            self._ended.clear()
+            if self._attempts:
+                await self._ended.wait(until - self.runtime.now())
+
     def after_fork(self) -> None:
         """Drop, in a forked child, what belongs to the parent: nothing is sent, and the client can be used anew."""
         self.owner = whoami(self.runtime)
+        self._attempts, self._ended = set(), self.runtime.signal()
         self.keeper.after_fork()
         self.store.after_fork()
 
@@ -138,6 +136,7 @@ class Engine:
             return Lease(self.runtime, name, self.ticket(terms), renew=renew, max_hold=max_hold, observe=self.observe)
 
         attempt = Attempt(self, fresh, timeout=timeout, join=join)
+        self._attempts.add(attempt)
         try:
             return await attempt.run()
         except GeneratorExit:  # the loop is gone with the task in it: nothing can be awaited any more
@@ -146,6 +145,10 @@ class Engine:
         except BaseException as error:
             await attempt.give_up(type(error).__name__)
             raise
+        finally:
+            self._attempts.discard(attempt)
+            if self._closed:
+                self._ended.set()
 
     async def release(self, lease: Lease) -> bool:
         """Leave; return whether the store confirmed. If not, the name is free by the end of the lease at the latest.
@@ -233,124 +236,3 @@ class Engine:
                 repeated = repeated or error.unknown
             await self.runtime.sleep(pause * (0.5 + self.runtime.jitter() / 2))
             pause = min(pause * 2, LONGEST_PAUSE)
-
-
-class Attempt:
-    """One call of `Engine.acquire`."""
-
-    def __init__(self, engine: Engine, fresh: Callable[[], Lease], *, timeout: float | None, join: bool) -> None:
-        self._engine = engine
-        self._runtime = engine.runtime
-        self._fresh = fresh
-        self._join = join
-        self._start = self._runtime.now()
-        self._until = float("inf") if timeout is None else self._start + timeout
-        self._heard: float | None = None  # when the store last answered
-        self._held_by: Owner | None = None
-        self._may_be_there = False  # whether the store may know the ticket
-        self._lease = fresh()
-
-    async def run(self) -> Lease | Missed:
-        """Claim and wait until there is a lease, or no time is left."""
-        while True:
-            self._engine.keeper.watch(self._lease)
-            self._engine.refuse_closed()
-            answer = await self._claim_and_wait()
-            if self._lease.state is State.RELEASED:  # the client was closed; its leave may have come before our claim
-                try:
-                    await self._runtime.shield(self._engine.leave(self._lease))
-                finally:
-                    if ending():  # a daemon thread that waited: it ends with the interpreter, without a word
-                        raise SystemExit
-                    self._engine.refuse_closed()
-            if answer is None:
-                await self.give_up("timeout", leave=self._join)
-                return Missed(self._waited(), self._held_by)
-            if self._lease.granted(answer):
-                return self._acquired()
-            await self._too_late()
-
-    async def give_up(self, why: str, *, leave: bool = True) -> None:
-        """End the attempt; with ``leave`` take the ticket off the store, whatever that did with it."""
-        if not self._lease.leaves():
-            return
-        self._engine.keeper.forget(self._lease)
-        if leave and self._may_be_there:
-            await self._runtime.shield(self._engine.leave(self._lease))
-        if self._engine.observe is not None:
-            self._engine.observe(GaveUp(*self._who(), self._waited(), why))
-
-    def abandon(self) -> None:
-        """End the attempt where nothing can be sent: the ticket is renewed no more and ends with its lease."""
-        if self._lease.leaves():
-            self._engine.keeper.forget(self._lease)
-
-    def _acquired(self) -> Lease:
-        self._engine.keeper.granted(self._lease)
-        if self._engine.observe is not None:
-            self._engine.observe(Acquired(*self._who(), self._lease.token, self._waited()))
-        return self._lease
-
-    async def _too_late(self) -> None:
-        late = self._lease
-        await self.give_up("granted too late")
-        if self._left() <= 0:
-            late.why = "the grant came too late to be of use: the store is slow, or the lease too short for it"
-            raise late.error()
-        self._lease, self._may_be_there = self._fresh(), False
-
-    async def _claim_and_wait(self) -> Granted | None:
-        while True:
-            answer = await self._claim()
-            if isinstance(answer, Granted):
-                return answer
-            if not self._join or self._left() <= 0:
-                return None
-            granted = await self._wait(answer)
-            if granted is not None:
-                return granted
-            if self._left() <= 0 or self._lease.state is State.RELEASED:
-                return None
-
-    async def _wait(self, answer: Wait) -> Granted | None:
-        pause = max(0.0, min(self._left(), answer.ask_again))
-        try:
-            return await self._engine.store.changed(self._lease.name, self._lease.ticket, answer.mark, timeout=pause)
-        except StoreUnavailable as error:  # the claim that follows finds out whether the store is down
-            if error.lasting:
-                raise
-            await self._runtime.sleep(min(pause, FIRST_PAUSE * (10 + 10 * self._runtime.jitter())))
-            return None
-
-    async def _claim(self) -> Granted | Wait:
-        engine, name, ticket = self._engine, self._lease.name, self._lease.ticket
-
-        async def ask(within: float) -> Granted | Wait:
-            before, self._may_be_there = self._may_be_there, True
-            try:
-                within = min(within, engine.response_timeout)
-                return await engine.store.claim(name, ticket, join=self._join, within=within)
-            except StoreUnavailable as error:
-                self._may_be_there = before or error.unknown
-                raise
-
-        if self._heard is None:
-            answer, _ = await engine.repeat(ask, min(engine.response_timeout, max(self._left(), FIRST_ANSWER)))
-        else:
-            patience = min(ticket.terms.lease, max(self._left(), FIRST_ANSWER))
-            answer, _ = await engine.repeat(ask, patience, through_outage=True)
-        if isinstance(answer, Wait):
-            if self._heard is None and engine.observe is not None:
-                engine.observe(Queued(*self._who(), None if answer.held_by is None else str(answer.held_by)))
-            self._held_by = answer.held_by
-        self._heard = self._runtime.now()
-        return answer
-
-    def _who(self) -> tuple[str, str, float]:
-        return self._lease.name, str(self._engine.owner), self._runtime.now()
-
-    def _waited(self) -> float:
-        return self._runtime.now() - self._start
-
-    def _left(self) -> float:
-        return self._until - self._runtime.now()

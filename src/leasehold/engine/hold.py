@@ -7,10 +7,10 @@ when the holder may believe that it holds:
 
     deadline = since + lease * (1 - DRIFT) - MARGIN
 
-where ``since`` is the boot-time clock read *before* the request was sent that the store confirmed (the same reasoning as
-in Gray and Cheriton, "Leases", SOSP 1989). The store started its own count later than that, so it cannot give the name
-away before our deadline as long as our clock is not slower than its by more than DRIFT. No message is needed to know
-that the deadline has passed: a look at the clock is enough, and every public call takes that look.
+where ``since`` is the boot-time clock read *before* the request was sent that the store confirmed (the same reasoning
+as in Gray and Cheriton, "Leases", SOSP 1989). The store started its own count later than that, so it cannot give the
+name away before our deadline as long as our clock is not slower than its by more than DRIFT. No message is needed to
+know that the deadline has passed: a look at the clock is enough, and every public call takes that look.
 
 Unknown is not lost: a renewal without an answer puts the hold *in doubt*, where the holder still holds until the
 deadline. But unknown does not extend life either: only a confirmed renewal moves the deadline.
@@ -158,7 +158,7 @@ class Lease:
             self._observe(Renewed(*self._who(), self.token))
 
     def no_answer(self) -> None:
-        """Take note that a renewal had no answer: the hold is in doubt, and ends at its deadline unless one succeeds."""
+        """Take note that a renewal had no answer: the hold is in doubt until one has, or until its deadline."""
         with self._mutex:
             first = self.state is State.HELD
             if not self._turn(Turn.NO_ANSWER):

@@ -6,9 +6,9 @@ Every ticket is registered *before* its claim is sent and taken off *before* its
 at which a ticket is on the server and nobody looks after it. A renewal that a leave overtakes finds nothing to renew.
 
 A ticket is renewed at a third of its lease, waiting or holding. A renewal that fails is tried again, at growing
-intervals, until the hold's deadline; the deadline itself is an entry in the schedule and needs no network. Therefore the keeper
-never does I/O on its own thread: it hands each batch to a job of its own, and a server that does not answer cannot
-keep it from telling a holder in time.
+intervals, until the hold's deadline; the deadline itself is an entry in the schedule and needs no network. Therefore
+the keeper never does I/O on its own thread: it hands each batch to a job of its own, and a server that does not answer
+cannot keep it from telling a holder in time.
 
 Who is told what, if something dies here: the client dies, and the store ends the leases; a batch dies without an
 answer, and its holds are in doubt and tried again; the keeper's thread is gone (a fork), and the next ticket
@@ -243,7 +243,8 @@ class Keeper:
             lease.renewed(sent)
         elif standing is Standing.UNKNOWN:
             lease.no_answer()
-        elif standing is Standing.GONE and lease.confirmed <= sent:  # QUEUED was said before the grant; else the claim may have overtaken this question on its way
+        elif standing is Standing.GONE and lease.confirmed <= sent:
+            # QUEUED was said before the grant; and a claim may have overtaken a question that was asked before it.
             lease.gone("the store no longer knows it (expired, broken or evicted)")
 
     def _plan(self, lease: Lease, standing: Standing, sent: float) -> None:

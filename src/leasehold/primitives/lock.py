@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import weakref
 
-from leasehold.engine.acquire import Engine, Missed
+from leasehold.engine.acquire import Engine
+from leasehold.engine.attempt import Missed
 from leasehold.primitives.hold import AsyncHold, Leave
 from leasehold.primitives.mutex import AsyncMutex, Mutex
 from leasehold.primitives.options import Options

@@ -6,7 +6,8 @@ from abc import ABC, abstractmethod
 from types import TracebackType
 
 from leasehold import validate
-from leasehold.engine.acquire import Engine, Missed
+from leasehold.engine.acquire import Engine
+from leasehold.engine.attempt import Missed
 from leasehold.engine.hold import Lease
 from leasehold.errors import AcquireTimeout, NotHeld
 from leasehold.primitives.hold import AsyncHold, Hold
@@ -22,7 +23,12 @@ class AsyncMutex(ABC):
         self._engine = engine
         self._options = options
         self._entered: dict[int, list[AsyncHold]] = {}  # the holds of `async with` blocks, by task
-        self.name = name
+        self._name = name
+
+    @property
+    def name(self) -> str:
+        """The lock's name."""
+        return self._name
 
     async def acquire(self, blocking: bool = True, timeout: Seconds | None = None) -> AsyncHold | None:
         """Get the lock, or None.

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from leasehold.engine.acquire import Engine, Missed
+from leasehold.engine.acquire import Engine
+from leasehold.engine.attempt import Missed
 from leasehold.engine.hold import Lease
 from leasehold.primitives.hold import AsyncHold
 from leasehold.primitives.mutex import AsyncMutex, Mutex
@@ -33,8 +34,8 @@ Reentries = dict[tuple[str, int], Entry]
 class AsyncRLock(AsyncMutex):
     """A re-entrant lock: its task may acquire it again, and holds it until it released as often.
 
-    Lease and other options are those of the outermost acquire. If the task ends without releasing, the lock is no longer
-    renewed and is released in its name.
+    Lease and other options are those of the outermost acquire. If the task ends without releasing, the lock is no
+    longer renewed and is released in its name.
     """
 
     def __init__(self, engine: Engine, name: str, options: Options, reentries: Reentries) -> None:
@@ -82,6 +83,6 @@ class AsyncRLock(AsyncMutex):
 class RLock(Mutex):
     """A re-entrant lock: its thread may acquire it again, and holds it until it released as often.
 
-    Lease and other options are those of the outermost acquire. If the thread ends without releasing, the lock is no longer
-    renewed and is released in its name.
+    Lease and other options are those of the outermost acquire. If the thread ends without releasing, the lock is no
+    longer renewed and is released in its name.
     """

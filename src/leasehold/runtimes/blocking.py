@@ -36,7 +36,7 @@ class BlockingRuntime:
         return ThreadSignal()
 
     async def sleep(self, seconds: float) -> None:
-        time.sleep(max(0.0, seconds))
+        time.sleep(max(0.0, seconds))  # noqa: ASYNC251 it blocks: that is what this runtime is for
 
     def spawn(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> Job:
         job = ThreadJob(threading.Thread(target=lambda: drive(work()), name=name, daemon=True))

@@ -43,7 +43,7 @@ def remember(client: Forks) -> None:
 
 
 def close_at_exit(client: Closes) -> None:
-    """Close ``client`` when the interpreter ends, so that what is held then is free at once and not at its lease's end."""
+    """Close ``client`` when the interpreter ends, so that what it holds is free at once and not at its lease's end."""
     _closes.add(client)
 
 
@@ -66,7 +66,7 @@ def _at_exit() -> None:
     for client in list(_closes):
         try:
             client.close()
-        except Exception:  # the interpreter ends: the lease frees what could not be freed now
+        except Exception:  # noqa: S110 the interpreter ends: the lease frees what could not be freed now
             pass
 
 

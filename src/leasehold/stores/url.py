@@ -68,7 +68,9 @@ class StoreURL:
             user = f"{self.username or ''}:***@"
         hosts = ",".join(_shown(host, port) for host, port in self.hosts)
         slashes = "//" if hosts or user else ""
-        path = f"/{self.path}" if slashes and self.path else self.path
+        _, at, rest = self.path.rpartition("@")
+        path = self.path if not at else f"***@{rest}"  # a URL whose slashes were forgotten is all path
+        path = f"/{path}" if slashes and path else path
         return f"{self.scheme}:{slashes}{user}{hosts}{path}"
 
     def __repr__(self) -> str:

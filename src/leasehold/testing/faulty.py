@@ -8,6 +8,8 @@ store would show: `StoreUnavailable`, with ``unknown`` true where it cannot know
 
 Example:
     ```python
+    from leasehold.stores import registry
+
     store = Faulty(registry.opener("memory:"), nth(0, Fault(Kind.DROP_REPLY), method="claim"))
     with Client(store) as locks:
         with locks.lock("stock:42"):  # the first claim is carried out, its reply is lost: it is asked again

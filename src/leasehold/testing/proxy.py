@@ -6,10 +6,11 @@ fault may wait for the k-th occurrence of some bytes, counted over all connectio
 
 Example:
     ```python
-    with FaultProxy(server.port) as proxy:
-        lost = proxy.drop_reply(where=b"EVALSHA")  # the next script runs, and its client never hears of it
-        ...
-        assert lost.hits == 1
+    with RedisServer() as server, FaultProxy(server.port) as proxy:
+        with Client.from_url(f"redis://127.0.0.1:{proxy.port}") as locks:
+            lost = proxy.drop_reply(where=b"EVALSHA")  # the next script runs, and its client never hears of it
+            locks.lock("stock:42").acquire()
+            assert lost.hits == 1
     ```
 
 """

@@ -36,8 +36,8 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Generic, TypeVar, cast
 
 from leasehold.client import AsyncClient, Client
-from leasehold.model import DRIFT
 from leasehold.errors import Unsupported
+from leasehold.model import DRIFT
 from leasehold.runtimes.aio import AsyncioRuntime
 from leasehold.runtimes.base import Runtime, Signal, drive
 from leasehold.runtimes.blocking import BlockingRuntime

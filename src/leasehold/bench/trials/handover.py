@@ -200,7 +200,7 @@ async def awaiting(subject: ModuleType, scope: Scope, task: Task, talk: Talk) ->
     tasks = [asyncio.create_task(_contend(*one, task.work)) for one in zip(turns, tallies, strict=True)]
     await asyncio.sleep(WARM)
     until = time.monotonic() + WARM_AT_MOST - WARM
-    while sum(cells[CELLS + 1 :]) < task.concurrency and time.monotonic() < until:  # noqa: ASYNC110: counting is cheaper
+    while sum(cells[CELLS + 1 :]) < task.concurrency and time.monotonic() < until:  # noqa: ASYNC110
         await asyncio.sleep(0.01)
     talk.ready()
     cpu = time.process_time()

@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What a trial is to do. See `Measure`; ``subject`` is a module, ``seconds`` how long to run."""
+    """What a trial is to do. See `Measure`; ``subject`` is a module; ``cores`` to run on, none for all."""
 
     subject: str
     trial: str
@@ -22,6 +22,7 @@ class Task:
     url: str
     namespace: str
     folder: str
+    cores: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,12 +1,12 @@
 """From which moment a grant that came by message may be counted.
 
-A claim's grant is counted from before the claim was sent. A grant by message was made by somebody else's release, and the
-message may have been long on its way. But every reply brings the server's time: if a request sent at ``sent`` (our clock)
-was carried out at ``server`` (the server's clock), then the server's clock showed ``server`` not before our ``sent``. So a
-grant at the server's time G was made not before
+A claim's grant is counted from before the claim was sent. A grant by message was made by somebody else's release, and
+the message may have been long on its way. But every reply brings the server's time: if a request sent at ``sent``
+(our clock) was carried out at ``server`` (the server's clock), then the server's clock showed ``server`` not before
+our ``sent``. So a grant at the server's time G was made not before
 
     sent + (G - server) * (1 - DRIFT)      for G after the anchor, and
-    sent - (server - G) * (1 + DRIFT)      for G before it.
+    sent - (server - G) / (1 - DRIFT)      for G before it.
 
 This rests on the server's clock not stepping forward between the two, as all leases on Redis do.
 """
@@ -50,5 +50,5 @@ class Notice:
         if anchor is None:
             return None
         after = (self.at - anchor.server) / 1e6
-        since = min(now, anchor.sent + after * (1 - DRIFT if after >= 0 else 1 + DRIFT))
+        since = min(now, anchor.sent + (after * (1 - DRIFT) if after >= 0 else after / (1 - DRIFT)))
         return since if now - since <= lease * OLDEST else None

@@ -2,14 +2,14 @@
 
 Theory of operation
 -------------------
-All state of a name is in four keys of one slot (see ``scripts/common.lua``). The server's clock alone decides what has
-expired. A lease is the time to live of the lock's key, less a constant by which the key, and with it the token, outlives
-the lease; so a renewal is one PEXPIRE, which a server without memory still carries out.
+All state of a name is in four keys of one slot (see ``scripts/common.lua``). The server's clock alone decides what
+has expired. A lease is the time to live of the lock's key, less a constant by which the key, and with it the token,
+outlives the lease; so a renewal is one PEXPIRE, which a server without memory still carries out.
 
-A release hands the lock to the first waiter in the same script and tells that waiter's client alone, on a channel of its
-own. Messages are hints that may be lost. Whoever waits asks again after each new subscription; the keeper's renewal of
-its place, at a third of the lease, finds a grant that nobody heard of; and one waiter of each client has a timer that ends
-with the holder's lease.
+A release hands the lock to the first waiter in the same script and tells that waiter's client alone, on a channel of
+its own. Messages are hints that may be lost. Whoever waits asks again after each new subscription; the keeper's
+renewal of its place, at a third of the lease, finds a grant that nobody heard of; and one waiter of each client has a
+timer that ends with the holder's lease.
 """
 
 from __future__ import annotations

@@ -50,9 +50,11 @@ class Waiters:
         return None if bell is None else bell.listen()
 
     def forget(self, ticket: str) -> None:
-        """It has what it waited for, or gave up."""
+        """It has what it waited for, or gave up; whoever still sleeps for it, as when the client is closed, wakes."""
         with self._mutex:
-            self._waiting.pop(ticket, None)
+            waiter = self._waiting.pop(ticket, None)
+        if waiter is not None:
+            waiter.signal.set()
 
     def signal(self, ticket: str) -> Signal | None:
         """Return what the ticket's task or thread sleeps on."""

@@ -1,1 +1,1 @@
-"""Talking to one Redis server: redis-py connects and shakes hands, then pre-packed bytes go over connections of ours."""
+"""Talking to one Redis server: redis-py connects and shakes hands, then packed bytes go over connections of ours."""

@@ -1,8 +1,8 @@
 """The asyncio wire: all tasks of a client share one connection, which carries calls and messages alike (RESP3).
 
 Calls made in one turn of the loop leave in few writes: the first at once, so that the server starts at once, the rest
-joined at the end of the turn. Replies come in the order of the calls. A cancelled call leaves its place in that order, and
-its reply is thrown away when it comes, so nobody ever reads the answer to somebody else's question.
+joined at the end of the turn. Replies come in the order of the calls. A cancelled call leaves its place in that
+order, and its reply is thrown away when it comes, so nobody ever reads the answer to somebody else's question.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class AioWire:
         return line if line is not None and line.open and line.loop is asyncio.get_running_loop() else None
 
     async def _connected(self, within: float) -> Line:
-        """Connect once for all who need it; a caller that is cancelled or in a hurry does not stop it for the others."""
+        """Connect once for all who need it; one that is cancelled or in a hurry does not stop it."""
         if self._closed:
             raise no_answer(self._settings.where, "the client is closed", unknown=False)
         task = self._connecting
@@ -123,14 +123,17 @@ class AioWire:
     async def _connect(self, within: float) -> Line:
         connection = self._settings.connection(Colour.ASYNCIO, within)
         where = self._settings.where
+        failed: Exception | None = None
         try:
             async with asyncio.timeout(within):
                 await connection.connect()
         except BaseException as error:
             connection._close()
-            if isinstance(error, redis.RedisError | OSError | ValueError):
-                raise connect_error(error, where) from None
-            raise
+            if not isinstance(error, redis.RedisError | OSError | ValueError):
+                raise
+            failed = connect_error(error, where)
+        if failed is not None:
+            raise failed  # out here it has no context: local variables in the frames of redis-py show the password
         line = Line(connection, where, self._heard, self._lost)
         try:
             self._facts = check_handshake(await line.send(HELLO, within), where)

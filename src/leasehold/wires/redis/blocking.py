@@ -1,8 +1,8 @@
 """The blocking wire: a connection for each call under way, and one for the client's channel.
 
-Messages are read by whoever waits: one waiter reads for all, hands each message to the waiter that it is for, and passes
-the reading on when it has its own. So a client with one waiter pays no switch between threads, and one with many needs no
-thread of its own.
+Messages are read by whoever waits: one waiter reads for all, hands each message to the waiter that it is for, and
+passes the reading on when it has its own. So a client with one waiter pays no switch between threads, and one with
+many needs no thread of its own.
 """
 
 from __future__ import annotations
@@ -91,10 +91,13 @@ class BlockingWire:
         where = self._settings.where
         if self._closed:
             raise no_answer(where, "the client is closed", unknown=False)
+        failed: Exception | None = None
         try:
             connection.connect()
         except (redis.RedisError, OSError, ValueError) as error:
-            raise connect_error(error, where) from None
+            failed = connect_error(error, where)
+        if failed is not None:
+            raise failed  # out here it has no context: local variables in the frames of redis-py show the password
         line = Line(connection)
         try:
             (said,) = line.exchange(HELLO, 1, until, self._runtime)

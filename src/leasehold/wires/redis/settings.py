@@ -127,12 +127,10 @@ def from_url(url: StoreURL) -> Settings:
             "verified; name your own authority with ssl_ca_certs=FILE"
         )
     url.refuse_options(tuple(URL_OPTIONS))
-    options = Veiled()
-    for key, text in url.options.items():
-        try:
-            options[key] = URL_OPTIONS[key](text)
-        except (ValueError, KeyError):
-            raise ValueError(f"option {key!r} in the {url.scheme} URL has a value that it cannot have") from None
+    options = Veiled((key, _value(key, url)) for key in url.options)
+    if None in options.values():
+        key = next(key for key, value in options.items() if value is None)
+        raise ValueError(f"option {key!r} in the {url.scheme} URL has a value that it cannot have")
     if url.username:
         options["username"] = url.username
     if url.password is not None:
@@ -141,6 +139,13 @@ def from_url(url: StoreURL) -> Settings:
     if kind != "tls" and any(key.startswith("ssl_") for key in options):
         raise ValueError(f"a {url.scheme} URL has no TLS; write rediss:// for the ssl_ options to apply")
     return _unix(url, options) if kind == "unix" else _network(url, kind, options)
+
+
+def _value(key: str, url: StoreURL) -> Any:
+    try:
+        return URL_OPTIONS[key](url.options[key])
+    except (ValueError, KeyError):
+        return None
 
 
 def _network(url: StoreURL, kind: str, options: Veiled) -> Settings:
@@ -268,7 +273,8 @@ HINTS = {
 def connect_error(error: Exception, where: str) -> StoreUnavailable | Unsupported:
     """Say why there is no connection. Nothing was sent, but who we are.
 
-    It is raised ``from None``: redis-py's frames, and what old servers repeat of a command, may show the password.
+    It is to be raised where ``error`` is not its context: redis-py's frames show the password, and so may what old
+    servers repeat of a command.
     """
     text = str(error) or type(error).__name__
     if "unknown command" in text.lower():

@@ -1,0 +1,65 @@
+"""A run as the page ``docs/performance.md``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from leasehold.bench.result import Result, Row
+from leasehold.bench.table import cells, heads
+
+INTRODUCTION = """\
+# Performance
+
+All figures here come from one run of `leasehold bench`, which anyone can repeat:
+
+```
+pip install 'leasehold[redis,cli]'
+python -m venv peers
+peers/bin/pip install 'redis[hiredis]' python-redis-lock pottery coredis sherlock redlock-ng filelock
+leasehold bench --peers-python peers/bin/python
+```
+
+It starts a Redis server of its own, or uses the one whose URL is given. `--full` adds 100 processes, 10,000 locks held
+and 10,000 waiters; `--report FILE.html` writes a page with charts, `--json` prints every round, `--docs FILE` writes
+this page.
+
+## How to read it
+
+- Rates depend on the machine, and on what else it does. Read the ratios: they are taken between trials of the same
+  round, which follow each other; in parentheses stand the lowest and the highest of the rounds.
+- The **floor** is what the wire allows: for acquire + release the very bytes that leasehold sends, from a bare socket
+  or one hand-written asyncio protocol, with nothing around them; for hand-over one token in a list, passed on by
+  `RPUSH` and `BLPOP`, which knows no lease, no token and no loss; for SQLite two bare write transactions.
+- **ours is** says how many times the rate of the others leasehold reaches.
+- **client µs** and **server µs** are processor time for one acquire and release. They suffer less from a busy machine
+  than rates do. **reads** is how often the server read from a connection, **commands** what it executed, those inside
+  scripts included.
+- In hand-over only turns count where the lock went to another contender, and p50 and p99 are from the release to the
+  next holder's entry. The contenders watch each other through shared memory: two inside at once would be shown.
+- Each contestant must refuse a name that is held, and give it after its release, or its trial fails.
+- leasehold has everything on that it promises: lease and renewal, tokens, the queue, server time. Most others have none
+  of these. Each is set as its users are told to; see the settings below.
+"""
+
+
+def markdown(result: Result) -> str:
+    """Return the page."""
+    parts = [INTRODUCTION, *map(_section, result.rows), "## Settings\n", _list(result.settings), "## The run\n"]
+    parts.append(_list(result.facts))
+    if result.missing:
+        parts += ["Not measured:\n", _list(result.missing)]
+    return "\n".join(parts)
+
+
+def _section(row: Row) -> str:
+    head = ("", *heads(row)[1:])
+    lines = [_line(head), _line(["---", *["---:"] * (len(head) - 1)]), *map(_line, cells(row))]
+    return f"## {row.measure.title[0].upper()}{row.measure.title[1:]}\n\n" + "\n".join(lines) + "\n"
+
+
+def _line(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def _list(pairs: Mapping[str, str]) -> str:
+    return "\n".join(f"- {name}: {text}" for name, text in pairs.items()) + "\n"

@@ -1,0 +1,117 @@
+"""Imports go down only, and the machine is touched only where it is meant to be."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import leasehold
+
+ROOT = Path(leasehold.__file__).parent
+
+VALUES = {"errors", "model", "rules"}
+
+MAY_IMPORT: dict[str, set[str]] = {
+    "errors": set(),
+    "model": set(),
+    "rules": {"model"},
+    "validate": {"model"},
+    "inspection": {"model"},
+    "runtimes": {"runtimes", "model"},
+    "wires": {"wires", "errors", "model", "runtimes.base", "stores.url"},  # a URL is a value
+    "stores": {"stores", "wires", "runtimes.base", "runtimes.clock", *VALUES},
+    "engine": {"engine", "runtimes.base", "runtimes.process", "stores.base", *VALUES},
+    "primitives": {"primitives", "engine", "validate", "runtimes.base", *VALUES},
+    "observe": {"observe", "engine.events"},
+    "client": {
+        *{"primitives", "engine", "observe", "inspection", "validate", "runtimes"},
+        *{"stores.base", "stores.registry", *VALUES},
+    },
+    "__init__": {"client", "errors", "inspection", "primitives"},
+}
+"""By file or folder of the package, what it may import of the package; ``a.b`` is that module alone.
+
+Not listed are the edges of the package, which may use all of it: command line, demo, benchmarks, testing, integrations.
+"""
+
+EDGES = {"cli", "demo", "bench", "testing", "integrations", "__main__"}
+
+MACHINE = {"asyncio", "threading", "time", "socket", "select", "selectors", "socketserver", "concurrent", "queue"}
+"""Modules that wait, run beside, or talk."""
+
+MAY_TOUCH = {"runtimes", "wires", *EDGES}
+
+OWN_THREADS = {"stores/sqlite/database.py": {"threading", "time"}}
+"""Stores that own a thread or a file which others wait for, and with what."""
+
+FILES = sorted(ROOT.rglob("*.py"))
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Yield the full name of each module that a file imports, wherever in the file."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative imports are not used"
+            yield from (_module(node.module or "", alias.name) for alias in node.names)
+
+
+def _module(package: str, name: str) -> str:
+    """Return what ``from package import name`` imports: a module of the package, or the package itself."""
+    inside = ROOT.parent.joinpath(*package.split("."))
+    is_module = (inside / name).is_dir() or (inside / f"{name}.py").is_file()
+    return f"{package}.{name}" if is_module else package
+
+
+def part(path: Path) -> str:
+    return path.relative_to(ROOT).parts[0].removesuffix(".py")
+
+
+def shown(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def test_every_part_has_its_place() -> None:
+    parts = {part(path) for path in FILES}
+    assert parts <= MAY_IMPORT.keys() | EDGES
+
+
+@pytest.mark.parametrize("path", FILES, ids=shown)
+def test_imports_go_down_only(path: Path) -> None:
+    if part(path) in EDGES:
+        return
+    allowed = MAY_IMPORT[part(path)]
+    for module in imports(path):
+        if module.partition(".")[0] == "leasehold":
+            inside = module.split(".")[1:]
+            assert inside, f"{module} is the public face, for users"
+            assert {inside[0], ".".join(inside[:2])} & allowed, f"{part(path)} must not import {module}"
+
+
+@pytest.mark.parametrize("path", FILES, ids=shown)
+def test_only_some_parts_touch_the_machine(path: Path) -> None:
+    if part(path) in MAY_TOUCH:
+        return
+    touched = {module.partition(".")[0] for module in imports(path)} & MACHINE
+    assert touched <= OWN_THREADS.get(shown(path), set())
+
+
+@pytest.mark.parametrize("path", FILES, ids=shown)
+def test_the_core_needs_no_third_party(path: Path) -> None:
+    if part(path) in EDGES or part(path) in ("wires", "stores"):
+        return
+    for module in imports(path):
+        top = module.partition(".")[0]
+        assert top == "leasehold" or top in sys.stdlib_module_names, f"{top} in {shown(path)}"
+
+
+def test_a_bare_import_brings_no_driver() -> None:
+    code = "import sys, leasehold; print([m for m in ('redis', 'hiredis', 'click', 'sqlite3') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,102 @@
+"""The two faces of each class are the same but for the colour: names, parameters, defaults, annotations."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+import re
+from collections.abc import Iterator
+
+import pytest
+
+import leasehold
+
+MAGIC = {"__aenter__": "__enter__", "__aexit__": "__exit__", "__aiter__": "__iter__", "__anext__": "__next__"}
+"""Special methods of ``async`` statements, and of their plain forms."""
+
+ONLY_ASYNC = {"AsyncClient.__init__": {"runtime"}}
+"""Parameters that one face has alone: a test may hand it a world; the blocking face chooses its own."""
+
+TAKES_CORE = {"AsyncHold", "AsyncLock", "AsyncMutex", "AsyncRLock"}
+"""Made by the library, not by users: the blocking face is made of the asyncio one."""
+
+
+def twins() -> Iterator[tuple[type, type]]:
+    for info in pkgutil.walk_packages(leasehold.__path__, "leasehold."):
+        if info.name.split(".")[1] in ("cli", "bench", "demo", "testing", "__main__"):
+            continue
+        module = importlib.import_module(info.name)
+        for name, cls in vars(module).items():
+            if name.startswith("Async") and inspect.isclass(cls) and cls.__module__ == info.name:
+                blocking = getattr(module, name.removeprefix("Async"), None)
+                if blocking is not None:
+                    yield cls, blocking
+
+
+PAIRS = list(twins())
+
+
+@pytest.mark.parametrize(("awaits", "blocks"), PAIRS, ids=lambda cls: cls.__name__)
+class TestTwins:
+    def test_names(self, awaits: type, blocks: type) -> None:
+        assert {MAGIC.get(name, name) for name in members(awaits)} == set(members(blocks))
+
+    def test_parameters_and_annotations(self, awaits: type, blocks: type) -> None:
+        for name, member in members(awaits).items():
+            if name == "__init__" and awaits.__name__ in TAKES_CORE:
+                continue
+            other = members(blocks)[MAGIC.get(name, name)]
+            hidden = ONLY_ASYNC.get(f"{awaits.__name__}.{name}", set())
+            assert written(member, hidden) == written(other, set()), f"{awaits.__name__}.{name}"
+
+    def test_only_what_waits_is_awaited(self, awaits: type, blocks: type) -> None:
+        for name, member in members(blocks).items():
+            assert not inspect.iscoroutinefunction(member), f"{blocks.__name__}.{name} is a coroutine"
+        for name, member in members(awaits).items():
+            if name in MAGIC:
+                assert inspect.iscoroutinefunction(member), f"{awaits.__name__}.{name} is none"
+
+    def test_both_are_documented(self, awaits: type, blocks: type) -> None:
+        for cls in (awaits, blocks):
+            undocumented = [name for name, member in members(cls).items() if name[0] != "_" and not member.__doc__]
+            assert inspect.getdoc(cls), cls
+            assert not undocumented, f"{cls.__name__}: {undocumented}"
+
+    def test_the_asyncio_face_is_not_mentioned_where_users_of_the_other_look(self, awaits: type, blocks: type) -> None:
+        assert isinstance(blocks.__doc__, str)
+        assert "await " not in blocks.__doc__
+
+
+def test_the_public_classes_are_among_the_pairs() -> None:
+    assert {"AsyncClient", "AsyncHold", "AsyncLock", "AsyncRLock"} <= {awaits.__name__ for awaits, _ in PAIRS}
+    public = {name for name in leasehold.__all__ if name.startswith("Async")}
+    assert public <= {awaits.__name__ for awaits, _ in PAIRS}
+    assert {name.removeprefix("Async") for name in public} <= set(leasehold.__all__)
+
+
+def test_what_is_public_is_documented() -> None:
+    for name in leasehold.__all__:
+        member = getattr(leasehold, name)
+        assert inspect.getdoc(member), name
+        assert "Initialize self" not in (inspect.getdoc(member) or "")
+
+
+def members(cls: type) -> dict[str, object]:
+    """Return public methods and properties, inherited ones too, and the special ones of ``with``."""
+    found: dict[str, object] = {}
+    for base in reversed(cls.__mro__[:-1]):
+        for name, member in vars(base).items():
+            if name[0] != "_" or name in MAGIC or name in MAGIC.values() or name == "__init__":
+                found[name] = member.__func__ if isinstance(member, (classmethod, staticmethod)) else member
+    return {name: member for name, member in found.items() if callable(member) or isinstance(member, property)}
+
+
+def written(member: object, hidden: set[str]) -> str:
+    """Return what is written in the signature, without the prefix ``Async``."""
+    if isinstance(member, property):
+        return f"property -> {written(member.fget, hidden)}"
+    assert callable(member)
+    signature = inspect.signature(member)
+    parameters = [parameter for parameter in signature.parameters.values() if parameter.name not in hidden]
+    return re.sub(r"\bAsync(?=[A-Z])", "", str(signature.replace(parameters=parameters)))

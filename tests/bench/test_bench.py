@@ -1,0 +1,209 @@
+"""The benchmark, end to end in a tiny run: all are measured, counts are right, and who does not lock is found out."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import xml.etree.ElementTree as ElementTree
+from types import SimpleNamespace
+
+import pytest
+
+from leasehold.bench.contestants import CONTESTANTS, by_key
+from leasehold.bench.measures import MEASURES
+from leasehold.bench.result import Entry, Sample, Spread
+from leasehold.bench.run import Settings, takes_part
+from leasehold.bench.subjects.base import Scope
+from leasehold.bench.subjects.tap import NAME, record
+from leasehold.bench.trials import pairs
+from leasehold.bench.trials.handover import CELLS, FREED, START, UNTIL, Tally
+from leasehold.bench.trials.talk import Outcome, quantile
+from leasehold.testing.servers import RedisServer
+
+KEYS = ["blocking-1", "asyncio-100", "handover-2", "handover-asyncio", "sqlite-1"]
+
+
+def bench(*options: str) -> subprocess.CompletedProcess[str]:
+    words = [sys.executable, "-m", "leasehold", "bench", "--seconds", "0.05", "--rounds", "1", *options]
+    return subprocess.run(words, capture_output=True, text=True, timeout=100, env={**os.environ})
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("bench")
+    only = [word for key in KEYS for word in ("--only", key)]
+    done = bench(*only, "--json", "--report", str(folder / "r.html"), "--docs", str(folder / "p.md"))
+    assert done.returncode == 0, done.stderr
+    return SimpleNamespace(json=json.loads(done.stdout), folder=folder)
+
+
+def test_all_measures_have_us_and_their_floor(run):
+    found = {row["key"]: {one["key"] for one in row["contestants"]} for row in run.json["measures"]}
+    assert [row["key"] for row in run.json["measures"]] == [
+        measure.key for measure in MEASURES if any(measure.is_called(key) for key in KEYS) and not measure.full
+    ]
+    for measure in MEASURES:
+        if measure.key in found:
+            assert {"leasehold", measure.floor} <= found[measure.key]
+    assert "redis-py" in found["blocking-1"] & found["asyncio-100"] & found["handover-2"]
+
+
+def test_json_has_the_facts_and_every_round(run):
+    assert run.json["format"] == 1
+    assert {"machine", "python", "server", "drivers", "trials", "leasehold"} <= run.json["facts"].keys()
+    for row in run.json["measures"]:
+        for one in row["contestants"]:
+            assert one["error"] is None, (row["key"], one)
+            (sample,) = one["rounds"]
+            assert sample["turns"] > 0
+            assert sample["operations"] <= sample["turns"]
+            assert one["overlaps"] == 0
+            assert one["operations_per_second"].keys() == {"median", "least", "most"}
+
+
+def test_round_trips_and_commands_are_counted_on_the_server(run):
+    of = {row["key"]: {one["key"]: one for one in row["contestants"]} for row in run.json["measures"]}
+    ours, floor, peer = (of["blocking-1"][key] for key in ("leasehold", "floor-scripts", "redis-py"))
+    assert ours["server_reads"] == pytest.approx(2, abs=0.02)
+    assert floor["server_reads"] == pytest.approx(2, abs=0.02)
+    assert ours["server_commands"] == pytest.approx(floor["server_commands"], rel=0.02)
+    assert peer["server_commands"] == pytest.approx(4, abs=0.1)  # SET, EVALSHA, and GET and DEL inside
+    (sample,) = floor["rounds"]
+    assert sample["commands"]["evalsha"] == pytest.approx(2 * sample["turns"], abs=2)
+
+
+def test_report_and_docs_are_whole(run):
+    tree = ElementTree.parse(run.folder / "r.html")
+    tables = [element.get("data-measure") for element in tree.iter("{http://www.w3.org/1999/xhtml}table")]
+    assert tables == [row["key"] for row in run.json["measures"]]
+    assert len(list(tree.iter("{http://www.w3.org/2000/svg}svg"))) == len(tables)
+    text = (run.folder / "p.md").read_text(encoding="utf-8")
+    for row in run.json["measures"]:
+        assert row["title"][1:] in text
+    assert "peers/bin/pip install" in text
+
+
+def test_a_given_server_is_left_clean():
+    with RedisServer() as server:
+        server.command("SET", "mine", "1")
+        done = bench(server.url, "--only", "blocking-8", "--only", "handover-2", "--json")
+        assert done.returncode == 0, done.stderr
+        assert server.command("KEYS", "*") == ["mine"]
+
+
+def test_a_library_that_is_not_there_is_named():
+    done = bench("--only", "sqlite", "--json", "--peers-python", sys.executable)
+    missing = json.loads(done.stdout)["missing"]
+    assert ("filelock" in missing) == (not _importable("filelock"))
+
+
+def test_an_unknown_measure_is_a_mistake_in_the_command_line():
+    done = bench("--only", "blocking-2")
+    assert done.returncode == 64
+    assert "blocking-1" in done.stderr
+
+
+class NoLock:
+    """A contestant that lets everybody in."""
+
+    def turn(self, name: str):
+        return (lambda: True), (lambda: None)
+
+    def refused(self, name: str) -> bool:
+        return False
+
+
+class Stuck(NoLock):
+    """A contestant whose release does nothing."""
+
+    def __init__(self) -> None:
+        self.held = False
+
+    def turn(self, name: str):
+        def take() -> bool:
+            had, self.held = self.held, True
+            return not had
+
+        return take, (lambda: None)
+
+    def refused(self, name: str) -> bool:
+        return self.held
+
+
+@pytest.mark.parametrize("session", [NoLock(), Stuck()])
+def test_who_does_not_lock_is_found_out(session):
+    with pytest.raises(pairs.NotLocked):
+        pairs.check(session)
+
+
+def test_two_inside_at_once_are_counted():
+    cells = [0] * (CELLS + 3)
+    cells[UNTIL] = 100
+    one, two = Tally(1, cells), Tally(2, cells)
+    one.enter(True, 10)
+    one.leave()
+    two.enter(True, 20)
+    assert (one.overlaps, two.overlaps) == (0, 0)
+    one.enter(True, 30)
+    two.leave()
+    assert one.overlaps + two.overlaps == 2
+
+
+def test_an_older_token_is_counted_as_an_overlap():
+    cells = [0] * (CELLS + 3)
+    cells[UNTIL] = 100
+    one, two = Tally(1, cells), Tally(2, cells)
+    one.enter(SimpleNamespace(token=7), 10)
+    one.leave()
+    two.enter(SimpleNamespace(token=7), 20)
+    assert two.overlaps == 1
+
+
+def test_only_switches_inside_the_run_count():
+    cells = [0] * (CELLS + 3)
+    cells[START], cells[UNTIL], cells[FREED] = 10, 20, 11
+    one, two = Tally(1, cells), Tally(2, cells)
+    for tally, now in ((one, 5), (one, 12), (two, 13), (two, 14), (one, 21)):
+        tally.enter(True, now)
+        tally.leave()
+    assert (one.turns, one.switches, two.turns, two.switches) == (1, 0, 2, 1)
+
+
+def test_the_recording_is_what_leasehold_sends_with_another_name():
+    with RedisServer() as server:
+        those = record(Scope(server.url, "bench-tap", 1, ""))
+    assert (NAME % 0).encode() in those.acquire
+    assert those.acquire.count(b"\r\n*") == 0
+    renamed = those.renamed(NAME % 42)
+    assert (NAME % 42).encode() in renamed.release
+    assert (NAME % 0).encode() not in renamed.release
+    with pytest.raises(ValueError, match="not of the form"):
+        those.renamed("short")
+
+
+def test_ratios_are_taken_round_by_round():
+    def entry(rates):
+        samples = [Sample(Outcome(rate, rate, 1.0, 0.0, 0.0, 0.0), {}, 0, 0.0, 0) for rate in rates]
+        return Entry(by_key("leasehold"), samples)
+
+    assert entry([10, 40, 90]).ratio(entry([10, 20, 30])) == Spread(2.0, 1.0, 3.0)
+    assert quantile([3.0, 1.0, 2.0], 0.5) == 2.0
+    assert quantile([], 0.99) == 0.0
+
+
+def test_every_contestant_takes_part_somewhere_and_has_settings():
+    for contestant in CONTESTANTS:
+        assert any(takes_part(contestant, measure) for measure in MEASURES)
+        assert contestant.settings
+
+
+def test_a_default_run_leaves_out_what_takes_long():
+    keys = {measure.key for measure in Settings().measures()}
+    assert "held-10000" not in keys
+    assert {measure.key for measure in Settings(full=True).measures()} == {measure.key for measure in MEASURES}
+
+
+def _importable(name: str) -> bool:
+    return subprocess.run([sys.executable, "-c", f"import {name}"], capture_output=True).returncode == 0

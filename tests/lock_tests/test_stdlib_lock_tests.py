@@ -1,0 +1,130 @@
+"""CPython's own tests of `threading.Lock` and `threading.RLock`, from the running interpreter, against our locks.
+
+They are used as they are, on the objects that users have: `Lock` and `RLock` need no adapter. What cannot hold for a
+lock that lives elsewhere is left out by name, with the reason; where that reason is a promise of ours, a test of ours
+says the opposite.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import unittest
+from pathlib import Path
+
+import pytest
+
+from leasehold import Client, Lock, NotHeld, RLock
+from leasehold.testing.servers import RedisServer
+
+lock_tests = pytest.importorskip("test.lock_tests", reason="this Python has no package `test`: install it to run them")
+support = pytest.importorskip("test.support")
+
+OF_ALL = {
+    "test_repr": "only the store knows whether a lock is held; repr asks nobody",
+    "test_locked_repr": "only the store knows whether a lock is held; repr asks nobody",
+    "test_timeout": "any number of seconds is a timeout, so nothing overflows: test_timeout_of_any_length",
+}
+
+OF_LOCK = {
+    "test_different_thread": "a thread cannot release what another holds: test_another_thread_cannot_release",
+    "test_reacquire": "the same: it releases what another thread holds",
+    "test_at_fork_reinit": "a private hook of threading; see the tests of forks",
+}
+
+OF_RLOCK = {
+    "test_release_save_unacquired": "a private hook of threading.Condition, which cannot wait on a lease",
+    "test_recursion_count": "a private hook of threading.Condition, which cannot wait on a lease",
+    "test__is_owned": "a private hook of threading.Condition, which cannot wait on a lease",
+}
+
+names = itertools.count(1)
+
+
+class OnAStore(unittest.TestCase):
+    """Makes locks of a client, and ends what it started before the standard library counts threads."""
+
+    store = ""
+    method = ""
+    url: str
+    client: Client
+
+    @pytest.fixture(autouse=True)
+    def _place(self, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+        request.node.user_properties.append((f"store:{self.store}", True))
+        if self.store == "redis":
+            server: RedisServer = request.getfixturevalue("redis_server")
+            self.url = server.url
+        else:
+            self.url = {"memory": "memory:stdlib", "sqlite": f"sqlite:{tmp_path}/locks.db"}[self.store]
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.client = Client.from_url(self.url)
+        with self.client.lock("first"):  # so that the threads of a client run before a test counts its own
+            self.client.lock("first").acquire(timeout=0.01)
+
+    def tearDown(self) -> None:
+        self.client.close()
+        support.environment_altered = False
+        super().tearDown()
+        assert not support.environment_altered, "a thread outlives the test"
+
+    def locktype(self) -> Lock | RLock:
+        lock: Lock | RLock = getattr(self.client, self.method)(f"stdlib-{next(names)}")
+        return lock
+
+
+class Ours(OnAStore):
+    """What we state instead of what is left out."""
+
+    def test_timeout_of_any_length(self) -> None:
+        lock = self.locktype()
+        with pytest.raises(ValueError, match="blocking=False"):
+            lock.acquire(False, 1)
+        with pytest.raises(ValueError, match="negative"):
+            lock.acquire(timeout=-100)
+        for timeout in (1e100, float("inf"), threading.TIMEOUT_MAX + 1, threading.TIMEOUT_MAX, 5, -1, None):
+            assert lock.acquire(timeout=timeout)
+            lock.release()
+        assert lock.acquire()
+        assert _elsewhere(lambda: lock.acquire(timeout=0.3)) is None
+        lock.release()
+
+    def test_another_thread_cannot_release(self) -> None:
+        lock = self.locktype()
+        lock.acquire()
+        assert isinstance(_elsewhere(lock.release), NotHeld)
+        lock.release()
+
+
+def _elsewhere(call):  # type: ignore[no-untyped-def]
+    """Return what ``call`` returns or raises in another thread."""
+    came = []
+
+    def run() -> None:
+        try:
+            came.append(call())
+        except Exception as error:
+            came.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    return came[0]
+
+
+def left_out(of: dict[str, str], tests: type) -> dict[str, None]:
+    """Return class attributes that hide tests, which must exist."""
+    gone = [name for name in of if not hasattr(tests, name)]
+    assert not gone, f"{tests.__name__} has no {gone}: take them off the list of what is left out"
+    return dict.fromkeys(of)
+
+
+for _store in ("memory", "sqlite", "redis"):
+    for _method, _tests, _of in (("lock", lock_tests.LockTests, OF_LOCK), ("rlock", lock_tests.RLockTests, OF_RLOCK)):
+        _name = f"Test{_tests.__name__.removesuffix('Tests')}On{_store.capitalize()}"
+        _body = {"store": _store, "method": _method, **left_out(OF_ALL | _of, _tests)}
+        globals()[_name] = type(_name, (Ours, _tests), _body)
+
+del Ours, OnAStore, _tests  # else they are collected themselves

@@ -1,0 +1,328 @@
+"""A password is looked for in all that leaves the library: messages, logs, reprs, frames, pickles, output."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import io
+import logging
+import os
+import pickle
+import subprocess
+import sys
+import threading
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import redis
+import redis.asyncio
+
+from leasehold import AsyncClient, Client
+from leasehold.engine.events import Event
+from leasehold.stores import registry
+from leasehold.stores.url import Secret
+from leasehold.testing.proxy import FaultProxy
+from leasehold.testing.servers import RedisServer
+from leasehold.testing.servers.base import free_port
+
+CANARY = "Zc4naryZ"
+WRONG = f"{CANARY}wrong"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RedisServer]:
+    with RedisServer(password=CANARY, users=[f"app on >{CANARY} ~* &* +@all"], unix_socket=True) as running:
+        yield running
+
+
+class Record:
+    """Everything that was shown."""
+
+    def __init__(self) -> None:
+        self.logs = io.StringIO()
+        self.texts: list[str] = []
+
+    def objects(self, *things: object) -> None:
+        """Show things as `print`, f-strings and debuggers do."""
+        for thing in things:
+            self.texts += [str(thing), repr(thing), ascii(thing)]
+
+    def pickled(self, thing: object) -> None:
+        """Pickle what can be pickled."""
+        try:
+            self.texts.append(repr(pickle.dumps(thing)))
+        except (TypeError, AttributeError, pickle.PicklingError) as error:
+            self.texts.append(str(error))
+
+    def error(self, error: BaseException) -> None:
+        """Show an error as crash reporters do: with all causes, and with the local variables of our frames."""
+        self.objects(error)
+        self.pickled(error)
+        self.texts += traceback.format_exception(error)
+        self.texts.append(repr(vars(error)))
+        seen = traceback.TracebackException.from_exception(error, capture_locals=True)
+        todo: list[traceback.TracebackException | None] = [seen]
+        while todo:
+            shown = todo.pop()
+            if shown is not None:
+                todo += [shown.__cause__, shown.__context__]
+                self.texts += [repr(frame.locals) for frame in shown.stack if frame.filename != __file__]
+
+    def hits(self) -> list[str]:
+        """Return what has the canary in it."""
+        return [text[:2000] for text in [self.logs.getvalue(), *self.texts] if CANARY in text]
+
+
+@pytest.fixture
+def record() -> Iterator[Record]:
+    """Record the logs of all loggers at DEBUG, and all warnings."""
+    kept = Record()
+    root, handler = logging.getLogger(), logging.StreamHandler(kept.logs)
+    level = root.level
+    loggers = [logging.getLogger(name) for name in ("leasehold", "redis", "asyncio", *logging.root.manager.loggerDict)]
+    levels = [logger.level for logger in loggers]
+    root.addHandler(handler)
+    for logger in (root, *loggers):
+        logger.setLevel(logging.DEBUG)
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        yield kept
+        gc.collect()
+    kept.texts += [str(warning) for warning in heard]
+    root.removeHandler(handler)
+    root.setLevel(level)
+    for logger, before in zip(loggers, levels, strict=True):
+        logger.setLevel(before)
+    assert kept.hits() == []
+
+
+def urls(server: RedisServer) -> list[str]:
+    return [
+        f"redis://:{CANARY}@127.0.0.1:{server.port}/0",
+        f"redis://app:{CANARY}@127.0.0.1:{server.port}/1",
+        f"unix://:{CANARY}@{server.unix_path}",
+        f"unix://app:{CANARY}@{server.unix_path}?db=2",
+    ]
+
+
+def bad_urls(server: RedisServer) -> list[str]:
+    """Return URLs that are read, and do not lead to a lock."""
+    return [
+        f"redis://:{WRONG}@127.0.0.1:{server.port}",
+        f"redis://app:{WRONG}@127.0.0.1:{server.port}",
+        f"redis://{CANARY}@127.0.0.1:{server.port}",
+        f"redis://:{CANARY}@127.0.0.1:{server.port}/99",
+        f"redis://app:{CANARY}@127.0.0.1:{free_port()}",
+        f"rediss://app:{CANARY}@127.0.0.1:{free_port()}",
+        f"rediss://app:{CANARY}@127.0.0.1:{server.port}?ssl_ca_certs=/no/such/file",
+        f"rediss://app:{CANARY}@127.0.0.1:{server.port}?ssl_keyfile=/no/such/file",
+        f"unix://:{CANARY}@/no/such.sock",
+        f"redis://app:{CANARY}@nowhere.invalid",
+    ]
+
+
+REFUSED = [
+    f"nosuch://app:{CANARY}@host",
+    f"redis+sentinel://app:{CANARY}@host",
+    f"redis://app:{CANARY}@host:port",
+    f"redis://app:{CANARY}@host/x",
+    f"redis://app:{CANARY}@host/1?nosuch=1",
+    f"redis://app:{CANARY}@host?db=x",
+    f"redis://app:{CANARY}@host?db={CANARY}",
+    f"redis://host?password={CANARY}",
+    f"rediss://app@host?ssl_password={CANARY}",
+    f"rediss://app@host?ssl_cert_reqs={CANARY}",
+    f"redis://app:{CANARY}@a,b",
+    f"redis://app:{CANARY} @host",
+    f"redis://app:{CANARY}#@host",
+    f"redis://app:1/{CANARY}@host",
+    f"redis://app:1?{CANARY}=1@host",
+    f"redis://app:%ff{CANARY}@host",
+    f"redis://[{CANARY}@host",
+    f"unix://app:{CANARY}@host/path",
+    f"unix://:{CANARY}@",
+    f"redis:app:{CANARY}@host",
+    f"//app:{CANARY}@host",
+]
+
+
+def shown(record: Record, client: Any) -> None:
+    """Show a client and what it is made of."""
+    parts = [client, client.store, client.store._settings, client.store._wire, client.owner, client.lock("x")]
+    record.objects(*parts, vars(client), vars(client.store._settings), client.store._settings.options)
+    for part in parts:
+        record.pickled(part)
+
+
+async def awaited(value: Any) -> Any:
+    return await value if hasattr(value, "__await__") else value
+
+
+async def use(record: Record, client: Any) -> None:
+    """Take every path that shows something."""
+    shown(record, client)
+    hold = await awaited(client.lock("x", lease=0.5, meta={"who": "me"}).acquire(timeout=2))
+    try:
+        record.objects(hold, await awaited(client.inspect("x")), await awaited(client.holds()))
+        record.objects(*await awaited(client.diagnose()))
+        assert await awaited(client.lock("x").acquire(timeout=0.05)) is None
+        lost = client.break_("x", hold.token)
+        await awaited(lost)
+        await awaited(hold.release())
+    except Exception as error:
+        record.error(error)
+    else:
+        pytest.fail("a broken hold was released")
+
+
+async def fail(record: Record, client: Any) -> None:
+    for call in (lambda: client.lock("x").acquire(timeout=0.2), client.diagnose):
+        try:
+            await awaited(call())
+        except Exception as error:
+            record.error(error)
+        else:
+            pytest.fail("it worked")
+    shown(record, client)
+
+
+def run(work: Callable[[Any], Any], make: Callable[..., Any], *args: Any, **options: Any) -> None:
+    """Run ``work(client)`` with a client that ``make`` makes, of either colour."""
+
+    async def body() -> None:
+        client = make(*args, **options)
+        try:
+            await work(client)
+        finally:
+            await awaited(client.close())
+
+    asyncio.run(body()) if make.__self__ is AsyncClient else threaded(body)  # type: ignore[attr-defined]
+
+
+def threaded(body: Callable[[], Any]) -> None:
+    """Run a coroutine that blocks, outside any event loop."""
+    try:
+        body().send(None)
+    except StopIteration:
+        return
+    raise AssertionError("it suspended")
+
+
+COLOURS = pytest.mark.parametrize("kind", [Client, AsyncClient])
+
+
+@COLOURS
+def test_what_works_shows_no_password(kind: Any, server: RedisServer, record: Record) -> None:
+    events: list[Event] = []
+    for url in urls(server):
+        run(lambda client: use(record, client), kind.from_url, url, observer=events.append)
+        record.objects(registry.opener(url), registry.opener(Secret(url)))
+        record.pickled(registry.opener(url))
+    record.objects(*events)
+    assert events
+
+
+@COLOURS
+def test_what_fails_shows_no_password(kind: Any, server: RedisServer, record: Record) -> None:
+    for url in bad_urls(server):
+        run(lambda client: fail(record, client), kind.from_url, url, response_timeout=0.5)
+    assert len(record.texts) > 100
+
+
+@COLOURS
+def test_a_refused_url_shows_no_password(kind: Any, record: Record) -> None:
+    for url in REFUSED:
+        with pytest.raises(ValueError, match=r".") as caught:
+            kind.from_url(url)
+        record.error(caught.value)
+    for url in (f"redis://:{CANARY}@h", f"redis://app:{CANARY}@h"):
+        for options in ({"namespace": ""}, {"response_timeout": 0}):
+            with pytest.raises(ValueError, match=r"namespace|response_timeout") as caught:
+                kind.from_url(url, **options)
+            record.error(caught.value)
+    with pytest.raises(TypeError) as wrong:
+        kind.from_url(f"redis://:{CANARY}@h".encode())
+    record.error(wrong.value)
+
+
+@COLOURS
+def test_a_connection_that_breaks_shows_no_password(kind: Any, server: RedisServer, record: Record) -> None:
+    with FaultProxy(server.port) as proxy:
+        url = f"redis://app:{CANARY}@127.0.0.1:{proxy.port}"
+        for side, verb in ((b"HELLO", proxy.cut_at), (b"HELLO", proxy.drop_reply), (b"EVALSHA", proxy.drop_reply)):
+            fault = verb(0, where=side)
+
+            async def attempt(client: Any) -> None:
+                for call in (lambda: client.lock("x").acquire(timeout=0.1), client.diagnose):
+                    try:
+                        record.objects(await awaited(call()))
+                    except Exception as error:
+                        record.error(error)
+                shown(record, client)
+
+            run(attempt, kind.from_url, url, response_timeout=0.2)
+            fault.remove()
+        proxy.blackhole()
+        run(lambda client: fail(record, client), kind.from_url, url, response_timeout=0.2)
+
+
+class Provider(redis.CredentialProvider):
+    def get_credentials(self) -> tuple[str, str]:
+        return "app", CANARY
+
+
+@COLOURS
+def test_a_client_of_ones_own_shows_no_password(kind: Any, server: RedisServer, record: Record) -> None:
+    module = redis if kind is Client else redis.asyncio
+    for options in (
+        {"port": server.port, "password": CANARY},
+        {"port": server.port, "credential_provider": Provider()},
+        {"unix_socket_path": server.unix_path, "username": "app", "password": CANARY},
+    ):
+        run(lambda client: use(record, client), kind.from_client, module.Redis(**options))
+    encrypted = {"port": free_port(), "password": CANARY, "ssl": True, "ssl_password": CANARY}
+    for options in ({"password": WRONG}, encrypted):
+        client = module.Redis(**({"port": server.port} | options))
+        run(lambda client: fail(record, client), kind.from_client, client, response_timeout=0.5)
+        other = AsyncClient if kind is Client else Client
+        with pytest.raises(TypeError, match="does not fit") as caught:
+            other.from_client(client)
+        record.error(caught.value)
+
+
+COMMANDS = [
+    ("ls",),
+    ("ls", "--json"),
+    ("show", "x"),
+    ("doctor",),
+    ("doctor", "--json"),
+    ("break", "x", "--token", "1", "--yes"),
+    ("run", "x", "--", "true"),
+    ("nosuch",),
+]
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_no_command_prints_a_password(words: tuple[str, ...], server: RedisServer) -> None:
+    good, wrong = urls(server)[1], bad_urls(server)[0]
+    down, malformed = f"redis://app:{CANARY}@127.0.0.1:{free_port()}", f"redis://app:{CANARY}@host:port"
+    results: list[str] = []
+
+    def start(url: str, *more: str) -> None:
+        environment = {**os.environ, "LEASEHOLD_URL": url}
+        command = [sys.executable, "-m", "leasehold", words[0], *more, *words[1:]]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+        results.append(done.stdout + done.stderr)
+
+    threads = [threading.Thread(target=start, args=(url,)) for url in (good, wrong, down, malformed)]
+    threads.append(threading.Thread(target=start, args=("memory:", "--url", wrong)))
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(results) == 5
+    assert any(results)
+    assert [text for text in results if CANARY in text] == []

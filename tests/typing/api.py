@@ -1,0 +1,100 @@
+"""The types that users see: read by mypy and pyright in strict mode, never run."""
+
+# pyright: strict, reportUnnecessaryTypeIgnoreComment=true
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import assert_type
+
+from leasehold import (
+    AcquireTimeout,
+    AsyncClient,
+    AsyncHold,
+    AsyncLock,
+    AsyncRLock,
+    Client,
+    Contender,
+    Hold,
+    LeaseLost,
+    Lock,
+    LockInfo,
+    RLock,
+    StoreUnavailable,
+)
+
+
+def blocking() -> None:
+    with Client.from_url("redis://localhost:6379", namespace="shop", response_timeout=2) as locks:
+        assert_type(locks, Client)
+        lock = locks.lock("stock:42", lease=timedelta(minutes=1), delay=5, timeout=1.5, meta={"job": "nightly"})
+        assert_type(lock, Lock)
+        assert_type(locks.rlock("stock:42", fair=True, max_hold=60), RLock)
+        with lock as hold:
+            assert_type(hold, Hold)
+            assert_type(hold.token, int)
+            assert_type(hold.name, str)
+            assert_type(hold.lost, bool)
+            assert_type(hold.remaining(), float)
+            assert_type(hold.release(), bool)
+            hold.on_lost(told)
+        maybe = lock.acquire(timeout=2)
+        assert_type(maybe, Hold | None)
+        if maybe:
+            with maybe as again:
+                assert_type(again, Hold)
+        assert_type(lock.locked(), bool)
+        assert_type(locks.inspect("stock:42"), LockInfo | None)
+        infos = locks.holds("stock:")
+        assert_type(infos, list[LockInfo])
+        assert_type(infos[0].holders, tuple[Contender, ...])
+        assert_type(locks.break_("stock:42", 7), bool)
+
+
+async def awaiting() -> None:
+    async with AsyncClient.from_url() as locks:
+        assert_type(locks, AsyncClient)
+        lock = locks.lock("stock:42", renew=False)
+        assert_type(lock, AsyncLock)
+        assert_type(locks.rlock("stock:42"), AsyncRLock)
+        async with lock as hold:
+            assert_type(hold, AsyncHold)
+            assert_type(hold.remaining(), float)
+            assert_type(await hold.release(), bool)
+            await hold.extend()
+            hold.on_lost(told)
+        maybe = await lock.acquire(blocking=False)
+        assert_type(maybe, AsyncHold | None)
+        if maybe:
+            async with maybe as again:
+                assert_type(again, AsyncHold)
+        assert_type(await lock.locked(), bool)
+        assert_type(await locks.inspect("stock:42"), LockInfo | None)
+        assert_type(await locks.holds(), list[LockInfo])
+        assert_type(await locks.break_("stock:42", 7), bool)
+
+
+def told(error: LeaseLost) -> None:
+    assert_type(error.token, int | None)
+    assert_type(error.name, str | None)
+
+
+def errors() -> None:
+    try:
+        blocking()
+    except AcquireTimeout as error:
+        assert_type(error.waited, float | None)
+        timeout: TimeoutError = error
+        print(timeout)
+    except StoreUnavailable as error:
+        assert_type(error.unknown, bool)
+        connection: ConnectionError = error
+        print(connection)
+
+
+def mistakes(locks: Client) -> None:
+    """Each line is an error to both checkers; a comment that hides nothing is an error as well."""
+    locks.lock(42)  # type: ignore[arg-type]
+    locks.lock("a", lease="30")  # type: ignore[arg-type]
+    locks.lock("a", 30)  # type: ignore[call-arg, arg-type]
+    locks.lock("a").acquire().release()  # type: ignore[union-attr]
