@@ -11,7 +11,6 @@ import base64
 import enum
 from dataclasses import dataclass
 
-
 DRIFT = 0.01
 """Assumed bound on the relative error of clock rates between client and store."""
 
@@ -96,9 +95,9 @@ class Ticket:
     """One attempt: 128 random bits as 22 URL-safe characters, and its terms.
 
     Attributes:
-        beside: the id of a ticket of the same holder that holds the same name, beside which this one may stand: a writer
-            that also reads, or an upgradeable reader that becomes the writer. While that one holds, this one waits for
-            conflicting holders only, and for nobody in the queue: they wait for us.
+        beside: the id of a ticket of the same holder that holds the same name, beside which this one may stand: a
+            writer that also reads, or an upgradeable reader that becomes the writer. While that one holds, this one
+            waits for conflicting holders only, and for nobody in the queue: they wait for us.
 
     """
 
@@ -226,7 +225,7 @@ CELL_LIMIT = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A cell after `Store.cell`: its value (None: there is none), version, highest fence, and whether the change was made."""
+    """A cell after `Store.cell`: value (None: there is none), version, highest fence, whether the change was made."""
 
     value: bytes | None
     version: int

@@ -84,7 +84,7 @@ def decide(queue: Queue, me: Ticket, now: float) -> Enter | Blocked:
 
 
 def is_inside(queue: Queue, me: Ticket, now: float) -> bool:
-    """Say whether the ticket beside which this one stands holds the name: then it overtakes all who wait for that one."""
+    """Say whether the ticket beside which this one stands holds: then it overtakes all who wait for that one."""
     return any(seat.ticket.id == me.beside and seat.expires > now for seat in queue.holders)
 
 
@@ -104,8 +104,9 @@ def conflicts(rule: Rule, holding: Sequence[Rule]) -> bool:
 def successors(queue: Queue, now: float) -> Iterator[Seat]:
     """Yield, in order of arrival, the waiters who hold the name next if each before them accepts.
 
-    Those who stand beside a ticket of their own that holds come first: all others wait for that one. Then it stops at the
-    first who cannot enter, even if a later one could: nobody starves.
+    Those who stand beside a ticket of their own that holds come first: all others wait for that one. Then it stops at
+    the first who cannot enter, even if a later one could: nobody starves. An upgradeable reader is passed over, for it
+    may wait only for its like, and then it is nothing to the readers behind it; any writer behind it waits as well.
     """
     if queue.barred > now:
         return
@@ -116,11 +117,16 @@ def successors(queue: Queue, now: float) -> Iterator[Seat]:
             continue
         others = [other.ticket.terms.rule for other in now_holding if other.ticket.id != seat.ticket.beside]
         if conflicts(seat.ticket.terms.rule, others):
-            if seat in inside:
+            if seat in inside or seat.ticket.terms.rule.upgradeable:
                 continue
             return
         yield seat
         now_holding.append(seat)
+
+
+def stops(seat: Seat) -> bool:
+    """Say whether nobody behind this waiter may enter before it, wherever it may stand; see `successors`."""
+    return not (seat.ticket.beside or seat.ticket.terms.rule.upgradeable)
 
 
 def same_use(mine: Rule, other: Rule) -> bool:
@@ -150,4 +156,4 @@ def _ahead(waiters: Sequence[Seat], me: str) -> Iterator[Seat]:
 
 def _before(seat: Seat, rule: Rule) -> bool:
     """Say whether a fair ticket must not overtake ``seat``: always, but a reader may enter beside a reader."""
-    return seat.ticket.terms.rule.exclusive or rule.exclusive
+    return rule.kind is not Kind.READ_WRITE or rule.exclusive or seat.ticket.terms.rule.exclusive

@@ -3,8 +3,10 @@
 Why a window of the queue is enough: a step looks at waiters in order and stops at the first that must stay. If such a
 one is among those that were read, all that come after it would not have been looked at either; if not, and more are
 waiting, the step, which is pure, is taken again with twice as many. So 1,000 waiters cost a step no more than ten do,
-and a thousand dead ones are cleared away once. Holders are always read in full, the ticket's own seat too, and the last
-row of the queue, whose number the next arrival counts from.
+and a thousand dead ones are cleared away once. Those whom a step passes over when they must stay (see `rules.successors`)
+prove nothing, and whoever stands beside a ticket may enter before all others: neither counts as the one that stays, and
+the latter are always read. So are holders, the ticket's own seat, and the last row of the queue, whose number the next
+arrival counts from.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from leasehold.model import Cell, Kind, Owner, Rule, Seat, Terms, Ticket
-from leasehold.rules import Queue
+from leasehold.rules import Queue, stops
 from leasehold.stores.cells import EMPTY
 from leasehold.stores.ledger import Alive, Step
 from leasehold.stores.sqlite.machine import Machine, Process
@@ -32,8 +34,8 @@ Key = tuple[bytes, bytes]
 """Namespace and name."""
 
 SEAT = (
-    "ticket, place, token, expires, kind, exclusive, permits, most, fair, lease, delay, owner, meta, "
-    "pid, started, pids, hint"
+    "ticket, place, token, expires, kind, exclusive, upgradeable, permits, most, fair, lease, delay, owner, meta, "
+    "pid, started, pids, hint, beside"
 )
 FIND_NAME = "SELECT id, fence, barred, used FROM name WHERE space = ? AND name = ?"
 ADD_NAME = "INSERT INTO name (space, name, fence, barred, used) VALUES (?, ?, ?, ?, ?)"
@@ -42,9 +44,10 @@ FIRST_SEATS = f"""
     SELECT * FROM (SELECT {SEAT} FROM seat WHERE name_id = ?1 AND place = 0)
     UNION ALL SELECT * FROM (SELECT {SEAT} FROM seat WHERE name_id = ?1 AND place > 0 ORDER BY place LIMIT ?2)
 """
+BESIDE_SEATS = f"SELECT {SEAT} FROM seat WHERE name_id = ? AND place > 0 AND beside <> ''"
 LAST_SEAT = f"SELECT {SEAT} FROM seat WHERE name_id = ? AND place > 0 ORDER BY place DESC LIMIT 1"
 OWN_SEAT = f"SELECT {SEAT} FROM seat WHERE ticket = ? AND name_id = ?"
-ADD_SEAT = f"INSERT INTO seat (name_id, {SEAT}) VALUES ({', '.join('?' * 18)})"
+ADD_SEAT = f"INSERT INTO seat (name_id, {SEAT}) VALUES ({', '.join('?' * 20)})"
 SET_SEAT = "UPDATE seat SET place = ?, token = ?, expires = ?, hint = ? WHERE ticket = ? AND name_id = ?"
 DROP_SEAT = "DELETE FROM seat WHERE ticket = ? AND name_id = ?"
 FIND_EXPIRY = """
@@ -63,7 +66,8 @@ PUT_CELL = """
     expires = excluded.expires, life = excluded.life
 """
 
-SeatRow = tuple[str, int, int | None, int, str, int, int, int, int, int, int, str, str, int, int, str, str]
+SeatRow = tuple[str, int, int | None, int, str, int, int, int, int, int, int, int, str, str, int, int, str, str, str]
+"""The columns of `SEAT`, in that order."""
 
 
 def ns(seconds: float) -> int:
@@ -80,7 +84,8 @@ class Page:
         queue: as the ledger takes it.
         whole: whether all waiters were read.
         last: the highest number in the queue, though its seat may be void; 0 if nobody waits.
-        window: tickets of the first waiters whose leases last. Not the others: one that claims again goes to the end.
+        window: tickets of the first waiters whose leases last and whom no step passes over. Not the others: one whose
+            lease ran out goes to the end when it claims again.
         processes: who sits in each seat.
         hints: where to ring for each seat.
 
@@ -126,8 +131,10 @@ def read(db: sqlite3.Connection, key: Key, ticket: str | None, now: float, windo
     whole = len(first) < window
     if not whole:
         found += db.execute(LAST_SEAT, (row[0],)).fetchall() + db.execute(OWN_SEAT, (ticket, row[0])).fetchall()
+        found += db.execute(BESIDE_SEATS, (row[0],)).fetchall()
         found = list({one[0]: one for one in found}.values())
     seats = [_seat(one) for one in found]
+    seen = {one[0] for one in first}
     holders = tuple(sorted((seat for seat in seats if seat.token is not None), key=lambda seat: seat.token or 0))
     waiters = tuple(sorted((seat for seat in seats if seat.token is None), key=lambda seat: seat.order))
     return Page(
@@ -135,9 +142,9 @@ def read(db: sqlite3.Connection, key: Key, ticket: str | None, now: float, windo
         Queue(name, row[1], row[2] / 1e9, holders, waiters),
         whole,
         max((one[1] for one in found), default=0),
-        frozenset(one[0] for one in first if one[3] / 1e9 > now),
-        {one[0]: Process(one[13], one[14], one[15]) for one in found},
-        {one[0]: one[16] for one in found},
+        frozenset(seat.ticket.id for seat in waiters if seat.ticket.id in seen and seat.expires > now and stops(seat)),
+        {one[0]: Process(one[14], one[15], one[16]) for one in found},
+        {one[0]: one[17] for one in found},
     )
 
 
@@ -217,9 +224,11 @@ def _write_name(db: sqlite3.Connection, key: Key, page: Page, after: Queue, now:
 
 
 def _seat(row: SeatRow) -> Seat:
-    rule = Rule(Kind(row[4]), bool(row[5]), row[6], row[7], bool(row[8]))
-    terms = Terms(rule, Owner.parse(row[11]), row[9] / 1e9, row[10] / 1e9, row[12])
-    return Seat(Ticket(row[0], terms), row[1], row[3] / 1e9, row[2])
+    rule = Rule(
+        Kind(row[4]), exclusive=bool(row[5]), upgradeable=bool(row[6]), permits=row[7], limit=row[8], fair=bool(row[9])
+    )
+    terms = Terms(rule, Owner.parse(row[12]), lease=row[10] / 1e9, delay=row[11] / 1e9, meta=row[13])
+    return Seat(Ticket(row[0], terms, row[18]), row[1], row[3] / 1e9, row[2])
 
 
 def _row(seat: Seat, place: int, me: Process, hint: str) -> Sequence[object]:
@@ -227,7 +236,7 @@ def _row(seat: Seat, place: int, me: Process, hint: str) -> Sequence[object]:
     rule = terms.rule
     return (
         *(seat.ticket.id, place, seat.token, ns(seat.expires)),
-        *(rule.kind.value, rule.exclusive, rule.permits, rule.limit, rule.fair),
+        *(rule.kind.value, rule.exclusive, rule.upgradeable, rule.permits, rule.limit, rule.fair),
         *(ns(terms.lease), ns(terms.delay), str(terms.owner), terms.meta),
-        *(me.pid, me.started, me.pids, hint),
+        *(me.pid, me.started, me.pids, hint, seat.ticket.beside),
     )

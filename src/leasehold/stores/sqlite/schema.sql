@@ -30,6 +30,7 @@ CREATE TABLE seat (
     expires INTEGER NOT NULL,   -- when the seat is void unless renewed
     kind TEXT NOT NULL,         -- what the name is used as: mutex, rw, semaphore
     exclusive INTEGER NOT NULL, -- 1: alone, 0: beside other readers
+    upgradeable INTEGER NOT NULL, -- 1: a reader that may become the writer, one at a time
     permits INTEGER NOT NULL,   -- how many permits it takes
     most INTEGER NOT NULL,      -- how many permits there are
     fair INTEGER NOT NULL,      -- 1: in turn only
@@ -41,10 +42,12 @@ CREATE TABLE seat (
     started INTEGER NOT NULL,   -- ... when that began, in ticks since boot: a pid is used again, the pair is not
     pids TEXT NOT NULL,         -- ... and the pid namespace in which the number counts; empty where there is none
     hint TEXT NOT NULL,         -- network namespace, UDP port and key to wake a waiter; empty: it polls
+    beside TEXT NOT NULL,       -- ticket of the same holder beside which it may stand; empty: none
     PRIMARY KEY (name_id, place, ticket)
 ) WITHOUT ROWID;
 
 CREATE UNIQUE INDEX seat_of_ticket ON seat (ticket, name_id);
+CREATE INDEX seat_beside ON seat (name_id) WHERE beside <> '';
 
 -- One row for each cell: a value with a version.
 CREATE TABLE cell (
