@@ -85,6 +85,23 @@ class StoreUnavailable(LeaseholdError, ConnectionError):
         self.unknown = unknown
 
 
+class Conflict(LeaseholdError):
+    """A value was not written: it no longer had the version that the writer had read.
+
+    An error and not an answer, since an answer that nobody looks at would be a lost update.
+
+    Attributes:
+        value: what it is now.
+        version: the version of that.
+
+    """
+
+    def __init__(self, message: str, *, value: Any = None, version: int = 0, **facts: Any) -> None:
+        super().__init__(message, **facts)
+        self.value = value
+        self.version = version
+
+
 class WrongKind(LeaseholdError):
     """The name is in use as another primitive, or with another limit."""
 
