@@ -103,11 +103,11 @@ class Engine:
         self.keeper.after_fork()
         self.store.after_fork()
 
-    def ticket(self, terms: Terms) -> Ticket:
+    def ticket(self, terms: Terms, beside: str = "") -> Ticket:
         """Make a ticket with an id that nobody has."""
         if terms.owner is not self.owner:  # the lock object was made before a fork
             terms = replace(terms, owner=self.owner)
-        return Ticket(ticket_id(self.runtime.random_bytes(16)), terms)
+        return Ticket(ticket_id(self.runtime.random_bytes(16)), terms, beside)
 
     async def acquire(
         self,
@@ -118,8 +118,11 @@ class Engine:
         join: bool = True,
         renew: bool = True,
         max_hold: float | None = None,
+        beside: str = "",
     ) -> Lease | Missed:
         """Get ``name``, waiting at most ``timeout`` seconds (None: for ever); without ``join`` try once.
+
+        With ``beside`` it may stand beside the ticket with that id, which is the caller's own (see `Ticket`).
 
         Returns:
             The lease, held; or `Missed` if someone else had the name.
@@ -133,7 +136,8 @@ class Engine:
         """
 
         def fresh() -> Lease:
-            return Lease(self.runtime, name, self.ticket(terms), renew=renew, max_hold=max_hold, observe=self.observe)
+            ticket = self.ticket(terms, beside)
+            return Lease(self.runtime, name, ticket, renew=renew, max_hold=max_hold, observe=self.observe)
 
         attempt = Attempt(self, fresh, timeout=timeout, join=join)
         self._attempts.add(attempt)

@@ -119,7 +119,7 @@ class AsyncMutex(ABC):
             return 0.0
         return self._options.timeout if timeout is None else limit
 
-    async def _lease(self, limit: float | None) -> Lease | Missed:
+    async def _lease(self, limit: float | None, beside: str = "") -> Lease | Missed:
         options = self._options
         return await self._engine.acquire(
             self.name,
@@ -128,6 +128,7 @@ class AsyncMutex(ABC):
             join=limit != 0,
             renew=options.renew,
             max_hold=options.max_hold,
+            beside=beside,
         )
 
     def _timed_out(self, missed: Missed) -> AcquireTimeout:

@@ -139,12 +139,16 @@ def _refuse_other_use(queue: Queue, rule: Rule) -> None:
     for seat in queue.seats():
         other = seat.ticket.terms.rule
         if not same_use(rule, other):
-            used = f"a {other.kind.value}" + (f" of {other.limit}" if other.limit > 1 else "")
             raise WrongKind(
-                f"{queue.name!r} is in use as {used}; choose another name, or wait until nobody uses it",
+                f"{queue.name!r} is in use as {_use(other)} and cannot be used as {_use(rule)}; choose another name, "
+                "or wait until nobody uses it",
                 name=queue.name,
                 held_by=str(seat.ticket.terms.owner),
             )
+
+
+def _use(rule: Rule) -> str:
+    return f"a {rule.kind.value}" + (f" of {rule.limit}" if rule.kind is Kind.SEMAPHORE else "")
 
 
 def _grant(queue: Queue, seat: Seat, now: float, floor: int) -> tuple[Queue, Seat]:

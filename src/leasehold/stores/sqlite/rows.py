@@ -3,10 +3,10 @@
 Why a window of the queue is enough: a step looks at waiters in order and stops at the first that must stay. If such a
 one is among those that were read, all that come after it would not have been looked at either; if not, and more are
 waiting, the step, which is pure, is taken again with twice as many. So 1,000 waiters cost a step no more than ten do,
-and a thousand dead ones are cleared away once. Those whom a step passes over when they must stay (see `rules.successors`)
-prove nothing, and whoever stands beside a ticket may enter before all others: neither counts as the one that stays, and
-the latter are always read. So are holders, the ticket's own seat, and the last row of the queue, whose number the next
-arrival counts from.
+and a thousand dead ones are cleared away once. Those whom a step passes over when they must stay prove nothing (see
+`rules.successors`), and whoever stands beside a ticket may enter before all others: neither counts as the one that
+stays, and the latter are always read. So are holders, the ticket's own seat, and the last row of the queue, whose
+number the next arrival counts from.
 """
 
 from __future__ import annotations

@@ -1,0 +1,286 @@
+"""The read-write lock: many readers, or one writer. `AsyncRWLock`, its sides, and their blocking faces."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+
+from leasehold.engine.acquire import Engine
+from leasehold.engine.attempt import Missed
+from leasehold.engine.hold import Lease
+from leasehold.primitives.hold import AsyncHold, Hold, Leave
+from leasehold.primitives.mutex import AsyncMutex, Mutex
+from leasehold.primitives.options import Options
+from leasehold.primitives.rw_seats import Role, Seats, Taken, beside, same_seat
+from leasehold.rules import conflicts
+from leasehold.runtimes.base import Party, drive
+from leasehold.validate import Seconds
+
+Rise = Callable[[Seconds | None], Awaitable[AsyncHold | Missed]]
+"""Acquires the writer's side beside an upgradeable seat, for whoever has that."""
+
+
+class AsyncSide(AsyncMutex):
+    """The reader's or the writer's side of a read-write lock, used like a lock.
+
+    It belongs to the task that acquired it, across all objects of one client with the same name, and may be acquired
+    again by that task. Lease and other options are those of the outermost acquire. A writer may also read.
+
+    Raises:
+        RuntimeError: by acquire, when a task that reads asks to write: it could wait for ever.
+
+    """
+
+    def __init__(self, engine: Engine, name: str, options: Options, seats: Seats, role: Role) -> None:
+        rule = role.rule(fair=options.terms.rule.fair)
+        super().__init__(engine, name, replace(options, terms=replace(options.terms, rule=rule)))
+        self._seats = seats
+        self._role = role
+
+    async def locked(self) -> bool:
+        """Return whether someone holds beside whom this side cannot be had."""
+        self._engine.ready()
+        views = await self._engine.store.look(self.name, exact=True)
+        rule = self._options.terms.rule
+        return any(conflicts(rule, [seat.ticket.terms.rule for seat in view.holders]) for view in views)
+
+    async def _acquire(self, blocking: bool, timeout: Seconds | None) -> AsyncHold | Missed:
+        limit = self._limit(blocking, timeout)
+        self._engine.ready()
+        return await self._take(self._engine.runtime.me(), limit)
+
+    async def _take(self, party: Party, limit: float | None) -> AsyncHold | Missed:
+        mine = self._seats.of(self.name, party.key)
+        for one in mine.values():
+            self._refuse_lost(one)
+        taken = same_seat(self._role, mine)
+        if taken is None:
+            mate = beside(self.name, self._role, mine)
+            lease = await self._lease(limit, "" if mate is None else mate.lease.ticket.id)
+            if isinstance(lease, Missed):
+                return lease
+            await self._check_mate(mate, lease)
+            lease.party = party.alive
+            taken = Taken(self._role, lease, party)
+            self._seats.add(self.name, taken)
+        hold = self._hold(taken)
+        taken.holds.append((self._role, hold))
+        return hold
+
+    def _refuse_lost(self, taken: Taken) -> None:
+        if not taken.lease.check_deadline():
+            self._seats.drop(self.name, taken)
+            raise taken.lease.error()
+
+    async def _check_mate(self, mate: Taken | None, lease: Lease) -> None:
+        """Give the lease back if the seat that it stands beside was lost meanwhile: a writer may have been between."""
+        if mate is not None and not mate.lease.check_deadline():
+            await self._engine.release(lease)
+            raise mate.lease.error()
+
+    def _hold(self, taken: Taken) -> AsyncHold:
+        return AsyncHold(self._engine, taken.lease, self._leaver(taken))
+
+    def _leaver(self, taken: Taken) -> Leave:
+        async def leave(hold: AsyncHold) -> bool:
+            taken.remove(hold)
+            if taken.holds:
+                if not taken.lease.check_deadline():
+                    raise taken.lease.error()
+                return True
+            self._seats.drop(self.name, taken)
+            return await self._engine.release(taken.lease)
+
+        return leave
+
+    def _last(self, key: int) -> AsyncHold | None:
+        taken = same_seat(self._role, self._seats.of(self.name, key))
+        return None if taken is None else taken.last(self._role)
+
+
+class AsyncUpgradeableHold(AsyncHold):
+    """A reader's hold that may become the writer's."""
+
+    __slots__ = ("_rise",)
+
+    def __init__(self, engine: Engine, lease: Lease, leave: Leave, rise: Rise) -> None:
+        super().__init__(engine, lease, leave)
+        self._rise = rise
+
+    async def upgrade(self, timeout: Seconds | None = None) -> AsyncHold | None:
+        """Become the writer: wait for the readers who are there; nobody else writes before.
+
+        This hold stays until it is released: releasing the writer's leads back to reading.
+
+        Args:
+            timeout: seconds to wait at most; None takes the lock's own ``timeout``, -1 waits for ever, 0 tries once.
+
+        Returns:
+            The writer's hold, with a token of its own; None if someone read all that time.
+
+        Raises:
+            LeaseLost: this hold was lost before or meanwhile, so another may have written.
+            NotHeld: it was released.
+            StoreUnavailable: nobody knows whether it may write. This hold goes on.
+
+        """
+        self._engine.ready()
+        self.check()
+        got = await self._rise(timeout)
+        return None if isinstance(got, Missed) else got
+
+
+class AsyncUpgradeable(AsyncSide):
+    """The side of a reader that may become the writer. There is one such reader at a time, beside plain readers."""
+
+    async def acquire(self, blocking: bool = True, timeout: Seconds | None = None) -> AsyncUpgradeableHold | None:
+        """Get the lock, or None. As `AsyncLock.acquire`."""
+        got = await super().acquire(blocking, timeout)
+        assert got is None or isinstance(got, AsyncUpgradeableHold)
+        return got
+
+    async def __aenter__(self) -> AsyncUpgradeableHold:
+        got = await super().__aenter__()
+        assert isinstance(got, AsyncUpgradeableHold)
+        return got
+
+    def _hold(self, taken: Taken) -> AsyncHold:
+        writer = AsyncSide(self._engine, self.name, self._options, self._seats, Role.WRITER)
+
+        async def rise(timeout: Seconds | None) -> AsyncHold | Missed:
+            # Not for who calls: the hold may have been passed to another task, which has no seat to stand beside.
+            return await writer._take(taken.party, writer._limit(True, timeout))
+
+        return AsyncUpgradeableHold(self._engine, taken.lease, self._leaver(taken), rise)
+
+
+class AsyncRWLock:
+    """A read-write lock: readers hold it together, a writer alone.
+
+    Example:
+        ```python
+        prices = client.rw_lock("prices")
+        async with prices.reader():
+            await quote()
+        async with prices.writer() as hold:
+            await store(new, fence=hold.token)
+        async with prices.upgradeable() as hold:
+            if await outdated():
+                async with await hold.upgrade() as writing:
+                    await store(new, fence=writing.token)
+        ```
+
+    """
+
+    def __init__(self, engine: Engine, name: str, options: Options, seats: Seats) -> None:
+        self._engine = engine
+        self._options = options
+        self._seats = seats
+        self.name = name
+
+    def reader(self) -> AsyncSide:
+        """Return the side that others may hold at the same time, if they read too."""
+        return AsyncSide(self._engine, self.name, self._options, self._seats, Role.READER)
+
+    def writer(self) -> AsyncSide:
+        """Return the side that one holds alone."""
+        return AsyncSide(self._engine, self.name, self._options, self._seats, Role.WRITER)
+
+    def upgradeable(self) -> AsyncUpgradeable:
+        """Return the side of a reader that may become the writer; one holds it at a time, beside plain readers."""
+        return AsyncUpgradeable(self._engine, self.name, self._options, self._seats, Role.UPGRADEABLE)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r}>"
+
+
+class Side(Mutex):
+    """The reader's or the writer's side of a read-write lock, used like a lock.
+
+    It belongs to the thread that acquired it, across all objects of one client with the same name, and may be acquired
+    again by that thread. Lease and other options are those of the outermost acquire. A writer may also read.
+
+    Raises:
+        RuntimeError: by acquire, when a thread that reads asks to write: it could wait for ever.
+
+    """
+
+
+class UpgradeableHold(Hold):
+    """A reader's hold that may become the writer's."""
+
+    __slots__ = ("_rising",)
+
+    def __init__(self, core: AsyncUpgradeableHold) -> None:
+        super().__init__(core)
+        self._rising = core
+
+    def upgrade(self, timeout: Seconds | None = None) -> Hold | None:
+        """Become the writer, as `AsyncUpgradeableHold.upgrade` does."""
+        got = drive(self._rising.upgrade(timeout))
+        return None if got is None else Hold(got)
+
+    def __enter__(self) -> UpgradeableHold:
+        super().__enter__()
+        return self
+
+    def __repr__(self) -> str:
+        return repr(self._rising).replace("<Async", "<", 1)
+
+
+class Upgradeable(Side):
+    """The side of a reader that may become the writer. There is one such reader at a time, beside plain readers."""
+
+    def __init__(self, core: AsyncUpgradeable) -> None:
+        super().__init__(core)
+        self._rising = core
+
+    def acquire(self, blocking: bool = True, timeout: Seconds | None = None) -> UpgradeableHold | None:
+        """Get the lock, or None. As `Lock.acquire`."""
+        got = drive(self._rising.acquire(blocking, timeout))
+        return None if got is None else UpgradeableHold(got)
+
+    def __enter__(self) -> UpgradeableHold:
+        return UpgradeableHold(drive(self._rising.__aenter__()))
+
+
+class RWLock:
+    """A read-write lock: readers hold it together, a writer alone.
+
+    Example:
+        ```python
+        prices = client.rw_lock("prices")
+        with prices.reader():
+            quote()
+        with prices.writer() as hold:
+            store(new, fence=hold.token)
+        with prices.upgradeable() as hold:
+            if outdated():
+                with hold.upgrade() as writing:
+                    store(new, fence=writing.token)
+        ```
+
+    """
+
+    def __init__(self, core: AsyncRWLock) -> None:
+        self._core = core
+
+    @property
+    def name(self) -> str:
+        """The lock's name."""
+        return self._core.name
+
+    def reader(self) -> Side:
+        """Return the side that others may hold at the same time, if they read too."""
+        return Side(self._core.reader())
+
+    def writer(self) -> Side:
+        """Return the side that one holds alone."""
+        return Side(self._core.writer())
+
+    def upgradeable(self) -> Upgradeable:
+        """Return the side of a reader that may become the writer; one holds it at a time, beside plain readers."""
+        return Upgradeable(self._core.upgradeable())
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r}>"

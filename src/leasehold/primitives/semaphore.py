@@ -1,0 +1,203 @@
+"""The semaphore: at most so many permits at a time. `AsyncSemaphore` and its blocking face `Semaphore`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import TracebackType
+
+from leasehold.engine.acquire import Engine
+from leasehold.primitives.hold import AsyncHold, Hold
+from leasehold.primitives.lock import AsyncLock
+from leasehold.primitives.mutex import Mutex
+from leasehold.primitives.options import Options
+from leasehold.runtimes.base import Party, drive
+from leasehold.validate import Seconds
+
+MOST = 1_000_000
+"""The largest number of permits: far within what every store counts exactly."""
+
+Holds = dict[int, tuple[Party, list[AsyncHold]]]
+"""What threads or tasks hold, each under its key."""
+
+
+def permits_of(value: object, what: str = "permits", most: int = MOST) -> int:
+    """Check a number of permits: a whole number from 1 to ``most``."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{what} must be an int, not {type(value).__name__}")
+    if not 1 <= value <= most:
+        raise ValueError(f"{what} must be from 1 to {most}, not {value}")
+    return value
+
+
+class AsyncPermits(AsyncLock):
+    """A number of permits of one semaphore, used like a lock: all of them or none."""
+
+    def __init__(self, engine: Engine, name: str, options: Options, n: int, holds: Holds) -> None:
+        rule = replace(options.terms.rule, permits=n)
+        super().__init__(engine, name, replace(options, terms=replace(options.terms, rule=rule)))
+        self._holds = holds  # of all sizes: `release` is about what was acquired last
+
+    async def locked(self) -> bool:
+        """Return whether so many permits are not there now."""
+        return await taken(self._engine, self.name) + self._options.terms.rule.permits > self._options.terms.rule.limit
+
+
+class AsyncSemaphore:
+    """At most ``permits`` permits are out at a time, over all clients of the name. Each hold has a lease and a token.
+
+    All who use a name at the same time must give the same number; when nobody holds or waits, another may be taken.
+
+    Example:
+        ```python
+        partner = client.semaphore("partner-api", 10)
+        async with partner:
+            await call_partner()
+        async with partner.permits(3):
+            await call_partner_thrice()
+        ```
+
+    """
+
+    def __init__(self, engine: Engine, name: str, options: Options) -> None:
+        self._engine = engine
+        self._options = options
+        self._holds: Holds = {}
+        self._sizes: dict[int, AsyncPermits] = {}
+        self.name = name
+
+    @property
+    def limit(self) -> int:
+        """How many permits there are."""
+        return self._options.terms.rule.limit
+
+    def permits(self, n: int) -> AsyncPermits:
+        """Return ``n`` permits as something that is used like a lock: ``async with sem.permits(3):``.
+
+        Raises:
+            ValueError: there are never so many.
+
+        """
+        n = permits_of(n, "n", self.limit)
+        if n not in self._sizes:
+            self._sizes[n] = AsyncPermits(self._engine, self.name, self._options, n, self._holds)
+        return self._sizes[n]
+
+    async def acquire(self, n: int = 1, blocking: bool = True, timeout: Seconds | None = None) -> AsyncHold | None:
+        """Get ``n`` permits, all or none; None if they were not there in time.
+
+        Args:
+            n: how many, at most as many as there are.
+            blocking: False tries once and never waits.
+            timeout: seconds to wait at most; None takes the semaphore's own ``timeout``, -1 waits for ever, 0 tries
+                once.
+
+        Raises:
+            ValueError: there are never so many.
+            StoreUnavailable: nobody knows. With a timeout it comes at most a second after it.
+            LeaseLost: they were granted too late to be of use.
+            WrongKind: the name is in use as another primitive, or with another number of permits.
+
+        """
+        return await self.permits(n).acquire(blocking, timeout)
+
+    async def release(self) -> None:
+        """Give back what the calling task acquired last through this semaphore, all permits of that hold.
+
+        Raises:
+            NotHeld: it holds nothing.
+            LeaseLost: the lease was lost before.
+
+        """
+        await self.permits(1).release()
+
+    async def locked(self) -> bool:
+        """Return whether no permit is there now."""
+        return await self.permits(1).locked()
+
+    async def available(self) -> int:
+        """Return how many permits nobody holds now."""
+        return max(0, self.limit - await taken(self._engine, self.name))
+
+    async def __aenter__(self) -> AsyncHold:
+        return await self.permits(1).__aenter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.permits(1).__aexit__(kind, error, trace)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r} of {self.limit}>"
+
+
+async def taken(engine: Engine, name: str) -> int:
+    """Return how many permits are held now."""
+    engine.ready()
+    views = await engine.store.look(name, exact=True)
+    return sum(seat.ticket.terms.rule.permits for view in views for seat in view.holders)
+
+
+class Permits(Mutex):
+    """A number of permits of one semaphore, used like a lock: all of them or none."""
+
+
+class Semaphore:
+    """At most ``permits`` permits are out at a time, over all clients of the name. Each hold has a lease and a token.
+
+    All who use a name at the same time must give the same number; when nobody holds or waits, another may be taken.
+
+    Example:
+        ```python
+        partner = client.semaphore("partner-api", 10)
+        with partner:
+            call_partner()
+        with partner.permits(3):
+            call_partner_thrice()
+        ```
+
+    """
+
+    def __init__(self, core: AsyncSemaphore) -> None:
+        self._core = core
+
+    @property
+    def name(self) -> str:
+        """The semaphore's name."""
+        return self._core.name
+
+    @property
+    def limit(self) -> int:
+        """How many permits there are."""
+        return self._core.limit
+
+    def permits(self, n: int) -> Permits:
+        """Return ``n`` permits as something that is used like a lock, as `AsyncSemaphore.permits` does."""
+        return Permits(self._core.permits(n))
+
+    def acquire(self, n: int = 1, blocking: bool = True, timeout: Seconds | None = None) -> Hold | None:
+        """Get ``n`` permits, all or none; None if they were not there in time. As `AsyncSemaphore.acquire`."""
+        hold = drive(self._core.acquire(n, blocking, timeout))
+        return None if hold is None else Hold(hold)
+
+    def release(self) -> None:
+        """Give back what the calling thread acquired last through this semaphore. As `AsyncSemaphore.release`."""
+        drive(self._core.release())
+
+    def locked(self) -> bool:
+        """Return whether no permit is there now."""
+        return drive(self._core.locked())
+
+    def available(self) -> int:
+        """Return how many permits nobody holds now."""
+        return drive(self._core.available())
+
+    def __enter__(self) -> Hold:
+        return Hold(drive(self._core.__aenter__()))
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        drive(self._core.__aexit__(kind, error, trace))
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r} of {self.limit}>"
