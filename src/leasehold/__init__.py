@@ -3,6 +3,7 @@
 from leasehold.client import AsyncClient, Client
 from leasehold.errors import (
     AcquireTimeout,
+    Conflict,
     LeaseholdError,
     LeaseLost,
     MissingDriver,
@@ -14,15 +15,31 @@ from leasehold.errors import (
 from leasehold.inspection import Contender, LockInfo
 from leasehold.primitives.hold import AsyncHold, Hold
 from leasehold.primitives.lock import AsyncLock, Lock
+from leasehold.primitives.once import AsyncOnce, Once
 from leasehold.primitives.rlock import AsyncRLock, RLock
+from leasehold.primitives.rw_lock import AsyncRWLock, AsyncUpgradeableHold, RWLock, UpgradeableHold
+from leasehold.primitives.scheduled import AsyncScheduled, Scheduled
+from leasehold.primitives.semaphore import AsyncSemaphore, Semaphore
+from leasehold.primitives.shared import AsyncShared, Shared
+from leasehold.primitives.synchronized import AsyncSynchronized, Synchronized
+from leasehold.primitives.versioned import AsyncVersionedValue, Versioned, VersionedValue
 
 __all__ = [
     "AcquireTimeout",
     "AsyncClient",
     "AsyncHold",
     "AsyncLock",
+    "AsyncOnce",
     "AsyncRLock",
+    "AsyncRWLock",
+    "AsyncScheduled",
+    "AsyncSemaphore",
+    "AsyncShared",
+    "AsyncSynchronized",
+    "AsyncUpgradeableHold",
+    "AsyncVersionedValue",
     "Client",
+    "Conflict",
     "Contender",
     "Hold",
     "LeaseLost",
@@ -31,8 +48,17 @@ __all__ = [
     "LockInfo",
     "MissingDriver",
     "NotHeld",
+    "Once",
     "RLock",
+    "RWLock",
+    "Scheduled",
+    "Semaphore",
+    "Shared",
     "StoreUnavailable",
+    "Synchronized",
     "Unsupported",
+    "UpgradeableHold",
+    "Versioned",
+    "VersionedValue",
     "WrongKind",
 ]

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import TracebackType
+from typing import Any
 
 from leasehold import validate
 from leasehold.engine.acquire import Engine
 from leasehold.engine.events import Observer
 from leasehold.inspection import LockInfo
-from leasehold.model import Departure, Finding, Rule
+from leasehold.model import Departure, Finding, Kind, Rule
 from leasehold.observe.log import logged
 from leasehold.primitives.lock import AsyncLock, Lock
+from leasehold.primitives.once import AsyncOnce, Once
 from leasehold.primitives.options import DEFAULT_LEASE, Options
 from leasehold.primitives.rlock import AsyncRLock, Reentries, RLock
+from leasehold.primitives.rw_lock import AsyncRWLock, RWLock
+from leasehold.primitives.rw_seats import Role, Seats
+from leasehold.primitives.scheduled import AsyncScheduled, Scheduled
+from leasehold.primitives.semaphore import AsyncSemaphore, Semaphore, permits_of
+from leasehold.primitives.shared import AsyncShared, Shared, TimeToLive
+from leasehold.primitives.synchronized import AsyncSynchronized, Naming, Synchronized
+from leasehold.primitives.versioned import DEFAULT_LIFE, AsyncVersionedValue, VersionedValue
 from leasehold.runtimes import process
 from leasehold.runtimes.aio import AsyncioRuntime
 from leasehold.runtimes.base import Colour, Runtime, drive
@@ -68,6 +78,7 @@ class AsyncClient:
             observe=logged(observer),
         )
         self._reentries: Reentries = {}
+        self._seats = Seats()
         process.remember(self)
 
     @classmethod
@@ -164,6 +175,146 @@ class AsyncClient:
         options = self._options(name, fair, lease, renew, max_hold, delay, timeout, meta)
         return AsyncRLock(self._engine, *options, self._reentries)
 
+    def versioned(self, name: str, *, life: Seconds = DEFAULT_LIFE) -> AsyncVersionedValue:
+        """Make a value with a version, for compare-and-set: optimistic locking.
+
+        Args:
+            name: names of values and of locks never meet.
+            life: seconds after which a value that nobody writes is forgotten; a year by default.
+
+        """
+        return AsyncVersionedValue(self._engine, name, life)
+
+    def synchronized(
+        self,
+        name: Naming,
+        *,
+        hold: str | None = None,
+        fair: bool = False,
+        lease: Seconds = DEFAULT_LEASE,
+        renew: bool = True,
+        max_hold: Seconds | None = None,
+        delay: Seconds = 0.0,
+        timeout: Seconds | None = None,
+        meta: Meta | None = None,
+    ) -> AsyncSynchronized:
+        """Make a decorator: each call of the function runs under the `rlock` that its arguments name.
+
+        Args:
+            name: a format string over the arguments, as ``order:{order_id}`` or ``user:{order.user.id}``; or a function
+                that is called with the arguments and returns the name.
+            hold: the keyword-only argument of the function that gets the hold, for its token.
+            fair: this and the others as for `lock`.
+            lease: as for `lock`.
+            renew: as for `lock`.
+            max_hold: as for `lock`.
+            delay: as for `lock`.
+            timeout: as for `lock`: the call raises `AcquireTimeout`.
+            meta: as for `lock`.
+
+        """
+        _, options = self._options("synchronized", fair, lease, renew, max_hold, delay, timeout, meta)
+        return AsyncSynchronized(self._engine, name, hold, options, self._reentries)
+
+    def once(
+        self, key: str, *, keep: Seconds, lease: Seconds = DEFAULT_LEASE, timeout: Seconds | None = None
+    ) -> AsyncOnce:
+        """Make what does a piece of work once, and keeps its result: for a message that is delivered twice.
+
+        Args:
+            key: what tells the work apart, as the id of the message.
+            keep: seconds for which the result is kept: longer than the message may come again.
+            lease: seconds after which another does the work if its doer has died.
+            timeout: seconds to wait for another who is at it; None waits for ever.
+
+        """
+        return AsyncOnce(self._engine, key, keep=keep, lease=lease, timeout=timeout)
+
+    def shared(
+        self,
+        key: str,
+        ttl: TimeToLive,
+        fetch: Callable[[], Any],
+        *,
+        early: Seconds | None = None,
+        lease: Seconds = DEFAULT_LEASE,
+        timeout: Seconds | None = None,
+    ) -> AsyncShared:
+        """Make a value that one caller fetches and all use, in all processes: an access token, a rate, a dear result.
+
+        Args:
+            key: the value's name.
+            ttl: seconds for which a fetched value is good, or a function that reads them from the value.
+            fetch: fetches a new one: what JSON can spell, or bytes.
+            early: seconds before its end in which one caller renews it while the others use it; a tenth of ``ttl``
+                unless given, 0 for never.
+            lease: seconds after which another fetches if the one who did has died.
+            timeout: seconds to wait for another who is fetching; None waits for ever.
+
+        """
+        return AsyncShared(self._engine, key, ttl, fetch, early=early, lease=lease, timeout=timeout)
+
+    def scheduled(self, name: str, *, at_least: Seconds, at_most: Seconds) -> AsyncScheduled:
+        """Make a job of which each tick runs in one instance, whatever their number.
+
+        Args:
+            name: the job's name.
+            at_least: seconds from the start of a run in which no other begins: more than the clocks of the instances
+                differ, less than the time between two ticks.
+            at_most: seconds after which a run has lost its right, and another may begin.
+
+        """
+        return AsyncScheduled(self._engine, name, at_least=at_least, at_most=at_most)
+
+    def rw_lock(
+        self,
+        name: str,
+        *,
+        fair: bool = True,
+        lease: Seconds = DEFAULT_LEASE,
+        renew: bool = True,
+        max_hold: Seconds | None = None,
+        delay: Seconds = 0.0,
+        timeout: Seconds | None = None,
+        meta: Meta | None = None,
+    ) -> AsyncRWLock:
+        """Make a read-write lock: many readers at a time, or one writer. Other arguments as for `lock`.
+
+        Args:
+            fair: readers and writers enter in order of arrival, readers that follow each other together; neither can
+                starve. False lets readers pass writers who wait: fewer waits for readers, but writers wait for as long
+                as readers keep coming.
+
+        """
+        rule = Role.READER.rule(fair=bool(fair))
+        options = self._options(name, fair, lease, renew, max_hold, delay, timeout, meta, rule)
+        return AsyncRWLock(self._engine, *options, self._seats)
+
+    def semaphore(
+        self,
+        name: str,
+        permits: int,
+        *,
+        fair: bool = True,
+        lease: Seconds = DEFAULT_LEASE,
+        renew: bool = True,
+        max_hold: Seconds | None = None,
+        delay: Seconds = 0.0,
+        timeout: Seconds | None = None,
+        meta: Meta | None = None,
+    ) -> AsyncSemaphore:
+        """Make a semaphore: at most ``permits`` permits are out at a time. Other arguments as for `lock`.
+
+        Args:
+            permits: how many there are, from 1 to a million. All who use the name at the same time must say the same.
+            fair: nobody overtakes who came first, so that a request for many permits is not starved by small ones.
+                False lets a newcomer take what is left while a larger request waits.
+
+        """
+        rule = Rule(Kind.SEMAPHORE, limit=permits_of(permits), fair=bool(fair))
+        options = self._options(name, fair, lease, renew, max_hold, delay, timeout, meta, rule)
+        return AsyncSemaphore(self._engine, *options)
+
     async def holds(self, prefix: str = "") -> list[LockInfo]:
         """Show all names that begin with ``prefix`` and are held, waited for or kept free, in order of name."""
         self._engine.ready()
@@ -220,10 +371,11 @@ class AsyncClient:
         delay: Seconds,
         timeout: Seconds | None,
         meta: Meta | None,
+        rule: Rule | None = None,
     ) -> tuple[str, Options]:
         options = Options.checked(
             self._engine,
-            Rule(fair=bool(fair)),
+            Rule(fair=bool(fair)) if rule is None else rule,
             lease=lease,
             renew=renew,
             max_hold=max_hold,
@@ -235,6 +387,7 @@ class AsyncClient:
 
     def _after_fork(self) -> None:
         self._reentries.clear()
+        self._seats.clear()
         self._engine.after_fork()
 
     def __repr__(self) -> str:
@@ -347,6 +500,105 @@ class Client:
             name, fair=fair, lease=lease, renew=renew, max_hold=max_hold, delay=delay, timeout=timeout, meta=meta
         )
         return RLock(core)
+
+    def versioned(self, name: str, *, life: Seconds = DEFAULT_LIFE) -> VersionedValue:
+        """Make a value with a version, for compare-and-set. Arguments as for `AsyncClient.versioned`."""
+        return VersionedValue(self._core.versioned(name, life=life))
+
+    def synchronized(
+        self,
+        name: Naming,
+        *,
+        hold: str | None = None,
+        fair: bool = False,
+        lease: Seconds = DEFAULT_LEASE,
+        renew: bool = True,
+        max_hold: Seconds | None = None,
+        delay: Seconds = 0.0,
+        timeout: Seconds | None = None,
+        meta: Meta | None = None,
+    ) -> Synchronized:
+        """Make a decorator: each call runs under the `rlock` that its arguments name. As `AsyncClient.synchronized`."""
+        core = self._core.synchronized(
+            name,
+            hold=hold,
+            fair=fair,
+            lease=lease,
+            renew=renew,
+            max_hold=max_hold,
+            delay=delay,
+            timeout=timeout,
+            meta=meta,
+        )
+        return Synchronized(core)
+
+    def once(
+        self, key: str, *, keep: Seconds, lease: Seconds = DEFAULT_LEASE, timeout: Seconds | None = None
+    ) -> Once:
+        """Make what does a piece of work once, and keeps its result. Arguments as for `AsyncClient.once`."""
+        return Once(self._core.once(key, keep=keep, lease=lease, timeout=timeout))
+
+    def shared(
+        self,
+        key: str,
+        ttl: TimeToLive,
+        fetch: Callable[[], Any],
+        *,
+        early: Seconds | None = None,
+        lease: Seconds = DEFAULT_LEASE,
+        timeout: Seconds | None = None,
+    ) -> Shared:
+        """Make a value that one caller fetches and all use, in all processes. Arguments as for `AsyncClient.shared`."""
+        return Shared(self._core.shared(key, ttl, fetch, early=early, lease=lease, timeout=timeout))
+
+    def scheduled(self, name: str, *, at_least: Seconds, at_most: Seconds) -> Scheduled:
+        """Make a job of which each tick runs in one instance. Arguments as for `AsyncClient.scheduled`."""
+        return Scheduled(self._core.scheduled(name, at_least=at_least, at_most=at_most))
+
+    def rw_lock(
+        self,
+        name: str,
+        *,
+        fair: bool = True,
+        lease: Seconds = DEFAULT_LEASE,
+        renew: bool = True,
+        max_hold: Seconds | None = None,
+        delay: Seconds = 0.0,
+        timeout: Seconds | None = None,
+        meta: Meta | None = None,
+    ) -> RWLock:
+        """Make a read-write lock: many readers at a time, or one writer. Arguments as for `AsyncClient.rw_lock`."""
+        core = self._core.rw_lock(
+            name, fair=fair, lease=lease, renew=renew, max_hold=max_hold, delay=delay, timeout=timeout, meta=meta
+        )
+        return RWLock(core)
+
+    def semaphore(
+        self,
+        name: str,
+        permits: int,
+        *,
+        fair: bool = True,
+        lease: Seconds = DEFAULT_LEASE,
+        renew: bool = True,
+        max_hold: Seconds | None = None,
+        delay: Seconds = 0.0,
+        timeout: Seconds | None = None,
+        meta: Meta | None = None,
+    ) -> Semaphore:
+        """Make a semaphore: at most ``permits`` permits are out at a time. Arguments as for `AsyncClient.semaphore`."""
+        core = self._core.semaphore(
+            name,
+            permits,
+            fair=fair,
+            lease=lease,
+            renew=renew,
+            max_hold=max_hold,
+            delay=delay,
+            timeout=timeout,
+            meta=meta,
+        )
+        return Semaphore(core)
 
     def holds(self, prefix: str = "") -> list[LockInfo]:
         """Show all names that begin with ``prefix`` and are held, waited for or kept free, in order of name."""

@@ -6,7 +6,7 @@ One thread or task has at most one seat in each role at a name; asking again for
 deeper, as with a re-entrant lock. What it asks for beside another role of its own:
 
 =================  ======================  ===========================  ======================
-asks for / holds  reader                   upgradeable                  writer
+asks for / holds   reader                  upgradeable                  writer
 =================  ======================  ===========================  ======================
 reader             deeper                  deeper: the upgradeable one  beside it (downgrade)
                                            reads already
