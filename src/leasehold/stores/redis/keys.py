@@ -32,6 +32,19 @@ def mutex_keys(namespace: str, name: str) -> tuple[bytes, bytes, bytes, bytes]:
     )
 
 
+@lru_cache(maxsize=4096)
+def shared_keys(namespace: str, name: str) -> tuple[bytes, ...]:
+    """Return the keys of a name with many holders: those of a mutex, holders, terms."""
+    stem = f"{PREFIX}:{{{tag(namespace, name)}}}:"
+    return (*mutex_keys(namespace, name), (stem + "holders").encode(), (stem + "terms").encode())
+
+
+def share_keys(namespace: str, name: str) -> tuple[bytes, bytes, bytes]:
+    """Return those keys of a name with many holders that a renewal needs: lock, holders, terms."""
+    lock, _, _, _, holders, terms = shared_keys(namespace, name)
+    return lock, holders, terms
+
+
 def cell_key(namespace: str, name: str) -> bytes:
     """Return the key of a cell."""
     return f"{PREFIX}:{{{tag(namespace, name)}}}:cell".encode()

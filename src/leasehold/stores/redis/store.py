@@ -14,12 +14,10 @@ timer that ends with the holder's lease.
 
 from __future__ import annotations
 
-import itertools
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from leasehold.errors import StoreUnavailable, Unsupported, WrongKind
+from leasehold.errors import StoreUnavailable, Unsupported
 from leasehold.model import (
     Capabilities,
     Cell,
@@ -27,7 +25,6 @@ from leasehold.model import (
     Departure,
     Finding,
     Granted,
-    Kind,
     Owner,
     Standing,
     Ticket,
@@ -37,9 +34,10 @@ from leasehold.model import (
 )
 from leasehold.runtimes.base import Colour, Runtime
 from leasehold.stores.cells import check_size
-from leasehold.stores.redis import doctor, keys, rights, views
+from leasehold.stores.redis import commands, doctor, keys, rights, views
 from leasehold.stores.redis.anchor import Anchor, Notice
-from leasehold.stores.redis.scripts import CELL, CLAIM, LEAVE, LOOK, RENEW, STAY, Script
+from leasehold.stores.redis.commands import Command
+from leasehold.stores.redis.scripts import CELL, LOOK, Script
 from leasehold.stores.redis.slots import Slot, Slots
 from leasehold.wires.redis.aio import AioWire
 from leasehold.wires.redis.base import NotPermitted, ReplyError, Wire, pack, refused
@@ -52,9 +50,6 @@ SUBSCRIBE_WITHIN = 2.0
 IDLE = 10
 """Leases after which a waiter asks again that need not: another watches the holder, and the keeper renews its place."""
 
-PER_SCRIPT = 100
-"""Tickets in one renewal script: it keeps the server from others for well under a millisecond."""
-
 ASK_AGAIN_AT_LEAST = 0.001
 """Seconds. The server counts in milliseconds, so a lease has surely ended one after its count did."""
 
@@ -62,7 +57,7 @@ ASK_AGAIN_AT_LEAST = 0.001
 class RedisStore:
     """See `leasehold.stores.base.Store` for what each method promises."""
 
-    capabilities = Capabilities(crash_bound="within the lease + 250 ms")
+    capabilities = Capabilities(shared=True, permits=True, crash_bound="within the lease + 250 ms")
 
     def __init__(self, runtime: Runtime, settings: Settings, namespace: str) -> None:
         if runtime.colour is Colour.SIMULATED:
@@ -81,31 +76,21 @@ class RedisStore:
 
     async def claim(self, name: str, ticket: Ticket, *, join: bool, within: float) -> Granted | Wait:
         terms = ticket.terms
-        if terms.rule.kind is not Kind.MUTEX:
-            raise Unsupported(f"this Redis store has no {terms.rule.kind.value} locks")
         if not self._rights_known:
             await rights.check(self._wire, self._settings.where, self._namespace, self._channel, within=within)
             self._rights_known = True
         slot = self._slots.add(name, ticket) if join else None  # before the claim: a message may overtake its reply
         epoch, since = self._wire.epoch(), self._runtime.now()
-        args = (
-            ticket.id.encode(),
-            b"%d" % _ms(terms.lease),
-            b"%d" % _ms(terms.delay),
-            b"1" if join else b"0",
-            b"1" if terms.rule.fair else b"0",
-            self._channel if epoch else b"",  # without one it asks again as soon as it can be told
-            str(terms.owner).encode(),
-            terms.meta.encode(),
-        )
+        channel = self._channel if epoch else b""  # without one it asks again as soon as it can be told
         try:
-            reply = await self._run(CLAIM, keys.mutex_keys(self._namespace, name), args, within=within)
+            command = commands.claim(self._namespace, name, ticket, join=join, channel=channel)
+            reply = await self._run(*command, within=within)
         except StoreUnavailable as error:
             if slot is not None and not slot.asked and not error.unknown:
                 self._forget(ticket)  # the server does not know it, so nobody will leave for it
             raise
         if reply[0] == 2:
-            raise WrongKind(f"{name!r} is in use as a {reply[1].decode()}; choose another name", name=name)
+            raise views.wrong_kind(name, reply[1], terms.rule)
         self._anchor = anchor = Anchor(since, int(reply[2 if reply[0] == 1 else 1]))
         if reply[0] == 1:
             self._slots.remove(ticket.id)
@@ -114,7 +99,8 @@ class RedisStore:
         expiry = max(int(reply[2]) / 1000, 0.0) + ASK_AGAIN_AT_LEAST
         if slot is not None:
             slot.asked = anchor.server
-        watches = slot is None or self._slots.watches(slot)
+        # Who waits beside a ticket of its own waits for others than the first in line does, and watches for itself.
+        watches = slot is None or self._slots.watches(slot) or ticket.beside != ""
         return Wait(epoch, expiry if watches else expiry + IDLE * terms.lease, held_by)
 
     async def leave(self, name: str, ticket: Ticket, *, how: Departure, within: float) -> bool:
@@ -122,31 +108,24 @@ class RedisStore:
         self._forget(ticket)
         if mine is not None:
             self._wake(mine)  # the client closes, and somebody may still wait
-        broken = b"1" if how is Departure.BREAK else b"0"
-        mutex = keys.mutex_keys(self._namespace, name)
-        found: int = await self._run(LEAVE, mutex, (ticket.id.encode(), broken), within=within)
+        found: int = await self._run(*commands.leave(self._namespace, name, ticket, how), within=within)
         return found == 1
 
     async def renew(self, tickets: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[Standing]:
         standings: dict[str, Standing] = {}
-        waiting: dict[str, list[Ticket]] = defaultdict(list)
-        holding: list[tuple[str, Ticket]] = []
-        for name, ticket in tickets:
-            if ticket.id in self._slots:
-                waiting[name].append(ticket)
-            else:
-                holding.append((name, ticket))
-        commands = [*self._renewals(holding), *self._stays(waiting)]
+        waiting = [(name, ticket) for name, ticket in tickets if ticket.id in self._slots]
+        holding = [(name, ticket) for name, ticket in tickets if ticket.id not in self._slots]
+        batches = [*commands.renewals(self._namespace, holding), *commands.stays(self._namespace, waiting)]
         since = self._runtime.now()
-        replies = await self._run_all([(script, mutex, args) for script, mutex, args, _ in commands], within=within)
-        for (script, _, _, those), reply in zip(commands, replies, strict=True):
+        replies = await self._run_all([batch.command for batch in batches], within=within)
+        for batch, reply in zip(batches, replies, strict=True):
             if isinstance(reply, ReplyError):
                 continue
-            if script is STAY:
+            if batch.stays:
                 self._anchor = Anchor(since, int(reply.pop(0)))
-            standings.update(zip((ticket.id for ticket in those), map(_standing, reply), strict=True))
+            standings.update(zip((ticket.id for ticket in batch.tickets), map(_standing, reply), strict=True))
         self._wake_settled(standings)
-        for name in waiting:  # who watched may have got the name since
+        for name in {name for name, _ in waiting}:  # who watched may have got the name since
             if (heir := self._slots.unarmed(name)) is not None:
                 self._wake(heir)
         return [standings.get(ticket.id, Standing.UNKNOWN) for _, ticket in tickets]
@@ -178,9 +157,9 @@ class RedisStore:
     async def look(self, prefix: str, *, exact: bool = False) -> list[View]:
         names = [prefix] if exact else [name async for name in self._names(prefix)]
         found: list[View] = []
-        for some in _chunks(names, PER_SCRIPT):
-            commands = [(LOOK, keys.mutex_keys(self._namespace, name), ()) for name in some]
-            for name, reply in zip(some, await self._run_all(commands, within=5.0), strict=True):
+        for some in commands.chunks(names, commands.PER_SCRIPT):
+            looks: list[Command] = [(LOOK, keys.shared_keys(self._namespace, name), ()) for name in some]
+            for name, reply in zip(some, await self._run_all(looks, within=5.0), strict=True):
                 if isinstance(reply, ReplyError):
                     raise refused(self._settings.where, reply)
                 view = views.view(name, reply)
@@ -198,7 +177,7 @@ class RedisStore:
                 change.value or b"",
                 b"" if change.if_version is None else b"%d" % change.if_version,
                 b"" if change.fence is None else b"%d" % change.fence,
-                b"%d" % _ms(change.life),
+                b"%d" % commands.ms(change.life),
             ),
             within=5.0,
         )
@@ -217,16 +196,6 @@ class RedisStore:
         self._anchor = None
         self._channel = keys.channel(self._namespace, ticket_id(self._runtime.random_bytes(16)))
         self._wire.after_fork(self._channel)
-
-    def _renewals(self, holding: Sequence[tuple[str, Ticket]]) -> Iterable[Batch]:
-        for some in _chunks(holding, PER_SCRIPT):
-            locks = tuple(keys.mutex_keys(self._namespace, name)[0] for name, _ in some)
-            yield RENEW, locks, _leases(ticket for _, ticket in some), [ticket for _, ticket in some]
-
-    def _stays(self, waiting: dict[str, list[Ticket]]) -> Iterable[Batch]:
-        for name, tickets in waiting.items():
-            for some in _chunks(tickets, PER_SCRIPT):
-                yield STAY, keys.mutex_keys(self._namespace, name), _leases(some), list(some)
 
     async def _names(self, prefix: str) -> Any:
         cursor, seen = b"0", set[str]()
@@ -256,12 +225,12 @@ class RedisStore:
             raise refused(self._settings.where, reply)
         return reply
 
-    async def _run_all(self, commands: Sequence[Command], *, within: float) -> list[Any]:
-        packed = [script.by_digest(mutex, args) for script, mutex, args in commands]
+    async def _run_all(self, asked: Sequence[Command], *, within: float) -> list[Any]:
+        packed = [script.by_digest(mutex, args) for script, mutex, args in asked]
         replies = await self._wire.call_all(packed, within=within)
         for index, reply in enumerate(replies):
             if isinstance(reply, ReplyError) and reply.code == "NOSCRIPT":
-                script, mutex, args = commands[index]
+                script, mutex, args = asked[index]
                 replies[index] = await self._wire.call(script.by_text(mutex, args), within=within)
         return replies
 
@@ -298,24 +267,8 @@ class RedisStore:
         return f"<RedisStore {self._settings.where} namespace={self._namespace!r}>"
 
 
-Command = tuple[Script, Sequence[bytes], Sequence[bytes]]
-Batch = tuple[Script, Sequence[bytes], Sequence[bytes], list[Ticket]]
-
 _STANDINGS = (Standing.GONE, Standing.HELD, Standing.QUEUED, Standing.UNKNOWN)
 
 
 def _standing(reply: int) -> Standing:
     return _STANDINGS[reply]
-
-
-def _leases(tickets: Iterable[Ticket]) -> tuple[bytes, ...]:
-    pairs = ((ticket.id.encode(), b"%d" % _ms(ticket.terms.lease)) for ticket in tickets)
-    return tuple(itertools.chain.from_iterable(pairs))
-
-
-def _ms(seconds: float) -> int:
-    return round(seconds * 1000)
-
-
-def _chunks(items: Sequence[Any], size: int) -> Iterable[Sequence[Any]]:
-    return (items[start : start + size] for start in range(0, len(items), size))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from leasehold.errors import WrongKind
 from leasehold.model import Kind, Owner, Rule, Seat, Terms, Ticket, View
+from leasehold.stores.redis import shared
 
 SEPARATOR = "\x1f"
 
@@ -12,7 +14,9 @@ SEPARATOR = "\x1f"
 def view(name: str, reply: Any) -> View:
     """Read the reply of ``scripts/look.lua``."""
     now_us, fields, blocked, seats = int(reply[0]), [_text(field) for field in reply[1]], int(reply[2]), reply[3]
-    ticket, fence, lease, delay, owner, meta, _ = fields
+    ticket, fence, lease, delay, owner, meta, use, _ = fields
+    if use != Kind.MUTEX and (use or reply[4]):
+        return _shared(name, reply)
     free_in = max(blocked, 0) / 1000
     holders: tuple[Seat, ...] = ()
     kept = int(delay or 0) / 1000
@@ -23,6 +27,28 @@ def view(name: str, reply: Any) -> View:
     waiters = tuple(_waiter(seats[start : start + 4], now_us / 1000) for start in range(0, len(seats), 4))
     alive = tuple(seat for seat in waiters if seat.expires > 0)
     return View(name, Kind.MUTEX, int(fence or 0), holders, alive, free_in)
+
+
+def wrong_kind(name: str, used: bytes, rule: Rule) -> WrongKind:
+    """Make the error for a name that is in use as something else; it names both."""
+    return WrongKind(
+        f"{name!r} is in use as a {used.decode()}, not as a {shared.use_of(rule)}; "
+        "choose another name, or wait until nobody uses it",
+        name=name,
+    )
+
+
+def _shared(name: str, reply: Any) -> View:
+    now_ms, fence, use = int(reply[0]) / 1000, _text(reply[1][1]), _text(reply[1][6]) or Kind.READ_WRITE.value
+    seats, barred = [_text(part) for part in reply[3]], float(reply[1][7] or 0)
+    holders, barred_too = shared.holders([_text(part) for part in reply[4]], use, now_ms)
+    found = (
+        shared.waiter(ticket, float(order), float(expires), entry, use, now_ms)
+        for ticket, order, expires, entry in zip(seats[::4], seats[1::4], seats[2::4], seats[3::4], strict=True)
+    )
+    waiters = sorted((seat for seat in found if seat is not None and seat.expires > 0), key=lambda seat: seat.order)
+    free_in = max(0.0, max(barred, barred_too) - now_ms) / 1000
+    return View(name, shared.rule_of(use).kind, int(fence or 0), holders, tuple(waiters), free_in)
 
 
 def _waiter(reply: Any, now_ms: float) -> Seat:

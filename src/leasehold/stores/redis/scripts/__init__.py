@@ -1,4 +1,8 @@
-"""The Lua scripts: files of constant text, with ``common.lua`` put before those on the queue of one name."""
+"""The Lua scripts: files of constant text.
+
+``common.lua`` is put before those on the queue of one name, and ``shared_common.lua`` after it before those on a name
+with many holders.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +31,9 @@ class Script:
         return pack(b"EVAL", self.text, b"%d" % len(keys), *keys, *args)
 
 
-def _load(name: str, *, common: bool = True) -> Script:
+def _load(name: str, *, before: Sequence[str] = ("common",)) -> Script:
     folder = files(__name__)
-    parts = ["common.lua", f"{name}.lua"] if common else [f"{name}.lua"]
+    parts = [f"{part}.lua" for part in (*before, name)]
     text = "\n".join(folder.joinpath(part).read_text(encoding="utf-8") for part in parts).encode()
     return Script(name, text, hashlib.sha1(text, usedforsecurity=False).hexdigest().encode())
 
@@ -38,8 +42,13 @@ CLAIM = _load("claim")
 LEAVE = _load("leave")
 STAY = _load("stay")
 LOOK = _load("look")
-RENEW = _load("renew", common=False)
-CELL = _load("cell", common=False)
-RIGHTS = _load("rights", common=False)
+RENEW = _load("renew", before=())
+CELL = _load("cell", before=())
+RIGHTS = _load("rights", before=())
 
-ALL = (CLAIM, LEAVE, STAY, LOOK, RENEW, CELL, RIGHTS)
+SHARED_CLAIM = _load("shared_claim", before=("common", "shared_common"))
+SHARED_LEAVE = _load("shared_leave", before=("common", "shared_common"))
+SHARED_STAY = _load("shared_stay", before=("common", "shared_common"))
+SHARED_RENEW = _load("shared_renew", before=())
+
+ALL = (CLAIM, LEAVE, STAY, LOOK, RENEW, CELL, RIGHTS, SHARED_CLAIM, SHARED_LEAVE, SHARED_STAY, SHARED_RENEW)
