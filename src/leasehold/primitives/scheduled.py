@@ -2,11 +2,10 @@
 
 Theory of operation
 -------------------
-Every instance has a timer and calls `run` at each tick. Whoever gets the lock
-at once looks at the *stamp*, a cell that the store forgets ``at_least`` seconds after it was written. If there is
-one, this tick was taken. If not, it writes one *before* the job begins, and runs it. So neither a quick job, nor a
-crash, nor clocks of instances that differ by less than
-``at_least`` make a tick run twice. The store counts all times.
+Every instance has a timer and calls `run` at each tick. Whoever gets the lock at once looks at the *stamp*, a cell that
+the store forgets ``at_least`` seconds after it was written. If there is one, this tick was taken. If not, it writes
+one *before* the job begins, and runs it. So neither a quick job, nor a crash, nor clocks of instances that differ by
+less than ``at_least`` make a tick run twice. The store counts all times.
 
 The lock is short and renewed: a dead instance does not block the next tick. It is renewed for so long that it ends
 ``at_most`` seconds after the start.

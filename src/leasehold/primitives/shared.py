@@ -164,8 +164,8 @@ class AsyncShared:
         left = ttl - (runtime.now() - start)
         if left > 0:
             await self._value.write(body, life=left, fence=token)
-        if left > early:
-            await self._bloom.write(Body.of(token), life=left - early, fence=token)
+            bloom = left - early if left > early else left / 2  # a slow fetch must not call for the next at once
+            await self._bloom.write(Body.of(token), life=bloom, fence=token)
         return body.value()
 
     def __repr__(self) -> str:

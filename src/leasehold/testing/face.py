@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import sys
+from functools import wraps
 from inspect import iscoroutinefunction
 from typing import Any
+
+from leasehold.runtimes.base import drive
 
 
 class Face:
     """A blocking object whose methods are awaited as those of its asyncio twin; ``with`` is ``async with``.
 
-    What comes back from a method, if it has a twin itself, comes with a face.
+    What comes back from a method, if it has a twin itself, comes with a face. Coroutine functions that a method or a
+    decorator is given are driven to their end when they are called.
     """
 
     def __init__(self, thing: Any) -> None:
@@ -22,10 +26,20 @@ class Face:
         if not callable(value):
             return _faced(value)
         if not iscoroutinefunction(getattr(self._twin, name)):
-            return lambda *args, **options: _faced(value(*args, **options))
+            return lambda *args, **options: _faced(value(*map(_driven, args), **options))
 
         async def call(*args: Any, **options: Any) -> Any:
-            return _faced(value(*args, **options))
+            return _faced(value(*map(_driven, args), **options))
+
+        return call
+
+    def __call__(self, work: Any) -> Any:
+        """Decorate a coroutine function."""
+        decorated = self.blocking(_driven(work))
+
+        @wraps(decorated)
+        async def call(*args: Any, **options: Any) -> Any:
+            return decorated(*args, **options)
 
         return call
 
@@ -47,6 +61,17 @@ def face(thing: Any) -> Any:
 
 def _faced(value: Any) -> Any:
     return Face(value) if _twin(type(value)) is not None else value
+
+
+def _driven(value: Any) -> Any:
+    if not iscoroutinefunction(value):
+        return value
+
+    @wraps(value)
+    def call(*args: Any, **options: Any) -> Any:
+        return drive(value(*args, **options))
+
+    return call
 
 
 def _twin(kind: type) -> type | None:

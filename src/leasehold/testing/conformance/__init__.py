@@ -27,15 +27,20 @@ from leasehold.model import Capabilities
 from leasehold.testing.conformance import (
     breaking,
     cells,
+    doing_once,
     exclusion,
     leases,
     looking,
     losing,
     naming,
+    optimistic,
+    permits,
     protocol,
     queueing,
+    reading,
     reentrance,
     releasing,
+    sharing,
 )
 from leasehold.testing.conformance.arena import REGISTER, Case
 
@@ -51,8 +56,13 @@ PARTS = (
     breaking,
     naming,
     reentrance,
+    reading,
+    permits,
     protocol,
     cells,
+    optimistic,
+    doing_once,
+    sharing,
 )
 """The modules that state cases, in the order in which a new store meets them."""
 
