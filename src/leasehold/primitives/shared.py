@@ -123,7 +123,7 @@ class AsyncShared:
             now = await self._value.read()
             if not now.version:
                 raise
-            log.warning("could not fetch %r early, the old value serves on: %r", self.key, error)
+            log.warning("could not fetch %r early, the old value serves on: %s", self.key, repr(error))
             return now.value
 
     async def _wait(self, refused: Any) -> Any:
