@@ -85,7 +85,7 @@ def holders(shares: Sequence[str], use: str, now_ms: float) -> tuple[tuple[Seat,
             barred = max(barred, float(expires) + int(delay)) if int(delay) else barred
             continue
         terms = _terms(use, (lease, delay, owner, alone, upgradeable, permits, meta))
-        found.append(Seat(Ticket(ticket, terms), 0, (float(expires) - now_ms) / 1000, int(token)))
+        found.append(Seat(Ticket(ticket, terms), 0, _left(float(expires) - now_ms, lease), int(token)))
     return tuple(sorted(found, key=lambda seat: seat.token or 0)), barred
 
 
@@ -97,7 +97,7 @@ def waiter(ticket: str, order: float, expires: float, entry: str, use: str, now_
     _, lease, delay, owner, alone, upgradeable, permits, beside, meta = words
     terms = _terms(use, (lease, delay, owner, alone, upgradeable, permits, meta))
     arrival = int(order + FIRST if order < 0 else order)
-    return Seat(Ticket(ticket, terms, beside), arrival, (expires - now_ms) / 1000)
+    return Seat(Ticket(ticket, terms, beside), arrival, _left(expires - now_ms, lease))
 
 
 def _terms(use: str, words: tuple[str, ...]) -> Terms:
@@ -105,6 +105,10 @@ def _terms(use: str, words: tuple[str, ...]) -> Terms:
     name = rule_of(use)
     rule = Rule(name.kind, alone == "1", upgradeable == "1", int(permits), name.limit)
     return Terms(rule, Owner.parse(owner), int(lease) / 1000, int(delay) / 1000, meta)
+
+
+def _left(milliseconds: float, lease: str) -> float:
+    return min(milliseconds, int(lease)) / 1000  # an expiry is rounded up to a whole millisecond
 
 
 def _ms(seconds: float) -> bytes:
