@@ -44,7 +44,12 @@ class AsyncOnce:
         self._register = Register(engine, "once", key)
         self._lock = guard(engine, "once", key, lease=lease, timeout=timeout)
         self._keep = validate.above_zero(keep, "keep", LONGEST_LIFE)
-        self.key = key
+        self._key = key
+
+    @property
+    def key(self) -> str:
+        """What is done once."""
+        return self._key
 
     async def run(self, work: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Return the kept result, or do ``work(*args, **kwargs)`` and keep what it returns.

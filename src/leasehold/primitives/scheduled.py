@@ -54,7 +54,12 @@ class AsyncScheduled:
             engine, "scheduled", name, lease=lease, renew=renewed > 0, max_hold=renewed if renewed > 0 else None
         )
         self._stamp = Register(engine, "scheduled", name)
-        self.name = name
+        self._name = name
+
+    @property
+    def name(self) -> str:
+        """The job's name."""
+        return self._name
 
     async def run(self, work: Callable[..., Any], /, *args: Any, **kwargs: Any) -> bool:
         """Do ``work(*args, **kwargs)``, unless another instance does this tick or has done it. Never waits for others.

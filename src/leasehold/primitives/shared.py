@@ -82,7 +82,12 @@ class AsyncShared:
         self._lock = guard(engine, "shared", key, lease=lease)
         self._value = Register(engine, "shared", key)
         self._bloom = Register(engine, "bloom", key)
-        self.key = key
+        self._key = key
+
+    @property
+    def key(self) -> str:
+        """The value's name."""
+        return self._key
 
     async def get(self, *, refused: Any = Refused.NONE) -> Any:
         """Return the value, fetched here or by whomever.

@@ -55,7 +55,12 @@ class AsyncVersionedValue:
         self._engine = engine
         self._register = Register(engine, "versioned", name)
         self._life = validate.above_zero(life, "life", LONGEST_LIFE)
-        self.name = name
+        self._name = name
+
+    @property
+    def name(self) -> str:
+        """The value's name."""
+        return self._name
 
     async def get(self) -> Versioned:
         """Return the value and its version; None and 0 if there is none."""
