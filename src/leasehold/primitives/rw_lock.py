@@ -127,7 +127,10 @@ class AsyncUpgradeableHold(AsyncHold):
         self._engine.ready()
         self.check()
         got = await self._rise(timeout)
-        return None if isinstance(got, Missed) else got
+        if isinstance(got, Missed):
+            self.check()
+            return None
+        return got
 
 
 class AsyncUpgradeable(AsyncSide):
@@ -159,15 +162,17 @@ class AsyncRWLock:
 
     Example:
         ```python
-        prices = client.rw_lock("prices")
-        async with prices.reader():
-            await quote()
-        async with prices.writer() as hold:
-            await store(new, fence=hold.token)
-        async with prices.upgradeable() as hold:
-            if await outdated():
-                async with await hold.upgrade() as writing:
-                    await store(new, fence=writing.token)
+        stock = client.rw_lock("stock")
+        async with stock.reader():
+            print("others may read now")
+        async with stock.writer() as hold:
+            await sell(42, fence=hold.token)
+        async with stock.upgradeable() as hold:
+            print("others may read now, and nobody writes before us")
+            writing = await hold.upgrade(timeout=10)
+            if writing is not None:
+                async with writing:
+                    await sell(42, fence=writing.token)
         ```
 
     """
@@ -176,22 +181,27 @@ class AsyncRWLock:
         self._engine = engine
         self._options = options
         self._seats = seats
-        self.name = name
+        self._name = name
+
+    @property
+    def name(self) -> str:
+        """The lock's name."""
+        return self._name
 
     def reader(self) -> AsyncSide:
         """Return the side that others may hold at the same time, if they read too."""
-        return AsyncSide(self._engine, self.name, self._options, self._seats, Role.READER)
+        return AsyncSide(self._engine, self._name, self._options, self._seats, Role.READER)
 
     def writer(self) -> AsyncSide:
         """Return the side that one holds alone."""
-        return AsyncSide(self._engine, self.name, self._options, self._seats, Role.WRITER)
+        return AsyncSide(self._engine, self._name, self._options, self._seats, Role.WRITER)
 
     def upgradeable(self) -> AsyncUpgradeable:
         """Return the side of a reader that may become the writer; one holds it at a time, beside plain readers."""
-        return AsyncUpgradeable(self._engine, self.name, self._options, self._seats, Role.UPGRADEABLE)
+        return AsyncUpgradeable(self._engine, self._name, self._options, self._seats, Role.UPGRADEABLE)
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.name!r}>"
+        return f"<{type(self).__name__} {self._name!r}>"
 
 
 class Side(Mutex):
@@ -249,15 +259,17 @@ class RWLock:
 
     Example:
         ```python
-        prices = client.rw_lock("prices")
-        with prices.reader():
-            quote()
-        with prices.writer() as hold:
-            store(new, fence=hold.token)
-        with prices.upgradeable() as hold:
-            if outdated():
-                with hold.upgrade() as writing:
-                    store(new, fence=writing.token)
+        stock = client.rw_lock("stock")
+        with stock.reader():
+            print("others may read now")
+        with stock.writer() as hold:
+            sell(42, fence=hold.token)
+        with stock.upgradeable() as hold:
+            print("others may read now, and nobody writes before us")
+            writing = hold.upgrade(timeout=10)
+            if writing is not None:
+                with writing:
+                    sell(42, fence=writing.token)
         ```
 
     """

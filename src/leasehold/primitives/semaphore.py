@@ -51,9 +51,9 @@ class AsyncSemaphore:
         ```python
         partner = client.semaphore("partner-api", 10)
         async with partner:
-            await call_partner()
+            print("one of ten")
         async with partner.permits(3):
-            await call_partner_thrice()
+            print("three of ten")
         ```
 
     """
@@ -63,7 +63,12 @@ class AsyncSemaphore:
         self._options = options
         self._holds: Holds = {}
         self._sizes: dict[int, AsyncPermits] = {}
-        self.name = name
+        self._name = name
+
+    @property
+    def name(self) -> str:
+        """The semaphore's name."""
+        return self._name
 
     @property
     def limit(self) -> int:
@@ -150,9 +155,9 @@ class Semaphore:
         ```python
         partner = client.semaphore("partner-api", 10)
         with partner:
-            call_partner()
+            print("one of ten")
         with partner.permits(3):
-            call_partner_thrice()
+            print("three of ten")
         ```
 
     """

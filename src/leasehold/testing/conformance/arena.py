@@ -19,6 +19,7 @@ from leasehold.stores.base import Opener
 from leasehold.testing.worlds import World
 
 E = TypeVar("E", bound=BaseException)
+H = TypeVar("H", bound=AsyncHold)
 
 NAME = "stock:42"
 
@@ -45,15 +46,36 @@ class Variant(enum.Enum):
     FAIR_LOCK = "fair-lock"
     RLOCK = "rlock"
     FAIR_RLOCK = "fair-rlock"
+    WRITER = "writer"
+    ONE_PERMIT = "one-permit"
 
     @property
     def fair(self) -> bool:
         """Whether it serves in order of arrival."""
         return self in (Variant.FAIR_LOCK, Variant.FAIR_RLOCK)
 
+    @property
+    def kind(self) -> str:
+        """As what it is shown to people."""
+        return {Variant.WRITER: "rw", Variant.ONE_PERMIT: "semaphore"}.get(self, "mutex")
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """The capabilities without which there is no such lock."""
+        match self:
+            case Variant.WRITER:
+                return ("shared", "fair")
+            case Variant.ONE_PERMIT:
+                return ("permits", "fair")
+        return ("fair",) if self.fair else ()
+
 
 ALL = tuple(Variant)
-UNFAIR = (Variant.LOCK, Variant.RLOCK)
+STAND_INS = (Variant.WRITER, Variant.ONE_PERMIT)
+"""What else excludes all others: the writer of a read-write lock, and a semaphore of one permit."""
+
+UNFAIR = (Variant.LOCK, Variant.RLOCK, *STAND_INS)
+MUTEX = (Variant.LOCK, *STAND_INS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +109,10 @@ class Arena:
         client = self.client() if client is None else client
         if self.variant in (Variant.RLOCK, Variant.FAIR_RLOCK):
             return client.rlock(name, fair=self.variant.fair, **options)
+        if self.variant is Variant.WRITER:
+            return client.rw_lock(name, **options).writer()
+        if self.variant is Variant.ONE_PERMIT:
+            return client.semaphore(name, 1, **options).permits(1)
         return client.lock(name, fair=self.variant.fair, **options)
 
     async def holder(self, client: AsyncClient | None = None, name: str = NAME, **options: Any) -> AsyncHold:
@@ -113,8 +139,7 @@ def case(variants: tuple[Variant, ...] = (Variant.LOCK,), needs: tuple[str, ...]
     def register(body: Body) -> Body:
         for variant in variants:
             name = f"{variant.value}/{body.__name__}"
-            more = ("fair",) if variant.fair else ()
-            REGISTER[body.__module__].append(Stated(name, _run(body, variant), needs + more))
+            REGISTER[body.__module__].append(Stated(name, _run(body, variant), needs + variant.needs))
         return body
 
     return register
@@ -129,7 +154,7 @@ def _run(body: Body, variant: Variant) -> Case:
     return run
 
 
-def held(hold: AsyncHold | None) -> AsyncHold:
+def held(hold: H | None) -> H:
     """Return the hold, which must be one."""
     assert hold is not None, "the lock was not had"
     return hold

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from leasehold.errors import LeaseLost
-from leasehold.testing.conformance.arena import NAME, SOON, UNFAIR, Arena, case, raised
+from leasehold.testing.conformance.arena import MUTEX, NAME, SOON, UNFAIR, Arena, case, raised
 
 
 @case(UNFAIR)
@@ -21,7 +21,7 @@ async def a_wrong_token_breaks_nothing(arena: Arena) -> None:
     assert not await client.break_(NAME, hold.token)
 
 
-@case()
+@case(MUTEX)
 async def the_broken_holder_is_told(arena: Arena) -> None:
     """It hears of it at its next renewal; the next token is higher, and its late release hurts nobody."""
     client = arena.client()

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from leasehold.errors import NotHeld
-from leasehold.testing.conformance.arena import NOISE, SHORT, SOON, UNFAIR, Arena, case, raised
+from leasehold.testing.conformance.arena import MUTEX, NOISE, SHORT, SOON, UNFAIR, Arena, case, raised
 
 
-@case()
+@case(MUTEX)
 async def renewals_keep_a_short_lease_alive(arena: Arena) -> None:
     """A holder that lives holds for many times its lease."""
     hold = await arena.holder(lease=0.6)
@@ -28,7 +28,7 @@ async def a_fixed_lease_is_free_when_it_ends_and_not_before(arena: Arena) -> Non
     await successor.release()
 
 
-@case()
+@case(MUTEX)
 async def max_hold_ends_the_renewals(arena: Arena) -> None:
     """After ``max_hold`` the lease runs out like a fixed one."""
     start = arena.world.now()
@@ -39,7 +39,7 @@ async def max_hold_ends_the_renewals(arena: Arena) -> None:
     await successor.release()
 
 
-@case()
+@case(MUTEX)
 async def extend_sets_the_lease_to_full_length(arena: Arena) -> None:
     """A fixed lease that its holder extends lasts from then on."""
     hold = await arena.holder(lease=1.2, renew=False)
@@ -53,7 +53,7 @@ async def extend_sets_the_lease_to_full_length(arena: Arena) -> None:
     await raised(NotHeld, hold.extend())
 
 
-@case(needs=("delay",))
+@case(MUTEX, needs=("delay",))
 async def after_an_expiry_the_name_is_kept_free(arena: Arena) -> None:
     """``delay`` counts from the end of a lease that ran out, for those who wait already and for those who come then."""
     start, client = arena.world.now(), arena.client()
@@ -71,7 +71,7 @@ async def after_an_expiry_the_name_is_kept_free(arena: Arena) -> None:
     await successor.release()
 
 
-@case(needs=("delay",))
+@case(MUTEX, needs=("delay",))
 async def after_a_release_there_is_no_delay(arena: Arena) -> None:
     """A holder that released is at work no more, so nobody has to wait."""
     client = arena.client()
@@ -85,7 +85,7 @@ async def after_a_release_there_is_no_delay(arena: Arena) -> None:
     await successor.release()
 
 
-@case(needs=("delay",))
+@case(MUTEX, needs=("delay",))
 async def after_a_break_the_delay_counts(arena: Arena) -> None:
     """A holder that was broken may still be at work, as after an expiry."""
     client = arena.client()

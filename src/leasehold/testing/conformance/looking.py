@@ -7,7 +7,7 @@ import platform
 from functools import partial
 
 from leasehold.client import AsyncClient
-from leasehold.testing.conformance.arena import ALL, NAME, UNFAIR, Arena, case
+from leasehold.testing.conformance.arena import ALL, MUTEX, NAME, UNFAIR, Arena, case
 from leasehold.testing.worlds import Job
 
 
@@ -19,7 +19,7 @@ async def the_holder_is_shown(arena: Arena) -> None:
     hold = await arena.holder(client, lease=20.0, meta={"job": "nightly", "try": 2})
     info = await watcher.inspect(NAME)
     assert info is not None
-    assert (info.name, info.kind, info.waiters, info.free_in) == (NAME, "mutex", (), 0)
+    assert (info.name, info.kind, info.waiters, info.free_in) == (NAME, arena.variant.kind, (), 0)
     assert info.token == hold.token
     (holder,) = info.holders
     assert (holder.owner, holder.token) == (client.owner, hold.token)
@@ -71,7 +71,7 @@ async def holds_lists_what_begins_with_a_prefix(arena: Arena) -> None:
     assert await client.holds() == []
 
 
-@case()
+@case(MUTEX)
 async def an_expired_holder_is_not_shown(arena: Arena) -> None:
     """What has run out is gone for who looks, too."""
     client = arena.client()

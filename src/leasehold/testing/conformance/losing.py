@@ -3,7 +3,19 @@
 from __future__ import annotations
 
 from leasehold.errors import LeaseLost
-from leasehold.testing.conformance.arena import NAME, NOISE, SHORT, SOON, UNFAIR, Arena, case, checked, held, raised
+from leasehold.testing.conformance.arena import (
+    MUTEX,
+    NAME,
+    NOISE,
+    SHORT,
+    SOON,
+    UNFAIR,
+    Arena,
+    case,
+    checked,
+    held,
+    raised,
+)
 
 
 @case(UNFAIR)
@@ -52,7 +64,7 @@ async def the_successor_is_left_alone(arena: Arena) -> None:
     await successor.release()
 
 
-@case()
+@case(MUTEX)
 async def on_lost_is_called_once(arena: Arena) -> None:
     """Each callback is called once with the error; one that comes late is called at once."""
     hold, heard, late = await arena.holder(lease=SHORT, renew=False), list[LeaseLost](), list[LeaseLost]()
@@ -68,7 +80,7 @@ async def on_lost_is_called_once(arena: Arena) -> None:
     assert [error.token for error in late] == [hold.token]
 
 
-@case()
+@case(MUTEX)
 async def on_lost_is_not_called_after_a_release(arena: Arena) -> None:
     """A hold that was released was not lost."""
     heard = list[LeaseLost]()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from leasehold.testing.conformance.arena import ALL, NAME, SOON, UNFAIR, Arena, Variant, case, held
+from leasehold.testing.conformance.arena import ALL, MUTEX, NAME, SOON, UNFAIR, Arena, Variant, case, held
 from leasehold.testing.worlds import Job
 
 WAITERS = 5
@@ -87,7 +87,7 @@ async def waiters_wake_without_polling(arena: Arena) -> None:
     assert sorted(delays)[HAND_OVERS // 2] < WAKES_WITHIN
 
 
-@case()
+@case(MUTEX)
 async def a_waiter_with_a_short_lease_keeps_its_place(arena: Arena) -> None:
     """A waiter's place is kept alive by its client for longer than its lease."""
     client = arena.client()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from leasehold.errors import LeaseLost, NotHeld
 from leasehold.testing.conformance.arena import NAME, SHORT, SOON, Arena, Variant, case, held, raised
 
-BOTH = (Variant.RLOCK, Variant.FAIR_RLOCK)
+BOTH = (Variant.RLOCK, Variant.FAIR_RLOCK, Variant.WRITER)
 
 
 @case(BOTH)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from leasehold.errors import NotHeld
-from leasehold.testing.conformance.arena import ALL, NAME, UNFAIR, Arena, case, checked, held, raised
+from leasehold.testing.conformance.arena import ALL, MUTEX, NAME, UNFAIR, Arena, case, checked, held, raised
 
 
 @case(UNFAIR)
@@ -79,7 +79,7 @@ async def a_hold_is_a_block(arena: Arena) -> None:
     assert hold.remaining() == 0
 
 
-@case()
+@case(MUTEX)
 async def a_release_in_the_block_is_no_error(arena: Arena) -> None:
     """Who releases early ends the block as usual."""
     lock = arena.lock()
@@ -89,7 +89,7 @@ async def a_release_in_the_block_is_no_error(arena: Arena) -> None:
     assert not await lock.locked()
 
 
-@case()
+@case(MUTEX)
 async def closing_a_client_releases(arena: Arena) -> None:
     """What a client still holds when it is closed is free at once, not at the end of the lease."""
     client = arena.client()
