@@ -1,7 +1,7 @@
 """The Lua scripts of read-write locks and semaphores against the pure rules: random histories of one name on both.
 
-How time passes: see `test_redis_scripts`. Leases and delays are multiples of ten seconds, and a script of ours moves all
-expiries of the name back by whole seconds at once.
+How time passes: see `test_redis_scripts`. Leases and delays are multiples of ten seconds, and a script of ours moves
+all expiries of the name back by whole seconds at once.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Both:
         return ledger.settle(self.queue, self.now).seats()
 
     def is_sensible(self, ticket: Ticket) -> bool:
-        """A ticket beside another is claimed while that one holds; and that one's id is not used again after it ended."""
+        """A ticket beside another is claimed while that one holds; that one's id is not used again after it ended."""
         seats = {seat.ticket.id: seat for seat in self.seats()}
         if ticket.beside and ticket.id not in seats:
             return ticket.beside in seats and seats[ticket.beside].token is not None

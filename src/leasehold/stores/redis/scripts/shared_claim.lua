@@ -32,7 +32,8 @@ if mine then                                         -- a repeated claim: the sa
 end
 
 local beside = holding(me.beside)
-if join then
+local free = s.complete and s.barred <= ms and fits(me, beside) and not (fair and redis.call('ZCARD', queue) > 0)
+if join and not free then
   begin()
   if not waiting(ticket) then                        -- a place that was given up is not had back
     s.last = s.last + 1
@@ -44,7 +45,7 @@ if join then
   keep_waiters(lease)
 end
 
-if fair and redis.call('ZCARD', queue) > 0 then      -- whoever is first enters, and that may be me
+if fair and not free and redis.call('ZCARD', queue) > 0 then  -- whoever is first enters, and that may be me
   begin()
   local token = let_in(ticket)
   if token then return done({1, text(token), text(now())}) end
@@ -86,7 +87,7 @@ if not fits(me, beside) then
   local ends, owner = first_to_end()
   return done(waits((ends or ms + lease) - ms, owner or false))
 end
-if fair and not beside then
+if fair and not free and not beside then
   local other, owner = ahead()
   if other then
     local ends = tonumber(redis.call('ZSCORE', beat, other))
