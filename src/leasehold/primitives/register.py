@@ -110,9 +110,12 @@ class Register:
         return self._record(cell)
 
     async def write(
-        self, body: Body, *, life: float, if_version: int | None = None, fence: int | None = None
+        self, body: Body, *, life: float, if_version: int | None = None, fence: int | None = None, only: bool = False
     ) -> Record:
         """Write, if the conditions hold, and say whether it was done and what is there now.
+
+        ``only`` says that the holder of ``fence`` writes nothing else here: so the write may be repeated, as a
+        conditional one may; the first copy, should it arrive late, cannot replace anything newer.
 
         Raises:
             LeaseLost: a holder with a token higher than ``fence`` has written.
@@ -121,7 +124,7 @@ class Register:
         """
         mark = self._engine.runtime.random_bytes(MARK)
         change = Change(body.form.value + mark + body.content, if_version, fence, life)
-        cell, repeated = await self._send(change, mark)
+        cell, repeated = await self._send(change, mark, repeatable=only or if_version is not None)
         ours = cell.changed or (cell.value is not None and cell.value[1 : MARK + 1] == mark)
         if ours:
             return Record(body.value(), cell.version, changed=True)
@@ -136,8 +139,8 @@ class Register:
             raise self._unknown()
         return self._record(cell)
 
-    async def _send(self, change: Change, mark: bytes) -> tuple[Cell, bool]:
-        if change.if_version is not None or change.fence is not None:
+    async def _send(self, change: Change, mark: bytes, *, repeatable: bool) -> tuple[Cell, bool]:
+        if repeatable:
             # Through a refusal too: what was done before the write cannot be undone, so it is worth recording.
             return await self._engine.repeat(
                 lambda _: self._ask(change), self._engine.response_timeout, through_outage=change.fence is not None

@@ -122,7 +122,7 @@ class AsyncShared:
                 try:
                     return await self._fetch_and_keep(hold.token)
                 except Exception:
-                    await self._bloom.write(Body.of("rest"), life=REST, fence=hold.token)
+                    await self._bloom.write(Body.of("rest"), life=REST, fence=hold.token, only=True)
                     raise
         except Exception as error:
             now = await self._value.read()
@@ -168,9 +168,9 @@ class AsyncShared:
         early = ttl * EARLY if self._early is None else min(self._early, ttl)
         left = ttl - (runtime.now() - start)
         if left > 0:
-            await self._value.write(body, life=left, fence=token)
+            await self._value.write(body, life=left, fence=token, only=True)
             bloom = left - early if left > early else left / 2  # a slow fetch must not call for the next at once
-            await self._bloom.write(Body.of(token), life=bloom, fence=token)
+            await self._bloom.write(Body.of(token), life=bloom, fence=token, only=True)
         return body.value()
 
     def __repr__(self) -> str:
