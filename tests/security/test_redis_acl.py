@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -63,11 +64,31 @@ async def everything(world: World, url: str, namespace: str = "default") -> None
                     held = await job.result()
                     assert held is not None
                     await held.release()
+        await shares(world, locks)
         broken = await locks.rlock("broken").acquire()
         assert broken is not None
         assert await locks.break_("broken", broken.token)
         assert (await locks.store.cell("cell", Change(b"v", fence=broken.token))).changed
         assert (await locks.store.cell("cell", Change())).value == b"v"
+
+
+async def shares(world: World, locks: Any) -> None:
+    """Read, write and take permits, contended, renewed, upgraded and broken."""
+    stock, partner = locks.rw_lock("stock", lease=0.9, delay=0.1), locks.semaphore("partner", 3, lease=0.9)
+    reading = await stock.reader().acquire()
+    writer = world.spawn(lambda: stock.writer().acquire(timeout=5))
+    two = await partner.acquire(2)
+    permits = world.spawn(lambda: partner.acquire(2, timeout=5))
+    await world.sleep(0.4)  # the keeper renews holders and waiters
+    assert {info.name for info in await locks.holds()} >= {"stock", "partner"}
+    for hold, job in ((reading, writer), (two, permits)):
+        await hold.release()
+        held = await job.result()
+        assert held is not None
+        await held.release()
+    async with stock.upgradeable() as hold:
+        writing = await hold.upgrade()
+        assert await locks.break_("stock", writing.token)
 
 
 @pytest.mark.parametrize("world", WORLDS, ids=str)

@@ -154,6 +154,11 @@ class Both:
         assert found is step.found or not alive  # what has expired may have been cleared away by now, or not
         self.slots.discard(ticket.id)
 
+    def a_holder_leaves(self, nth: int) -> None:
+        holders = [seat.ticket for seat in ledger.settle(self.queue, self.now).holders]
+        if holders:
+            self.leave(self.tickets.index(holders[nth % len(holders)]), Departure.RELEASE)
+
     def renew(self, chosen: list[int]) -> None:
         tickets = [self.tickets[i] for i in chosen]
         stays = [ticket for ticket in tickets if ticket.id in self.slots]
@@ -232,7 +237,8 @@ OPERATIONS = st.one_of(
     st.tuples(st.just("claim"), NUMBERS),
     st.tuples(st.just("claim"), NUMBERS),
     st.tuples(st.just("leave"), NUMBERS),
-    st.tuples(st.just("leave"), NUMBERS),
+    st.tuples(st.just("a holder leaves"), NUMBERS),
+    st.tuples(st.just("a holder leaves"), NUMBERS),
     st.tuples(st.just("break"), NUMBERS),
     st.tuples(st.just("renew"), st.lists(NUMBERS, min_size=1, max_size=TICKETS, unique=True)),
     st.tuples(st.just("wait"), st.sampled_from([3, 7, 10, 13, 20])),
@@ -302,6 +308,8 @@ def replay(server: RedisServer, store: RedisStore, made: Made, steps: Steps) -> 
                 both.claim(argument)
             case "leave":
                 both.leave(argument, Departure.RELEASE)
+            case "a holder leaves":
+                both.a_holder_leaves(argument)
             case "break":
                 both.leave(argument, Departure.BREAK)
             case "renew":
