@@ -345,6 +345,32 @@ def test_the_scripts_do_what_the_rules_say(server, store, kind):
     run()
 
 
+R, W, U = (
+    Rule(Kind.READ_WRITE, exclusive=alone, upgradeable=upgradeable, fair=True)
+    for alone, upgradeable in ((False, False), (True, False), (False, True))
+)
+
+RARE = {
+    "an upgradeable reader in front": (
+        [W, U, U, R, W, R],
+        ["c0", "c1", "c2", "c3", "c4", "c5", "l0", "l1", "l3"],
+    ),
+    "readers behind readers": ([W, R, R, W, R, R], ["c0", "c1", "c2", "c3", "c4", "c5", "l0", "l1", "l2", "l3"]),
+    "a dead writer ahead": ([R, W, R, R, R, R], ["c0", "c1", "c2", "r0", "w7", "r0", "r2", "w3", "c3", "w20"]),
+    "the last one leaves": ([R, R, W, W, R, R], ["c0", "c1", "c2", "c3", "c4", "l1", "l0", "l2", "l3", "l4"]),
+}
+
+
+@pytest.mark.parametrize("what", RARE)
+def test_rare_histories(server, store, what):
+    """What random histories seldom meet."""
+    rules, words = RARE[what]
+    tickets = [Ticket(f"ticket-{i}", Terms(rule, Owner("host", i, "x"), 10.0)) for i, rule in enumerate(rules)]
+    names = {"c": "claim", "l": "leave", "r": "renew", "w": "wait"}
+    steps = [(names[word[0]], [int(word[1:])] if word[0] == "r" else int(word[1:])) for word in words]
+    replay(server, store, (tickets, [True] * len(tickets)), steps)
+
+
 @pytest.mark.nightly
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("kind", HISTORIES)
