@@ -1,4 +1,4 @@
-"""Random histories of readers, upgradeable readers and writers, and of permits: no conflict, no deadlock, nobody starves.
+"""Random histories of readers, upgradeable readers, writers and permits: no conflict, no deadlock, nobody starves.
 
 What may hold beside what is said here a second time, in other words than in `rules`, so that a mistake there shows.
 """
