@@ -1,8 +1,9 @@
-"""CPython's own tests of `threading.Lock` and `threading.RLock`, from the running interpreter, against our locks.
+"""CPython's own tests of `threading`'s locks and semaphores, from the running interpreter, against ours.
 
-They are used as they are, on the objects that users have: `Lock` and `RLock` need no adapter. What cannot hold for a
-lock that lives elsewhere is left out by name, with the reason; where that reason is a promise of ours, a test of ours
-says the opposite.
+They are used as they are, on the objects that users have: locks and sides of a read-write lock need no adapter. That
+for a semaphore is thin: ours gives back what the calling thread acquired, that of `threading` anything by anyone. What
+cannot hold for a lock that lives elsewhere is left out by name, with the reason; where that reason is a promise of ours,
+a test of ours says the opposite.
 """
 
 from __future__ import annotations
@@ -10,11 +11,16 @@ from __future__ import annotations
 import itertools
 import threading
 import unittest
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from leasehold import Client, Lock, NotHeld, RLock
+from leasehold import Client, Hold, NotHeld, Semaphore
+from leasehold.primitives.mutex import Mutex
+from leasehold.stores.memory import MemoryStore
+from leasehold.stores.redis.store import RedisStore
+from leasehold.stores.sqlite.store import SQLiteStore
 from leasehold.testing.servers import RedisServer
 
 lock_tests = pytest.importorskip("test.lock_tests", reason="this Python has no package `test`: install it to run them")
@@ -38,7 +44,45 @@ OF_RLOCK = {
     "test__is_owned": "a private hook of threading.Condition, which cannot wait on a lease",
 }
 
+OF_SEMAPHORE = {
+    "test_repr": "only the store knows how many permits are there; repr asks nobody",
+    "test_release_unacquired": "permits come from acquires alone: a_semaphore_releases_what_it_acquired, in the kit",
+}
+
+MAKERS: dict[str, Callable[[Client, str], Mutex]] = {
+    "lock": lambda client, name: client.lock(name),
+    "rlock": lambda client, name: client.rlock(name),
+    "writer": lambda client, name: client.rw_lock(name).writer(),
+    "permit": lambda client, name: client.semaphore(name, 1).permits(1),
+}
+
 names = itertools.count(1)
+
+
+class AsInThreading:
+    """A semaphore of ours with the methods of `threading.BoundedSemaphore`: anyone may release what one acquired."""
+
+    def __init__(self, semaphore: Semaphore) -> None:
+        self._semaphore = semaphore
+        self._holds: list[Hold] = []
+
+    def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool:
+        hold = self._semaphore.acquire(1, blocking, timeout)
+        if hold is not None:
+            self._holds.append(hold)
+        return hold is not None
+
+    def release(self, n: int = 1) -> None:
+        if len(self._holds) < n:
+            raise ValueError("released too often")
+        for _ in range(n):
+            self._holds.pop().release()
+
+    def __enter__(self) -> bool:
+        return self.acquire()
+
+    def __exit__(self, *error: object) -> None:
+        self.release()
 
 
 class OnAStore(unittest.TestCase):
@@ -70,9 +114,11 @@ class OnAStore(unittest.TestCase):
         super().tearDown()
         assert not support.environment_altered, "a thread outlives the test"
 
-    def locktype(self) -> Lock | RLock:
-        lock: Lock | RLock = getattr(self.client, self.method)(f"stdlib-{next(names)}")
-        return lock
+    def locktype(self) -> Mutex:
+        return MAKERS[self.method](self.client, f"stdlib-{next(names)}")
+
+    def semtype(self, value: int = 1) -> AsInThreading:
+        return AsInThreading(self.client.semaphore(f"stdlib-{next(names)}", value))
 
 
 class Ours(OnAStore):
@@ -121,10 +167,23 @@ def left_out(of: dict[str, str], tests: type) -> dict[str, None]:
     return dict.fromkeys(of)
 
 
-for _store in ("memory", "sqlite", "redis"):
-    for _method, _tests, _of in (("lock", lock_tests.LockTests, OF_LOCK), ("rlock", lock_tests.RLockTests, OF_RLOCK)):
-        _name = f"Test{_tests.__name__.removesuffix('Tests')}On{_store.capitalize()}"
-        _body = {"store": _store, "method": _method, **left_out(OF_ALL | _of, _tests)}
-        globals()[_name] = type(_name, (Ours, _tests), _body)
+PROMISES = {"memory": MemoryStore, "sqlite": SQLiteStore, "redis": RedisStore}
 
-del Ours, OnAStore, _tests  # else they are collected themselves
+KINDS = (
+    ("lock", lock_tests.LockTests, OF_ALL | OF_LOCK, Ours, "fencing"),
+    ("rlock", lock_tests.RLockTests, OF_ALL | OF_RLOCK, Ours, "fencing"),
+    ("writer", lock_tests.RLockTests, OF_ALL | OF_RLOCK, Ours, "shared"),
+    ("permit", lock_tests.LockTests, OF_ALL | OF_LOCK, Ours, "permits"),
+    ("semaphore", lock_tests.SemaphoreTests, OF_SEMAPHORE, OnAStore, "permits"),
+    ("bounded", lock_tests.BoundedSemaphoreTests, {"test_repr": OF_SEMAPHORE["test_repr"]}, OnAStore, "permits"),
+)
+"""What is made, the tests, what is left out of them, what makes it, and the capability without which there is none."""
+
+for _store, _promised in PROMISES.items():
+    for _method, _tests, _of, _base, _need in KINDS:
+        if getattr(_promised.capabilities, _need):
+            _name = f"Test{_tests.__name__.removesuffix('Tests')}By{_method.capitalize()}On{_store.capitalize()}"
+            _body = {"store": _store, "method": _method, **left_out(_of, _tests)}
+            globals()[_name] = type(_name, (_base, _tests), _body)
+
+del Ours, OnAStore, _tests, _base, KINDS  # else they are collected themselves
