@@ -20,7 +20,10 @@ from leasehold import (
     Lock,
     LockInfo,
     RLock,
+    Shared,
     StoreUnavailable,
+    Versioned,
+    VersionedValue,
 )
 
 
@@ -90,6 +93,37 @@ def errors() -> None:
         assert_type(error.unknown, bool)
         connection: ConnectionError = error
         print(connection)
+
+
+def plain(order: int, *, fast: bool = False) -> str:
+    return f"{order} {fast}"
+
+
+async def coroutine(order: int) -> str:
+    return str(order)
+
+
+def everyday(locks: Client) -> None:
+    ship = locks.synchronized("order:{order}", timeout=timedelta(seconds=5))(plain)
+    assert_type(ship(7, fast=True), str)
+    views = locks.versioned("views")
+    assert_type(views, VersionedValue)
+    assert_type(views.get(), Versioned)
+    assert_type(views.put({"a": 1}, if_version=0), int)
+    assert_type(locks.once("payment", keep=timedelta(days=1)).done(), bool)
+    assert_type(locks.scheduled("mail", at_least=60, at_most=600).run(plain, 7, fast=True), bool)
+    assert_type(locks.shared("token", 7200, dict, early=600), Shared)
+    ship("7")  # type: ignore[arg-type]
+    ship(7, slow=True)  # type: ignore[call-arg]
+
+
+async def everyday_awaited(locks: AsyncClient) -> None:
+    ship = locks.synchronized("order:{order}")(coroutine)
+    assert_type(await ship(order=7), str)
+    locks.synchronized("order:{order}")(plain)  # type: ignore[arg-type]
+    assert_type(await locks.versioned("views").get(), Versioned)
+    assert_type(await locks.once("payment", keep=60).done(), bool)
+    assert_type(await locks.scheduled("mail", at_least=60, at_most=600).run(coroutine, 7), bool)
 
 
 def mistakes(locks: Client) -> None:

@@ -1,0 +1,158 @@
+"""Versioned, once, shared, scheduled and synchronized, killed after every step and cancelled at every moment."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from leasehold import AsyncClient
+from leasehold.stores.memory import Memory
+from leasehold.testing.worlds import SimulatedWorld, World
+
+LEASE = 3.0
+WORK = 1.3  # seconds, long enough for a renewal
+AT_LEAST = 10.0
+
+Log = list[str]
+Scenario = Callable[[World, AsyncClient, Log], Awaitable[Any]]
+
+
+async def once(world: World, client: AsyncClient, log: Log) -> Any:
+    async def work() -> str:
+        log.append("began")
+        await world.sleep(WORK)
+        log.append("done")
+        return f"result {log.count('done')}"
+
+    return await client.once("payment", keep=3600, lease=LEASE).run(work)
+
+
+async def shared(world: World, client: AsyncClient, log: Log) -> Any:
+    async def fetch() -> str:
+        log.append("began")
+        await world.sleep(WORK)
+        log.append("done")
+        return f"token {log.count('done')}"
+
+    return await client.shared("token", 3600, fetch, lease=LEASE).get()
+
+
+async def scheduled(world: World, client: AsyncClient, log: Log) -> bool:
+    async def work() -> None:
+        log.append("began")
+        await world.sleep(WORK)
+        log.append("done")
+
+    return await client.scheduled("mail", at_least=AT_LEAST, at_most=LEASE).run(work)
+
+
+async def synchronized(world: World, client: AsyncClient, log: Log) -> str:
+    @client.synchronized("order:{order}", lease=LEASE)
+    async def ship(order: int) -> str:
+        log.append("began")
+        await world.sleep(WORK)
+        log.append("done")
+        return f"shipped {order}"
+
+    return await ship(7)
+
+
+async def versioned(world: World, client: AsyncClient, log: Log) -> Any:
+    async def change(seen: int | None) -> int:
+        await world.sleep(WORK)
+        return (seen or 0) + 1
+
+    value = (await client.versioned("views").update(change)).value
+    log.append("done")
+    return value
+
+
+async def judge(scenario: Scenario, other: World, client: AsyncClient, log: Log) -> None:
+    """Let another do the same after the first one ended in the middle, and look at what came of it."""
+    before, start = list(log), other.now()
+    result = await scenario(other, client, log)
+    assert other.now() - start <= LEASE + WORK + 0.1, "another goes on within a lease"
+    if scenario is once or scenario is shared:
+        assert log.count("began") <= 2
+        again = await scenario(other, client, log)
+        assert again == result, "one result for all"
+        assert log.count("done") in (before.count("done"), before.count("done") + 1)
+    elif scenario is scheduled:
+        assert log.count("began") <= 1, "the tick ran twice"
+        await other.sleep(AT_LEAST + LEASE)
+        began = log.count("began")
+        assert await scenario(other, client, log), "the next tick runs"
+        assert log.count("began") == began + 1
+    elif scenario is versioned:
+        assert before.count("done") < result <= before.count("done") + 2
+
+
+SCENARIOS = [once, shared, scheduled, synchronized, versioned]
+
+
+def ordered(seed: int) -> SimulatedWorld:
+    """Make a world whose network keeps requests in order: else a claim may arrive after the leave that undoes it."""
+    return SimulatedWorld(seed, latency=(0.0005, 0.0005))
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
+def test_a_kill_after_every_step(scenario: Scenario) -> None:
+    step = 0
+    while killed(ordered(step), scenario, step):
+        step += 1
+    assert step >= 4, "the scenario has that many steps"
+
+
+def killed(world: SimulatedWorld, scenario: Scenario, steps: int) -> bool:
+    """Kill the first doer after so many of its steps; return whether it had as many."""
+
+    async def body(_: World) -> bool:
+        victim, log, ended = world.machine("victim"), Log(), []
+        client = victim.client(Memory())
+
+        async def work() -> None:
+            ended.append(await scenario(victim, client, log))
+
+        victim.spawn(work)
+        victim.kill(after=steps + 1)
+        while not ended and not victim.machine.killed:
+            await world.sleep(0.01)
+        if not victim.machine.killed:
+            victim.machine.last_step = None  # it is closed in peace
+            return False
+        await judge(scenario, world, world.client(Memory()), log)
+        return True
+
+    return world.run(body)
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
+def test_a_cancellation_at_every_moment(scenario: Scenario) -> None:
+    """Nothing is held afterwards: the other waits for no lease."""
+    moments = [number * 0.0002 for number in range(60)] + [WORK + number * 0.0002 for number in range(-5, 60)]
+    cut_short = sum(cancelled(ordered(number), scenario, moment) for number, moment in enumerate(moments))
+    assert cut_short > 60, "that many moments lie within the scenario"
+
+
+def cancelled(world: SimulatedWorld, scenario: Scenario, moment: float) -> bool:
+    """Cancel the first doer at a moment; return whether it was still at it."""
+
+    async def body(_: World) -> bool:
+        log = Log()
+        first, other = world.client(Memory()), world.client(Memory())
+        job = world.spawn(lambda: scenario(world, first, log))
+        await world.sleep(moment)
+        was_at_it = not job.done()
+        job.cancel()
+        await job.join(5.0)
+        assert job.done()
+        assert await other.holds() == [], "a hold was left behind"
+        start = world.now()
+        await judge(scenario, world, other, log)
+        if scenario is not scheduled:
+            assert world.now() - start <= WORK + 0.1, "it waited for a lease"
+        return was_at_it
+
+    return world.run(body)
