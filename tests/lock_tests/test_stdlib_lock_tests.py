@@ -2,8 +2,8 @@
 
 They are used as they are, on the objects that users have: locks and sides of a read-write lock need no adapter. That
 for a semaphore is thin: ours gives back what the calling thread acquired, that of `threading` anything by anyone. What
-cannot hold for a lock that lives elsewhere is left out by name, with the reason; where that reason is a promise of ours,
-a test of ours says the opposite.
+cannot hold for a lock that lives elsewhere is left out by name, with the reason; where that reason is a promise of
+ours, a test of ours says the opposite.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ from leasehold.runtimes.base import Colour, drive
 from leasehold.runtimes.blocking import BlockingRuntime
 from leasehold.stores import registry
 from leasehold.stores.memory import Memory
-from leasehold.stores.sqlite import SQLite, sweep
+from leasehold.stores.sqlite import SQLite, rows, sweep
 from leasehold.stores.sqlite.database import LAYOUT
 from leasehold.stores.sqlite.machine import Machine, Process
 from leasehold.wires import datagram
@@ -285,6 +285,8 @@ RULES = [
     Rule(Kind.READ_WRITE, exclusive=False),
     Rule(Kind.READ_WRITE, exclusive=False, fair=True),
     Rule(Kind.READ_WRITE, fair=True),
+    Rule(Kind.READ_WRITE, exclusive=False, upgradeable=True),
+    Rule(Kind.READ_WRITE, exclusive=False, upgradeable=True, fair=True),
     Rule(Kind.SEMAPHORE, permits=1, limit=4),
     Rule(Kind.SEMAPHORE, permits=3, limit=4, fair=True),
 ]
@@ -308,7 +310,9 @@ def test_agrees_with_the_memory_store(path: Path, seed: int, monkeypatch: pytest
         if what < 0.45 or not tickets:
             lease = chance.choice([3.0, 30.0, 300.0])
             terms = Terms(rule, owner, lease, delay=chance.choice([0.0, 0.0, 2.0]))
-            one = (name, Ticket(ticket_id(chance.randbytes(16)), terms))
+            mates = [ticket.id for where, ticket in tickets if where == name]
+            beside = chance.choice(mates) if mates and kind is Kind.READ_WRITE and chance.random() < 0.4 else ""
+            one = (name, Ticket(ticket_id(chance.randbytes(16)), terms, beside))
             tickets.append(one)
             join = chance.random() < 0.9
             outcomes = [outcome(store.claim(*one, join=join, within=1)) for store in stores]
@@ -352,6 +356,34 @@ def shown(view: Any) -> object:
         return one.ticket.id, one.token, round(one.expires, 3)
 
     return view.name, view.token, {seat(one) for one in view.holders}, [seat(one) for one in view.waiters]
+
+
+def test_an_upgrade_far_behind_in_the_queue_passes_all(path: Path) -> None:
+    """It waits behind more writers than a step reads, and enters first; the row has all that decides."""
+    runtime = Frozen()
+    store, owner = SQLite(path).open(runtime, "n"), Owner("h", 1, "c")
+
+    def ticket(rule: Rule, beside: str = "") -> Ticket:
+        return Ticket(ticket_id(os.urandom(16)), Terms(rule, owner, 60.0), beside)
+
+    def claim(mine: Ticket) -> bool:
+        return isinstance(drive(store.claim("rw", mine, join=True, within=5)), Granted)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("leasehold.stores.sqlite.database.boottime", lambda: 0.0)
+        reader = ticket(Rule(Kind.READ_WRITE, exclusive=False, fair=True))
+        upgradeable = ticket(Rule(Kind.READ_WRITE, exclusive=False, upgradeable=True, fair=True))
+        assert claim(reader)
+        assert claim(upgradeable)
+        writers = [ticket(Rule(Kind.READ_WRITE, fair=True)) for _ in range(3 * rows.WINDOW)]
+        assert [claim(writer) for writer in writers] == [False] * len(writers)
+        upgrade = ticket(Rule(Kind.READ_WRITE, fair=True), upgradeable.id)
+        assert not claim(upgrade)
+        assert drive(store.leave("rw", reader, how=Departure.RELEASE, within=5))
+        (view,) = drive(store.look("rw", exact=True))
+        assert [seat.ticket for seat in view.holders] == [upgradeable, upgrade]
+        assert [seat.ticket for seat in view.waiters] == writers
+        drive(store.close())
 
 
 def test_a_step_costs_the_same_with_a_thousand_waiters(path: Path, locks: Client) -> None:
