@@ -379,6 +379,8 @@ def test_an_upgrade_far_behind_in_the_queue_passes_all(path: Path) -> None:
         assert [claim(writer) for writer in writers] == [False] * len(writers)
         upgrade = ticket(Rule(Kind.READ_WRITE, fair=True), upgradeable.id)
         assert not claim(upgrade)
+        writers.append(ticket(Rule(Kind.READ_WRITE, fair=True)))
+        assert not claim(writers[-1])
         assert drive(store.leave("rw", reader, how=Departure.RELEASE, within=5))
         (view,) = drive(store.look("rw", exact=True))
         assert [seat.ticket for seat in view.holders] == [upgradeable, upgrade]
