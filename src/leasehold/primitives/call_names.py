@@ -57,7 +57,8 @@ class Template:
             call = self._signature.bind(*args, **kwargs)
             call.apply_defaults()
             bound = call.arguments
-        formatter, pieces = string.Formatter(), []
+        formatter = string.Formatter()
+        pieces: list[str] = []
         followed = [part[0][:1] for part in self._parts[1:]]
         followed += [""] * (len(self._parts) - len(followed))
         for index, (literal, field, spec, conversion) in enumerate(self._parts):

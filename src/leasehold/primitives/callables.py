@@ -16,7 +16,8 @@ def refuse_coroutines(work: Callable[..., Any]) -> None:
 def refuse_others(work: Callable[..., Any]) -> None:
     """Refuse what is no function, and generators: their bodies run after the call has returned."""
     if isinstance(work, staticmethod | classmethod):
-        raise TypeError(f"put @{type(work).__name__} above this decorator, not below it")
+        kind = "staticmethod" if isinstance(work, staticmethod) else "classmethod"
+        raise TypeError(f"put @{kind} above this decorator, not below it")
     if isinstance(work, type) or not callable(work):
         raise TypeError(f"a function is expected, not {work!r}")
     if inspect.isgeneratorfunction(work) or inspect.isasyncgenfunction(work):

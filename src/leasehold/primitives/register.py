@@ -70,7 +70,7 @@ class Body:
             ValueError: it is too large, or has a number that is none.
 
         """
-        if isinstance(value, bytes | bytearray | memoryview):
+        if isinstance(value, bytes | bytearray):
             form, content = Form.BYTES, bytes(value)
         else:
             form, content = Form.JSON, _json(value)

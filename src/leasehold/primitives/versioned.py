@@ -183,7 +183,7 @@ class VersionedValue:
         return f"<{type(self).__name__} {self.name!r}>"
 
 
-def _check_count(value: int | None, what: str, least: int) -> None:
+def _check_count(value: object, what: str, least: int) -> None:
     if value is None:
         return
     if isinstance(value, bool) or not isinstance(value, int):
