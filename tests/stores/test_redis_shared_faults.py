@@ -253,6 +253,68 @@ def test_a_name_has_one_use_at_a_time_and_the_error_names_both(server, store, fi
     assert leave(store, name, other)
 
 
+def free_for_a_mutex(server: RedisServer, name: str) -> None:
+    """Let the time pass after which a mutex takes the name for free."""
+    server.command("PEXPIRE", keys.shared_keys("default", name)[0], 3_600_000 - 1)
+
+
+@pytest.mark.parametrize(("first", "others"), [(READER, [permit(5), Rule()]), (Rule(), [READER, permit(5)])])
+def test_who_waits_uses_the_name_too(server, store, first, others):
+    """The holder is dead, and the waiter has not noticed yet."""
+    name, holder, waiter = next(NAMES), a_ticket(first), a_ticket(WRITER if first is READER else first)
+    claim(store, name, holder)
+    claim(store, name, waiter)
+    if first is READER:
+        expire(server, name, holder)
+    else:
+        free_for_a_mutex(server, name)
+    for other in others:
+        with pytest.raises(WrongKind):
+            claim(store, name, a_ticket(other))
+    assert renew(store, (name, waiter)) == [Standing.QUEUED]  # and it hands the name over
+    assert drive(store.changed(name, waiter, 1, timeout=1.0)) is not None
+
+
+def test_a_renewed_share_keeps_a_mutex_out(server, store):
+    name, reader = next(NAMES), a_ticket()
+    claim(store, name, reader)
+    lock = keys.shared_keys("default", name)[0]
+    server.command("PEXPIRE", lock, 3_600_000 + 100)  # so much is left of the lease
+    assert renew(store, (name, reader)) == [Standing.HELD]
+    assert 29_000 < server.command("PTTL", lock) - 3_600_000 <= 30_001
+    with pytest.raises(WrongKind):
+        claim(store, name, a_ticket(Rule()))
+
+
+@pytest.mark.parametrize("rule", [READER, WRITER, permit(5)], ids=["reader", "writer", "permit"])
+def test_a_name_that_a_mutex_left_barred_is_kept_free(server, store, rule):
+    name, holder, next_one = next(NAMES), a_ticket(Rule(), delay=10.0), a_ticket(rule)
+    claim(store, name, holder)
+    leave(store, name, holder, Departure.BREAK)
+    wait = claim(store, name, next_one)
+    assert isinstance(wait, Wait)
+    assert 9.0 < wait.ask_again < 10.1
+    assert wait.held_by is None
+    with pytest.raises(WrongKind):  # from now on it is the waiter's use that counts
+        claim(store, name, a_ticket(Rule()))
+
+
+def test_a_mutex_between_two_uses_leaves_nothing_of_the_first(server, store):
+    """The lock was evicted, and a mutex came in: the reader of before has lost its share, for good."""
+    name, ghost, between = next(NAMES), a_ticket(), a_ticket(Rule())
+    claim(store, name, ghost)
+    server.command("DEL", keys.shared_keys("default", name)[0])
+    assert isinstance(claim(store, name, between), Granted)
+    assert renew(store, (name, ghost)) == [Standing.GONE]
+    assert leave(store, name, between)
+    readers = [a_ticket() for _ in range(3)]
+    for reader in readers:
+        assert isinstance(claim(store, name, reader), Granted)
+    assert renew(store, (name, ghost)) == [Standing.GONE]
+    (view,) = drive(store.look(name, exact=True))
+    assert [seat.ticket.id for seat in view.holders] == [reader.id for reader in readers]
+
+
 # --- deaf waiters ------------------------------------------------------------------------------------------------
 
 
