@@ -132,6 +132,10 @@ class AsyncUpgradeableHold(AsyncHold):
             return None
         return got
 
+    async def __aenter__(self) -> AsyncUpgradeableHold:
+        await super().__aenter__()
+        return self
+
 
 class AsyncUpgradeable(AsyncSide):
     """The side of a reader that may become the writer. There is one such reader at a time, beside plain readers."""
