@@ -435,6 +435,35 @@ def test_permits_of_the_dead_come_back_within_the_lease(server, namespace, world
     world.run(body)
 
 
+EXPIRE_ALL = """
+for _, ticket in ipairs(redis.call('ZRANGE', KEYS[1], 0, -1)) do redis.call('ZADD', KEYS[1], 'XX', 1, ticket) end
+"""
+
+
+def test_a_crowd_of_the_dead_is_taken_out_in_steps(server, store):
+    """While some of them are left, nobody enters; whoever waits asks again at once."""
+    name, writer = next(NAMES), a_ticket(WRITER)
+    for _ in range(1_100):
+        assert isinstance(claim(store, name, a_ticket(), join=False), Granted)
+    server.command("EVAL", EXPIRE_ALL, 1, keys.shared_keys("default", name)[4])
+    first = claim(store, name, writer)
+    assert isinstance(first, Wait)
+    assert first.ask_again < 0.01
+    assert isinstance(claim(store, name, writer), Granted)
+    assert server.command("ZCARD", keys.shared_keys("default", name)[4]) == 1
+
+
+def test_a_crowd_of_readers_is_let_in_in_steps(server, store):
+    name, writer, readers = next(NAMES), a_ticket(WRITER), [a_ticket() for _ in range(1_100)]
+    for ticket in (writer, *readers):
+        claim(store, name, ticket)
+    _, queue, _, _, holders, _ = keys.shared_keys("default", name)
+    leave(store, name, writer)
+    assert (server.command("ZCARD", holders), server.command("ZCARD", queue)) == (1_000, 100)
+    leave(store, name, readers[0])
+    assert (server.command("ZCARD", holders), server.command("ZCARD", queue)) == (1_099, 0)
+
+
 # --- lost words --------------------------------------------------------------------------------------------------
 
 KINDS = {
