@@ -225,7 +225,7 @@ CELL_LIMIT = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A cell after `Store.cell`: value (None: there is none), version, highest fence, whether the change was made."""
+    """A cell after `Store.cell`: its value (None: there is none), version and highest fence; whether it was changed."""
 
     value: bytes | None
     version: int

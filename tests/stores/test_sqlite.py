@@ -535,6 +535,51 @@ def test_killed_holder(locks: Client, peers: Callable[..., Peer], reaped: bool, 
         assert hold.token > token
 
 
+@pytest.mark.parametrize("side", ["reader", "upgradeable", "writer"])
+def test_killed_side_of_a_read_write_lock(locks: Client, peers: Callable[..., Peer], side: str) -> None:
+    peer, lock = peers(), locks.rw_lock("x")
+    token = peer.ask(f"holds.setdefault('x', locks.rw_lock('x', lease=60).{side}().acquire()).token")
+    assert lock.writer().acquire(timeout=0.05) is None
+    peer.process.kill()
+    killed = boottime()
+    with lock.writer() as hold:
+        assert boottime() - killed < 1.0
+        assert hold.token > token
+
+
+def test_killed_while_it_upgrades(locks: Client, peers: Callable[..., Peer]) -> None:
+    """Neither its seat nor its place in the queue stands in the way of others."""
+    peer, reader = peers(), locks.rw_lock("x").reader().acquire()
+    assert reader is not None
+    peer.ask("holds.setdefault('x', locks.rw_lock('x', lease=60).upgradeable().acquire()).token")
+    peer.ask("threading.Thread(target=holds['x'].upgrade, daemon=True).start()")
+    until = boottime() + 5.0
+    while len(locks.holds("x")[0].waiters) < 1 and boottime() < until:
+        time.sleep(0.01)
+    with Client.from_url(f"sqlite:{locks.store._database.path}") as others:  # type: ignore[attr-defined]
+        assert others.rw_lock("x").reader().acquire(blocking=False) is None
+        peer.process.kill()
+        killed = boottime()
+        late = others.rw_lock("x").reader().acquire(timeout=5)
+        assert late is not None
+        late.release()
+        reader.release()
+        others.rw_lock("x").writer().acquire(timeout=5).release()  # type: ignore[union-attr]
+        assert boottime() - killed < 1.0
+
+
+def test_killed_holder_of_permits(locks: Client, peers: Callable[..., Peer]) -> None:
+    peer, semaphore = peers(), locks.semaphore("x", 3)
+    peer.ask("holds.setdefault('x', locks.semaphore('x', 3, lease=60).acquire(2)).token")
+    assert semaphore.available() == 1
+    assert semaphore.acquire(2, timeout=0.05) is None
+    peer.process.kill()
+    killed = boottime()
+    with semaphore.permits(3):
+        assert boottime() - killed < 1.0
+    assert semaphore.available() == 3
+
+
 def test_killed_holder_with_delay_keeps_the_name_shut(locks: Client, peers: Callable[..., Peer]) -> None:
     peer = peers()
     peer.ask("take('x', lease=60, delay=1.0)")
