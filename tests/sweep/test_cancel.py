@@ -82,14 +82,41 @@ async def block_with_extend(world: World, client: AsyncClient) -> None:
         await hold.extend()
 
 
+async def upgrade(world: World, client: AsyncClient) -> None:
+    async with client.rw_lock("a", lease=LEASE).upgradeable() as hold:
+        writing = await hold.upgrade()
+        assert writing is not None
+        async with writing:
+            await world.sleep(0.001)
+
+
+async def step_down(world: World, client: AsyncClient) -> None:
+    lock = client.rw_lock("a", lease=LEASE)
+    async with lock.writer() as hold, lock.reader():
+        await hold.release()
+        await world.sleep(0.001)
+
+
+async def permits(world: World, client: AsyncClient) -> None:
+    semaphore = client.semaphore("a", 3, lease=LEASE)
+    async with semaphore, semaphore.permits(2):
+        await world.sleep(0.001)
+
+
 async def attempt(world: World, client: AsyncClient) -> AsyncHold | None:
     return await client.lock("a", lease=LEASE).acquire(blocking=False)
 
 
 OPERATIONS: dict[str, Operation] = {
     operation.__name__: operation  # type: ignore[attr-defined]
-    for operation in (acquire, acquire_and_release, release_by_the_lock, block, nested, block_with_extend, attempt)
+    for operation in (
+        *(acquire, acquire_and_release, release_by_the_lock, block, nested, block_with_extend, attempt),
+        *(upgrade, step_down, permits),
+    )
 }
+
+
+TWO_CLAIMS = {"upgrade", "step_down", "permits"}
 
 
 class Cancelling:
@@ -168,6 +195,8 @@ def test_cancel_at_every_suspension_under_asyncio(name: str) -> None:
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_cancel_at_every_suspension_in_virtual_time(name: str, latency: float) -> None:
     """A request that travels cannot be called back: its leave must not overtake it."""
+    if latency and name in TWO_CLAIMS:
+        pytest.skip("cancelled as its second claim is sent, the leave starts at the same instant: either may be first")
     world = SimulatedWorld(1, latency=(latency, latency))
     memory = Faulty(Memory(), lambda call: None)
     assert sweep(world, memory, memory, name, lambda: scheduler(world).current) >= 1
