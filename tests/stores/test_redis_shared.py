@@ -57,6 +57,7 @@ class Both:
     tickets: list[Ticket]
     joins: list[bool]
     now: float = 1_000_000.0
+    last_end: float = 0.0  # when the last lease ends, or would have ended
     queue: Queue = field(default_factory=lambda: Queue("x"))
     slots: set[str] = field(default_factory=set)
     tokens: dict[int, int] = field(default_factory=dict)
@@ -92,8 +93,8 @@ class Both:
     def claim(self, i: int) -> None:
         ticket, join = self.tickets[i], self.joins[i]
         mutex = ticket.terms.rule.kind is Kind.MUTEX
-        if not self.is_sensible(ticket) or (mutex and not self.seats() and self.kept_free()):
-            return  # a mutex is refused a name that is kept free after another use: it counts as in use
+        if not self.is_sensible(ticket) or (mutex and not self.seats() and self.may_be_kept_free()):
+            return  # a mutex is refused a name that may be kept free after another use: it counts as in use
         try:
             step = ledger.claim(self.queue, ticket, join=join, now=self.now, floor=0)
         except WrongKind:
@@ -137,8 +138,9 @@ class Both:
         drive(self.store.leave(self.name, self.tickets[i], how=Departure.RELEASE, within=5.0))
         self.slots.discard(self.tickets[i].id)
 
-    def kept_free(self) -> bool:
-        return ledger.settle(self.queue, self.now).barred > self.now
+    def may_be_kept_free(self) -> bool:
+        longest = max(ticket.terms.delay for ticket in self.tickets)
+        return longest > 0 and self.now < self.last_end + longest
 
     def leave(self, i: int, how: Departure) -> None:
         ticket = self.tickets[i]
@@ -191,6 +193,7 @@ class Both:
 
     def compare(self) -> None:
         """Look at both."""
+        self.last_end = max([self.last_end, *(seat.expires for seat in self.queue.holders)])
         model = ledger.view(self.queue, self.now)
         views = drive(self.store.look(self.name, exact=True))
         if not (model.holders or model.waiters or model.free_in > 0):

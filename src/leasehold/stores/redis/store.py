@@ -14,7 +14,7 @@ timer that ends with the holder's lease.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from leasehold.errors import StoreUnavailable, Unsupported
@@ -197,7 +197,7 @@ class RedisStore:
         self._channel = keys.channel(self._namespace, ticket_id(self._runtime.random_bytes(16)))
         self._wire.after_fork(self._channel)
 
-    async def _names(self, prefix: str) -> Any:
+    async def _names(self, prefix: str) -> AsyncIterator[str]:
         cursor, seen = b"0", set[str]()
         pattern = keys.lock_pattern(self._namespace, prefix)
         while True:

@@ -94,7 +94,9 @@ local function load(wanted, leaves)
   s.kind, s.fence, s.expired, s.complete = f[1], f[2], {}, true
   s.count, s.alone, s.upgradeable = tonumber(f[3] or 0), tonumber(f[4] or 0), tonumber(f[5] or 0)
   s.permits, s.barred, s.delay = tonumber(f[6] or 0), tonumber(f[7] or 0), tonumber(f[8] or 0)
-  look_at_types()
+  redis.call('ZCARD', queue)                         -- ends with an error if a key is not ours, before the first write
+  redis.call('ZCARD', beat)
+  redis.call('HLEN', waiters)
   local held, known = redis.call('ZCARD', holders), redis.call('HLEN', terms)
   s.last = tonumber(f[9] or redis.call('ZRANGE', queue, -1, -1, 'WITHSCORES')[2] or 0)
   if s.kind == 'mutex' then                          -- it had the name after the last holder of ours
