@@ -132,6 +132,16 @@ def test_the_commands_of_a_hand_over_do_not_grow_with_the_waiters(server, namesp
         assert inside <= costs[2][1] * 1.2 + 1
 
 
+async def drain(jobs):
+    """Let each waiter have the lock and release it."""
+    while jobs:
+        for job in [job for job in jobs if await job.join(0.002)]:
+            jobs.remove(job)
+            got = await job.result()
+            if got is not None:
+                await got.release()
+
+
 # --- idle ------------------------------------------------------------------------------------------------------
 
 
@@ -150,13 +160,7 @@ def test_waiters_idle(server, namespace, world):
             await world.sleep(3.0)
             assert sum(commands(server).values()) == 0
             await hold.release()
-            for _ in jobs:
-                for job in list(jobs):
-                    if await job.join(0.002):
-                        jobs.remove(job)
-                        got = await job.result()
-                        if got is not None:
-                            await got.release()
+            await drain(jobs)
 
     world.run(body)
 
@@ -180,12 +184,6 @@ def test_waiters_ask_no_more_often_than_their_leases_need(server, namespace, wor
             print(calls, "calls")
             assert calls <= holders + 3 * (3 * leases + 1) + watchers  # places are renewed in up to three batches
             await hold.release()
-            for _ in range(waiters):
-                for job in list(jobs):
-                    if await job.join(0.002):
-                        jobs.remove(job)
-                        got = await job.result()
-                        if got is not None:
-                            await got.release()
+            await drain(jobs)
 
     world.run(body)
