@@ -127,6 +127,10 @@ class Runtime(Protocol):
         """Check that this runtime may be used from here; called at the start of each public operation."""
         ...
 
+    def close(self) -> None:
+        """Give back threads that are kept for `offload`; what comes after makes new ones."""
+        ...
+
 
 def drive(work: Coroutine[Any, Any, T]) -> T:
     """Finish a coroutine whose ports block, in one step, and return its result.
