@@ -219,4 +219,4 @@ def test_a_fault_at_every_chunk(redis_server, namespace, world, name):
         assert "cannot connect" in outcome or "did not answer" in outcome
     if "delay" in name:
         assert failed == {}
-    assert len(failed) <= 8, failed
+    assert len(failed) <= 4, failed  # two clients connect in two exchanges each
