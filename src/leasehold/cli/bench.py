@@ -12,6 +12,7 @@ from leasehold.bench.contestants import Contestant
 from leasehold.bench.markdown import markdown
 from leasehold.bench.measures import Measure
 from leasehold.bench.page import page
+from leasehold.bench.pinning import Pin
 from leasehold.bench.result import Row
 from leasehold.bench.run import Settings, run
 from leasehold.bench.table import block, text
@@ -53,8 +54,11 @@ class ProgressLine:
 )
 @click.option(
     "--pin",
-    type=click.Choice(["same", "other"]),
-    help="Keep client and server on the same core, or on one each: steadier figures (Linux, without URL).",
+    type=click.Choice([pin.value for pin in Pin]),
+    default=Pin.ALONE.value,
+    show_default=True,
+    help="Keep client and server on the same core, or on an other; alone: on the same for a single caller, else as the "
+    "kernel likes. Only on Linux and without URL.",
 )
 @click.option("--report", type=TARGET, help="Write a page with charts, as HTML.")
 @click.option("--docs", type=TARGET, help="Write the documentation's page, as Markdown.")
@@ -66,7 +70,7 @@ def bench(
     only: tuple[str, ...],
     full: bool,
     peers_python: str | None,
-    pin: str | None,
+    pin: str,
     report: Path | None,
     docs: Path | None,
     json_: bool,
@@ -87,9 +91,7 @@ def bench(
     for file in (report, docs):
         if file is not None and not file.absolute().parent.is_dir():
             raise click.UsageError(f"the folder of {file} does not exist; make it first")
-    settings = Settings(url, seconds, rounds, only, full, peers_python, pin)
-    if pin and url:
-        raise click.UsageError("--pin needs a server that is started here: leave the URL out")
+    settings = Settings(url, seconds, rounds, only, full, peers_python, Pin(pin))
     try:
         settings.measures()
     except ValueError as error:
