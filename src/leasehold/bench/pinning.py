@@ -1,7 +1,7 @@
 """On which cores client and server run.
 
-The kernel's choice differs from trial to trial, and a wake-up across cores costs two or three times as much as one on the
-same core: without pinning, a single caller's figures are a matter of luck.
+The kernel's choice differs from trial to trial, and a wake-up across cores costs two or three times as much as one on
+the same core: without pinning, a single caller's figures are a matter of luck.
 """
 
 from __future__ import annotations

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import sys
 from pathlib import Path
+from types import FrameType
 
 import click
 
@@ -16,7 +18,7 @@ from leasehold.bench.pinning import Pin
 from leasehold.bench.result import Row
 from leasehold.bench.run import Settings, run
 from leasehold.bench.table import block, text
-from leasehold.cli.codes import Exit
+from leasehold.cli.codes import SIGNALLED, Exit
 from leasehold.cli.options import Command, Failed, json_option
 from leasehold.cli.output import as_json
 from leasehold.testing.servers.base import MissingServer
@@ -39,6 +41,11 @@ class ProgressLine:
     def row_ends(self, row: Row) -> None:
         """Show the measure."""
         click.echo(("\r\x1b[K" if self._moves else "") + block(row) + "\n", err=True)
+
+
+def _terminated(signum: int, frame: FrameType | None) -> None:
+    """End as after Ctrl-C, so that nothing is left on the server or the disk."""
+    sys.exit(SIGNALLED + signum)
 
 
 @click.command(cls=Command)
@@ -96,6 +103,7 @@ def bench(
         settings.measures()
     except ValueError as error:
         raise click.UsageError(str(error)) from None
+    signal.signal(signal.SIGTERM, _terminated)
     try:
         result = run(settings, ProgressLine())
     except MissingServer as error:
