@@ -82,8 +82,8 @@ class AsyncClient:
         """Make a client for the store at ``url``.
 
         Args:
-            url: for example ``redis://localhost:6379/0``; None takes ``LEASEHOLD_URL`` from the environment, and without
-                it SQLite in the user's state folder, which needs no server.
+            url: for example ``redis://localhost:6379/0``; None takes ``LEASEHOLD_URL`` from the environment, and
+                without it SQLite in the user's state folder, which needs no server.
 
         Raises:
             ValueError: the URL is malformed, or its scheme or an option of it is unknown.
@@ -103,7 +103,7 @@ class AsyncClient:
         response_timeout: Seconds = RESPONSE_TIMEOUT,
         observer: Observer | None = None,
     ) -> AsyncClient:
-        """Make a client that reaches the store as an asyncio client object of yours does, for example ``redis.asyncio.Redis``.
+        """Make a client that reaches the store as an asyncio client object of yours does: a ``redis.asyncio.Redis``.
 
         Your object stays yours: it is neither used for commands nor closed; connections are made by its settings.
         """
@@ -179,7 +179,8 @@ class AsyncClient:
     async def break_(self, name: str, token: int) -> bool:
         """Take ``name`` from the holder that has ``token``, and from nobody else.
 
-        The holder is told at its next renewal, or when it looks; its ``delay`` applies. The next holder has a higher token.
+        The holder is told at its next renewal, or when it looks; its ``delay`` applies. The next holder has a higher
+        token.
 
         Returns:
             Whether that holder was there.

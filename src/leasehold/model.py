@@ -11,7 +11,6 @@ import base64
 import enum
 from dataclasses import dataclass
 
-
 DRIFT = 0.01
 """Assumed bound on the relative error of clock rates between client and store."""
 
@@ -209,7 +208,7 @@ CELL_LIMIT = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A cell after `Store.cell`: its value (None: there is none), version, highest fence, and whether the change was made."""
+    """A cell after `Store.cell`: its value (None: there is none), version and highest fence; whether it was changed."""
 
     value: bytes | None
     version: int

@@ -150,9 +150,10 @@ def test_waiters_idle(server, namespace, world):
     """Fifty waiters of one client, for three seconds of a lease of thirty: not one command."""
 
     async def body(world):
-        async with world.client(server.url, namespace=namespace) as locks, world.client(
-            server.url, namespace=namespace
-        ) as others:
+        async with (
+            world.client(server.url, namespace=namespace) as locks,
+            world.client(server.url, namespace=namespace) as others,
+        ):
             hold = await others.lock("x").acquire()
             jobs = [world.spawn(lambda: locks.lock("x").acquire(timeout=5)) for _ in range(50)]
             await world.sleep(1.5)
@@ -171,9 +172,10 @@ def test_waiters_ask_no_more_often_than_their_leases_need(server, namespace, wor
     lease, leases, waiters = 0.9, 4, 20
 
     async def body(world):
-        async with world.client(server.url, namespace=namespace) as locks, world.client(
-            server.url, namespace=namespace
-        ) as others:
+        async with (
+            world.client(server.url, namespace=namespace) as locks,
+            world.client(server.url, namespace=namespace) as others,
+        ):
             hold = await others.lock("x", lease=lease).acquire()
             jobs = [world.spawn(lambda: locks.lock("x", lease=lease).acquire(timeout=6)) for _ in range(waiters)]
             await world.sleep(0.5)

@@ -9,7 +9,7 @@ virtual time.
 from __future__ import annotations
 
 import enum
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeVar
 
@@ -85,7 +85,7 @@ class Runtime(Protocol):
         """Return the wall clock in microseconds. A floor for fencing tokens; never used for validity."""
         ...
 
-    def random_bytes(self, n: int) -> bytes:
+    def random_bytes(self, n: int, /) -> bytes:
         """Return ``n`` unpredictable bytes, never the same in a forked child."""
         ...
 
@@ -146,10 +146,3 @@ def drive(work: Coroutine[Any, Any, T]) -> T:
         return result
     work.close()
     raise RuntimeError("a coroutine suspended under the blocking runtime: it awaited something of another runtime")
-
-
-async def ready(value: Awaitable[T] | T) -> T:
-    """Await ``value`` if it can be awaited, else return it: for callbacks that may be of either colour."""
-    if isinstance(value, Awaitable):
-        return await value
-    return value

@@ -9,7 +9,7 @@ import os
 import select
 import signal
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import ModuleType
 from typing import Any
 
@@ -233,10 +233,6 @@ async def _contend(turn: AsyncTurn, tally: Tally, work: float) -> None:
         await release()
         if now >= cells[UNTIL]:
             return
-
-
-def _fields(outcome: Outcome) -> dict[str, Any]:
-    return {name: getattr(outcome, name) for name in outcome.__slots__}
 
 
 def _far() -> int:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any
 
 from leasehold.errors import StoreUnavailable, Unsupported, WrongKind
@@ -228,7 +228,7 @@ class RedisStore:
             for some in _chunks(tickets, PER_SCRIPT):
                 yield STAY, keys.mutex_keys(self._namespace, name), _leases(some), list(some)
 
-    async def _names(self, prefix: str) -> Any:
+    async def _names(self, prefix: str) -> AsyncIterator[str]:
         cursor, seen = b"0", set[str]()
         pattern = keys.lock_pattern(self._namespace, prefix)
         while True:
