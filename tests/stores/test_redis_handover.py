@@ -189,3 +189,36 @@ def test_waiters_ask_no_more_often_than_their_leases_need(server, namespace, wor
             await drain(jobs)
 
     world.run(body)
+
+
+# --- a hold that ends by itself --------------------------------------------------------------------------------
+
+
+@both
+@pytest.mark.parametrize("terms", [{"renew": False}, {"max_hold": 0.1}], ids=["fixed", "capped"])
+def test_a_hold_that_is_not_renewed_keeps_no_waiter_of_its_own_client_longer_than_its_lease(
+    server, namespace, world, terms
+):
+    """It was the one that watched the holder; who waited behind it, for the same client, must watch it in turn."""
+    lease = 1.0
+
+    async def body(world):
+        async with (
+            world.client(server.url, namespace=namespace) as locks,
+            world.client(server.url, namespace=namespace) as others,
+        ):
+            hold = await others.lock("x").acquire()
+            first = world.spawn(lambda: locks.lock("x", lease=lease, **terms).acquire(timeout=10))
+            await world.sleep(0.2)
+            second = world.spawn(lambda: locks.lock("x").acquire(timeout=20))
+            await world.sleep(0.2)
+            began = time.monotonic()
+            await hold.release()
+            expired = await first.result()
+            successor = await second.result()
+            assert time.monotonic() - began < 1.5 * lease + 0.5  # a third of the second's lease is 10 s
+            assert expired.lost
+            assert successor.token > expired.token
+            await successor.release()
+
+    world.run(body)

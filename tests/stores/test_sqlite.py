@@ -440,7 +440,7 @@ def test_counts_correctly_over_processes(path: Path) -> None:
 
 @pytest.mark.parametrize("colours", [["blocking", "blocking"], ["asyncio", "blocking"]], ids="-".join)
 def test_wakes_the_next_process_within_milliseconds(path: Path, colours: list[str]) -> None:
-    records = contend(path, 80, colours)
+    records = contend(path, 200, colours)  # how often they alternate, the scheduler decides
     pauses = [later[1] - earlier[2] for earlier, later in itertools.pairwise(records) if earlier[3] != later[3]]
     assert len(pauses) >= 50
     assert statistics.median(pauses) < 0.010
