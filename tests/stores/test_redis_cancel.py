@@ -78,9 +78,10 @@ def test_cancel_a_free_acquire_at_each_step(redis_server, namespace, cold):
 @pytest.mark.parametrize("fair", [False, True], ids=["", "fair"])
 def test_cancel_a_waiter_at_each_step(redis_server, namespace, hand_over, fair):
     async def body():
-        async with AsyncClient.from_url(redis_server.url, namespace=namespace) as locks, AsyncClient.from_url(
-            redis_server.url, namespace=namespace
-        ) as others:
+        async with (
+            AsyncClient.from_url(redis_server.url, namespace=namespace) as locks,
+            AsyncClient.from_url(redis_server.url, namespace=namespace) as others,
+        ):
             for k in range(STEPS):
                 hold = await others.lock("x").acquire()
                 task = asyncio.ensure_future(keep(locks.lock("x", fair=fair)))

@@ -127,9 +127,10 @@ def test_the_message_of_a_grant_is_lost(redis_server, proxy, url, namespace, wor
     """The renewal of the waiter's place finds it: at a third of its lease."""
 
     async def body(world):
-        async with world.client(redis_server.url, namespace=namespace) as others, world.client(
-            url, namespace=namespace
-        ) as locks:
+        async with (
+            world.client(redis_server.url, namespace=namespace) as others,
+            world.client(url, namespace=namespace) as locks,
+        ):
             hold = await others.lock("x").acquire()
             waiter = world.spawn(lambda: locks.lock("x", lease=LEASE).acquire())
             await world.sleep(0.2)
@@ -219,4 +220,4 @@ def test_a_fault_at_every_chunk(redis_server, namespace, world, name):
         assert "cannot connect" in outcome or "did not answer" in outcome
     if "delay" in name:
         assert failed == {}
-    assert len(failed) <= 8, failed
+    assert len(failed) <= 4, failed  # two clients connect in two exchanges each

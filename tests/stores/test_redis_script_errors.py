@@ -73,12 +73,14 @@ def state(server: RedisServer, name: str) -> list[object]:
 
 def attempts(store: RedisStore, name: str, holder: Ticket, waiter: Ticket) -> dict[str, object]:
     """All that can be asked of a name, as calls that return whether there was an error."""
+    refusals: list[StoreUnavailable] = []
 
     def fails(call: object) -> bool:
         try:
             call()  # type: ignore[operator]
         except StoreUnavailable as error:
-            return not error.unknown
+            refusals.append(error)
+            return True
         return False
 
     return {
@@ -92,6 +94,7 @@ def attempts(store: RedisStore, name: str, holder: Ticket, waiter: Ticket) -> di
         "leave holding": lambda: fails(lambda: leave(store, name, holder)),
         "break": lambda: fails(lambda: leave(store, name, holder, Departure.BREAK)),
         "look": lambda: fails(lambda: drive(store.look(name, exact=True))),
+        "refusals": refusals,
     }
 
 
@@ -115,8 +118,12 @@ def test_a_key_of_the_wrong_type_changes_nothing_else(server, store, role, what,
     else:
         server.command("SET", mutex[ROLES.index(role)], "not ours", "PX", 100_000)
     before = state(server, name)
-    if attempts(store, name, holder, waiter)[what]():  # type: ignore[operator]
+    asked = attempts(store, name, holder, waiter)
+    if asked[what]():  # type: ignore[operator]
         assert state(server, name) == before
+    for error in asked["refusals"]:  # type: ignore[attr-defined]
+        assert "WRONGTYPE" in str(error)
+        assert not error.unknown
     assert server.command("TYPE", mutex[ROLES.index(role)]) in ("string", "list")
 
 
@@ -126,10 +133,13 @@ def test_a_free_name_with_a_key_of_the_wrong_type_is_refused_or_granted_but_not_
     server.command("SET", keys.mutex_keys("default", name)[ROLES.index(role)], "not ours")
     for join in (True, False):
         before = state(server, name)
+        got: object
         try:
-            claim(store, name, a_ticket(), join=join)
-        except StoreUnavailable:
+            got = claim(store, name, a_ticket(), join=join)
+        except StoreUnavailable as error:
+            got = error
             assert state(server, name) == before
+        assert isinstance(got, Granted) or "WRONGTYPE" in str(got)
 
 
 def test_one_key_of_the_wrong_type_does_not_cost_others_their_renewal(server, store):

@@ -153,9 +153,10 @@ def test_a_server_that_stands_still_is_noticed_by_the_deadline_and_not_later(ser
 def test_a_partitioned_holder_is_told_before_another_can_hold(server, world):
     async def body(world):
         with FaultProxy(server.port) as proxy:
-            async with world.client(f"redis://127.0.0.1:{proxy.port}", response_timeout=1.0) as locks, world.client(
-                server.url
-            ) as others:
+            async with (
+                world.client(f"redis://127.0.0.1:{proxy.port}", response_timeout=1.0) as locks,
+                world.client(server.url) as others,
+            ):
                 hold = await locks.lock("x", lease=LEASE).acquire()
                 lost = []
                 hold.on_lost(lambda error: lost.append(world.now()))

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from leasehold import AsyncClient, AsyncHold, LeaseholdError
+from leasehold.engine.hold import State
 from leasehold.runtimes.virtual import Scheduler, Task
 from leasehold.stores.memory import Memory
 from leasehold.testing.faulty import Fault, Faulty, Kind
@@ -275,16 +276,17 @@ def test_cancelling_close_still_closes(steps: int) -> None:
 def test_a_coroutine_that_is_closed_without_its_loop_says_nothing() -> None:
     """A loop that is dropped throws GeneratorExit into its tasks: nothing may be awaited then."""
 
-    async def body(world: World) -> Coroutine[Any, Any, Any]:
-        client = world.client(Memory("closed coroutine"))
+    client = AsyncClient(Memory("closed coroutine"))
+
+    async def body() -> Coroutine[Any, Any, Any]:
         await client.lock("a").acquire()
         work = client.lock("a").acquire()
-        waiting = work.send(None)
-        assert waiting is not None
+        assert work.send(None) is not None
         return work
 
-    work = AsyncioWorld().run(body)
+    work = asyncio.run(body())
     work.close()  # an await in there would be a RuntimeError: coroutine ignored GeneratorExit
+    assert all(lease.state is not State.QUEUED for lease in client._engine.keeper.leases()), "it is renewed no more"
 
 
 def test_the_sweep_can_see_a_task_that_runs() -> None:

@@ -41,7 +41,7 @@ def _bar(entry: Entry, row: Row, part: float, at: int) -> str:
         f'<text x="{LABEL - 8}" y="{middle}" text-anchor="end" fill="currentColor">{title}</text>'
         f'<rect x="{LABEL}" y="{top}" width="{long:.1f}" height="{BAR}" rx="2" fill="{colour}"/>'
         f"{_whisker(entry, row, part, top)}"
-        f'<text x="{LABEL + long + 8:.1f}" y="{middle}" fill="currentColor">{said}</text>'
+        f'<text x="{_right(entry, row, long) + 8:.1f}" y="{middle}" fill="currentColor">{said}</text>'
     )
 
 
@@ -51,8 +51,14 @@ def _whisker(entry: Entry, row: Row, part: float, top: int) -> str:
     if row.measure.rests or not spread.median:
         return ""
     scale = part * (WIDTH - LABEL - ROOM) / spread.median
-    left, right, y = LABEL + spread.least * scale, min(LABEL + spread.most * scale, WIDTH - 4.0), top + BAR / 2
+    left, right, y = LABEL + spread.least * scale, _right(entry, row, spread.median * scale), top + BAR / 2
     return f'<line x1="{left:.1f}" x2="{right:.1f}" y1="{y}" y2="{y}" stroke="#0006" stroke-width="2"/>'
+
+
+def _right(entry: Entry, row: Row, long: float) -> float:
+    """Return where a bar with its whisker ends; a fastest round far out is cut."""
+    further = 1.0 if row.measure.rests or not entry.rate.median else entry.rate.most / entry.rate.median
+    return min(LABEL + long * max(further, 1.0), WIDTH - ROOM / 2)
 
 
 def _floor_line(row: Row, most: float, height: int) -> str:

@@ -31,6 +31,8 @@ this page.
   or one hand-written asyncio protocol, with nothing around them; for hand-over one token in a list, passed on by
   `RPUSH` and `BLPOP`, which knows no lease, no token and no loss; for SQLite two bare write transactions.
 - **ours is** says how many times the rate of the others leasehold reaches.
+- A wake-up across cores costs two or three times as much as one on the same core, and the kernel's choice differs from
+  trial to trial. So a single caller is kept on one core with the server (`--pin`), for all contestants alike.
 - **client µs** and **server µs** are processor time for one acquire and release. They suffer less from a busy machine
   than rates do. **reads** is how often the server read from a connection, **commands** what it executed, those inside
   scripts included.

@@ -55,7 +55,7 @@ class Entry:
     """One contestant in one measure: its samples, one a round, or why there are none."""
 
     contestant: Contestant
-    samples: list[Sample] = field(default_factory=list)
+    samples: list[Sample] = field(default_factory=list[Sample])
     error: str = ""
 
     @property

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 import tempfile
 import time
@@ -15,6 +14,7 @@ from typing import Protocol
 from leasehold.bench.contestants import CONTESTANTS, Contestant, Mode, Role
 from leasehold.bench.machine import Bustle, facts
 from leasehold.bench.measures import LONG_SECONDS, MEASURES, Measure, Trial
+from leasehold.bench.pinning import Cores, Pin
 from leasehold.bench.result import Entry, Result, Row, Sample, in_order
 from leasehold.bench.server import Observer
 from leasehold.bench.subjects.base import Scope
@@ -34,8 +34,7 @@ class Settings:
         only: keys of measures, or beginnings of them; none means all.
         full: with the measures that take long.
         peers_python: the interpreter that has further libraries; None measures what is installed here.
-        pin: ``same`` keeps client and server on one core, ``other`` on one each; None leaves it to the kernel, whose
-            choice may differ from trial to trial.
+        pin: which measures run on chosen cores, where the server is started here and the system can.
 
     """
 
@@ -45,7 +44,7 @@ class Settings:
     only: Sequence[str] = ()
     full: bool = False
     peers_python: str | None = None
-    pin: str | None = None
+    pin: Pin = Pin.ALONE
 
     def measures(self) -> list[Measure]:
         """Choose the measures.
@@ -88,7 +87,7 @@ def run(settings: Settings, progress: Progress) -> Result:
         server = None if settings.url else stack.enter_context(RedisServer())
         url = settings.url if server is None else server.url
         assert url is not None
-        cores = pinned(settings.pin, server)
+        cores = Cores(settings.pin, server)
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="leasehold-bench-"))
         scope = Scope(url, f"bench-{secrets.token_hex(4)}", 1, folder)
         observer = stack.enter_context(Observer(scope))
@@ -98,29 +97,12 @@ def run(settings: Settings, progress: Progress) -> Result:
         rows = bench.rows(measures)
         versions = {one.title: workers[one.key].version for one in CONTESTANTS if one.key in workers}
         told = facts(observer.version, settings.seconds, settings.rounds, versions, own_server=settings.url is None)
-        if settings.pin:
-            told["cores"] = f"client and server pinned to {'one core' if settings.pin == 'same' else 'a core each'}"
+        told["cores"] = str(cores)
         if bench.others:
             usual, worst = median(bench.others), max(bench.others)
             told["others"] = f"used {usual:.2f} cores during a trial (median), {worst:.2f} at most: the less the better"
     notes = {one.title: one.settings for one in CONTESTANTS if one.key in workers}
     return Result(rows, told, notes, missing, time.monotonic() - start)
-
-
-def pinned(pin: str | None, server: RedisServer | None) -> tuple[int, ...]:
-    """Keep the server on one core; return those for the clients, none for all.
-
-    Raises:
-        ValueError: it cannot be done here.
-
-    """
-    if pin is None:
-        return ()
-    if server is None or not hasattr(os, "sched_setaffinity"):
-        raise ValueError("pinning needs Linux, and a server that is started here")
-    cores = sorted(os.sched_getaffinity(0))
-    os.sched_setaffinity(server.pid, cores[:1])
-    return (cores[0],) if pin == "same" else (cores[-1],)
 
 
 def takes_part(contestant: Contestant, measure: Measure) -> bool:
@@ -164,7 +146,7 @@ class Bench:
         observer: Observer,
         workers: Mapping[str, Worker],
         progress: Progress,
-        cores: tuple[int, ...],
+        cores: Cores,
     ) -> None:
         self._cores = cores
         self._settings = settings
@@ -219,7 +201,7 @@ class Bench:
             f"sqlite:{self._scope.folder}/locks.db" if measure.mode is Mode.FILE else self._scope.url,
             namespace,
             self._scope.folder,
-            self._cores,
+            self._cores.share(measure),
         )
         empty = self._observer.look()
         worker.begin(task)

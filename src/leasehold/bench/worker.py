@@ -54,7 +54,7 @@ def main(module: str, requires: str, package: str) -> None:
     except ImportError as error:
         talk.say(step="hello", missing=str(error))
         return
-    talk.say(step="hello", version=metadata.version(package) if package else "", python=sys.version.split()[0])
+    talk.say(step="hello", version=version(package), python=sys.version.split()[0])
     while (asked := talk.hear()) is not None:
         task = Task(**asked)
         child = os.fork()
@@ -63,6 +63,19 @@ def main(module: str, requires: str, package: str) -> None:
         _, status = os.waitpid(child, 0)
         if status:
             talk.say(step="error", error=f"the trial's process ended with status {status}")
+
+
+def version(package: str) -> str:
+    """Return the version of a package, with the driver's that it is installed with."""
+    if not package:
+        return ""
+    try:
+        driver = (
+            f" with redis-py {metadata.version('redis')}" if package not in ("redis", "coredis", "filelock") else ""
+        )
+    except metadata.PackageNotFoundError:
+        driver = ""
+    return metadata.version(package) + driver
 
 
 def run(subject: ModuleType, task: Task, talk: Talk) -> None:

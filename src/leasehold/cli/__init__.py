@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import sys
+from importlib.util import find_spec
 
-try:
-    import click as _click  # noqa: F401
-except ModuleNotFoundError as error:
-    if error.name != "click":
-        raise
+if find_spec("click") is None:
 
     def main(prog_name: str = "leasehold") -> None:
         """Say what is missing, and end with the code for it."""

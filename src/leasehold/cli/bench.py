@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import sys
 from pathlib import Path
+from types import FrameType
 
 import click
 
@@ -12,10 +14,11 @@ from leasehold.bench.contestants import Contestant
 from leasehold.bench.markdown import markdown
 from leasehold.bench.measures import Measure
 from leasehold.bench.page import page
+from leasehold.bench.pinning import Pin
 from leasehold.bench.result import Row
 from leasehold.bench.run import Settings, run
 from leasehold.bench.table import block, text
-from leasehold.cli.codes import Exit
+from leasehold.cli.codes import SIGNALLED, Exit
 from leasehold.cli.options import Command, Failed, json_option
 from leasehold.cli.output import as_json
 from leasehold.testing.servers.base import MissingServer
@@ -40,6 +43,11 @@ class ProgressLine:
         click.echo(("\r\x1b[K" if self._moves else "") + block(row) + "\n", err=True)
 
 
+def _terminated(signum: int, frame: FrameType | None) -> None:
+    """End as after Ctrl-C, so that nothing is left on the server or the disk."""
+    sys.exit(SIGNALLED + signum)
+
+
 @click.command(cls=Command)
 @click.argument("url", required=False)
 @click.option("--seconds", type=click.FloatRange(0.01, 60), default=0.5, show_default=True, help="Length of a trial.")
@@ -53,8 +61,11 @@ class ProgressLine:
 )
 @click.option(
     "--pin",
-    type=click.Choice(["same", "other"]),
-    help="Keep client and server on the same core, or on one each: steadier figures (Linux, without URL).",
+    type=click.Choice([pin.value for pin in Pin]),
+    default=Pin.ALONE.value,
+    show_default=True,
+    help="Keep client and server on the same core, or on an other; alone: on the same for a single caller, else as the "
+    "kernel likes. Only on Linux and without URL.",
 )
 @click.option("--report", type=TARGET, help="Write a page with charts, as HTML.")
 @click.option("--docs", type=TARGET, help="Write the documentation's page, as Markdown.")
@@ -66,7 +77,7 @@ def bench(
     only: tuple[str, ...],
     full: bool,
     peers_python: str | None,
-    pin: str | None,
+    pin: str,
     report: Path | None,
     docs: Path | None,
     json_: bool,
@@ -87,13 +98,12 @@ def bench(
     for file in (report, docs):
         if file is not None and not file.absolute().parent.is_dir():
             raise click.UsageError(f"the folder of {file} does not exist; make it first")
-    settings = Settings(url, seconds, rounds, only, full, peers_python, pin)
-    if pin and url:
-        raise click.UsageError("--pin needs a server that is started here: leave the URL out")
+    settings = Settings(url, seconds, rounds, only, full, peers_python, Pin(pin))
     try:
         settings.measures()
     except ValueError as error:
         raise click.UsageError(str(error)) from None
+    signal.signal(signal.SIGTERM, _terminated)
     try:
         result = run(settings, ProgressLine())
     except MissingServer as error:

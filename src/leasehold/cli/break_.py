@@ -55,12 +55,13 @@ def _choose(client: Client, name: str, *, yes: bool, json_: bool) -> int | None:
         if not json_:
             click.echo(f"nothing done: nobody holds {printable(name)}")
         return None
-    if len(info.holders) > 1:
+    holder, *others = info.holders
+    if others:
         tokens = ", ".join(str(holder.token) for holder in info.holders)
         raise Failed(f"{name!r} has several holders; choose one with --token, of {tokens}", Exit.USAGE)
     if not yes:
         _ask(info)
-    return info.holders[0].token
+    return holder.token
 
 
 def on_terminal() -> bool:

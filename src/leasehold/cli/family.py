@@ -153,7 +153,7 @@ def _become(argv: Sequence[str], grouped: bool, parent: int, wait_for: int, refu
 
 
 def _read_all(fd: int) -> bytes:
-    parts = []
+    parts: list[bytes] = []
     while part := os.read(fd, 65536):
         parts.append(part)
     return b"".join(parts)

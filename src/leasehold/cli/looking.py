@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 
 from leasehold import Client
 
 
 @contextmanager
-def connected(url: str | None, namespace: str) -> Iterator[Client]:
+def connected(url: str | None, namespace: str) -> Generator[Client]:
     """Give a client; library messages stay off the terminal, since a command says itself what happened."""
     hush()
     with Client.from_url(url, namespace=namespace) as client:

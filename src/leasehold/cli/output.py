@@ -81,7 +81,7 @@ def who(contender: Contender) -> str:
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Lay out rows under heads, in columns."""
     widths = [max(_columns(row[at]) for row in (heads, *rows)) for at in range(len(heads))]
-    lines = []
+    lines: list[str] = []
     for row in (heads, *rows):
         cells = (cell + " " * (width - _columns(cell)) for cell, width in zip(row, widths, strict=True))
         lines.append("  ".join(cells).rstrip())

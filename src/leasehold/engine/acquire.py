@@ -88,6 +88,7 @@ class Engine:
         finally:
             await self.keeper.close(max(0.0, until - self.runtime.now()))
             await self.store.close()
+            self.runtime.close()
 
     async def _attempts_end(self, until: float) -> None:
         """Let those who still try find out: a claim that was under way when we left for it is left by them."""

@@ -45,7 +45,7 @@ class Agenda(Generic[T]):
 
     def due(self, now: float) -> list[T]:
         """Take out all items whose time is not after ``now``, earliest first."""
-        items = []
+        items: list[T] = []
         while (when := self.next()) is not None and when <= now:
             item = heapq.heappop(self._heap)[2]
             del self._when[item]

@@ -182,16 +182,28 @@ class Keeper:
             if due:
                 due += self._renewals.due(now + COALESCE * min(lease.length for lease in due))
             debts = self._debts.due(now)
+        lost: set[str] = set()
         for lease in ended:
             if lease.check_deadline():  # it was moved since it was put down
                 self._schedule(self._deadlines, lease, lease.deadline)
             else:
+                lost.add(lease.name)
                 self.forget(lease)
-        batch = [lease for lease in due if self._is_to_renew(lease, now)]
+        due += self._heirs(lost)
+        batch = [lease for lease in dict.fromkeys(due) if self._is_to_renew(lease, now)]
         for start in range(0, len(batch), BATCH):
             self._renew_beside(batch[start : start + BATCH])
         if debts:
             self._pay_beside(debts)
+
+    def _heirs(self, lost: set[str]) -> list[Lease]:
+        """Return who waits for these names: their holds ended by themselves, and no release tells anyone.
+
+        A store need not let each waiter watch a holder of its own client; a renewal makes it look again.
+        """
+        if not lost:
+            return []
+        return [lease for lease in self.leases() if lease.state is State.QUEUED and lease.name in lost]
 
     def _is_to_renew(self, lease: Lease, now: float) -> bool:
         if lease.state is State.QUEUED:

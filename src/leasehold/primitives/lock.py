@@ -44,11 +44,11 @@ class AsyncLock(AsyncMutex):
         return hold
 
     def _last(self, key: int) -> AsyncHold | None:
-        party, holds = self._holds.get(key, (None, []))
+        party, holds = self._holds.get(key) or (None, list[AsyncHold]())
         return holds[-1] if holds and party is not None and party.alive() else None
 
     def _forget(self, key: int, hold: AsyncHold) -> None:
-        _, holds = self._holds.get(key, (None, []))
+        _, holds = self._holds.get(key) or (None, list[AsyncHold]())
         if hold in holds:
             holds.remove(hold)
             if not holds:

@@ -24,7 +24,7 @@ class Entry:
 
     lease: Lease
     party: Party
-    holds: list[AsyncHold] = field(default_factory=list)
+    holds: list[AsyncHold] = field(default_factory=list[AsyncHold])
 
 
 Reentries = dict[tuple[str, int], Entry]

@@ -89,6 +89,11 @@ class AsyncioRuntime:
         elif self._loop is not loop:
             raise RuntimeError("this AsyncClient belongs to another event loop; make one client for each loop")
 
+    def close(self) -> None:
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            worker.close()
+
 
 class TaskSignal:
     """An `asyncio.Event` whose `set` may be called from any thread."""
@@ -219,10 +224,14 @@ class Worker:
         self._pid = os.getpid()
         self._thread = threading.Thread(target=_work, args=(self._calls,), name="leasehold-worker", daemon=True)
         self._thread.start()
-        weakref.finalize(self, self._calls.put, _stop)
+        self._end = weakref.finalize(self, self._calls.put, _stop)
 
     def alive(self) -> bool:
         return self._pid == os.getpid() and self._thread.is_alive()
+
+    def close(self) -> None:
+        """Let the thread end when it has done what came before."""
+        self._end()
 
     async def run(self, call: Callable[[], T]) -> T:
         loop = asyncio.get_running_loop()

@@ -85,7 +85,7 @@ class Runtime(Protocol):
         """Return the wall clock in microseconds. A floor for fencing tokens; never used for validity."""
         ...
 
-    def random_bytes(self, n: int) -> bytes:
+    def random_bytes(self, n: int, /) -> bytes:
         """Return ``n`` unpredictable bytes, never the same in a forked child."""
         ...
 
@@ -125,6 +125,10 @@ class Runtime(Protocol):
 
     def before_blocking(self) -> None:
         """Check that this runtime may be used from here; called at the start of each public operation."""
+        ...
+
+    def close(self) -> None:
+        """Give back threads that are kept for `offload`; what comes after makes new ones."""
         ...
 
 

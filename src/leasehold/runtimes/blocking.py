@@ -84,6 +84,9 @@ class BlockingRuntime:
                 stacklevel=4,
             )
 
+    def close(self) -> None:
+        pass
+
 
 class ThreadSignal:
     """A `threading.Event` behind the port."""

@@ -100,6 +100,9 @@ class SimulatedRuntime:
         if self.scheduler.over:
             raise Killed
 
+    def close(self) -> None:
+        pass
+
     # --- beyond the port -----------------------------------------------------------------------------------------
 
     def start(self, work: Coroutine[Any, Any, T], name: str) -> Task[T]:

@@ -27,8 +27,8 @@ class Store(Protocol):
     """A coordination system, seen through one client. Its methods are used from many threads or tasks at once.
 
     Every method may raise `StoreUnavailable`, with ``unknown`` true when the request may have been carried out.
-    ``within`` is the number of seconds that the call may take before it must give up with that error. A store sends each
-    request once: the engine repeats, since it alone knows what a second answer means.
+    ``within`` is the number of seconds that the call may take before it must give up with that error. A store sends
+    each request once: the engine repeats, since it alone knows what a second answer means.
     """
 
     @property

@@ -43,10 +43,10 @@ class Space:
     """What the clients of one space share."""
 
     mutex: AbstractContextManager[Any]
-    queues: dict[tuple[str, str], Queue] = field(default_factory=dict)
-    used: dict[tuple[str, str], float] = field(default_factory=dict)
-    cells: dict[tuple[str, str], tuple[Cell, float]] = field(default_factory=dict)
-    signals: dict[str, Signal] = field(default_factory=dict)  # by ticket id, of those who wait
+    queues: dict[tuple[str, str], Queue] = field(default_factory=dict[tuple[str, str], Queue])
+    used: dict[tuple[str, str], float] = field(default_factory=dict[tuple[str, str], float])
+    cells: dict[tuple[str, str], tuple[Cell, float]] = field(default_factory=dict[tuple[str, str], tuple[Cell, float]])
+    signals: dict[str, Signal] = field(default_factory=dict[str, Signal])  # by ticket id, of those who wait
     operations: int = 0
 
 
@@ -92,7 +92,7 @@ class MemoryStore:
 
     async def renew(self, tickets: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[Standing]:
         """Set leases to full length."""
-        standings = []
+        standings: list[Standing] = []
         with self._space.mutex:
             now = self._runtime.now()
             for name, ticket in tickets:

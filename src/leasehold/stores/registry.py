@@ -35,7 +35,7 @@ BUILT_IN: Mapping[str, str] = {
 ADOPTERS: Mapping[str, str] = {"redis": "leasehold.stores.redis"}
 """Top-level package of a client object to the module with ``adopt``."""
 
-DRIVERS: Mapping[str, str] = {"redis": "redis"}
+DRIVERS: Mapping[str, str] = {"redis": "redis", "hiredis": "redis"}
 """Top-level package of a driver to the extra that installs it."""
 
 

@@ -19,14 +19,18 @@ class Face:
 
     def __init__(self, thing: Any) -> None:
         self.blocking = thing
-        self._twin = _twin(type(thing))
+        self._twin = _twin(thing)
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(self.blocking, name)
         if not callable(value):
             return _faced(value)
         if not iscoroutinefunction(getattr(self._twin, name)):
-            return lambda *args, **options: _faced(value(*map(_driven, args), **options))
+
+            def plain(*args: Any, **options: Any) -> Any:
+                return _faced(value(*map(_driven, args), **options))
+
+            return plain
 
         async def call(*args: Any, **options: Any) -> Any:
             return _faced(value(*map(_driven, args), **options))
@@ -60,7 +64,7 @@ def face(thing: Any) -> Any:
 
 
 def _faced(value: Any) -> Any:
-    return Face(value) if _twin(type(value)) is not None else value
+    return Face(value) if _twin(value) is not None else value
 
 
 def _driven(value: Any) -> Any:
@@ -74,8 +78,9 @@ def _driven(value: Any) -> Any:
     return call
 
 
-def _twin(kind: type) -> type | None:
+def _twin(thing: object) -> type | None:
     """Return the asyncio class beside a blocking one: ``AsyncLock`` in the module of ``Lock``."""
+    kind = type(thing)
     if not kind.__module__.startswith("leasehold."):
         return None
     twin: type | None = getattr(sys.modules[kind.__module__], f"Async{kind.__name__}", None)

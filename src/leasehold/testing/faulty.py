@@ -109,7 +109,7 @@ class Faulty:
 
     opener: Opener
     plan: Plan
-    calls: list[Call] = field(default_factory=list)
+    calls: list[Call] = field(default_factory=list[Call])
 
     def open(self, runtime: Runtime, namespace: str) -> FaultyStore:
         """Open the store."""

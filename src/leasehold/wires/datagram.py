@@ -31,7 +31,14 @@ class Bell:
     """Listens for one store. Safe to use from any thread."""
 
     def __init__(
-        self, key: bytes, network: str, *, rung: Callable[[str], None], look: Callable[[], bool], every: float
+        self,
+        key: bytes,
+        network: str,
+        *,
+        rung: Callable[[str], None],
+        look: Callable[[], bool],
+        waited_for: Callable[[], bool],
+        every: float,
     ) -> None:
         """Make a silent bell.
 
@@ -40,6 +47,7 @@ class Bell:
             network: what names the network namespace, in which the port counts.
             rung: called with the ticket of each hint; a bound method, held weakly.
             look: called every so often; returns whether anyone still waits; a bound method, held weakly.
+            waited_for: returns whether anyone waits, and asks nobody: `listen` may have to wait for it; held weakly.
             every: seconds between two looks.
 
         """
@@ -47,6 +55,7 @@ class Bell:
         self._network = network
         self._rung = weakref.WeakMethod(rung)
         self._look = weakref.WeakMethod(look)
+        self._waited_for = weakref.WeakMethod(waited_for)
         self._every = every
         self._mutex = threading.Lock()
         self._socket: socket.socket | None = None
@@ -57,7 +66,7 @@ class Bell:
     def listen(self) -> str | None:
         """Make sure that the thread runs; return the address for hints, None if no thread can be had.
 
-        Who waits must be known to ``look`` before: then the thread does not end now.
+        Who waits must be known to ``waited_for`` before: then the thread does not end now.
         """
         with self._mutex:
             if self._thread is None:
@@ -115,7 +124,7 @@ class Bell:
                         self.rings(ticket)
                     continue
                 due = time.monotonic() + self._every
-                idle = 0 if self._waited_for() else idle + 1
+                idle = 0 if self._looks() else idle + 1
                 if idle >= LINGER and self._ends_idle():
                     return
         finally:
@@ -139,7 +148,7 @@ class Bell:
             return ""
         return data[KEY_BYTES:].decode("ascii", "replace")
 
-    def _waited_for(self) -> bool:
+    def _looks(self) -> bool:
         look = self._look()
         try:
             return look is not None and look()
@@ -148,8 +157,9 @@ class Bell:
             return True
 
     def _ends_idle(self) -> bool:
-        with self._mutex:
-            if self._waited_for():
+        with self._mutex:  # no look in here: it takes the database, whose user may be in `listen` and want this mutex
+            waited_for = self._waited_for()
+            if waited_for is not None and waited_for():
                 return False
             self._silence()
             return True

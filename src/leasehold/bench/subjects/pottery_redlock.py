@@ -1,5 +1,8 @@
 """pottery's Redlock on one server."""
 
+# pyright: reportUnknownMemberType=false
+# redis-py annotates `from_url` in part only.
+
 from __future__ import annotations
 
 from importlib import import_module

@@ -1,5 +1,8 @@
 """python-redis-lock: a key with a time to live, and a list from which waiters are woken."""
 
+# pyright: reportUnknownMemberType=false
+# redis-py annotates `from_url` in part only.
+
 from __future__ import annotations
 
 from importlib import import_module

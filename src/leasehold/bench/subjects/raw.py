@@ -96,7 +96,7 @@ class Protocol(asyncio.Protocol):
 
 def greeting(scope: Scope) -> list[bytes]:
     """Return the commands that begin a connection."""
-    commands = []
+    commands: list[bytes] = []
     if scope.credentials is not None:
         user, password = scope.credentials
         commands.append(pack(b"AUTH", user.encode(), password.encode()))

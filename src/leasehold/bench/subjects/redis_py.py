@@ -1,5 +1,8 @@
 """redis-py's Lock: a key with a time to live, polled for each 0.1 s."""
 
+# pyright: reportUnknownMemberType=false
+# redis-py annotates `from_url` in part only.
+
 from __future__ import annotations
 
 import redis

@@ -1,5 +1,8 @@
 """sherlock's Redis lock: a key with a time to live, polled for each 0.1 s."""
 
+# pyright: reportUnknownMemberType=false
+# redis-py annotates `from_url` in part only.
+
 from __future__ import annotations
 
 from importlib import import_module

@@ -9,7 +9,7 @@ import os
 import select
 import signal
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import ModuleType
 from typing import Any
 
@@ -43,7 +43,7 @@ class Tally:
     turns: int = 0
     switches: int = 0
     overlaps: int = 0
-    took: list[float] = field(default_factory=list)
+    took: list[float] = field(default_factory=list[float])
 
     def enter(self, got: object, now: int) -> None:
         """Note that the lock was had."""
@@ -216,7 +216,7 @@ async def awaiting(subject: ModuleType, scope: Scope, task: Task, talk: Talk) ->
     for one in ended:
         one.result()
     outcome = _sum([_part(tally, 0.0) for tally in tallies], task.seconds)
-    talk.ended(Outcome(**{**_fields(outcome), "cpu": cpu}))
+    talk.ended(replace(outcome, cpu=cpu))
     await session.close()
 
 
@@ -233,10 +233,6 @@ async def _contend(turn: AsyncTurn, tally: Tally, work: float) -> None:
         await release()
         if now >= cells[UNTIL]:
             return
-
-
-def _fields(outcome: Outcome) -> dict[str, Any]:
-    return {name: getattr(outcome, name) for name in outcome.__slots__}
 
 
 def _far() -> int:

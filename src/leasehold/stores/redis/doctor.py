@@ -6,6 +6,7 @@ It works with whatever rights there are: what the server does not tell is a note
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 from leasehold.errors import StoreUnavailable
 from leasehold.model import Finding
@@ -85,7 +86,8 @@ async def _config(wire: Wire) -> dict[str, str]:
     replies = await wire.call_all([pack(b"CONFIG", b"GET", name.encode()) for name in ASKED], within=WITHIN)
     for reply in replies:
         if isinstance(reply, dict):
-            known.update((key.decode(), value.decode("utf-8", "replace")) for key, value in reply.items())
+            told = cast(dict[bytes, bytes], reply)
+            known.update((key.decode(), value.decode("utf-8", "replace")) for key, value in told.items())
     return known
 
 

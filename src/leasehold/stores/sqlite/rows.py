@@ -41,8 +41,8 @@ FIND_NAME = "SELECT id, fence, barred, used FROM name WHERE space = ? AND name =
 ADD_NAME = "INSERT INTO name (space, name, fence, barred, used) VALUES (?, ?, ?, ?, ?)"
 SET_NAME = "UPDATE name SET fence = ?, barred = ?, used = ? WHERE id = ?"
 FIRST_SEATS = f"""
-    SELECT * FROM (SELECT {SEAT} FROM seat WHERE name_id = ?1 AND place = 0)
-    UNION ALL SELECT * FROM (SELECT {SEAT} FROM seat WHERE name_id = ?1 AND place > 0 ORDER BY place LIMIT ?2)
+    SELECT * FROM (SELECT {SEAT} FROM seat WHERE name_id = ? AND place = 0)
+    UNION ALL SELECT * FROM (SELECT {SEAT} FROM seat WHERE name_id = ? AND place > 0 ORDER BY place LIMIT ?)
 """
 BESIDE_SEATS = f"SELECT {SEAT} FROM seat WHERE name_id = ? AND place > 0 AND beside <> ''"
 LAST_SEAT = f"SELECT {SEAT} FROM seat WHERE name_id = ? AND place > 0 ORDER BY place DESC LIMIT 1"
@@ -126,7 +126,7 @@ def read(db: sqlite3.Connection, key: Key, ticket: str | None, now: float, windo
     row = db.execute(FIND_NAME, key).fetchone()
     if row is None:
         return Page(None, Queue(name))
-    found: list[SeatRow] = db.execute(FIRST_SEATS, (row[0], window)).fetchall()
+    found: list[SeatRow] = db.execute(FIRST_SEATS, (row[0], row[0], window)).fetchall()
     first = [one for one in found if one[1]]
     whole = len(first) < window
     if not whole:

@@ -90,7 +90,13 @@ class SQLiteStore:
             self._sweeper.step(db, now, me)
             return page, step, now, bell
 
-        page, step, now, bell = self._database.transact(work, until)
+        waited = self._waiters.signal(ticket.id) is not None
+        try:
+            page, step, now, bell = self._database.transact(work, until)
+        except BaseException:
+            if not waited:  # perhaps nothing was written, and nobody will leave for it
+                self._waiters.forget(ticket.id)
+            raise
         self._waiters.ring(page.hints_of(step.woken))
         if step.blocked is not None:
             by, ask_again = step.blocked.by, step.blocked.until - now

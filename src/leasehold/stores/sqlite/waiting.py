@@ -45,7 +45,9 @@ class Waiters:
                 self._waiting[ticket] = Waiter(name, self._runtime.signal())
             if self._bell is None and self._runtime.colour is not Colour.SIMULATED:
                 key, network = self._runtime.random_bytes(KEY_BYTES), self._machine.network()
-                self._bell = Bell(key, network, rung=self.wake, look=self._look, every=LOOK_EVERY)
+                self._bell = Bell(
+                    key, network, rung=self.wake, look=self._look, waited_for=self._waited_for, every=LOOK_EVERY
+                )
             bell = self._bell
         return None if bell is None else bell.listen()
 
@@ -88,6 +90,10 @@ class Waiters:
         """Close, in a forked child, the copy of the bell's socket. The waiters are the parent's."""
         if self._bell is not None:
             self._bell.after_fork()
+
+    def _waited_for(self) -> bool:
+        with self._mutex:
+            return bool(self._waiting)
 
     def _look(self) -> bool:
         """Look for all waiters at once; return whether anyone waits."""

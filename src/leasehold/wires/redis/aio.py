@@ -235,9 +235,9 @@ class Line(asyncio.Protocol):
         except hiredis.ProtocolError as error:
             self._end(error)
 
-    def connection_lost(self, error: Exception | None) -> None:
+    def connection_lost(self, exc: Exception | None) -> None:
         """Tell all who wait for an answer that none will come."""
-        self._end(error or "it closed the connection")
+        self._end(exc or "it closed the connection")
         if not self._closed.done():
             self._closed.set_result(None)
 

@@ -310,7 +310,7 @@ class Channel:
     def _read(self, line: Line, ear: Ear, until: float) -> None:
         try:
             while not ear.news and (left := until - self._runtime.now()) > 0:
-                reply = line.reader.gets()
+                reply: list[Any] | bytes | int | bool | None = line.reader.gets()
                 if reply is False:
                     self._feed(line, left)
                 elif isinstance(reply, list) and len(reply) == 3 and reply[0] == b"message":

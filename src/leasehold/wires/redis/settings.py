@@ -10,6 +10,8 @@ from typing import Any
 
 import redis
 import redis.asyncio
+import redis.asyncio.sentinel
+import redis.exceptions
 from redis.backoff import NoBackoff
 from redis.maint_notifications import MaintNotificationsConfig
 from redis.retry import Retry
@@ -57,7 +59,7 @@ class Settings:
     where: str
     kind: str = "tcp"
     options: Mapping[str, Any] = field(default_factory=Veiled, repr=False)
-    classes: Mapping[Colour, type[Any]] = field(default_factory=dict, repr=False)
+    classes: Mapping[Colour, type[Any]] = field(default_factory=dict[Colour, type[Any]], repr=False)
 
     @property
     def restricted(self) -> bool:

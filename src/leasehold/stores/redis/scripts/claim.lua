@@ -33,7 +33,7 @@ local function enqueue()
   keep_waiters(lease)
 end
 
-look_at_types()
+local crowd = crowded()
 
 if left > 0 then
   if join then
@@ -43,7 +43,7 @@ if left > 0 then
   return waits(left, left > holders_delay and state[5])  -- during a delay nobody holds it
 end
 
-if fair then                                         -- whoever is first enters, and that may be me
+if fair and crowd then                               -- whoever is first enters, and that may be me
   if join then enqueue() end
   local winner, token, owner, held = hand_over(fence, ticket)
   if winner == ticket then return {1, text(token), text(now())} end
@@ -53,5 +53,5 @@ end
 local token = next_token(fence)
 local failed = hold(ticket, ARGV[2], ARGV[3], ARGV[7], ARGV[8], token)
 if failed then return failed end
-unqueue(ticket)
+if crowd then unqueue(ticket) end
 return {1, text(token), text(now())}

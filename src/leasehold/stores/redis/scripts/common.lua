@@ -31,11 +31,14 @@ local function blocked(ticket)
   return redis.call('PTTL', lock) - KEEP
 end
 
--- Ends the script with an error if a key that it may write is not ours: called before the first write.
-local function look_at_types()
+-- Whether anybody may be waiting. Ends the script with an error if a key that it may write is not ours: called before the
+-- first write. Nobody waits for most locks, and then it is one command.
+local function crowded()
+  if redis.call('EXISTS', queue, beat, waiters) == 0 then return false end
   redis.call('ZCARD', queue)
   redis.call('ZCARD', beat)
   redis.call('HLEN', waiters)
+  return true
 end
 
 -- Whether the ticket waits, and its place is not given up.

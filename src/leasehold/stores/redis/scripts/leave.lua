@@ -5,8 +5,7 @@ local ticket, broken = ARGV[1], ARGV[2] == '1'
 
 local state = redis.call('HMGET', lock, 't', 'f', 'd')
 local holder, fence, delay = state[1], state[2], tonumber(state[3] or 0)
-look_at_types()
-local first = redis.call('ZRANGE', queue, 0, 0)[1]
+local first = crowded() and redis.call('ZRANGE', queue, 0, 0)[1]
 
 if holder ~= ticket then
   local was_there = first and unqueue(ticket) or 0

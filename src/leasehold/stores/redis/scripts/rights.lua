@@ -13,6 +13,7 @@ local function try(...)
   end
 end
 try('TIME')
+try('EXISTS', queue)
 try('HMGET', lock, 't')
 try('HGET', waiters, '')
 try('HLEN', waiters)

@@ -5,7 +5,7 @@
 local replies = {text(now())}
 local state = redis.call('HMGET', lock, 't', 'f', 'd')
 local holder, delay = state[1], tonumber(state[3] or 0)
-look_at_types()
+crowded()                                            -- all types are looked at before the first write
 -- Full memory forbids only the first write of a script. This one is never forbidden, and what follows adds nothing new.
 redis.call('ZREM', queue, '')
 local longest = 0

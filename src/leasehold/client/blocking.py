@@ -1,0 +1,263 @@
+"""The blocking client: the same methods, over the same algorithms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+from leasehold.client.aio import RESPONSE_TIMEOUT, AsyncClient
+from leasehold.engine.events import Observer
+from leasehold.inspection import LockInfo
+from leasehold.model import Finding
+from leasehold.primitives.lock import Lock
+from leasehold.primitives.once import Once
+from leasehold.primitives.options import DEFAULT_LEASE
+from leasehold.primitives.rlock import RLock
+from leasehold.primitives.rw_lock import RWLock
+from leasehold.primitives.scheduled import Scheduled
+from leasehold.primitives.semaphore import Semaphore
+from leasehold.primitives.shared import Shared, TimeToLive
+from leasehold.primitives.synchronized import Naming, Synchronized
+from leasehold.primitives.versioned import DEFAULT_LIFE, VersionedValue
+from leasehold.runtimes import process
+from leasehold.runtimes.base import Colour, drive
+from leasehold.runtimes.blocking import BlockingRuntime
+from leasehold.stores import registry
+from leasehold.stores.base import Opener, Store
+from leasehold.validate import Meta, Seconds
+
+
+class Client:
+    """Locks in one store, for threads. One client serves any number of threads, and a fork.
+
+    Example:
+        ```python
+        with Client.from_url("redis://localhost:6379") as locks:
+            with locks.lock("stock:42") as hold:
+                sell(42, fence=hold.token)
+        ```
+
+    """
+
+    def __init__(
+        self,
+        store: Opener,
+        *,
+        namespace: str = "default",
+        response_timeout: Seconds = RESPONSE_TIMEOUT,
+        observer: Observer | None = None,
+    ) -> None:
+        """Make a client; nothing is sent before the first use. Arguments as for `AsyncClient`."""
+        self._core = AsyncClient(
+            store,
+            namespace=namespace,
+            response_timeout=response_timeout,
+            observer=observer,
+            runtime=BlockingRuntime(),
+        )
+        process.close_at_exit(self)
+
+    @classmethod
+    def from_url(
+        cls,
+        url: str | None = None,
+        *,
+        namespace: str = "default",
+        response_timeout: Seconds = RESPONSE_TIMEOUT,
+        observer: Observer | None = None,
+    ) -> Client:
+        """Make a client for the store at ``url``. As `AsyncClient.from_url`."""
+        hidden = registry.hide(url)
+        del url  # it may have a password, and a traceback's reader may show local variables
+        return cls(registry.opener(hidden), namespace=namespace, response_timeout=response_timeout, observer=observer)
+
+    @classmethod
+    def from_client(
+        cls,
+        client: object,
+        *,
+        namespace: str = "default",
+        response_timeout: Seconds = RESPONSE_TIMEOUT,
+        observer: Observer | None = None,
+    ) -> Client:
+        """Make a client that reaches the store as a blocking client object of yours does, for example ``redis.Redis``.
+
+        Your object stays yours: it is neither used for commands nor closed; connections are made by its settings.
+        """
+        opener = registry.adopt(client, Colour.BLOCKING)
+        return cls(opener, namespace=namespace, response_timeout=response_timeout, observer=observer)
+
+    @property
+    def store(self) -> Store:
+        """The store, for those who write their own primitives."""
+        return self._core.store
+
+    @property
+    def owner(self) -> str:
+        """Who this client is to others: ``host:pid:client``."""
+        return self._core.owner
+
+    def lock(
+        self,
+        name: str,
+        *,
+        fair: bool = False,
+        lease: Seconds = DEFAULT_LEASE,
+        renew: bool = True,
+        max_hold: Seconds | None = None,
+        delay: Seconds = 0.0,
+        timeout: Seconds | None = None,
+        meta: Meta | None = None,
+    ) -> Lock:
+        """Make an exclusive lock; it is not acquired yet. Arguments as for `AsyncClient.lock`."""
+        core = self._core.lock(
+            name, fair=fair, lease=lease, renew=renew, max_hold=max_hold, delay=delay, timeout=timeout, meta=meta
+        )
+        return Lock(core)
+
+    def rlock(
+        self,
+        name: str,
+        *,
+        fair: bool = False,
+        lease: Seconds = DEFAULT_LEASE,
+        renew: bool = True,
+        max_hold: Seconds | None = None,
+        delay: Seconds = 0.0,
+        timeout: Seconds | None = None,
+        meta: Meta | None = None,
+    ) -> RLock:
+        """Make a lock that its holder (the thread) may acquire again. Arguments as for `AsyncClient.lock`."""
+        core = self._core.rlock(
+            name, fair=fair, lease=lease, renew=renew, max_hold=max_hold, delay=delay, timeout=timeout, meta=meta
+        )
+        return RLock(core)
+
+    def versioned(self, name: str, *, life: Seconds = DEFAULT_LIFE) -> VersionedValue:
+        """Make a value with a version, for compare-and-set. Arguments as for `AsyncClient.versioned`."""
+        return VersionedValue(self._core.versioned(name, life=life))
+
+    def synchronized(
+        self,
+        name: Naming,
+        *,
+        hold: str | None = None,
+        fair: bool = False,
+        lease: Seconds = DEFAULT_LEASE,
+        renew: bool = True,
+        max_hold: Seconds | None = None,
+        delay: Seconds = 0.0,
+        timeout: Seconds | None = None,
+        meta: Meta | None = None,
+    ) -> Synchronized:
+        """Make a decorator: each call runs under the `rlock` that its arguments name. As `AsyncClient.synchronized`."""
+        core = self._core.synchronized(
+            name,
+            hold=hold,
+            fair=fair,
+            lease=lease,
+            renew=renew,
+            max_hold=max_hold,
+            delay=delay,
+            timeout=timeout,
+            meta=meta,
+        )
+        return Synchronized(core)
+
+    def once(self, key: str, *, keep: Seconds, lease: Seconds = DEFAULT_LEASE, timeout: Seconds | None = None) -> Once:
+        """Make what does a piece of work once, and keeps its result. Arguments as for `AsyncClient.once`."""
+        return Once(self._core.once(key, keep=keep, lease=lease, timeout=timeout))
+
+    def shared(
+        self,
+        key: str,
+        ttl: TimeToLive,
+        fetch: Callable[[], Any],
+        *,
+        early: Seconds | None = None,
+        lease: Seconds = DEFAULT_LEASE,
+        timeout: Seconds | None = None,
+    ) -> Shared:
+        """Make a value that one caller fetches and all use, in all processes. Arguments as for `AsyncClient.shared`."""
+        return Shared(self._core.shared(key, ttl, fetch, early=early, lease=lease, timeout=timeout))
+
+    def scheduled(self, name: str, *, at_least: Seconds, at_most: Seconds) -> Scheduled:
+        """Make a job of which each tick runs in one instance. Arguments as for `AsyncClient.scheduled`."""
+        return Scheduled(self._core.scheduled(name, at_least=at_least, at_most=at_most))
+
+    def rw_lock(
+        self,
+        name: str,
+        *,
+        fair: bool = True,
+        lease: Seconds = DEFAULT_LEASE,
+        renew: bool = True,
+        max_hold: Seconds | None = None,
+        delay: Seconds = 0.0,
+        timeout: Seconds | None = None,
+        meta: Meta | None = None,
+    ) -> RWLock:
+        """Make a read-write lock: many readers at a time, or one writer. Arguments as for `AsyncClient.rw_lock`."""
+        core = self._core.rw_lock(
+            name, fair=fair, lease=lease, renew=renew, max_hold=max_hold, delay=delay, timeout=timeout, meta=meta
+        )
+        return RWLock(core)
+
+    def semaphore(
+        self,
+        name: str,
+        permits: int,
+        *,
+        fair: bool = True,
+        lease: Seconds = DEFAULT_LEASE,
+        renew: bool = True,
+        max_hold: Seconds | None = None,
+        delay: Seconds = 0.0,
+        timeout: Seconds | None = None,
+        meta: Meta | None = None,
+    ) -> Semaphore:
+        """Make a semaphore: at most ``permits`` permits are out at a time. Arguments as for `AsyncClient.semaphore`."""
+        core = self._core.semaphore(
+            name,
+            permits,
+            fair=fair,
+            lease=lease,
+            renew=renew,
+            max_hold=max_hold,
+            delay=delay,
+            timeout=timeout,
+            meta=meta,
+        )
+        return Semaphore(core)
+
+    def holds(self, prefix: str = "") -> list[LockInfo]:
+        """Show all names that begin with ``prefix`` and are held, waited for or kept free, in order of name."""
+        return drive(self._core.holds(prefix))
+
+    def inspect(self, name: str) -> LockInfo | None:
+        """Show who holds ``name`` and who waits for it; None if nobody does."""
+        return drive(self._core.inspect(name))
+
+    def break_(self, name: str, token: int) -> bool:
+        """Take ``name`` from the holder that has ``token``, and from nobody else. As `AsyncClient.break_`."""
+        return drive(self._core.break_(name, token))
+
+    def diagnose(self) -> list[Finding]:
+        """Look at the store's settings and say what they mean for the promises, as ``leasehold doctor`` does."""
+        return drive(self._core.diagnose())
+
+    def close(self) -> None:
+        """Release what is still held, end the keeper, give back connections. Further calls do nothing."""
+        drive(self._core.close())
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return repr(getattr(self, "_core", None)).replace("<AsyncClient", "<Client", 1)
