@@ -248,3 +248,24 @@ def test_a_waiter_keeps_its_timeout_while_the_subscription_hangs(redis_server, n
     with FaultProxy(redis_server.port) as proxy:
         proxy.drop(Side.REPLIES, where=b"subscribe")
         asyncio.run(body(proxy.port))
+
+
+def test_closing_while_a_thread_subscribes_leaves_no_connection(redis_server, namespace, monkeypatch):
+    """The client waits for its threads for a limited time only: one may still be about to open the subscription."""
+    with Client.from_url(redis_server.url, namespace=namespace) as locks:
+        wire = locks.store._wire
+        subscribed, connected, lines = wire.subscribed, threading.Event(), []
+
+        def slowly(channel, within):
+            lines.append(subscribed(channel, within))
+            connected.set()
+            time.sleep(0.3)
+            return lines[0]
+
+        monkeypatch.setattr(wire, "subscribed", slowly)
+        thread = threading.Thread(target=lambda: drive(wire.listen(2.0)))
+        thread.start()
+        assert connected.wait(5)
+        drive(wire.close())
+        thread.join()
+        assert lines[0].socket.fileno() == -1

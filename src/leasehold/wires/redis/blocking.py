@@ -287,7 +287,9 @@ class Channel:
         if reading is not None:
             reading.news = True
             self.nudge(reading)
-        self._drop(self._line)
+        with self._opening:  # a thread that is connecting ends first: its connection must not outlive the client
+            line = self._line
+        self._drop(line)
         bell, self._bell = self._bell, None
         for end in bell or ():
             end.close()
