@@ -29,7 +29,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "primitives": {"primitives", "engine", "validate", "runtimes.base", *VALUES},
     "observe": {"observe", "engine.events"},
     "client": {
-        *{"primitives", "engine", "observe", "inspection", "validate", "runtimes"},
+        *{"client", "primitives", "engine", "observe", "inspection", "validate", "runtimes"},
         *{"stores.base", "stores.registry", *VALUES},
     },
     "__init__": {"client", "errors", "inspection", "primitives"},

@@ -26,9 +26,12 @@ def twins() -> Iterator[tuple[type, type]]:
         module = importlib.import_module(info.name)
         for name, cls in vars(module).items():
             if name.startswith("Async") and inspect.isclass(cls) and cls.__module__ == info.name:
-                blocking = getattr(module, name.removeprefix("Async"), None)
-                if blocking is not None:
-                    yield cls, blocking
+                package = importlib.import_module(info.name.rpartition(".")[0])  # the client has a file for each
+                for place in (module, package):
+                    blocking = getattr(place, name.removeprefix("Async"), None)
+                    if blocking is not None:
+                        yield cls, blocking
+                        break
 
 
 PAIRS = list(twins())
