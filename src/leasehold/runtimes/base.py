@@ -11,7 +11,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractContextManager
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
 T = TypeVar("T")
 
@@ -151,5 +151,5 @@ def drive(work: Coroutine[Any, Any, T]) -> T:
 async def ready(value: Awaitable[T] | T) -> T:
     """Await ``value`` if it can be awaited, else return it: for callbacks that may be of either colour."""
     if isinstance(value, Awaitable):
-        return await value
+        return await cast("Awaitable[T]", value)
     return value

@@ -16,7 +16,7 @@ CALLERS = 5
 @case((Variant.LOCK,), needs=("cells",))
 async def a_message_that_comes_twice_is_worked_on_once(arena: Arena) -> None:
     """Of several deliveries at the same time one does the work; all get its result, later ones too."""
-    done = []
+    done: list[object] = []
 
     async def charge(amount: int) -> dict[str, object]:
         done.append(amount)
@@ -61,7 +61,7 @@ async def a_result_is_kept_for_its_time(arena: Arena) -> None:
 async def a_result_that_cannot_be_kept_is_no_reason_to_do_it_again(arena: Arena) -> None:
     """That it was done is recorded; the first caller and later ones hear what is wrong."""
     once = arena.client().once(KEY, keep=60)
-    done = []
+    done: list[object] = []
 
     def work() -> object:
         done.append(1)
@@ -77,7 +77,7 @@ async def a_result_that_cannot_be_kept_is_no_reason_to_do_it_again(arena: Arena)
 @case((Variant.LOCK,), needs=("cells",))
 async def the_first_result_is_everybodys(arena: Arena) -> None:
     """A doer that lost its lease does not replace what another recorded, and is told; both get one result."""
-    done = []
+    done: list[object] = []
 
     async def slow() -> str:
         info = await arena.client().inspect(f"once/{KEY}")
@@ -113,7 +113,7 @@ async def who_waits_for_the_doer_may_give_up(arena: Arena) -> None:
 @case((Variant.LOCK,), needs=("cells",))
 async def a_tick_runs_in_one_instance(arena: Arena) -> None:
     """At the same time, and a little later when the job is over; the next tick runs again, wherever."""
-    ran = []
+    ran: list[object] = []
 
     async def tick() -> bool:
         return await arena.client().scheduled("mail", at_least=0.5, at_most=60).run(lambda: ran.append(1))
@@ -161,7 +161,7 @@ async def calls_with_the_same_arguments_take_turns(arena: Arena) -> None:
     """Calls for one order exclude each other across clients, calls for others do not; the function may call itself."""
     inside: dict[int, int] = {}
     most: dict[int, int] = {}
-    tokens = []
+    tokens: list[object] = []
 
     def shipping() -> Callable[[int], Coroutine[Any, Any, int]]:
         @arena.client().synchronized("order:{order}", timeout=SOON, hold="hold")
@@ -190,7 +190,10 @@ async def a_call_that_does_not_get_the_lock_is_not_made(arena: Arena) -> None:
     """It raises, and the function does not run."""
     client = arena.client()
 
-    @client.synchronized(lambda order: f"order:{order}", timeout=0.1)
+    def name(order: int) -> str:
+        return f"order:{order}"
+
+    @client.synchronized(name, timeout=0.1)
     async def ship(order: int) -> None:
         raise AssertionError("it runs without its lock")
 

@@ -65,7 +65,7 @@ async def updates_of_many_lose_none(arena: Arena) -> None:
 async def an_update_gives_up_at_its_timeout(arena: Arena) -> None:
     """One who is always overtaken hears of it; what it would have written is not there."""
     value, other = arena.client().versioned(NAME), arena.client().versioned(NAME)
-    attempts = []
+    attempts: list[object] = []
 
     async def overtaken(seen: object) -> str:
         attempts.append(seen)
