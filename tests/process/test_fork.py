@@ -148,7 +148,7 @@ def test_a_fork_at_any_moment_while_other_threads_lock() -> None:
 
     def churn(name: str) -> None:
         while not stop.is_set():
-            with client.lock(name, lease=0.06), suppress(LeaseLost):
+            with suppress(LeaseLost), client.lock(name, lease=0.06):
                 time.sleep(0.0)
 
     held = client.lock("held", lease=0.06).acquire()

@@ -217,7 +217,8 @@ def test_a_fault_at_every_chunk(redis_server, namespace, world, name):
     assert len(hit) >= 12, "the sweep did not reach the end of the run"
     failed = {k: outcome for k, hits, outcome in results if outcome != "done"}
     for outcome in failed.values():
-        assert "cannot connect" in outcome or "did not answer" in outcome
+        assert "cannot connect" in outcome or "did not answer" in outcome, outcome
     if "delay" in name:
         assert failed == {}
-    assert len(failed) <= 4, failed  # two clients connect in two exchanges each
+    # A connection takes two exchanges. Each client makes one, and a blocking one another if two of its calls coincide.
+    assert len(failed) <= 8, failed

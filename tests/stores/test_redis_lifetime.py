@@ -119,7 +119,7 @@ def test_fork_of_an_asyncio_client(server):
         start = time.monotonic()
         await hold.release()
         got = await waiter
-        assert time.monotonic() - start < 0.2  # the message was heard
+        assert time.monotonic() - start < 0.6  # the message was heard: every timer would ring later
         await got.release()
         await locks.close()
 

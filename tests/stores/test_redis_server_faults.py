@@ -245,10 +245,18 @@ def test_hand_overs_go_on_while_connections_are_killed(server, world, kind):
             async def work(mine):
                 for _ in range(turns):
                     start = world.now()
-                    hold = await mine.lock("x", lease=LEASE).acquire(timeout=20)
+                    hold = await had(mine)
                     longest.append(world.now() - start)
                     tokens.append(hold.token)
                     await hold.release()
+
+            async def had(mine):
+                while True:
+                    try:
+                        return await mine.lock("x", lease=LEASE).acquire(timeout=20)
+                    except StoreUnavailable as error:
+                        if error.unknown:
+                            raise  # else it was killed in a handshake, which at first contact is an error at once
 
             def kill():
                 server.command("CLIENT", "KILL", "TYPE", kind)
