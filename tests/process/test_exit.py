@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from leasehold import Client, LeaseLost
+from leasehold.primitives.mutex import AsyncMutex
 from leasehold.stores.memory import Memory
 from leasehold.validate import LONGEST_LEASE
 
@@ -122,6 +123,26 @@ def test_ctrl_c_ends_a_wait_and_leaves_nothing() -> None:
     out, err = child.communicate(timeout=10)
     assert (child.returncode, out, err) == (0, "interrupted\n", "")
     assert time.monotonic() - start < 5.0
+
+
+def test_an_interrupt_between_the_grant_and_its_hold_leaves_no_lock_that_lives_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    granted = AsyncMutex._lease
+
+    async def interrupted(self: AsyncMutex, limit: float | None) -> None:
+        await granted(self, limit)
+        raise KeyboardInterrupt
+
+    with Client(Memory("interrupted")) as locks, Client(Memory("interrupted")) as others:
+        with monkeypatch.context() as patched:
+            patched.setattr(AsyncMutex, "_lease", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                locks.lock("x", lease=1.5).acquire()
+        assert others.lock("x").acquire(blocking=False) is None
+        hold = others.lock("x").acquire(timeout=5)  # the keeper finds that nobody has it, and leaves
+        assert hold is not None
+        hold.release()
 
 
 def test_holds_are_neither_copied_nor_pickled() -> None:

@@ -81,6 +81,7 @@ class Attempt:
             self._engine.keeper.forget(self._lease)
 
     def _acquired(self) -> Lease:
+        self._lease.adopted = False
         self._engine.keeper.granted(self._lease)
         if self._engine.observe is not None:
             self._engine.observe(Acquired(*self._who(), self._lease.token, self._waited()))

@@ -86,6 +86,7 @@ class Lease:
         "_on_lost",
         "_runtime",
         "abandoned",
+        "adopted",
         "confirmed",
         "deadline",
         "doubts",
@@ -128,6 +129,7 @@ class Lease:
         self.why = ""
         self.scopes: list[Scope] = []  # the blocks that a loss cuts short, outermost first
         self.party: Callable[[], bool] | None = None  # says whether the owner still lives, where that matters
+        self.adopted = True  # False from the grant until a Hold has it: an interrupt may come in between
         self.abandoned = False  # set by the finalizer of the last Hold: nobody can release it any more
         self.doubts = 0  # renewals without an answer, in a row
         self.length = ticket.terms.lease  # seconds; a store with sessions may grant another length than was asked for

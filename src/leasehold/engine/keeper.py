@@ -41,6 +41,9 @@ RETRY = 0.05
 COALESCE = 1 / 30
 """Renewals due within this part of the shortest lease go in one batch."""
 
+ADOPTED_WITHIN = 1.0
+"""Seconds after which a grant that no `Hold` has taken is an orphan: an interrupt struck in between."""
+
 LEAVE_AGAIN = 0.1
 """Seconds before an owed leave is tried again, at least; with jitter up to five times as long."""
 
@@ -211,7 +214,7 @@ class Keeper:
         if not lease.check_deadline():
             self.forget(lease)
             return False
-        if lease.abandoned or (lease.party is not None and not lease.party()):
+        if lease.abandoned or _is_orphan(lease, now) or (lease.party is not None and not lease.party()):
             self._leave_for(lease)
             return False
         return lease.renew and (lease.max_hold is None or now < lease.since + lease.max_hold)
@@ -297,3 +300,7 @@ class Keeper:
                     self._schedule(self._debts, debt, now + LEAVE_AGAIN * (1 + 4 * self._runtime.jitter()))
             except Exception:
                 log.exception("a late leave of %r failed", debt.name)
+
+
+def _is_orphan(lease: Lease, now: float) -> bool:
+    return not lease.adopted and now - lease.confirmed > ADOPTED_WITHIN

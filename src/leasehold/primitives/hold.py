@@ -25,6 +25,7 @@ class AsyncHold:
     def __init__(self, engine: Engine, lease: Lease, leave: Leave) -> None:
         self._engine = engine
         self._lease = lease
+        lease.adopted = True
         self._leave = leave
         self._released = False
         self._was_lost = False  # it was lost when it was released
