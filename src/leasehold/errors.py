@@ -106,6 +106,10 @@ class WrongKind(LeaseholdError):
     """The name is in use as another primitive, or with another limit."""
 
 
+class BrokenBarrier(LeaseholdError, RuntimeError):
+    """The barrier is broken: a member died, gave up or failed, or somebody called `abort` or `reset`."""
+
+
 class Unsupported(LeaseholdError):
     """The store cannot promise what was asked. Raised when the object is made, with the reason."""
 

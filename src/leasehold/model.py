@@ -77,6 +77,8 @@ class Terms:
         lease: seconds for which the store keeps the grant without news.
         delay: seconds for which nobody gets the name after this holder's lease expired (not after a release).
         meta: JSON text shown to people, at most `META_LIMIT` bytes of UTF-8; empty for none.
+        fixed: it will hold unrenewed, at once or after a while: a store whose sessions live on for the other tickets of
+            a client gives it a session of its own.
 
     """
 
@@ -85,6 +87,7 @@ class Terms:
     lease: float
     delay: float = 0.0
     meta: str = ""
+    fixed: bool = False
 
 
 META_LIMIT = 1024
@@ -245,6 +248,12 @@ class Capabilities:
         delay: keeps a name free for a while after a holder's lease expired.
         cells: values with versions.
         notifies: waiters are woken by messages; otherwise they poll.
+        hands_over: who leaves hands the name to who waits longest; otherwise it is free for whoever asks first.
+        together: several names can be claimed and left in one request (`ManyStore`).
+        watches: it has `leasehold.stores.base.Watching.cell_changed`; otherwise who waits for a cell polls.
+        shortest: seconds of the shortest lease, or life of a cell, that it can keep; what is shorter is lengthened.
+        longest: seconds of the longest lease with its delay that it takes; infinity for any.
+        tardy: seconds by which it may be late to notice that a lease or a cell's life has run out.
         crash_bound: words that say when a dead holder's lock is free again.
 
     """
@@ -256,6 +265,12 @@ class Capabilities:
     delay: bool = True
     cells: bool = True
     notifies: bool = True
+    hands_over: bool = True
+    together: bool = False
+    watches: bool = False
+    shortest: float = 0.0
+    longest: float = float("inf")
+    tardy: float = 0.0
     crash_bound: str = "within the lease"
 
 

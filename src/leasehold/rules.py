@@ -79,7 +79,7 @@ def decide(queue: Queue, me: Ticket, now: float) -> Enter | Blocked:
         return Blocked(min(seat.expires for seat in others), others[0])
     if not rule.fair or is_inside(queue, me, now):
         return Enter()
-    ahead = next((seat for seat in _ahead(queue.waiters, me.id) if seat.expires > now and _before(seat, rule)), None)
+    ahead = next((seat for seat in _ahead(queue, me.id, now) if seat.expires > now and _before(seat, rule)), None)
     return Enter() if ahead is None else Blocked(ahead.expires, ahead)
 
 
@@ -104,24 +104,30 @@ def conflicts(rule: Rule, holding: Sequence[Rule]) -> bool:
 def successors(queue: Queue, now: float) -> Iterator[Seat]:
     """Yield, in order of arrival, the waiters who hold the name next if each before them accepts.
 
-    Those who stand beside a ticket of their own that holds come first: all others wait for that one. Then it stops at
-    the first who cannot enter, even if a later one could: nobody starves. An upgradeable reader is passed over, for it
-    may wait only for its like, and then it is nothing to the readers behind it; any writer behind it waits as well.
+    Those who stand beside a ticket of their own that holds come first. One of them that cannot enter is an upgrade,
+    which waits for the readers to go: then nobody else enters, or readers who come and go could keep it waiting for
+    ever. Else it stops at the first who cannot enter, even if a later one could: nobody starves. An upgradeable reader
+    is passed over, for it may wait only for its like, and then it is nothing to the readers behind it; any writer
+    behind it waits as well.
     """
     if queue.barred > now:
         return
     now_holding = [seat for seat in queue.holders if seat.expires > now]
-    inside = [seat for seat in queue.waiters if is_inside(queue, seat.ticket, now)]
-    for seat in (*inside, *(seat for seat in queue.waiters if seat not in inside)):
+    inside, others_wait = _inside_first(queue, now)
+    upgrade_waits = False
+    for seat in (*inside, *others_wait):
         if seat.expires <= now:
             continue
-        others = [other.ticket.terms.rule for other in now_holding if other.ticket.id != seat.ticket.beside]
-        if conflicts(seat.ticket.terms.rule, others):
-            if seat in inside or seat.ticket.terms.rule.upgradeable:
-                continue
+        if upgrade_waits and seat not in inside:
             return
-        yield seat
-        now_holding.append(seat)
+        others = [other.ticket.terms.rule for other in now_holding if other.ticket.id != seat.ticket.beside]
+        if not conflicts(seat.ticket.terms.rule, others):
+            yield seat
+            now_holding.append(seat)
+        elif seat in inside:
+            upgrade_waits = True
+        elif not seat.ticket.terms.rule.upgradeable:
+            return
 
 
 def stops(seat: Seat) -> bool:
@@ -147,8 +153,14 @@ def _others(queue: Queue, me: Ticket, now: float) -> list[Seat]:
     return [seat for seat in queue.holders if seat.expires > now and seat.ticket.id not in (me.id, me.beside)]
 
 
-def _ahead(waiters: Sequence[Seat], me: str) -> Iterator[Seat]:
-    for seat in waiters:
+def _inside_first(queue: Queue, now: float) -> tuple[list[Seat], list[Seat]]:
+    inside = [seat for seat in queue.waiters if is_inside(queue, seat.ticket, now)]
+    return inside, [seat for seat in queue.waiters if seat not in inside]
+
+
+def _ahead(queue: Queue, me: str, now: float) -> Iterator[Seat]:
+    inside, others = _inside_first(queue, now)
+    for seat in (*inside, *others):
         if seat.ticket.id == me:
             return
         yield seat

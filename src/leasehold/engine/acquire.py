@@ -20,15 +20,16 @@ from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from leasehold.engine.attempt import FIRST_PAUSE, Attempt, Missed
-from leasehold.engine.events import Observer, Released
+from leasehold.engine.attempt import FIRST_PAUSE, Attempt, Missed, Wish
+from leasehold.engine.events import Observer, Released, wants
 from leasehold.engine.hold import Lease
 from leasehold.engine.keeper import Keeper
-from leasehold.errors import StoreUnavailable
+from leasehold.engine.together import Batch
+from leasehold.errors import LeaseholdError, StoreUnavailable
 from leasehold.model import Departure, Standing, Terms, Ticket, ticket_id
 from leasehold.runtimes.base import Runtime
 from leasehold.runtimes.process import whoami
-from leasehold.stores.base import Store
+from leasehold.stores.base import Store, Tells
 
 T = TypeVar("T")
 
@@ -49,9 +50,17 @@ class Engine:
         self.response_timeout = response_timeout
         self.observe = observe
         self.keeper = Keeper(runtime, store, response_timeout)
+        self.leave_within = min(response_timeout, LEAVE_WITHIN)  # for which a caller waits at most for a leave
+        if isinstance(store, Tells):
+            store.tell(self.keeper.hear)
         self._closed = False
-        self._attempts: set[Attempt] = set()
+        self.attempts: set[Attempt | Batch] = set()
         self._ended = runtime.signal()  # one of them ended, while the client closes
+
+    @property
+    def closed(self) -> bool:
+        """Whether the client was closed."""
+        return self._closed
 
     def ready(self) -> None:
         """Check, at the start of each public operation, that it may begin."""
@@ -92,15 +101,15 @@ class Engine:
 
     async def _attempts_end(self, until: float) -> None:
         """Let those who still try find out: a claim that was under way when we left for it is left by them."""
-        while self._attempts and self.runtime.now() < until:
+        while self.attempts and self.runtime.now() < until:
             self._ended.clear()
-            if self._attempts:
+            if self.attempts:
                 await self._ended.wait(until - self.runtime.now())
 
     def after_fork(self) -> None:
         """Drop, in a forked child, what belongs to the parent: nothing is sent, and the client can be used anew."""
         self.owner = whoami(self.runtime)
-        self._attempts, self._ended = set(), self.runtime.signal()
+        self.attempts, self._ended = set(), self.runtime.signal()
         self.keeper.after_fork()
         self.store.after_fork()
 
@@ -110,20 +119,16 @@ class Engine:
             terms = replace(terms, owner=self.owner)
         return Ticket(ticket_id(self.runtime.random_bytes(16)), terms, beside)
 
-    async def acquire(
-        self,
-        name: str,
-        terms: Terms,
-        *,
-        timeout: float | None,
-        join: bool = True,
-        renew: bool = True,
-        max_hold: float | None = None,
-        beside: str = "",
-    ) -> Lease | Missed:
-        """Get ``name``, waiting at most ``timeout`` seconds (None: for ever); without ``join`` try once.
+    def lease(self, wish: Wish) -> Lease:
+        """Begin the life of a ticket."""
+        terms = wish.terms
+        if not wish.renew or wish.max_hold is not None:
+            terms = replace(terms, fixed=True)
+        ticket = self.ticket(terms, wish.beside)
+        return Lease(self.runtime, wish.name, ticket, renew=wish.renew, max_hold=wish.max_hold, observe=self.observe)
 
-        With ``beside`` it may stand beside the ticket with that id, which is the caller's own (see `Ticket`).
+    async def acquire(self, wish: Wish, timeout: float | None) -> Lease | Missed:
+        """Get what is wished for, waiting at most ``timeout`` seconds (None: for ever); it may be to try only once.
 
         Returns:
             The lease, held; or `Missed` if someone else had the name.
@@ -135,13 +140,8 @@ class Engine:
             WrongKind: the name is in use as another primitive.
 
         """
-
-        def fresh() -> Lease:
-            ticket = self.ticket(terms, beside)
-            return Lease(self.runtime, name, ticket, renew=renew, max_hold=max_hold, observe=self.observe)
-
-        attempt = Attempt(self, fresh, timeout=timeout, join=join)
-        self._attempts.add(attempt)
+        attempt = Attempt(self, wish, timeout)
+        self.attempts.add(attempt)
         try:
             return await attempt.run()
         except GeneratorExit:  # the loop is gone with the task in it: nothing can be awaited any more
@@ -151,9 +151,13 @@ class Engine:
             await attempt.give_up(type(error).__name__)
             raise
         finally:
-            self._attempts.discard(attempt)
-            if self._closed:
-                self._ended.set()
+            self.ended(attempt)
+
+    def ended(self, attempt: Attempt | Batch) -> None:
+        """Take note that an attempt ended: the client may be closing, and wait for it."""
+        self.attempts.discard(attempt)
+        if self._closed:
+            self._ended.set()
 
     async def release(self, lease: Lease) -> bool:
         """Leave; return whether the store confirmed. If not, the name is free by the end of the lease at the latest.
@@ -162,65 +166,100 @@ class Engine:
             LeaseLost: it was lost before; whoever has the name now keeps it.
 
         """
-        return await self.runtime.shield(self._release(lease))
+        if not self.departs(lease):
+            raise lease.error()
+        try:
+            was_there = await self.leave(lease)
+        except GeneratorExit:  # the loop is gone with the task in it: nothing can be awaited any more
+            raise
+        except BaseException:
+            # Cut off while it asked: asked once more, since a leave may be repeated, where nothing cuts it off. Only
+            # then is that worth a task of its own.
+            await self.runtime.shield(self._leave_again(lease))
+            raise
+        return self.departed(lease, was_there)
 
-    async def _release(self, lease: Lease) -> bool:
+    async def _leave_again(self, lease: Lease) -> None:
+        was_there = await self.leave(lease)
+        self.departed(lease, was_there or None)  # it may have been the first that took it out
+
+    def departs(self, lease: Lease) -> bool:
+        """Begin to leave: look after it no longer. Return False if it was lost before."""
         ours = self.owns(lease)
         holding = lease.leaves()
         self.keeper.forget(lease)
-        if not holding:
-            if ours:
-                self.keeper.owe(lease.name, lease.ticket)  # the store may have renewed it without our knowing
-            raise lease.error()
-        was_there = await self.leave(lease)
+        if ours and not holding:
+            self.keeper.owe(lease.name, lease.ticket)  # the store may have renewed it without our knowing
+        return holding
+
+    def departed(self, lease: Lease, was_there: bool | None) -> bool:
+        """End a release with what the store said; return whether it confirmed.
+
+        Raises:
+            LeaseLost: it was gone, so whoever has the name now keeps it.
+
+        """
         if was_there is False:
             lease.was_gone("it was gone when it was released (expired, broken or evicted)")
             raise lease.error()
-        if self.observe is not None:
+        confirmed = was_there is not None
+        observe = self.observe
+        if observe is not None and (not confirmed or wants(observe, Released)):
             now = self.runtime.now()
-            confirmed = was_there is not None
-            self.observe(Released(lease.name, str(self.owner), now, lease.token, now - lease.since, confirmed))
-        return was_there is not None
+            observe(Released(lease.name, str(self.owner), now, lease.token, now - lease.since, confirmed))
+        return confirmed
 
     async def leave(self, lease: Lease) -> bool | None:
         """Take the ticket off the store; return whether it was there, None if that is not known.
 
         Without an answer the keeper goes on trying.
         """
+        until = self.runtime.now() + self.leave_within
+        try:
+            return await self.store.leave(lease.name, lease.ticket, how=Departure.RELEASE, within=self.leave_within)
+        except StoreUnavailable as error:
+            failed = error
 
         def ask(within: float) -> Coroutine[Any, Any, bool]:
             return self.store.leave(lease.name, lease.ticket, how=Departure.RELEASE, within=within)
 
         try:
-            was_there, repeated = await self.repeat(ask, min(self.response_timeout, LEAVE_WITHIN))
+            was_there, repeated = await self.again(failed, ask, until)
         except StoreUnavailable:
             self.keeper.owe(lease.name, lease.ticket)
             return None
         return was_there or (None if repeated else False)
 
-    async def extend(self, lease: Lease) -> None:
-        """Set the lease to its full length now.
+    async def extend(self, *leases: Lease) -> None:
+        """Set leases to their full length now, in one request.
 
         Raises:
-            LeaseLost: it has ended.
+            LeaseLost: one has ended.
             StoreUnavailable: no answer; the hold goes on as it was until its deadline.
 
         """
-        self.owns(lease)
-        if not lease.check_deadline():
-            raise lease.error()
+        for lease in leases:
+            self.owns(lease)
+            if not lease.check_deadline():
+                raise lease.error()
         sent = self.runtime.now()
-        (standing,) = await self.store.renew([(lease.name, lease.ticket)], within=self.response_timeout)
+        asked = [(lease.name, lease.ticket) for lease in leases]
+        standings = await self.store.renew(asked, within=self.response_timeout)
+        errors = [self._extended(*answer, sent) for answer in zip(leases, standings, strict=True)]
+        for error in filter(None, errors):
+            raise error
+
+    def _extended(self, lease: Lease, standing: Standing, sent: float) -> LeaseholdError | None:
         if standing is Standing.UNKNOWN:
-            raise StoreUnavailable(
-                f"the store did not confirm the renewal of {lease.name!r}", name=lease.name, unknown=True
-            )
+            why = f"the store did not confirm the renewal of {lease.name!r}"
+            return StoreUnavailable(why, name=lease.name, unknown=True)
         if standing is not Standing.HELD:
             lease.gone("the store no longer knows it (expired, broken or evicted)")
-        lease.renewed(sent)
+        lease.renewed(sent, anew=True)
         if not lease.check_deadline():
-            raise lease.error()
+            return lease.error()
         self.keeper.granted(lease)
+        return None
 
     async def repeat(
         self, ask: Callable[[float], Coroutine[Any, Any, T]], within: float, *, through_outage: bool = False
@@ -230,14 +269,31 @@ class Engine:
         A refusal ends it at once, unless ``through_outage``.
         """
         until = self.runtime.now() + within
+        try:
+            return await ask(within), False
+        except StoreUnavailable as error:
+            failed = error
+        return await self.again(failed, ask, until, through_outage=through_outage)
+
+    async def again(
+        self,
+        failed: StoreUnavailable,
+        ask: Callable[[float], Coroutine[Any, Any, T]],
+        until: float,
+        *,
+        through_outage: bool = False,
+    ) -> tuple[T, bool]:
+        """Do as `repeat` does, after the first time has failed, until a reading of the clock."""
         pause, repeated = FIRST_PAUSE, False
         while True:
+            left = until - self.runtime.now() - pause
+            if left <= 0 or failed.lasting or not (failed.unknown or through_outage):
+                failed.unknown = failed.unknown or repeated  # what was refused now may have been done before
+                raise failed
+            repeated = repeated or failed.unknown
+            await self.runtime.sleep(pause * (0.5 + self.runtime.jitter() / 2))
+            pause = min(pause * 2, LONGEST_PAUSE)
             try:
                 return await ask(max(until - self.runtime.now(), FIRST_PAUSE)), repeated
             except StoreUnavailable as error:
-                left = until - self.runtime.now() - pause
-                if left <= 0 or error.lasting or not (error.unknown or through_outage):
-                    raise
-                repeated = repeated or error.unknown
-            await self.runtime.sleep(pause * (0.5 + self.runtime.jitter() / 2))
-            pause = min(pause * 2, LONGEST_PAUSE)
+                failed = error

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from leasehold.engine.events import Acquired, GaveUp, Queued
+from leasehold.engine.events import Acquired, GaveUp, Queued, wants
 from leasehold.engine.hold import Lease, State
 from leasehold.errors import StoreUnavailable
-from leasehold.model import Granted, Owner, Wait
+from leasehold.model import Granted, Owner, Terms, Wait
 from leasehold.runtimes.process import ending
 
 if TYPE_CHECKING:
@@ -22,6 +22,9 @@ FIRST_PAUSE = 0.005
 """Seconds before a request without an answer is sent again; each further pause is twice as long, with jitter."""
 
 
+TOO_LATE = "the grant came too late to be of use: the store is slow, or the lease too short for it"
+
+
 @dataclass(frozen=True, slots=True)
 class Missed:
     """An acquire that ended without the lock, because someone else had it."""
@@ -30,36 +33,65 @@ class Missed:
     held_by: Owner | None
 
 
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What an acquire wants.
+
+    Attributes:
+        name: the name.
+        terms: of its tickets.
+        join: it waits in the queue; else it tries once.
+        renew: the keeper renews it.
+        max_hold: seconds for which it does; None for as long as the holder lives.
+        beside: see `Ticket`.
+
+    """
+
+    name: str
+    terms: Terms
+    join: bool = True
+    renew: bool = True
+    max_hold: float | None = None
+    beside: str = ""
+
+
 class Attempt:
     """One call of `Engine.acquire`."""
 
-    def __init__(self, engine: Engine, fresh: Callable[[], Lease], *, timeout: float | None, join: bool) -> None:
+    __slots__ = (
+        "_engine",
+        "_heard",
+        "_held_by",
+        "_lease",
+        "_may_be_there",
+        "_runtime",
+        "_start",
+        "_until",
+        "_wish",
+    )
+
+    def __init__(self, engine: Engine, wish: Wish, timeout: float | None) -> None:
         self._engine = engine
         self._runtime = engine.runtime
-        self._fresh = fresh
-        self._join = join
-        self._start = self._runtime.now()
-        self._until = float("inf") if timeout is None else self._start + timeout
-        self._heard: float | None = None  # when the store last answered
+        self._wish = wish
+        self._start = engine.runtime.now()
+        self._until = None if timeout is None else self._start + timeout
+        self._heard = False  # whether the store has answered
         self._held_by: Owner | None = None
         self._may_be_there = False  # whether the store may know the ticket
-        self._lease = fresh()
+        self._lease = engine.lease(wish)
 
     async def run(self) -> Lease | Missed:
         """Claim and wait until there is a lease, or no time is left."""
         while True:
             self._engine.keeper.watch(self._lease)
             self._engine.refuse_closed()
-            answer = await self._claim_and_wait()
-            if self._lease.state is State.RELEASED:  # the client was closed; its leave may have come before our claim
-                try:
-                    await self._runtime.shield(self._engine.leave(self._lease))
-                finally:
-                    if ending():  # a daemon thread that waited: it ends with the interpreter, without a word
-                        raise SystemExit
-                    self._engine.refuse_closed()
+            first = await self._claim()
+            answer = first if isinstance(first, Granted) else await self._wait_and_claim(first)
+            if self._lease.state is State.RELEASED:
+                await closed_meanwhile(self._engine, self._runtime.shield(self._engine.leave(self._lease)))
             if answer is None:
-                await self.give_up("timeout", leave=self._join)
+                await self.give_up("timeout", leave=self._wish.join)
                 return Missed(self._waited(), self._held_by)
             if self._lease.granted(answer):
                 return self._acquired()
@@ -81,36 +113,37 @@ class Attempt:
             self._engine.keeper.forget(self._lease)
 
     def _acquired(self) -> Lease:
-        self._lease.adopted = False
-        self._engine.keeper.granted(self._lease)
-        if self._engine.observe is not None:
-            self._engine.observe(Acquired(*self._who(), self._lease.token, self._waited()))
-        return self._lease
+        lease = self._lease
+        lease.adopted = False
+        self._engine.keeper.granted(lease)
+        if (observe := self._engine.observe) is not None and wants(observe, Acquired):
+            observe(Acquired(*self._who(), lease.token, self._waited()))
+        return lease
 
     async def _too_late(self) -> None:
         late = self._lease
         await self.give_up("granted too late")
         if self._left() <= 0:
-            late.why = "the grant came too late to be of use: the store is slow, or the lease too short for it"
+            late.why = TOO_LATE
             raise late.error()
-        self._lease, self._may_be_there = self._fresh(), False
+        self._lease, self._may_be_there = self._engine.lease(self._wish), False
 
-    async def _claim_and_wait(self) -> Granted | None:
-        while True:
-            answer = await self._claim()
-            if isinstance(answer, Granted):
-                return answer
-            if not self._join or self._left() <= 0 or self._taken_away():
-                return None
+    async def _wait_and_claim(self, answer: Wait) -> Granted | None:
+        while self._wish.join and not self._is_over():
             granted = await self._wait(answer)
             if granted is not None:
                 return granted
-            if self._left() <= 0 or self._taken_away():
+            if self._is_over():
                 return None
+            claimed = await self._claim()
+            if isinstance(claimed, Granted):
+                return claimed
+            answer = claimed
+        return None
 
-    def _taken_away(self) -> bool:
-        """Say whether the client was closed and has left for this ticket."""
-        return self._lease.state is State.RELEASED
+    def _is_over(self) -> bool:
+        """Say whether no time is left, or the client was closed and has left for this ticket."""
+        return self._left() <= 0 or self._lease.state is State.RELEASED
 
     async def _wait(self, answer: Wait) -> Granted | None:
         pause = max(0.0, min(self._left(), answer.ask_again))
@@ -123,28 +156,30 @@ class Attempt:
             return None
 
     async def _claim(self) -> Granted | Wait:
-        engine, name, ticket = self._engine, self._lease.name, self._lease.ticket
-
-        async def ask(within: float) -> Granted | Wait:
-            before, self._may_be_there = self._may_be_there, True
-            try:
-                within = min(within, engine.response_timeout)
-                return await engine.store.claim(name, ticket, join=self._join, within=within)
-            except StoreUnavailable as error:
-                self._may_be_there = before or error.unknown
-                raise
-
-        if self._heard is None:
-            answer, _ = await engine.repeat(ask, min(engine.response_timeout, max(self._left(), FIRST_ANSWER)))
-        else:
-            patience = min(ticket.terms.lease, max(self._left(), FIRST_ANSWER))
-            answer, _ = await engine.repeat(ask, patience, through_outage=True)
+        began, longest = self._start, self._engine.response_timeout
+        if self._heard:  # a waiter rides over an outage
+            began, longest = self._runtime.now(), self._lease.ticket.terms.lease
+        patience = longest if self._until is None else min(longest, max(self._left(), FIRST_ANSWER))
+        try:
+            answer = await self._ask(patience)
+        except StoreUnavailable as error:
+            answer, _ = await self._engine.again(error, self._ask, began + patience, through_outage=self._heard)
         if isinstance(answer, Wait):
-            if self._heard is None and engine.observe is not None:
-                engine.observe(Queued(*self._who(), None if answer.held_by is None else str(answer.held_by)))
+            if not self._heard and self._engine.observe is not None:
+                self._engine.observe(Queued(*self._who(), None if answer.held_by is None else str(answer.held_by)))
             self._held_by = answer.held_by
-        self._heard = self._runtime.now()
+        self._heard = True
         return answer
+
+    async def _ask(self, within: float) -> Granted | Wait:
+        engine, lease = self._engine, self._lease
+        before, self._may_be_there = self._may_be_there, True
+        try:
+            within = min(within, engine.response_timeout)
+            return await engine.store.claim(lease.name, lease.ticket, join=self._wish.join, within=within)
+        except StoreUnavailable as error:
+            self._may_be_there = before or error.unknown
+            raise
 
     def _who(self) -> tuple[str, str, float]:
         return self._lease.name, str(self._engine.owner), self._runtime.now()
@@ -153,4 +188,14 @@ class Attempt:
         return self._runtime.now() - self._start
 
     def _left(self) -> float:
-        return self._until - self._runtime.now()
+        return float("inf") if self._until is None else self._until - self._runtime.now()
+
+
+async def closed_meanwhile(engine: Engine, leaving: Awaitable[object]) -> None:
+    """End an attempt whose client was closed: leave again, since its leave may have come before our claim; raise."""
+    try:
+        await leaving
+    finally:
+        if ending():  # a daemon thread that waited: it ends with the interpreter, without a word
+            raise SystemExit
+        engine.refuse_closed()

@@ -12,6 +12,9 @@ as in Gray and Cheriton, "Leases", SOSP 1989). The store started its own count l
 name away before our deadline as long as our clock is not slower than its by more than DRIFT. No message is needed to
 know that the deadline has passed: a look at the clock is enough, and every public call takes that look.
 
+A store whose sessions are shorter than a fixed lease grants less than was asked for. Such a lease is renewed until what
+was asked for has passed, and no longer.
+
 Unknown is not lost: a renewal without an answer puts the hold *in doubt*, where the holder still holds until the
 deadline. But unknown does not extend life either: only a confirmed renewal moves the deadline.
 """
@@ -39,6 +42,8 @@ class State(enum.Enum):
     LOST = "lost"
     RELEASED = "released"
 
+    __hash__ = object.__hash__  # members are single: the hash of an enum goes through its name, in Python
+
 
 class Turn(enum.Enum):
     """What can happen to it."""
@@ -49,6 +54,8 @@ class Turn(enum.Enum):
     DEADLINE = "deadline"
     GONE = "gone"
     LEAVES = "leaves"
+
+    __hash__ = object.__hash__
 
 
 TABLE: dict[tuple[State, Turn], State] = {
@@ -90,6 +97,7 @@ class Lease:
         "confirmed",
         "deadline",
         "doubts",
+        "full",
         "length",
         "max_hold",
         "name",
@@ -126,6 +134,7 @@ class Lease:
         self.since = 0.0  # boot-time clock at the grant
         self.confirmed = 0.0  # boot-time clock when we heard of the grant
         self.deadline = 0.0
+        self.full = 0.0  # boot-time clock beyond which renewals do not move the deadline of a fixed lease
         self.why = ""
         self.scopes: list[Scope] = []  # the blocks that a loss cuts short, outermost first
         self.party: Callable[[], bool] | None = None  # says whether the owner still lives, where that matters
@@ -146,15 +155,23 @@ class Lease:
                 return False
             self.token, self.since, self.confirmed, self.deadline = grant.token, grant.since, now, deadline
             self.length = grant.lease
+            self.full = self._end(grant.since)
         return True
 
-    def renewed(self, since: float) -> None:
-        """Take a confirmed renewal that was sent after ``since``."""
+    @property
+    def renews(self) -> bool:
+        """Whether it is to be renewed: unless its lease is fixed, and granted for as long as was asked."""
+        return self.renew or self.deadline < self.full
+
+    def renewed(self, since: float, *, anew: bool = False) -> None:
+        """Take a confirmed renewal that was sent after ``since``; with ``anew`` a fixed lease begins anew."""
         with self._mutex:
             doubted = self.state is State.IN_DOUBT
             if self._runtime.now() >= self.deadline or not self._turn(Turn.RENEWED):
                 return
-            self.deadline = max(self.deadline, deadline_of(since, self.length))
+            if anew or self.renew:
+                self.full = max(self.full, self._end(since))
+            self.deadline = max(self.deadline, min(deadline_of(since, self.length), self.full))
             self.doubts = 0
         if doubted and self._observe is not None:
             self._observe(Renewed(*self._who(), self.token))
@@ -225,6 +242,10 @@ class Lease:
         self._call(callback)
 
     # --- inside ------------------------------------------------------------------------------------------------
+
+    def _end(self, since: float) -> float:
+        """Return when a lease that was asked for at ``since`` has lasted as long as was asked."""
+        return deadline_of(since, max(self.ticket.terms.lease, self.length))
 
     def _turn(self, turn: Turn) -> bool:
         after = TABLE.get((self.state, turn))

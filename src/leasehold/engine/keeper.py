@@ -14,6 +14,11 @@ Who is told what, if something dies here: the client dies, and the store ends th
 answer, and its holds are in doubt and tried again; the keeper's thread is gone (a fork), and the next ticket
 starts a new one; the holder dropped its `Hold` or its thread ended, and the keeper leaves in its name.
 
+Most locks are held for milliseconds, and a schedule for them would cost more than they do. So a ticket is *fresh* at
+first: in one dictionary, without a lock and without a place in any schedule, until the keeper wakes the next time; it
+sees to it that this is before the ticket is due. The order of steps is what makes that safe: a ticket is put down
+before it is looked until when the keeper sleeps, and the keeper says until when before it looks for tickets.
+
 What is *owed* is a leave whose outcome is not known: it is repeated in the background until the store confirms or the
 lease would have ended anyway.
 """
@@ -21,7 +26,7 @@ lease would have ended anyway.
 from __future__ import annotations
 
 import logging
-from collections.abc import Hashable, Sequence
+from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -49,6 +54,8 @@ LEAVE_AGAIN = 0.1
 
 BATCH = 500
 """Tickets in one call of `Store.renew`."""
+
+NEVER = float("inf")
 
 LINGER = 30.0
 """Seconds after which a keeper with nothing to do ends its thread; the next ticket starts another."""
@@ -79,11 +86,14 @@ class Keeper:
     def _reset(self) -> None:
         self._mutex = self._runtime.mutex()
         self._wake = self._runtime.signal()
+        self._fresh: dict[Lease, float] = {}  # not looked at yet, and when each is to be renewed
         self._watched: dict[Lease, None] = {}  # also those whose renewal is under way, which no agenda has
         self._renewals: Agenda[Lease] = Agenda()
         self._deadlines: Agenda[Lease] = Agenda()
         self._debts: Agenda[Debt] = Agenda()
+        self._news: list[tuple[Standing, frozenset[str] | None]] = []
         self._sleeps_until = 0.0
+        self._looks_by = NEVER  # when it is to look at those who are fresh, even if those who asked for it are gone
         self._job: Job | None = None
         self._closed = False
 
@@ -91,29 +101,44 @@ class Keeper:
 
     def watch(self, lease: Lease) -> None:
         """Look after a ticket from now on; called before its claim is sent."""
-        self._watched[lease] = None
-        self._schedule(self._renewals, lease, self._runtime.now() + lease.length / RENEWALS_PER_LEASE)
+        when = self._fresh[lease] = self._runtime.now() + lease.length / RENEWALS_PER_LEASE
+        self._see_by(when)
 
     def granted(self, lease: Lease) -> None:
         """Take note that the ticket holds now: if it is not to be renewed, only its deadline matters."""
-        if not lease.renew:
+        if lease in self._fresh and lease.length >= lease.ticket.terms.lease:
+            self._see_by(lease.deadline)  # it says itself, when it is looked at, that it holds
+            return
+        with self._mutex:
+            if self._fresh.pop(lease, None) is not None:
+                self._watched[lease] = None
+        if not lease.renews:
             with self._mutex:
                 self._renewals.remove(lease)
+        elif lease.length < lease.ticket.terms.lease:
+            self._schedule(self._renewals, lease, self._runtime.now() + lease.length / RENEWALS_PER_LEASE)
         self._schedule(self._deadlines, lease, lease.deadline)
 
     def forget(self, lease: Lease) -> None:
         """Look after a ticket no longer; called before its leave is sent."""
-        with self._mutex:
-            self._drop(lease)
+        if self._fresh.pop(lease, None) is None:
+            with self._mutex:
+                self._drop(lease)
 
     def owe(self, name: str, ticket: Ticket) -> None:
         """Leave in the background, until the store confirms or the lease has ended by itself."""
         now = self._runtime.now()
         self._schedule(self._debts, Debt(name, ticket, now + ticket.terms.lease), now)
 
+    def hear(self, standing: Standing, tickets: Collection[str] | None) -> None:
+        """Take a store's word for what became of tickets, or of all, from any thread; see `stores.base.Tells`."""
+        with self._mutex:
+            self._news.append((standing, None if tickets is None else frozenset(tickets)))
+            self._wake.set()
+
     def leases(self) -> list[Lease]:
         """Return all that it looks after."""
-        return list(self._watched)
+        return [*self._watched, *self._fresh]
 
     async def close(self, within: float) -> None:
         """End the thread or task, and try once more to leave what is owed; in about ``within`` seconds."""
@@ -143,16 +168,40 @@ class Keeper:
 
     # --- the schedule ------------------------------------------------------------------------------------------
 
+    def _see_by(self, when: float) -> None:
+        """Make sure that those who are fresh are looked at by then."""
+        job = self._job
+        if job is None or when < self._sleeps_until or not job.alive():
+            with self._mutex:
+                self._looks_by = min(self._looks_by, when)
+                self._rouse(when)
+
+    def _take_in(self) -> None:
+        """Put those who are fresh on the agendas. Most never get there: they were released before."""
+        while self._fresh:
+            try:
+                lease, when = self._fresh.popitem()
+            except KeyError:  # released just now
+                return
+            self._watched[lease] = None
+            if lease.state in HOLDING:
+                self._deadlines.put(lease, lease.deadline)
+            if lease.renews or lease.state not in HOLDING:
+                self._renewals.put(lease, when)
+
     def _schedule(self, agenda: Agenda[T], item: T, when: float) -> None:
         with self._mutex:
             agenda.put(item, when)
-            if self._closed:
-                return
-            if self._job is None or not self._job.alive():
-                self._sleeps_until = 0.0
-                self._job = self._runtime.spawn(self._run, "leasehold-keeper")
-            elif when < self._sleeps_until:
-                self._wake.set()
+            self._rouse(when)
+
+    def _rouse(self, when: float) -> None:
+        if self._closed:
+            return
+        if self._job is None or not self._job.alive():
+            self._sleeps_until = 0.0
+            self._job = self._runtime.spawn(self._run, "leasehold-keeper")
+        elif when < self._sleeps_until:
+            self._wake.set()
 
     async def _run(self) -> None:
         while not self._closed:
@@ -164,22 +213,33 @@ class Keeper:
                 if self._closed:
                     return
                 self._wake.clear()
-                times = [when for agenda in self._agendas() if (when := agenda.next()) is not None]
+                self._take_in()
                 now = self._runtime.now()
-                self._sleeps_until = min(times, default=now + LINGER)
+                times = [when for agenda in self._agendas() if (when := agenda.next()) is not None]
+                if self._looks_by <= now:  # it has just looked
+                    self._looks_by = NEVER
+                if self._looks_by < NEVER:
+                    times.append(self._looks_by)
+                self._sleeps_until = now if self._news else min(times, default=now + LINGER)
+                if self._fresh:  # came in between: it may not have seen until when we sleep
+                    self._wake.set()
             await self._wake.wait(max(0.0, self._sleeps_until - now))
             with self._mutex:
                 self._sleeps_until = 0.0
-                if not times and not any(self._agendas()):
-                    self._job = None
-                    return
+                if not times and self._looks_by == NEVER and not any(self._agendas()) and not self._news:
+                    job, self._job = self._job, None
+                    if not self._fresh:  # who comes from here on sees that there is no job, and starts one
+                        return
+                    self._job = job
 
     def _agendas(self) -> tuple[Agenda[Lease], Agenda[Lease], Agenda[Debt]]:
         return self._renewals, self._deadlines, self._debts
 
     def _step(self) -> None:
+        self._take_news()
         now = self._runtime.now()
         with self._mutex:
+            self._take_in()
             ended = self._deadlines.due(now)
             due = self._renewals.due(now)
             if due:
@@ -199,6 +259,22 @@ class Keeper:
         if debts:
             self._pay_beside(debts)
 
+    def _take_news(self) -> None:
+        """Tell holders what the store has heard; whoever is in doubt is renewed now."""
+        with self._mutex:
+            news, self._news = self._news, []
+        for standing, tickets in news:
+            for lease in self.leases():
+                if lease.state not in HOLDING or (tickets is not None and lease.ticket.id not in tickets):
+                    continue
+                if standing is Standing.GONE:
+                    lease.gone("the store ended it (its session has expired)")
+                    self.forget(lease)
+                elif standing is Standing.UNKNOWN:
+                    lease.no_answer()
+                    if lease.renews:
+                        self._schedule(self._renewals, lease, self._runtime.now())
+
     def _heirs(self, lost: set[str]) -> list[Lease]:
         """Return who waits for these names: their holds ended by themselves, and no release tells anyone.
 
@@ -217,7 +293,7 @@ class Keeper:
         if lease.abandoned or _is_orphan(lease, now) or (lease.party is not None and not lease.party()):
             self._leave_for(lease)
             return False
-        return lease.renew and (lease.max_hold is None or now < lease.since + lease.max_hold)
+        return lease.renews and (lease.max_hold is None or now < lease.since + lease.max_hold)
 
     def _leave_for(self, lease: Lease) -> None:
         if lease.leaves():
@@ -275,7 +351,7 @@ class Keeper:
                 when = sent + length / RENEWALS_PER_LEASE
             if lease.state in HOLDING:
                 self._deadlines.put(lease, lease.deadline)
-        if lease.renew or lease.state is State.QUEUED:
+        if lease.renews or lease.state is State.QUEUED:
             self._schedule(self._renewals, lease, when)
 
     # --- debts -------------------------------------------------------------------------------------------------

@@ -9,20 +9,32 @@ from leasehold.engine.events import Event, InDoubt, Lost, Observer, Released
 log = logging.getLogger("leasehold")
 
 
-def logged(observer: Observer | None) -> Observer:
-    """Return an observer that logs, and then calls ``observer`` if there is one."""
+class Logged:
+    """An observer that logs, and then calls the user's own if there is one."""
 
-    def observe(event: Event) -> None:
+    __slots__ = ("_observer",)
+
+    def __init__(self, observer: Observer | None) -> None:
+        self._observer = observer
+
+    def wants(self, kind: type[Event]) -> bool:
+        """Say whether anybody reads events of a kind that may be no warning."""
+        return self._observer is not None or log.isEnabledFor(logging.DEBUG)
+
+    def __call__(self, event: Event) -> None:
         level = severity(event)
         if log.isEnabledFor(level):
             log.log(level, "%s", event)
-        if observer is not None:
+        if self._observer is not None:
             try:
-                observer(event)
+                self._observer(event)
             except Exception:
                 log.exception("an observer failed")
 
-    return observe
+
+def logged(observer: Observer | None) -> Observer:
+    """Return an observer that logs, and then calls ``observer`` if there is one."""
+    return Logged(observer)
 
 
 def severity(event: Event) -> int:

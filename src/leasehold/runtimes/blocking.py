@@ -39,7 +39,7 @@ class BlockingRuntime:
         time.sleep(max(0.0, seconds))  # noqa: ASYNC251 it blocks: that is what this runtime is for
 
     def spawn(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> Job:
-        job = ThreadJob(threading.Thread(target=lambda: drive(work()), name=name, daemon=True))
+        job = ThreadJob(work, name)
         job.thread.start()
         return job
 
@@ -70,7 +70,10 @@ class BlockingRuntime:
         return call()
 
     def me(self) -> Party:
-        return ThreadParty()
+        party: ThreadParty | None = getattr(_mine, "party", None)
+        if party is None:
+            party = _mine.party = ThreadParty()
+        return party
 
     def scope(self) -> Scope:
         return NO_SCOPE
@@ -112,11 +115,19 @@ class ThreadSignal:
 class ThreadJob:
     """A daemon thread."""
 
-    def __init__(self, thread: threading.Thread) -> None:
-        self.thread = thread
+    def __init__(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
+        self._work = work
+        self._ended = False
+        self.thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def _run(self) -> None:
+        try:
+            drive(self._work())
+        finally:
+            self._ended = True
 
     def alive(self) -> bool:
-        return self.thread.is_alive()
+        return not self._ended  # not the thread's own word, which takes a lock: it is asked at each acquire
 
     async def join(self, timeout: float) -> bool:
         if self.thread is threading.current_thread():
@@ -137,6 +148,10 @@ class ThreadParty:
     def alive(self) -> bool:
         thread = self._thread()
         return thread is not None and thread.is_alive()
+
+
+_mine = threading.local()
+"""The `ThreadParty` of each thread, made once: a lock asks at each acquire and release."""
 
 
 class NoScope:

@@ -15,6 +15,7 @@ Each machine has a clock of its own, with an offset and a rate.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import heapq
 import random
 from collections.abc import Callable, Coroutine, Generator
@@ -88,7 +89,7 @@ class Wake:
 
 
 class Task(Generic[T]):
-    """A coroutine on a machine, with cancellation as asyncio has it."""
+    """A coroutine on a machine, with cancellation and context variables as asyncio has them."""
 
     def __init__(self, scheduler: Scheduler, machine: Machine, work: Coroutine[Any, Any, T], name: str) -> None:
         self.number = scheduler.count()
@@ -100,6 +101,7 @@ class Task(Generic[T]):
         self.error: BaseException | None = None
         self._scheduler = scheduler
         self._work = work
+        self._context = contextvars.copy_context()
         self._waits_for: Wake | None = None
         self._cancelling = 0
         self._cancelled_with: str | None = None  # a cancellation that the next step throws in
@@ -154,7 +156,7 @@ class Task(Generic[T]):
         """Take apart a task that will never run, when its world ends: every wait in its clean-up raises `Killed`."""
         for _ in range(100):
             try:
-                self._work.throw(Killed())
+                self._context.run(self._work.throw, Killed())
             except BaseException:  # whatever it says now has no listener
                 return
         self._work.close()
@@ -164,7 +166,10 @@ class Task(Generic[T]):
         self._scheduler.note(self.name, "runs")
         message, self._cancelled_with = self._cancelled_with, None
         try:
-            wake = self._work.send(None) if message is None else self._work.throw(asyncio.CancelledError(message))
+            if message is None:
+                wake = self._context.run(self._work.send, None)
+            else:
+                wake = self._context.run(self._work.throw, asyncio.CancelledError(message))
         except StopIteration as stop:
             self._end(stop.value, None)
         except BaseException as error:  # kept for whoever waits

@@ -5,8 +5,8 @@ Read `docs/stores.md` for how each kind of system keeps these promises.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Collection, Sequence
+from typing import Protocol, runtime_checkable
 
 from leasehold.model import (
     Capabilities,
@@ -90,6 +90,52 @@ class Store(Protocol):
 
     def after_fork(self) -> None:
         """Drop, in a forked child, everything inherited, without a word to the server."""
+        ...
+
+
+Hear = Callable[[Standing, Collection[str] | None], None]
+"""Takes what became of the tickets with these ids, or of all; it may be called from any thread and returns at once."""
+
+
+@runtime_checkable
+class Tells(Protocol):
+    """A store that hears of losses by itself, as one with a session does, and need not wait to be asked.
+
+    `Standing.UNKNOWN` puts holds in doubt, and they are renewed as soon as possible; `Standing.GONE` ends them.
+    """
+
+    def tell(self, hear: Hear) -> None:
+        """Tell ``hear`` from now on."""
+        ...
+
+
+class ManyStore(Store, Protocol):
+    """A store that claims and leaves several names in one request, as `Capabilities.together` says."""
+
+    async def claim_many(
+        self, claims: Sequence[tuple[str, Ticket]], *, keep: bool, within: float
+    ) -> Sequence[Granted | Wait]:
+        """Claim different names in order, up to the first that cannot be had now; no ticket joins a queue.
+
+        With ``keep`` the answers are one for each name that was claimed, `Granted` for those that are held and `Wait`
+        for the last if it could not be had. Without it they are all `Granted`, or one `Wait` alone, and then none is
+        held. Otherwise each claim is as `claim` without ``join``. Who gets an error leaves with all tickets.
+        """
+        ...
+
+    async def leave_many(self, leaves: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[bool]:
+        """Release several names, each as `leave` does; return for each in order whether the ticket was there."""
+        ...
+
+
+class Watching(Protocol):
+    """What a store has beside the rest if it can wake those who wait for a cell (`Capabilities.watches`)."""
+
+    async def cell_changed(self, name: str, version: int, *, timeout: float) -> None:
+        """Sleep until the cell may have another version than ``version``, at most ``timeout`` seconds.
+
+        A hint: whoever wakes looks again. It ends at once if the cell has another version already.
+        """
         ...
 
 

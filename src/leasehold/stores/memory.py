@@ -18,7 +18,6 @@ from leasehold.model import (
     Departure,
     Finding,
     Granted,
-    Seat,
     Severity,
     Standing,
     Ticket,
@@ -47,6 +46,7 @@ class Space:
     used: dict[tuple[str, str], float] = field(default_factory=dict[tuple[str, str], float])
     cells: dict[tuple[str, str], tuple[Cell, float]] = field(default_factory=dict[tuple[str, str], tuple[Cell, float]])
     signals: dict[str, Signal] = field(default_factory=dict[str, Signal])  # by ticket id, of those who wait
+    ears: dict[tuple[str, str], list[Signal]] = field(default_factory=dict[tuple[str, str], list[Signal]])
     operations: int = 0
 
 
@@ -56,7 +56,7 @@ _spaces: weakref.WeakValueDictionary[str, Space] = weakref.WeakValueDictionary()
 class MemoryStore:
     """See `leasehold.stores.base.Store` for what each method promises."""
 
-    capabilities = Capabilities(shared=True, permits=True, crash_bound="with the process")
+    capabilities = Capabilities(shared=True, permits=True, together=True, watches=True, crash_bound="with the process")
 
     def __init__(self, runtime: Runtime, namespace: str, space: str) -> None:
         self._runtime = runtime
@@ -74,10 +74,7 @@ class MemoryStore:
                 self._space.signals.pop(ticket.id, None)
             elif join and ticket.id not in self._space.signals:
                 self._space.signals[ticket.id] = self._runtime.signal()
-        if step.blocked is None:
-            return _granted(step.mine, since)
-        by = step.blocked.by
-        return Wait(None, step.blocked.until - since, None if by is None else by.ticket.terms.owner)
+        return _answer(step, since)
 
     async def leave(self, name: str, ticket: Ticket, *, how: Departure, within: float) -> bool:
         """Remove ``ticket`` and hand the name over."""
@@ -89,6 +86,26 @@ class MemoryStore:
             step = ledger.leave(self._queue(name), ticket.id, how=how, now=now, floor=floor)
             self._write(name, step)
         return step.found
+
+    async def claim_many(
+        self, claims: Sequence[tuple[str, Ticket]], *, keep: bool, within: float
+    ) -> Sequence[Granted | Wait]:
+        """Claim in order, up to the first that cannot be had."""
+        since, steps = self._runtime.now(), list[tuple[str, ledger.Step]]()
+        with self._space.mutex:
+            for name, ticket in claims:
+                floor = self._runtime.wall_us()
+                steps.append((name, ledger.claim(self._queue(name), ticket, join=False, now=since, floor=floor)))
+                if steps[-1][1].blocked is not None:
+                    steps = steps if keep else steps[-1:]
+                    break
+            for name, step in steps:
+                self._write(name, step)
+        return [_answer(step, since) for _, step in steps]
+
+    async def leave_many(self, leaves: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[bool]:
+        """Remove each ticket and hand its name over."""
+        return [await self.leave(name, ticket, how=Departure.RELEASE, within=within) for name, ticket in leaves]
 
     async def renew(self, tickets: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[Standing]:
         """Set leases to full length."""
@@ -126,7 +143,26 @@ class MemoryStore:
             after = apply_change(cell if until > now else EMPTY, change)
             if after.changed:
                 self._space.cells[key] = (after, now + change.life)
+                for ear in self._space.ears.get(key, ()):
+                    ear.set()
         return after
+
+    async def cell_changed(self, name: str, version: int, *, timeout: float) -> None:
+        """Sleep until the cell is written."""
+        key, signal = (self._namespace, name), self._runtime.signal()
+        with self._space.mutex:
+            cell, until = self._space.cells.get(key, (EMPTY, 0.0))
+            if (cell.version if until > self._runtime.now() else 0) != version:
+                return
+            self._space.ears.setdefault(key, []).append(signal)
+        try:
+            await signal.wait(timeout)
+        finally:
+            with self._space.mutex:
+                ears = self._space.ears[key]
+                ears.remove(signal)
+                if not ears:
+                    del self._space.ears[key]
 
     async def diagnose(self) -> list[Finding]:
         """There is nothing to set."""
@@ -176,10 +212,13 @@ class MemoryStore:
         return f"<MemoryStore {self._name!r}>"
 
 
-def _granted(seat: Seat | None, since: float) -> Granted:
-    assert seat is not None
-    assert seat.token is not None
-    return Granted(seat.token, since, seat.ticket.terms.lease)
+def _answer(step: ledger.Step, since: float) -> Granted | Wait:
+    if step.blocked is not None:
+        by = step.blocked.by
+        return Wait(None, step.blocked.until - since, None if by is None else by.ticket.terms.owner)
+    assert step.mine is not None
+    assert step.mine.token is not None
+    return Granted(step.mine.token, since, step.mine.ticket.terms.lease)
 
 
 def _matches(name: str, prefix: str, exact: bool) -> bool:

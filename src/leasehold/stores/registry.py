@@ -29,13 +29,44 @@ BUILT_IN: Mapping[str, str] = {
     "unix": "leasehold.stores.redis",
     "valkey": "leasehold.stores.redis",
     "valkeys": "leasehold.stores.redis",
+    "redis+sentinel": "leasehold.stores.redis",
+    "rediss+sentinel": "leasehold.stores.redis",
+    "valkey+sentinel": "leasehold.stores.redis",
+    "valkeys+sentinel": "leasehold.stores.redis",
+    "redis+cluster": "leasehold.stores.redis",
+    "rediss+cluster": "leasehold.stores.redis",
+    "valkey+cluster": "leasehold.stores.redis",
+    "valkeys+cluster": "leasehold.stores.redis",
+    "redlock": "leasehold.stores.redis",
+    "redlocks": "leasehold.stores.redis",
+    "etcd": "leasehold.stores.etcd",
+    "etcds": "leasehold.stores.etcd",
+    "postgresql": "leasehold.stores.postgres",
+    "postgres": "leasehold.stores.postgres",
+    "mysql": "leasehold.stores.mysql",
+    "mariadb": "leasehold.stores.mysql",
+    "zookeeper": "leasehold.stores.zookeeper",
+    "zookeepers": "leasehold.stores.zookeeper",
 }
 """Scheme to the module with ``from_url``."""
 
-ADOPTERS: Mapping[str, str] = {"redis": "leasehold.stores.redis"}
+ADOPTERS: Mapping[str, str] = {
+    "psycopg": "leasehold.stores.postgres",
+    "psycopg_pool": "leasehold.stores.postgres",
+    "sqlalchemy": "leasehold.stores.sql.engines",
+    "redis": "leasehold.stores.redis",
+}
 """Top-level package of a client object to the module with ``adopt``."""
 
-DRIVERS: Mapping[str, str] = {"redis": "redis", "hiredis": "redis"}
+DRIVERS: Mapping[str, str] = {
+    "redis": "redis",
+    "hiredis": "redis",
+    "psycopg": "postgres",
+    "pymysql": "mysql",
+    "asyncmy": "mysql",
+    "kazoo": "zookeeper",
+    "h11": "etcd",
+}
 """Top-level package of a driver to the extra that installs it."""
 
 
@@ -63,10 +94,15 @@ def hide(url: str | Secret | None) -> Secret:
 def adopt(client: object, colour: Colour) -> Opener:
     """Return what opens the store that ``client``, an object of a driver, is connected to.
 
+    A list of them are the nodes of a Redlock.
+
     Raises:
         TypeError: it is not known, or of the other colour.
 
     """
+    if isinstance(client, list | tuple):
+        several: Opener = _load(ADOPTERS["redis"]).adopt_all(client, colour)
+        return several
     for cls in type(client).__mro__:
         module = ADOPTERS.get(cls.__module__.partition(".")[0])
         if module is not None:

@@ -17,7 +17,19 @@ import redis
 
 from leasehold.errors import StoreUnavailable
 from leasehold.runtimes.base import Colour, Runtime
-from leasehold.wires.redis.base import HELLO, Ear, OnMessage, OnSilence, ReplyError, no_answer, pack, refused
+from leasehold.wires.redis.base import (
+    HELLO,
+    MESSAGES,
+    Ear,
+    HungUp,
+    OnMessage,
+    OnSilence,
+    ReplyError,
+    no_answer,
+    refused,
+    subscriptions,
+    version_of,
+)
 from leasehold.wires.redis.settings import Settings, check_handshake, connect_error
 
 COMMON_WITHIN = 2.0
@@ -50,7 +62,8 @@ class AioWire:
 
     async def call(self, command: bytes, *, within: float) -> Any:
         line = self._live() or await self._connected(within)
-        await line.writable()
+        if line.full:
+            await line.writable()
         return await line.send(command, within)
 
     async def call_all(self, commands: Sequence[bytes], *, within: float) -> list[Any]:
@@ -80,6 +93,17 @@ class AioWire:
 
     def nudge(self, ear: Ear) -> None:
         ear.ring()
+
+    def disturbed(self) -> bool:
+        return False  # the loop reads what comes
+
+    def hang_up(self) -> None:
+        line = self._line
+        if line is not None:
+            line.end("it was left for another server")
+
+    def retune(self, channel: bytes) -> None:
+        self._channel = channel
 
     def facts(self) -> dict[str, str]:
         return self._facts
@@ -121,6 +145,17 @@ class AioWire:
         return task.result()
 
     async def _connect(self, within: float) -> Line:
+        """Connect and check who answers; once more if it hangs up before that."""
+        until = self._runtime.now() + within
+        try:
+            return await self._connect_once(within)
+        except HungUp:
+            left = until - self._runtime.now()
+            if left <= 0:
+                raise
+        return await self._connect_once(left)
+
+    async def _connect_once(self, within: float) -> Line:
         connection = self._settings.connection(Colour.ASYNCIO, within)
         where = self._settings.where
         failed: Exception | None = None
@@ -134,21 +169,22 @@ class AioWire:
             failed = connect_error(error, where)
         if failed is not None:
             raise failed  # out here it has no context: local variables in the frames of redis-py show the password
-        line = Line(connection, where, self._heard, self._lost)
+        line = Line(connection, where, self._heard, self._on_silence, self._lost)
         try:
-            self._facts = check_handshake(await line.send(HELLO, within), where)
+            self._facts = check_handshake(await line.send(HELLO, within), self._settings)
         except BaseException as error:
             await line.close()
             if isinstance(error, StoreUnavailable) and error.unknown:
-                raise no_answer(where, "it broke off the handshake", unknown=False) from None
+                raise HungUp(str(no_answer(where, "it broke off the handshake", unknown=False))) from None
             raise
         self._line = line
         return line
 
     async def _subscribe(self, line: Line, within: float) -> int:
-        reply = await line.send(pack(b"SUBSCRIBE", self._channel), within)
-        if isinstance(reply, ReplyError):
-            raise refused(self._settings.where, reply)
+        asked = subscriptions(self._channel, version_of(self._facts))
+        for reply in await asyncio.gather(*[line.send(command, within) for command in asked]):
+            if isinstance(reply, ReplyError):
+                raise refused(self._settings.where, reply)
         self._count += 1
         line.epoch = self._count
         return line.epoch
@@ -171,19 +207,28 @@ def _seen(task: asyncio.Task[Any]) -> None:
 class Line(asyncio.Protocol):
     """One connection that redis-py made and shook hands on; from then on it is ours."""
 
-    def __init__(self, connection: Any, where: str, on_message: OnMessage, on_lost: Callable[[Line], None]) -> None:
+    def __init__(
+        self,
+        connection: Any,
+        where: str,
+        on_message: OnMessage,
+        on_silence: OnSilence,
+        on_lost: Callable[[Line], None],
+    ) -> None:
         self.loop = asyncio.get_running_loop()
         self.open = True
         self.epoch = 0
         self._connection = connection
         self._where = where
         self._on_message = on_message
+        self._on_silence = on_silence
         self._on_lost = on_lost
         self._reader = hiredis.Reader(replyError=ReplyError, protocolError=hiredis.ProtocolError)
         self._asked: deque[tuple[asyncio.Future[Any], float]] = deque()
         self._joined: list[bytes] = []
         self._wrote = False  # in this turn of the loop
-        self._resumed: asyncio.Future[None] | None = None  # while the transport's buffer is full
+        self.full = False  # whether the server takes nothing more
+        self._resumed: asyncio.Future[None] | None = None  # while it is full
         self._watch: asyncio.TimerHandle | None = None
         self._closed = self.loop.create_future()
         self._transport: asyncio.Transport = connection._writer.transport
@@ -214,7 +259,7 @@ class Line(asyncio.Protocol):
 
     async def close(self) -> None:
         """Close, and wait until it is closed."""
-        self._end("it was closed here")
+        self.end("it was closed here")
         await asyncio.wait((self._closed,), timeout=1.0)
 
     # --- called by the loop ------------------------------------------------------------------------------------
@@ -230,14 +275,14 @@ class Line(asyncio.Protocol):
                 elif self._asked:
                     self._answer(reply)
                 else:
-                    self._end("it answered a question that nobody asked")
+                    self.end("it answered a question that nobody asked")
                     return
         except hiredis.ProtocolError as error:
-            self._end(error)
+            self.end(error)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell all who wait for an answer that none will come."""
-        self._end(exc or "it closed the connection")
+        self.end(exc or "it closed the connection")
         if not self._closed.done():
             self._closed.set_result(None)
 
@@ -247,10 +292,12 @@ class Line(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """Hold back calls: the server takes nothing more."""
+        self.full = True
         self._resumed = self.loop.create_future()
 
     def resume_writing(self) -> None:
         """Let calls go on."""
+        self.full = False
         resumed, self._resumed = self._resumed, None
         if resumed is not None and not resumed.done():
             resumed.set_result(None)
@@ -263,9 +310,12 @@ class Line(asyncio.Protocol):
             answer.set_result(reply)
 
     def _pushed(self, push: Sequence[Any]) -> None:
-        if push[0] == b"message":
+        if push[0] in MESSAGES:
             self._on_message(push[2])
-        elif push[0] == b"subscribe":
+        elif push[0] == b"sunsubscribe":  # its slot has moved to another node
+            self.epoch = 0
+            self._on_silence()
+        elif push[0] in (b"subscribe", b"ssubscribe"):
             self._answer(push)  # in RESP3 a subscription is confirmed by a push, in the order of replies
 
     def _flush(self) -> None:
@@ -286,11 +336,12 @@ class Line(asyncio.Protocol):
         if earliest is None:
             return
         if earliest <= self.loop.time():
-            self._end("it answered too slowly")
+            self.end("it answered too slowly")
         else:
             self._watch_until(earliest)
 
-    def _end(self, why: object) -> None:
+    def end(self, why: object) -> None:
+        """Close at once; who waits for an answer is told that none will come."""
         if not self.open:
             return
         self.open = False

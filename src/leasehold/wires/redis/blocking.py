@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import select
 import socket
+import struct
+import sys
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -18,7 +20,19 @@ import redis
 
 from leasehold.errors import StoreUnavailable
 from leasehold.runtimes.base import Colour, Runtime
-from leasehold.wires.redis.base import HELLO, Ear, OnMessage, OnSilence, ReplyError, no_answer, pack, refused
+from leasehold.wires.redis.base import (
+    HELLO,
+    MESSAGES,
+    Ear,
+    HungUp,
+    OnMessage,
+    OnSilence,
+    ReplyError,
+    no_answer,
+    refused,
+    subscriptions,
+    version_of,
+)
 from leasehold.wires.redis.settings import Settings, check_handshake, connect_error
 
 IDLE_CONNECTIONS = 32
@@ -27,6 +41,10 @@ IDLE_CONNECTIONS = 32
 CHUNK = 65_536
 """Bytes read at once."""
 
+ESTABLISHED = b"\x01"
+"""The state of a TCP connection that neither side has closed: the first byte of what TCP_INFO tells."""
+
+TOO_SLOW = "it answered too slowly"
 
 SILENT = (OSError, EOFError, hiredis.ProtocolError)
 """What a connection raises on which no more answers come."""
@@ -46,10 +64,24 @@ class BlockingWire:
         self._ears = Channel(runtime, self, channel, on_message, on_silence)
 
     async def call(self, command: bytes, *, within: float) -> Any:
-        return self._exchange(command, 1, within)[0]
+        line = self._fresh() or self.connect(within)
+        try:
+            answer = line.ask(command, within)
+        except BaseException as error:
+            self._broke(line, error)
+            raise
+        self._put_back(line)
+        return answer
 
     async def call_all(self, commands: Sequence[bytes], *, within: float) -> list[Any]:
-        return self._exchange(b"".join(commands), len(commands), within)
+        line = self._fresh() or self.connect(within)
+        try:
+            answers = line.exchange(b"".join(commands), len(commands), within)
+        except BaseException as error:
+            self._broke(line, error)
+            raise
+        self._put_back(line)
+        return answers
 
     async def listen(self, within: float) -> int:
         return self._ears.open(within)
@@ -62,6 +94,16 @@ class BlockingWire:
 
     def nudge(self, ear: Ear) -> None:
         self._ears.nudge(ear)
+
+    def disturbed(self) -> bool:
+        return self._ears.disturbed()
+
+    def hang_up(self) -> None:
+        self._drop_idle()
+        self._ears.hang_up()
+
+    def retune(self, channel: bytes) -> None:
+        self._ears.channel = channel
 
     def facts(self) -> dict[str, str]:
         return self._facts
@@ -82,11 +124,21 @@ class BlockingWire:
         self._ears.after_fork(channel)
 
     def connect(self, within: float) -> Line:
-        """Open a connection and check who answers.
+        """Open a connection and check who answers; once more if it hangs up before that.
 
         Raises:
             StoreUnavailable: nobody does, or nobody that can be used; nothing was sent.
         """
+        until = self._runtime.now() + within
+        try:
+            return self._connect(within)
+        except HungUp:
+            left = until - self._runtime.now()
+            if left <= 0:
+                raise
+        return self._connect(left)
+
+    def _connect(self, within: float) -> Line:
         connection, until = self._settings.connection(Colour.BLOCKING, within), self._runtime.now() + within
         where = self._settings.where
         if self._closed:
@@ -98,24 +150,26 @@ class BlockingWire:
             failed = connect_error(error, where)
         if failed is not None:
             raise failed  # out here it has no context: local variables in the frames of redis-py show the password
-        line = Line(connection)
+        line = Line(connection, self._runtime)
         try:
-            (said,) = line.exchange(HELLO, 1, until, self._runtime)
-            self._facts = check_handshake(said, where)
+            said = line.ask(HELLO, max(until - self._runtime.now(), 0.001))
+            self._facts = check_handshake(said, self._settings)
         except BaseException as error:
             line.close()
-            if isinstance(error, SILENT) and not isinstance(error, StoreUnavailable):
-                raise no_answer(where, error, unknown=False) from error
-            raise
+            if isinstance(error, StoreUnavailable) or not isinstance(error, SILENT):
+                raise
+            gone = no_answer(where, error, unknown=False)
+            raise gone if isinstance(error, TimeoutError) else HungUp(str(gone)) from error
         return line
 
     def subscribed(self, channel: bytes, within: float) -> Line:
         """Open a connection that hears ``channel``."""
         line, where = self.connect(within), self._settings.where
         try:
-            (reply,) = line.exchange(pack(b"SUBSCRIBE", channel), 1, self._runtime.now() + within, self._runtime)
-            if isinstance(reply, ReplyError):
-                raise refused(where, reply)
+            asked = subscriptions(channel, version_of(self._facts))
+            for reply in line.exchange(b"".join(asked), len(asked), within):
+                if isinstance(reply, ReplyError):
+                    raise refused(where, reply)
         except BaseException as error:
             line.close()
             if isinstance(error, SILENT) and not isinstance(error, StoreUnavailable):
@@ -123,24 +177,20 @@ class BlockingWire:
             raise
         return line
 
-    def _exchange(self, command: bytes, replies: int, within: float) -> list[Any]:
-        until = self._runtime.now() + within
-        line = self._fresh() or self.connect(within)
-        try:
-            answers = line.exchange(command, replies, until, self._runtime)
-        except BaseException as error:
-            line.close()  # a reply may still be on its way: nobody must ever read it as an answer to something else
-            if isinstance(error, SILENT):
-                self._drop_idle()  # they go to the same server, and each would cost another attempt
-                raise no_answer(self._settings.where, error, unknown=True) from error
-            raise
+    def _broke(self, line: Line, error: BaseException) -> None:
+        """Close a line on which a reply may still be on its way: nobody must ever read it as an answer of theirs."""
+        line.close()
+        if isinstance(error, SILENT):
+            self._drop_idle()  # they go to the same server, and each would cost another attempt
+            raise no_answer(self._settings.where, error, unknown=True) from error
+
+    def _put_back(self, line: Line) -> None:
         if len(self._idle) < IDLE_CONNECTIONS and not self._closed:
             self._idle.append(line)
         else:
             line.close()
         if self._closed:
             self._drop_idle()  # it may have been closed just before this line was put back
-        return answers
 
     def _fresh(self) -> Line | None:
         """Take an idle connection that the server has not closed meanwhile; None if there is none."""
@@ -149,7 +199,7 @@ class BlockingWire:
                 line = self._idle.pop()
             except IndexError:
                 return None
-            if line.quiet():
+            if line.usable():
                 return line
             line.close()
 
@@ -160,37 +210,70 @@ class BlockingWire:
 
 
 class Line:
-    """One connection that redis-py made, read and written without it."""
+    """One connection that redis-py made, read and written without it.
 
-    def __init__(self, connection: Any) -> None:
+    The kernel itself ends a read or write that takes too long, where it can: with Python's own time limits each of them
+    would be two system calls, and let other threads in twice.
+    """
+
+    def __init__(self, connection: Any, runtime: Runtime) -> None:
         self._connection = connection
+        self._now = runtime.now
         self.socket: socket.socket = connection._get_socket()
         self.reader = hiredis.Reader(replyError=ReplyError, protocolError=hiredis.ProtocolError)
+        self._within = 0.0
+        self._plain = type(self.socket) is socket.socket and sys.platform != "win32"  # TLS has its own waiting
+        if self._plain:
+            self.socket.settimeout(None)
+        self._tcp = sys.platform == "linux" and self.socket.family in (socket.AF_INET, socket.AF_INET6)
 
-    def exchange(self, command: bytes, replies: int, until: float, runtime: Runtime) -> list[Any]:
-        """Send, and read so many replies before ``until``."""
-        sock, reader = self.socket, self.reader
-        sock.settimeout(max(until - runtime.now(), 0.001))
-        sock.sendall(command)
+    def ask(self, command: bytes, within: float) -> Any:
+        """Send one command and read its reply."""
+        if within != self._within or not self._plain:
+            self._allow(within)
+        reader, until = self.reader, self._now() + within
+        try:
+            self.socket.sendall(command)
+            self.feed()
+            while (reply := reader.gets()) is False:
+                self._still(until)
+        except BlockingIOError:
+            raise TimeoutError(TOO_SLOW) from None
+        return reply
+
+    def exchange(self, commands: bytes, replies: int, within: float) -> list[Any]:
+        """Send several commands at once and read so many replies."""
+        self._allow(within)
+        until = self._now() + within
         answers: list[Any] = []
-        while len(answers) < replies:
-            reply = reader.gets()
-            if reply is False:
-                self.feed()
-                if runtime.now() > until:
-                    raise TimeoutError("it answered too slowly")
-            else:
-                answers.append(reply)
+        try:
+            self.socket.sendall(commands)
+            while len(answers) < replies:
+                reply = self.reader.gets()
+                if reply is False:
+                    self._still(until)
+                else:
+                    answers.append(reply)
+        except BlockingIOError:
+            raise TimeoutError(TOO_SLOW) from None
         return answers
 
+    def usable(self) -> bool:
+        """Say whether the server has not closed it meanwhile, and sent nothing unasked."""
+        if not self._tcp:
+            return self.quiet()
+        # Does not let other threads in, as poll does; whoever sends something unasked closes, too.
+        state: bytes = self.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)
+        return state == ESTABLISHED
+
     def quiet(self) -> bool:
-        """Say whether nothing came unasked: bytes or an end of file mean that it is of no more use."""
+        """Say whether nothing came unasked, neither bytes nor an end of file."""
         poll = select.poll()
         poll.register(self.socket, select.POLLIN)
         return not poll.poll(0)
 
     def feed(self) -> None:
-        """Read what has come.
+        """Read what has come, or comes next.
 
         Raises:
             EOFError: the server closed the connection.
@@ -204,6 +287,23 @@ class Line:
         """Close the connection."""
         self._connection.disconnect()
 
+    def _still(self, until: float) -> None:
+        """Read on, if there is time."""
+        if self._now() > until:
+            raise TimeoutError(TOO_SLOW)
+        self.feed()
+
+    def _allow(self, within: float) -> None:
+        """Set for how long a read or write may take."""
+        self._within = within
+        if not self._plain:
+            self.socket.settimeout(max(within, 0.001))
+            return
+        seconds, rest = divmod(max(round(within * 1e6), 1000), 1_000_000)
+        span = struct.pack("ll", seconds, rest)
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, span)
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, span)
+
 
 class Channel:
     """The subscription to the client's channel, read by one of those who wait."""
@@ -213,7 +313,7 @@ class Channel:
     ) -> None:
         self._runtime = runtime
         self._wire = wire
-        self._channel = channel
+        self.channel = channel
         self._on_message = on_message
         self._on_silence = on_silence
         self._forget()
@@ -225,48 +325,58 @@ class Channel:
         self._bell: tuple[socket.socket, socket.socket] | None = None
         self._mutex = self._runtime.mutex()
         self._opening = threading.Lock()  # held while connecting, so waited for with a limit
+        self._poll = select.poll()  # not select(), which cannot wait for descriptors above 1,023
         self._reading: Ear | None = None
+        self._reader = 0  # the thread that reads
         self._waiting: dict[int, Ear] = {}
 
     def open(self, within: float) -> int:
         """Subscribe if that is not done; return the number of the subscription."""
+        if self._line is not None:
+            return self.epoch
         until = self._runtime.now() + within
         if not self._opening.acquire(timeout=within):
             raise no_answer(self._wire.where, "another thread still tries to subscribe", unknown=False)
         try:
             if self._line is not None:
                 return self.epoch
-            line = self._wire.subscribed(self._channel, max(until - self._runtime.now(), 0.001))
+            line = self._wire.subscribed(self.channel, max(until - self._runtime.now(), 0.001))
             if self._bell is None:
                 self._bell = socket.socketpair()
                 self._bell[0].setblocking(False)
-            self._line = line
+            self._poll = select.poll()
+            self._poll.register(line.socket, select.POLLIN)
+            self._poll.register(self._bell[0], select.POLLIN)
             self._count += 1
             self.epoch = self._count
+            self._line = line  # last: it says that all the rest is there
             return self.epoch
         finally:
             self._opening.release()
 
     async def hear(self, ear: Ear, timeout: float) -> None:
         """Wait for ``ear.news``, reading for all if nobody does."""
-        until, signal = self._runtime.now() + timeout, ear.ready(self._runtime)
+        until = self._runtime.now() + timeout
         while not ear.news and (left := until - self._runtime.now()) > 0:
+            signal = None
             with self._mutex:
                 line = self._line
                 reads = self._reading is None and line is not None
                 if reads:
-                    self._reading = ear
+                    self._reading, self._reader = ear, threading.get_ident()
                 else:
+                    signal = ear.ready(self._runtime)  # whoever reads needs none
                     self._waiting[id(ear)] = ear
             try:
                 if line is None:
                     return
-                if reads:
+                if signal is None:
                     self._read(line, ear, until)
-                else:
+                    continue
+                if not ear.news:  # else it came before there was a signal
                     await signal.wait(left)
-                    if not ear.news:
-                        signal.clear()  # called to read on; news that came meanwhile is in `news`
+                if not ear.news:
+                    signal.clear()  # called to read on; news that came meanwhile is in `news`
             finally:
                 self._pass_on(ear)
 
@@ -274,8 +384,8 @@ class Channel:
         """Wake one who waits, or who reads for all."""
         ear.ring()
         bell = self._bell
-        if self._reading is ear and bell is not None:
-            try:
+        if self._reading is ear and bell is not None and threading.get_ident() != self._reader:
+            try:  # the reader itself, which found the message, looks at its news next
                 bell[1].send(b"!")
             except OSError:  # closed meanwhile: whoever read has found out
                 pass
@@ -296,8 +406,20 @@ class Channel:
 
     def after_fork(self, channel: bytes) -> None:
         """Start anew in a forked child, on a channel of its own."""
-        self._channel = channel
+        self.channel = channel
         self._forget()
+
+    def disturbed(self) -> bool:
+        """Say whether something came that nobody has read."""
+        line = self._line
+        return line is not None and not line.quiet()
+
+    def hang_up(self) -> None:
+        """End the subscription; whoever waits asks again."""
+        line = self._line
+        if line is not None:
+            self._drop(line)
+            self._on_silence()
 
     def _pass_on(self, ear: Ear) -> None:
         with self._mutex:
@@ -315,8 +437,10 @@ class Channel:
                 reply: list[Any] | bytes | int | bool | None = line.reader.gets()
                 if reply is False:
                     self._feed(line, left)
-                elif isinstance(reply, list) and len(reply) == 3 and reply[0] == b"message":
+                elif isinstance(reply, list) and len(reply) == 3 and reply[0] in MESSAGES:
                     self._on_message(reply[2])
+                elif isinstance(reply, list) and reply[0] == b"sunsubscribe":
+                    raise EOFError("its slot has moved")
         except (OSError, EOFError, ValueError, hiredis.ProtocolError):
             self._drop(line)
             self._on_silence()
@@ -327,15 +451,13 @@ class Channel:
             raise EOFError("closed")
         pending = getattr(line.socket, "pending", None)
         if pending is None or not pending():
-            poll = select.poll()  # not select(), which cannot wait for descriptors above 1,023
-            poll.register(line.socket, select.POLLIN)
-            poll.register(bell[0], select.POLLIN)
-            ready = {fd for fd, _ in poll.poll(left * 1000)}
+            ready = [fd for fd, _ in self._poll.poll(left * 1000)]
             if bell[0].fileno() in ready:
                 bell[0].recv(CHUNK)
             if line.socket.fileno() not in ready:
                 return
-        line.socket.settimeout(1.0)  # for a TLS record that is only half there
+        if pending is not None:
+            line.socket.settimeout(1.0)  # for a TLS record that is only half there
         line.feed()
 
     def _drop(self, line: Line | None) -> None:

@@ -5,22 +5,31 @@ from __future__ import annotations
 import ssl
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import redis
 import redis.asyncio
-import redis.asyncio.sentinel
 import redis.exceptions
 from redis.backoff import NoBackoff
 from redis.maint_notifications import MaintNotificationsConfig
 from redis.retry import Retry
-from redis.sentinel import SentinelManagedConnection
 
 from leasehold.errors import StoreUnavailable, Unsupported
 from leasehold.runtimes.base import Colour
 from leasehold.stores.url import StoreURL, Veiled
-from leasehold.wires.redis.base import REMEDIES, SILENCE, ReplyError, refused
+from leasehold.wires.redis.base import (
+    BY_CLUSTER,
+    BY_SENTINEL,
+    REMEDIES,
+    SILENCE,
+    Elsewhere,
+    HungUp,
+    ReplyError,
+    refused,
+    version_of,
+)
+from leasehold.wires.redis.quorum import Strict
 
 OLDEST = (6, 2)
 """Oldest server that has all commands used (``ZADD LT``)."""
@@ -54,12 +63,25 @@ class Settings:
         kind: ``tcp``, ``tls`` or ``unix``, for those made from a URL.
         options: keyword arguments of redis-py's connections.
         classes: the connection class of a user's own client, by colour.
+        mode: what the server must be: ``standalone``, ``cluster`` or ``sentinel``.
+        any_role: whether a replica will do, as it does to ask for the nodes of a cluster.
+        strict: the options of strict mode; None if it is off.
+
     """
 
     where: str
     kind: str = "tcp"
     options: Mapping[str, Any] = field(default_factory=Veiled, repr=False)
     classes: Mapping[Colour, type[Any]] = field(default_factory=dict[Colour, type[Any]], repr=False)
+    mode: str = "standalone"
+    any_role: bool = False
+    strict: Strict | None = None
+
+    def at(self, host: str, port: int) -> Settings:
+        """Return the same for another server."""
+        options = Veiled(self.options)
+        options.update(host=host, port=port)
+        return replace(self, where=shown(host, port), options=options)
 
     @property
     def restricted(self) -> bool:
@@ -137,7 +159,7 @@ def from_url(url: StoreURL) -> Settings:
         options["username"] = url.username
     if url.password is not None:
         options["password"] = url.password.reveal()
-    kind = {"unix": "unix", "rediss": "tls", "valkeys": "tls"}.get(url.scheme, "tcp")
+    kind = {"unix": "unix", "rediss": "tls", "valkeys": "tls"}.get(url.scheme.partition("+")[0], "tcp")
     if kind != "tls" and any(key.startswith("ssl_") for key in options):
         raise ValueError(f"a {url.scheme} URL has no TLS; write rediss:// for the ssl_ options to apply")
     return _unix(url, options) if kind == "unix" else _network(url, kind, options)
@@ -167,8 +189,12 @@ def _network(url: StoreURL, kind: str, options: Veiled) -> Settings:
             ) from None
         if options.setdefault("db", number) != number:
             raise ValueError(f"the {url.scheme} URL names two databases, in its path and by the option 'db'")
-    where = f"[{host}]" if ":" in host else host
-    return Settings(f"{where}:{port or 6379}", kind, options)
+    return Settings(shown(host, port or 6379), kind, options)
+
+
+def shown(host: str, port: int) -> str:
+    """Return an address for people."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _unix(url: StoreURL, options: Veiled) -> Settings:
@@ -199,13 +225,11 @@ def from_client(client: Any, colour: Colour) -> Settings:
     """
     asynchronous = isinstance(client, redis.asyncio.Redis)
     if not asynchronous and not isinstance(client, redis.Redis):
-        later = "" if type(client).__name__ not in LATER else f"; {LATER_BY_URL}"
         raise TypeError(
-            f"cannot make locks from a {type(client).__name__}; pass a redis.Redis or redis.asyncio.Redis{later}"
+            f"cannot make locks from a {type(client).__name__}; pass a Redis, RedisCluster or Sentinel of redis, or "
+            "for an AsyncClient of redis.asyncio"
         )
     pool = client.connection_pool
-    if issubclass(pool.connection_class, _SENTINEL):
-        raise TypeError(f"cannot make locks from a client that asks Sentinel; {LATER_BY_URL}")
     if asynchronous is not (colour is Colour.ASYNCIO):
         wanted = "Client with redis.Redis, AsyncClient with redis.asyncio.Redis"
         raise TypeError(f"a {type(client).__module__}.Redis does not fit this client; use {wanted}")
@@ -214,34 +238,31 @@ def from_client(client: Any, colour: Colour) -> Settings:
     return Settings(str(where), "unix" if "path" in options else "tcp", options, {colour: pool.connection_class})
 
 
-LATER = ("RedisCluster", "Sentinel")
-LATER_BY_URL = "Sentinel and Cluster come by a URL scheme of their own in a later version"
-
-_SENTINEL = (SentinelManagedConnection, redis.asyncio.sentinel.SentinelManagedConnection)
-
-
-def check_handshake(said: Any, where: str) -> dict[str, str]:
+def check_handshake(said: Any, settings: Settings) -> dict[str, str]:
     """Check what the server said of itself to HELLO, and return it.
 
     Raises:
-        Unsupported: it is too old.
+        Unsupported: it is too old, or of another kind than the URL says.
         StoreUnavailable: it is a replica. No decision is ever taken from one.
+
     """
+    where = settings.where
     if isinstance(said, ReplyError):
         raise connect_error(said, where)
     facts = {_text(key): _text(value) for key, value in said.items()}
-    version = facts.get("version", "0")
-    numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())
-    if numbers < OLDEST:
-        needed = ".".join(map(str, OLDEST))
+    if version_of(facts) < OLDEST:
+        needed, version = ".".join(map(str, OLDEST)), facts.get("version", "0")
         raise Unsupported(f"the server at {where} is version {version}; locks need Redis {needed} or later, or Valkey")
     mode = facts.get("mode", "standalone")
-    if mode != "standalone":
-        what = "a Sentinel" if mode == "sentinel" else "a node of a cluster"
-        raise Unsupported(f"the server at {where} is {what}, which this version cannot use; connect to a single server")
-    if facts.get("role", "master") not in ("master", "primary"):
-        raise StoreUnavailable(f"the server at {where} is a replica; {REMEDIES['READONLY']}")
+    if mode != settings.mode:
+        raise Unsupported(f"the server at {where} is {MODES.get(mode, mode)}; {RIGHT_URL.get(mode, RIGHT_URL[''])}")
+    if facts.get("role", "master") not in ("master", "primary") and not settings.any_role:
+        raise Elsewhere(f"the server at {where} is a replica; {REMEDIES['READONLY']}")
     return facts
+
+
+MODES = {"sentinel": "a Sentinel", "cluster": "a node of a cluster", "standalone": "a single server"}
+RIGHT_URL = {"sentinel": BY_SENTINEL, "cluster": BY_CLUSTER, "": "write the URL as redis://HOST:PORT"}
 
 
 HINTS = {
@@ -251,7 +272,7 @@ HINTS = {
     "invalid username-password": REMEDIES["WRONGPASS"],
     "Authentication required": REMEDIES["NOAUTH"],
     "HELLO must be called": REMEDIES["NOAUTH"],
-    "without any password configured": "it has no password; leave it out of the URL",
+    "without any password": "it has no password; leave it out of the URL",
     "mismatch": "its certificate is for another host name; use that name, or a certificate with this one",
     "not valid for": "its certificate is for another host name; use that name, or a certificate with this one",
     "CERTIFICATE_VERIFY_FAILED": "name the authority that signed its certificate with ssl_ca_certs=FILE",
@@ -271,6 +292,12 @@ HINTS = {
 }
 """What to do about a connection that fails, by words of the error."""
 
+HANGS_UP = ("closed by server", "reset by peer", "roken pipe")
+"""Words of errors that come when a connection ends in its handshake."""
+
+REFUSALS = (REMEDIES["WRONGPASS"], REMEDIES["NOAUTH"], HINTS["without any password"], HINTS["DB index"])
+"""Of these, the ones that no other server and no later time changes."""
+
 
 def connect_error(error: Exception, where: str) -> StoreUnavailable | Unsupported:
     """Say why there is no connection. Nothing was sent, but who we are.
@@ -285,7 +312,10 @@ def connect_error(error: Exception, where: str) -> StoreUnavailable | Unsupporte
         return refused(where, ReplyError(f"NOPERM {text}"))
     hint = next((hint for words, hint in HINTS.items() if words in text), None)
     hint = hint or REMEDIES.get(text.partition(" ")[0]) or "check host, port and that the server runs"
-    return StoreUnavailable(f"cannot connect to Redis at {where}: {text}; {hint}")
+    message = f"cannot connect to Redis at {where}: {text}; {hint}"
+    if any(words in text for words in HANGS_UP):
+        return HungUp(message)
+    return StoreUnavailable(message) if hint in REFUSALS else Elsewhere(message)
 
 
 def _text(value: Any) -> str:

@@ -8,7 +8,7 @@ our ``sent``. So a grant at the server's time G was made not before
     sent + (G - server) * (1 - DRIFT)      for G after the anchor, and
     sent - (server - G) / (1 - DRIFT)      for G before it.
 
-This rests on the server's clock not stepping forward between the two, as all leases on Redis do.
+This rests on the server's clock not stepping forward between the two, as all leases that a server counts do.
 """
 
 from __future__ import annotations

@@ -7,20 +7,24 @@ from collections.abc import Iterator
 
 from leasehold.model import Ticket
 from leasehold.runtimes.base import Runtime, Signal
-from leasehold.stores.redis.anchor import Notice
+from leasehold.stores.anchor import Notice
 
 
 class Slot:
     """One waiting ticket. ``news`` says that it is worth asking again; it is set before the signal, and read after."""
 
-    __slots__ = ("armed", "asked", "name", "news", "notice", "signal", "ticket")
+    __slots__ = ("armed", "asked", "bequest", "called", "lined", "name", "news", "notice", "signal", "ticket", "until")
 
     def __init__(self, name: str, ticket: str) -> None:
         self.name = name
         self.ticket = ticket
         self.news = False
         self.notice: Notice | None = None
+        self.lined = False  # whether it stands in line with the others that wait for the name
         self.armed = False  # whether it watches the holder's lease and has a timer that ends with it
+        self.until = 0.0  # boot-time clock at which that lease has ended, as it was when it asked
+        self.bequest: float | None = None  # that of one which watched before it, and waits no more
+        self.called = False  # whether the news is that it is worth asking again
         self.asked = 0  # server time in microseconds of the last answer that it waits: older notices are void
         self.signal: Signal | None = None  # made at the first wait: most tickets never wait
 
@@ -37,7 +41,7 @@ class Slot:
 
     def read(self) -> Notice | None:
         """Take the news."""
-        self.news = False
+        self.news = self.called = False
         if self.signal is not None:
             self.signal.clear()
         notice, self.notice = self.notice, None
@@ -47,7 +51,8 @@ class Slot:
 class Slots:
     """All of a client. One waiter of each name watches: its timer ends with the holder's lease, for all of them.
 
-    Used from many threads at once.
+    Used from many threads at once. A slot is made before each claim, and most are gone with its answer. So it is put
+    down and taken away without the mutex, and is put in line, under it, only when the answer says that it waits.
     """
 
     def __init__(self, runtime: Runtime) -> None:
@@ -68,15 +73,17 @@ class Slots:
 
     def add(self, name: str, ticket: Ticket) -> Slot:
         """Return the slot of a ticket, made if it has none."""
-        with self._mutex:
-            slot = self._slots.get(ticket.id)
-            if slot is None:
-                slot = self._slots[ticket.id] = self._by_name[name][ticket.id] = Slot(name, ticket.id)
-            return slot
+        slot = self._slots.get(ticket.id)
+        if slot is None:
+            slot = self._slots[ticket.id] = Slot(name, ticket.id)
+        return slot
 
     def watches(self, slot: Slot) -> bool:
-        """Say whether it is this one that watches the holder's lease: the one that waits longest."""
+        """Put it in line; say whether it is this one that watches the holder's lease: the one that waits longest."""
         with self._mutex:
+            slot.lined = True  # before the look whether it is still there: `remove` takes it away, and looks then
+            if self._slots.get(slot.ticket) is slot:
+                self._by_name[slot.name].setdefault(slot.ticket, slot)
             slot.armed = self._first(slot.name) is slot
             return slot.armed
 
@@ -88,12 +95,14 @@ class Slots:
 
     def remove(self, ticket: str) -> Slot | None:
         """Forget a ticket; return the slot that watches the lease in its place, if it did and another waits."""
+        slot = self._slots.pop(ticket, None)
+        if slot is None or not slot.lined:
+            return None
         with self._mutex:
-            slot = self._slots.pop(ticket, None)
-            if slot is None:
+            if slot.name not in self._by_name:
                 return None
             watched = self._first(slot.name) is slot
-            del self._by_name[slot.name][ticket]
+            self._by_name[slot.name].pop(ticket, None)
             if not self._by_name[slot.name]:
                 del self._by_name[slot.name]
                 return None

@@ -1,0 +1,159 @@
+"""Several names of one store at once: claimed in one request, and left in one, where the store can do that.
+
+Theory of operation
+-------------------
+A batch is what an `Attempt` is for one name, without the waiting: every ticket has its id before anything is sent, is
+watched by the keeper before it is claimed, and is left by its id whatever cuts the batch off. No ticket of a batch
+stands in a queue: the first name that cannot be had is then acquired alone (see `leasehold.primitives.multi_lock`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+from leasehold.engine.attempt import FIRST_ANSWER, TOO_LATE, closed_meanwhile
+from leasehold.engine.events import Acquired
+from leasehold.engine.hold import Lease, State
+from leasehold.errors import LeaseLost, StoreUnavailable
+from leasehold.model import Granted, Owner, Terms, Wait
+from leasehold.stores.base import ManyStore
+
+if TYPE_CHECKING:
+    from leasehold.engine.acquire import Engine
+
+AT_ONCE = 100
+"""Names in one request: it keeps a server from others for about a millisecond."""
+
+Left = bool | LeaseLost
+"""What came of leaving with one lease: whether the store confirmed, or that it was lost before."""
+
+
+class Batch:
+    """One claim of several names of one store."""
+
+    def __init__(self, engine: Engine, wanted: Sequence[tuple[str, Terms]]) -> None:
+        self._engine = engine
+        self._start = engine.runtime.now()
+        self._store = cast(ManyStore, engine.store)
+        self._leases = [
+            Lease(engine.runtime, name, engine.ticket(terms), renew=True, max_hold=None, observe=engine.observe)
+            for name, terms in wanted
+        ]
+        self._may_be_there = False  # whether the store may know the tickets
+        self.held_by: Owner | None = None
+        self.late: Lease | None = None  # the first that was granted too late to be believed
+
+    async def run(self, *, keep: bool, patience: float) -> list[Lease]:
+        """Claim all; return what is held: all, or with ``keep`` those before the first that could not be had.
+
+        Raises:
+            StoreUnavailable: there was no answer in ``patience`` seconds. Nothing stays for longer than a lease.
+
+        """
+        engine = self._engine
+        engine.attempts.add(self)
+        try:
+            return await self._claim(keep, min(engine.response_timeout, max(patience, FIRST_ANSWER)))
+        except GeneratorExit:  # the loop is gone with the task in it: nothing can be awaited any more
+            self._end(self._leases)
+            raise
+        except BaseException:
+            await self._leave(self._leases)
+            raise
+        finally:
+            engine.ended(self)
+
+    async def _claim(self, keep: bool, within: float) -> list[Lease]:
+        engine = self._engine
+        for lease in self._leases:
+            engine.keeper.watch(lease)
+        engine.refuse_closed()
+        claims = [(lease.name, lease.ticket) for lease in self._leases]
+
+        async def ask(within: float) -> Sequence[Granted | Wait]:
+            before, self._may_be_there = self._may_be_there, True
+            try:
+                return await self._store.claim_many(claims, keep=keep, within=within)
+            except StoreUnavailable as error:
+                self._may_be_there = before or error.unknown
+                raise
+
+        answers, _ = await engine.repeat(ask, within)
+        if any(lease.state is State.RELEASED for lease in self._leases):  # the client was closed meanwhile
+            await closed_meanwhile(engine, engine.runtime.shield(leave_all(engine, self._leases)))
+        held, granted = self._held(answers), sum(isinstance(answer, Granted) for answer in answers)
+        if granted > held:
+            await self._leave(self._leases[held:granted])  # they came too late to be believed
+        self._end(self._leases[held:])
+        return [self._acquired(lease) for lease in self._leases[:held]]
+
+    def _held(self, answers: Sequence[Granted | Wait]) -> int:
+        for index, (lease, answer) in enumerate(zip(self._leases, answers, strict=False)):
+            if isinstance(answer, Wait):
+                self.held_by = answer.held_by
+                return index
+            if not lease.granted(answer):
+                lease.why = TOO_LATE
+                self.late = lease
+                return index
+        return len(self._leases)
+
+    def _acquired(self, lease: Lease) -> Lease:
+        engine, now = self._engine, self._engine.runtime.now()
+        engine.keeper.granted(lease)
+        if engine.observe is not None:
+            engine.observe(Acquired(lease.name, str(engine.owner), now, lease.token, now - self._start))
+        return lease
+
+    async def _leave(self, leases: Sequence[Lease]) -> None:
+        self._end(leases)
+        if self._may_be_there:
+            await self._engine.runtime.shield(leave_all(self._engine, leases))
+
+    def _end(self, leases: Sequence[Lease]) -> None:
+        for lease in leases:
+            if lease.leaves():
+                self._engine.keeper.forget(lease)
+
+
+async def leave_all(engine: Engine, leases: Sequence[Lease]) -> list[bool | None]:
+    """Take the tickets off the store in this order; return for each what `Engine.leave` returns."""
+    if len(leases) < 2 or not engine.store.capabilities.together:
+        return [await engine.leave(lease) for lease in leases]
+    found: list[bool | None] = []
+    for start in range(0, len(leases), AT_ONCE):
+        found += await _leave_some(engine, leases[start : start + AT_ONCE])
+    return found
+
+
+async def _leave_some(engine: Engine, leases: Sequence[Lease]) -> list[bool | None]:
+    store = cast(ManyStore, engine.store)
+    leaves = [(lease.name, lease.ticket) for lease in leases]
+
+    def ask(within: float) -> Coroutine[Any, Any, Sequence[bool]]:
+        return store.leave_many(leaves, within=within)
+
+    try:
+        found, repeated = await engine.repeat(ask, engine.leave_within)
+    except StoreUnavailable:
+        for lease in leases:
+            engine.keeper.owe(lease.name, lease.ticket)
+        return [None] * len(leases)
+    return [was_there or (None if repeated else False) for was_there in found]
+
+
+async def release_all(engine: Engine, leases: Sequence[Lease]) -> list[Left]:
+    """Release in this order; return for each whether the store confirmed, or the loss. All are left, whatever happens.
+
+    To be shielded by the caller.
+    """
+    holding = [lease for lease in leases if engine.departs(lease)]
+    found = dict(zip(map(id, holding), await leave_all(engine, holding), strict=True))
+    results: list[Left] = []
+    for lease in leases:
+        try:
+            results.append(engine.departed(lease, found[id(lease)]) if id(lease) in found else lease.error())
+        except LeaseLost as error:
+            results.append(error)
+    return results

@@ -1,0 +1,64 @@
+"""The tables of stores on database servers: made when you say so, by `create`, or by your migrations from `script`.
+
+``leasehold init URL`` does the same from the shell. No client ever makes a table by itself.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+from leasehold.runtimes.aio import AsyncioRuntime
+from leasehold.runtimes.base import Runtime, drive
+from leasehold.runtimes.blocking import BlockingRuntime
+from leasehold.stores import registry
+from leasehold.stores.sql.schema import Prepared
+from leasehold.stores.url import Secret
+
+__all__ = ["create", "create_async", "script"]
+
+
+def create(url: str | None = None) -> bool:
+    """Make the tables in the database at ``url`` (None: ``LEASEHOLD_URL``).
+
+    Its user needs the right to create tables; the users of the locks need not have it. Doing it twice does no harm.
+
+    Returns:
+        Whether any was missing.
+
+    Raises:
+        ValueError: the URL is malformed, or names a store that has no tables.
+        StoreUnavailable: it could not be done.
+
+    """
+    hidden = registry.hide(url)
+    del url
+    return drive(_create(hidden, BlockingRuntime()))
+
+
+async def create_async(url: str | None = None) -> bool:
+    """Make the tables, as `create`, without blocking the event loop."""
+    hidden = registry.hide(url)
+    del url
+    return await _create(hidden, AsyncioRuntime())
+
+
+def script(url: str | None = None) -> str:
+    """Return the SQL that makes the tables, for the kind of server that ``url`` names. Nothing is sent."""
+    hidden = registry.hide(url)
+    del url
+    return _opener(hidden).script()
+
+
+async def _create(hidden: Secret, runtime: Runtime) -> bool:
+    try:
+        return await _opener(hidden).prepare(runtime)
+    finally:
+        runtime.close()
+
+
+def _opener(hidden: Secret) -> Prepared:
+    opener = registry.opener(hidden)
+    if not hasattr(opener, "prepare"):
+        scheme = hidden.reveal().partition(":")[0]
+        raise ValueError(f"a {scheme}: store has no tables to make: it is ready to be used")
+    return cast("Prepared", opener)

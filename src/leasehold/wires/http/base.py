@@ -1,0 +1,175 @@
+"""What both colours of the HTTP wire share: where a server is, one exchange as bytes, and how an exchange can fail."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import h11
+
+CHUNK = 65_536
+"""Bytes read at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One server. Its ``tls`` is None for a connection in clear."""
+
+    host: str
+    port: int
+    tls: ssl.SSLContext | None = None
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True)
+class Reply:
+    """An answer: its HTTP status and its body, which its repr does not have: a token may be in it."""
+
+    status: int
+    body: bytes
+
+    def __repr__(self) -> str:
+        return f"<Reply {self.status}>"
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is asked. Its repr has neither headers nor body: a password or a token may be in them."""
+
+    method: str
+    target: str
+    headers: Sequence[tuple[str, str]] = ()
+    body: bytes = b""
+
+    def __repr__(self) -> str:
+        return f"<Request {self.method} {self.target}>"
+
+
+class Unsent(Exception):
+    """There was no connection: the server has seen nothing of the request."""
+
+
+class Unanswered(Exception):
+    """The request may have been carried out, but no whole answer came."""
+
+
+SILENT = (OSError, EOFError, h11.RemoteProtocolError)
+"""What an exchange raises on a connection on which no more answers come; time-outs are `OSError`."""
+
+
+OVER = (h11.DONE, h11.MUST_CLOSE, h11.CLOSED)
+"""States of the server's side in which its answer is whole."""
+
+
+class Talk:
+    """HTTP/1.1 on one connection, as bytes in and out (h11 has the states)."""
+
+    def __init__(self) -> None:
+        self._http = h11.Connection(h11.CLIENT)
+        self._status = 0
+        self._parts: list[bytes] = []
+
+    def ask(self, place: Place, request: Request) -> bytes:
+        """Return the bytes of a request."""
+        headers = [("Host", str(place)), ("Content-Length", str(len(request.body))), *request.headers]
+        head = h11.Request(method=request.method, target=request.target, headers=headers)
+        events = [head, h11.Data(request.body), h11.EndOfMessage()]
+        return b"".join(self._http.send(event) or b"" for event in events)
+
+    def feed(self, data: bytes) -> None:
+        """Take what came; no bytes are the end of the connection.
+
+        Raises:
+            EOFError: it ended before the answer did.
+
+        """
+        self._http.receive_data(data)
+        if not data and self._http.their_state not in OVER:
+            raise EOFError("it closed the connection")
+
+    def answer(self) -> Reply | None:
+        """Return the answer, or None if more bytes are needed."""
+        while not self._at_end():
+            pass
+        if self._http.their_state not in OVER:
+            return None
+        reply = Reply(self._status, b"".join(self._parts))
+        self._parts = []
+        return reply
+
+    def piece(self) -> tuple[int, bytes, bool]:
+        """Return the status (0: not known yet), what came of the body since, and whether it has ended."""
+        while not self._at_end():
+            pass
+        data, self._parts = b"".join(self._parts), []
+        return self._status, data, self._http.their_state in OVER
+
+    def next(self) -> bool:
+        """Begin anew after a whole exchange; return whether the connection can carry another."""
+        if self._http.our_state is not h11.DONE or self._http.their_state is not h11.DONE:
+            return False
+        self._http.start_next_cycle()
+        self._status = 0
+        return True
+
+    def _at_end(self) -> bool:
+        event = self._http.next_event()
+        if isinstance(event, h11.Response):
+            self._status = event.status_code
+        elif isinstance(event, h11.Data):
+            self._parts.append(bytes(event.data))
+        if event is h11.NEED_DATA or event is h11.PAUSED:
+            return True
+        return isinstance(event, h11.EndOfMessage | h11.ConnectionClosed)
+
+
+class Stream(Protocol):
+    """An answer without an end, read piece by piece by one reader."""
+
+    async def read(self, timeout: float) -> bytes:
+        """Return what came, or nothing if nothing did for so many seconds.
+
+        Raises:
+            Unanswered: it has ended.
+
+        """
+        ...
+
+    def close(self) -> None:
+        """Close it, from any thread or task; a read under way ends with `Unanswered`."""
+        ...
+
+
+class Http(Protocol):
+    """Connections to the servers of one client."""
+
+    async def ask(self, place: Place, request: Request, *, within: float, urgent: bool = False) -> Reply:
+        """Send a request and return the answer; an ``urgent`` one never waits behind others for a connection.
+
+        Raises:
+            Unsent: no connection, or none in time.
+            Unanswered: the answer did not come, or not in time. The connection was closed.
+
+        """
+        ...
+
+    async def stream(self, place: Place, request: Request, *, within: float) -> tuple[int, Stream]:
+        """Send a request on a connection of its own; return the status and the stream that follows."""
+        ...
+
+    async def close(self) -> None: ...
+
+    def after_fork(self) -> None:
+        """Forget, in a forked child, the parent's connections, without a word on them."""
+        ...
+
+
+def reason(error: BaseException) -> str:
+    """Say in words what ended an exchange."""
+    if isinstance(error, TimeoutError):
+        return "it answered too slowly"
+    return str(error) or type(error).__name__

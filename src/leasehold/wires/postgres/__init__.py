@@ -1,0 +1,1 @@
+"""PostgreSQL's wire: libpq through psycopg, one algorithm for both colours."""

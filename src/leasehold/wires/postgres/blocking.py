@@ -1,0 +1,54 @@
+"""The blocking wire: who drives an exchange blocks until the socket is ready."""
+
+from __future__ import annotations
+
+import select
+from collections.abc import Coroutine, Sequence
+from typing import Any, TypeVar
+
+from leasehold.wires.postgres.base import PostgresWire
+from leasehold.wires.postgres.link import Link, Steps, Want
+
+T = TypeVar("T")
+
+
+class BlockingWire(PostgresWire):
+    """See `leasehold.wires.sql.SQLWire`."""
+
+    async def run(self, steps: Steps[T], until: float | None) -> T:
+        try:
+            need = next(steps)
+            while True:
+                poll = select.poll()  # not select(), which cannot wait for descriptors above 1,023
+                poll.register(need.fd, _MASKS[need.want])
+                left = None if until is None else max(until - self._runtime.now(), 0.0) * 1000
+                events = poll.poll(left)
+                if not events:
+                    raise TimeoutError("it answered too slowly")
+                need = steps.send(_ready(events[0][1]))
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+
+    async def _addresses(self, hosts: Sequence[str]) -> str | None:
+        return None  # libpq asks for them, and blocks
+
+    async def _to_its_end(self, work: Coroutine[Any, Any, T]) -> T:
+        return await work
+
+    def alive(self, link: Link) -> bool:
+        poll = select.poll()
+        poll.register(link.fd, select.POLLIN)
+        return not poll.poll(0)
+
+
+_MASKS = {
+    Want.READ: select.POLLIN,
+    Want.WRITE: select.POLLOUT,
+    Want.READ | Want.WRITE: select.POLLIN | select.POLLOUT,
+}
+
+
+def _ready(mask: int) -> Want:
+    ready = Want.READ if mask & ~select.POLLOUT else Want(0)
+    return ready | (Want.WRITE if mask & select.POLLOUT else Want(0))

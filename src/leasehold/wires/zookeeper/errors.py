@@ -1,0 +1,142 @@
+"""What the errors of ZooKeeper and kazoo mean: an answer, not done, perhaps done, or not to be had. A table."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from leasehold.errors import LeaseholdError, StoreUnavailable, Unsupported
+
+
+class Answer(Exception):
+    """The server answered that the request does not fit what is there. Nothing was changed."""
+
+
+class NoNode(Answer):
+    """There is no such node, or its parent is missing."""
+
+
+class NodeExists(Answer):
+    """There is such a node already."""
+
+
+class BadVersion(Answer):
+    """The node has another version than the one named."""
+
+
+class NotEmpty(Answer):
+    """The node has children."""
+
+
+class Refused(StoreUnavailable):
+    """The server refuses us until somebody changes something: a password, a right, a quota."""
+
+    lasting = True
+
+
+class Outcome(enum.Enum):
+    """What became of a request that failed."""
+
+    NOT_DONE = "not done"  # it may be sent again
+    UNKNOWN = "unknown"  # perhaps done: it may be repeated only where that is harmless
+    LASTING = "lasting"  # not done, and will not be until somebody changes something
+    UNSUPPORTED = "unsupported"  # never, with this server
+
+
+@dataclass(frozen=True, slots=True)
+class Meaning:
+    """What an error means, and what to do about it, for people."""
+
+    outcome: Outcome
+    words: str
+
+
+ANSWERS: Mapping[str, type[Answer]] = {
+    "NoNodeError": NoNode,
+    "NodeExistsError": NodeExists,
+    "BadVersionError": BadVersion,
+    "NotEmptyError": NotEmpty,
+}
+"""kazoo's name of an error to ours, where it is an answer."""
+
+TOO_OLD = "it does not know a request that locks need (create2, containers); use ZooKeeper 3.5.3 or later"
+
+MEANINGS: Mapping[str, Meaning] = {
+    "ConnectionLoss": Meaning(Outcome.UNKNOWN, "the connection was lost"),
+    "OperationTimeoutError": Meaning(Outcome.UNKNOWN, "the operation took too long"),
+    "RequestTimeoutError": Meaning(Outcome.UNKNOWN, "the request took too long"),
+    "SystemZookeeperError": Meaning(Outcome.UNKNOWN, "the server failed"),
+    "RuntimeInconsistency": Meaning(Outcome.UNKNOWN, "the server failed"),
+    "DataInconsistency": Meaning(Outcome.UNKNOWN, "the server failed"),
+    "SessionExpiredError": Meaning(Outcome.NOT_DONE, "the session has expired"),
+    "ConnectionClosedError": Meaning(Outcome.NOT_DONE, "the connection is closed"),
+    "SessionMovedError": Meaning(Outcome.NOT_DONE, "the session has moved to another server"),
+    "NotReadOnlyCallError": Meaning(Outcome.NOT_DONE, "the server is read-only: it has lost its quorum"),
+    "ThrottledOpError": Meaning(Outcome.NOT_DONE, "the server has too much to do (throttled)"),
+    "NewConfigNoQuorumError": Meaning(Outcome.NOT_DONE, "the ensemble is being changed"),
+    "ReconfigInProcessError": Meaning(Outcome.NOT_DONE, "the ensemble is being changed"),
+    "NoAuthError": Meaning(
+        Outcome.LASTING,
+        "the rights of a node do not allow it; `leasehold doctor` says which are needed; check user and password, "
+        "and that they are those of the nodes' creator",
+    ),
+    "AuthFailedError": Meaning(Outcome.LASTING, "the credentials were refused; check user and password in the URL"),
+    "SessionClosedRequireSaslError": Meaning(
+        Outcome.LASTING, "it serves only clients with SASL; write ?auth=sasl with user and password in the URL"
+    ),
+    "InvalidACLError": Meaning(
+        Outcome.LASTING, "it does not take our rights (acl); with acl=creator credentials are needed that it knows"
+    ),
+    "QuotaExceededError": Meaning(Outcome.LASTING, "the quota is used up; raise it or remove nodes"),
+    "EphemeralOnLocalSessionError": Meaning(
+        Outcome.LASTING, "it has local sessions, which cannot hold locks; set localSessionsUpgradingEnabled=true"
+    ),
+    "UnimplementedError": Meaning(Outcome.UNSUPPORTED, TOO_OLD),
+    "MarshallingError": Meaning(Outcome.UNSUPPORTED, TOO_OLD),
+    "BadArgumentsError": Meaning(Outcome.UNSUPPORTED, "it does not take the path of a node"),
+    "NoChildrenForEphemeralsError": Meaning(
+        Outcome.LASTING, "a node on the way to the lock is ephemeral and can have no children; remove it"
+    ),
+}
+"""kazoo's name of an error to what it means. What is not listed is unknown."""
+
+UNLISTED = Meaning(Outcome.UNKNOWN, "an error that is not expected")
+
+
+def told(error: BaseException, where: str) -> Answer | LeaseholdError:
+    """Make what is raised for an error of kazoo. None of it has a credential."""
+    name = type(error).__name__
+    if name in ANSWERS:
+        return ANSWERS[name]()
+    meaning = MEANINGS.get(name, UNLISTED)
+    text = f"ZooKeeper at {where}: {meaning.words} ({name})"
+    match meaning.outcome:
+        case Outcome.UNSUPPORTED:
+            return Unsupported(text)
+        case Outcome.LASTING:
+            return Refused(text)
+    return StoreUnavailable(text, unknown=meaning.outcome is Outcome.UNKNOWN)
+
+
+HINTS: Mapping[str, str] = {
+    "onnection refused": "nobody listens there; check hosts and ports, and that the servers run",
+    "socket connection broken": "it hung up: it has no quorum, or it expects TLS (write zookeepers://)",
+    "Cannot resolve": "the host name is unknown; check its spelling and the DNS",
+    "CERTIFICATE_VERIFY_FAILED": "name the authority that signed its certificate with ssl_ca_certs=FILE",
+    "ostname mismatch": "its certificate is for another host name; use that name, or a certificate with this one",
+    "not valid for": "its certificate is for another host name; use that name, or a certificate with this one",
+    "WRONG_VERSION_NUMBER": "it does not speak TLS on this port; use its TLS port, or write zookeeper://",
+    "record layer failure": "it does not speak TLS on this port; use its TLS port, or write zookeeper://",
+    "No such file": "there is no such file; check the paths of the certificates",
+    "unexpected eof": "it hung up during the TLS handshake; does it want a certificate of ours (ssl_certfile)?",
+    "time-out": "it does not answer",
+    "timed out": "it does not answer",
+}
+"""What to do about a connection that cannot be made, by words of the driver."""
+
+
+def no_session(said: str, where: str) -> StoreUnavailable:
+    """Say why there is no session; ``said`` is the last that the driver logged."""
+    hint = next((hint for words, hint in HINTS.items() if words in said), "check hosts and ports, and that they run")
+    return StoreUnavailable(f"no session with ZooKeeper at {where}: {said or 'no server answers'}; {hint}")

@@ -1,0 +1,337 @@
+"""One session with an ensemble, for both colours: kazoo's connection, typed. What is asked is in ``requests.py``.
+
+kazoo keeps three daemon threads: one talks to the server, one runs what follows a reply, one what follows a watch. A
+request is put in its queue, and its answer sets a `Signal` of the runtime, which a thread or a task waits for: no
+thread of ours, none for each call.
+
+Requests of one session are answered in the order in which they were sent. kazoo fails all that are queued or under way
+when a connection is lost, so nothing is ever sent in a later connection than it was meant for; only what the kernel
+has already may arrive late.
+"""
+
+from __future__ import annotations
+
+import atexit
+import enum
+import importlib
+import logging
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from leasehold.errors import MissingDriver, StoreUnavailable
+from leasehold.runtimes.base import Runtime, Signal
+from leasehold.wires.zookeeper.errors import Answer, no_session, told
+from leasehold.wires.zookeeper.requests import Request, Requests
+from leasehold.wires.zookeeper.settings import Settings
+
+_client: Any = importlib.import_module("kazoo.client")
+_threading: Any = importlib.import_module("kazoo.handlers.threading")
+_connection: Any = importlib.import_module("kazoo.protocol.connection")
+
+SILENT = 1.0
+"""Seconds without any reply after which a request that is given up condemns its connection."""
+
+CLOSE_WITHIN = 3.0
+"""Seconds that the server has to confirm the end of a session; after that it ends by itself at its timeout."""
+
+NAME = "leasehold-zookeeper"
+"""How kazoo's threads are called here."""
+
+
+class Link(enum.Enum):
+    """What happened to the connection."""
+
+    UP = "up"
+    DOWN = "down"
+    EXPIRED = "expired"
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """A session as the server granted it: its id, and its timeout in seconds."""
+
+    id: int
+    timeout: float
+
+
+class _Threads(_threading.SequentialThreadingHandler):  # type: ignore[misc]
+    """kazoo's threads, with our name, and with less patience for a host that does not answer."""
+
+    patience = 5.0
+
+    def spawn(self, func: Any, *args: Any, **kwargs: Any) -> threading.Thread:
+        thread = threading.Thread(target=func, args=args, kwargs=kwargs, name=NAME, daemon=True)
+        thread.start()
+        return thread
+
+    def create_connection(self, address: tuple[str, int], **options: Any) -> socket.socket:
+        """Connect; kazoo's own way leaves a socket behind when TLS fails."""
+        link = socket.create_connection(address, min(options.get("timeout") or self.patience, self.patience))
+        try:
+            link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            return _encrypted(link, options) if options.get("use_ssl") else link
+        except BaseException:
+            link.close()
+            raise
+
+
+def _encrypted(link: socket.socket, options: dict[str, Any]) -> ssl.SSLSocket:
+    context = ssl.create_default_context(cafile=options.get("ca"))
+    context.check_hostname = bool(options.get("check_hostname", True))
+    if options.get("certfile"):
+        context.load_cert_chain(options["certfile"], options.get("keyfile"), options.get("keyfile_password"))
+    return context.wrap_socket(link, server_hostname=options.get("hostname"))
+
+
+class _Ears(logging.Handler):
+    """Remembers the last complaint of kazoo: it says nowhere else why there is no connection."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.last = ""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = record.getMessage()
+        if record.exc_info and record.exc_info[1] is not None:
+            text = f"{text}: {record.exc_info[1]}"
+        if not text.startswith("Transition"):
+            self.last = text
+
+
+class Wire(Requests):
+    """One session at a time; a new one when the last has expired."""
+
+    def __init__(self, runtime: Runtime, settings: Settings, hear: Callable[[Link], None]) -> None:
+        super().__init__(settings)
+        self._runtime = runtime
+        self._settings = settings
+        self._hear = hear
+        self._reset()
+
+    def _reset(self) -> None:
+        self._mutex = self._runtime.mutex()
+        self._kazoo: Any = None
+        self._ears = _Ears()
+        self._waiting: set[Signal] = set()
+        self._heard = 0.0
+        self.session: Session | None = None
+        self.up = False
+        self._closed = False
+
+    # --- requests ------------------------------------------------------------------------------------------------
+
+    async def ask(self, request: Request, until: float) -> Any:
+        """Send one request; raise what came of it if it failed."""
+        (answer,) = await self.ask_all((request,), until)
+        if isinstance(answer, Answer):
+            raise answer
+        return answer
+
+    async def ask_all(self, requests: Sequence[Request], until: float) -> list[Any]:
+        """Send several requests at once; return for each its answer, which may be an `Answer` that it does not fit.
+
+        Raises:
+            StoreUnavailable: one of them has no answer.
+
+        """
+        if not requests:
+            return []
+        client = await self._connected(until)
+        sent, done = self._runtime.now(), self._runtime.signal()
+        results = [client.handler.async_result() for _ in requests]
+        for request, result in zip(requests, results, strict=True):
+            client._call(request.form, result)
+        results[-1].rawlink(partial(_ring, done))
+        if not await done.wait(max(0.0, until - self._runtime.now())):
+            self._given_up(client, sent)
+            raise StoreUnavailable(f"ZooKeeper at {self._settings.where} did not answer in time", unknown=True)
+        self._heard = self._runtime.now()
+        return [self._answer(request, result) for request, result in zip(requests, results, strict=True)]
+
+    def _answer(self, request: Request, result: Any) -> Any:
+        if result.exception is None:
+            answer = request.read(result.value)
+            if not isinstance(answer, BaseException):
+                return answer
+            result = _Failed(answer)
+        error = told(result.exception, self._settings.where)
+        if isinstance(error, Answer):
+            return error
+        raise error
+
+    def _given_up(self, client: Any, sent: float) -> None:
+        """Cut a connection on which nothing at all was heard since: another server may answer."""
+        if self._heard < sent < self._runtime.now() - SILENT:
+            with suppress(Exception):
+                client._connection._socket.shutdown(2)
+
+    # --- the session ---------------------------------------------------------------------------------------------
+
+    async def ready(self, until: float) -> Session:
+        """Wait for a connection with a session and return that."""
+        await self._connected(until)
+        session = self.session
+        if session is None:
+            raise StoreUnavailable(f"ZooKeeper at {self._settings.where}: the session has expired")
+        return session
+
+    async def _connected(self, until: float) -> Any:
+        while True:
+            client, bell = self._kazoo, None
+            if client is not None and self.up:
+                return client
+            with self._mutex:
+                if self._closed:
+                    raise StoreUnavailable("the connection with ZooKeeper was closed")
+                if self._kazoo is None or self._kazoo.client_state == "AUTH_FAILED":
+                    self._open()
+                if not self.up:
+                    bell = self._runtime.signal()
+                    self._waiting.add(bell)
+            if bell is None:
+                continue
+            try:
+                if not await bell.wait(max(0.0, until - self._runtime.now())):
+                    raise no_session(self._ears.last, self._settings.where)
+            finally:
+                self._waiting.discard(bell)
+            if self._kazoo is not None and self._kazoo.client_state == "AUTH_FAILED":
+                raise self._refused()
+
+    def _refused(self) -> StoreUnavailable:
+        client, self._kazoo = self._kazoo, None
+        _end_beside(client)
+        error = told(_connection.AuthFailedError(), self._settings.where)
+        assert isinstance(error, StoreUnavailable)
+        return error
+
+    def _open(self) -> None:
+        settings = self._settings
+        logger = logging.Logger(NAME, logging.WARNING)  # of nobody's tree: at DEBUG kazoo logs credentials
+        logger.addHandler(self._ears)
+        threads = _Threads()
+        threads.patience = max(1.0, settings.session_timeout / 6)
+        try:
+            client = _client.KazooClient(
+                hosts=settings.where,
+                timeout=settings.session_timeout,
+                handler=threads,
+                logger=logger,
+                connection_retry={"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 1.0},
+                auth_data=[("digest", settings.digest.reveal())] if settings.digest else None,
+                sasl_options=dict(settings.sasl) or None,
+                **settings.tls,
+            )
+        except ModuleNotFoundError:
+            client = None
+        if client is None or (settings.sasl and not _connection.PURESASL_AVAILABLE):
+            raise MissingDriver("SASL needs the package pure-sasl; install it with: pip install pure-sasl")
+        self._listen(client)
+        self._kazoo = client
+        client.start_async()
+
+    def _listen(self, client: Any) -> None:
+        connect = client._connection._connect
+
+        def connected(*where: Any) -> Any:
+            timeouts = connect(*where)  # it returns when we are authenticated; kazoo tells its listeners before
+            session = Session(int(client._session_id), timeouts[0] * 1.5 / 1000)  # it is given two thirds
+            self._turned(client, Link.UP, session)
+            return timeouts
+
+        client._connection._connect = connected
+        client.add_listener(partial(self._changed, client))
+
+    def _changed(self, client: Any, state: str) -> None:
+        if state != "CONNECTED":
+            self._turned(client, Link.DOWN if state == "SUSPENDED" else Link.EXPIRED, None)
+
+    def _turned(self, client: Any, link: Link, session: Session | None) -> None:
+        with self._mutex:
+            if client is not self._kazoo:  # an old one, which is being closed
+                return
+            self.up = link is Link.UP
+            self.session = session if link is Link.UP else None if link is Link.EXPIRED else self.session
+            bells = list(self._waiting) if self.up or client.client_state == "AUTH_FAILED" else []
+        for bell in bells:
+            bell.set()
+        self._hear(link)
+
+    async def command(self, word: str, until: float) -> str:
+        """Ask the server that we are connected to one of the four-letter words; empty if it does not answer."""
+        client = await self._connected(until)
+
+        def ask() -> str:
+            try:
+                return str(client.command(word.encode()))
+            except Exception:  # it may be closed to them; nothing depends on the answer
+                return ""
+
+        return await self._runtime.offload(ask)
+
+    # --- the end -------------------------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """End the session, so that its nodes are gone at once; wait for that for `CLOSE_WITHIN` seconds at most."""
+        with self._mutex:
+            client, self._kazoo, self.session, self.up, self._closed = self._kazoo, None, None, False, True
+            bells = list(self._waiting)
+        for bell in bells:
+            bell.set()
+        if client is None:
+            return
+        done = self._runtime.signal()
+        _end_beside(client, done)
+        if not await done.wait(CLOSE_WITHIN):
+            with suppress(Exception):
+                client._connection._socket.shutdown(2)
+            await done.wait(CLOSE_WITHIN)
+
+    def after_fork(self) -> None:
+        """Let go, in a forked child, of what belongs to the parent: descriptors are closed, nothing is sent."""
+        client = self._kazoo
+        self._reset()
+        if client is None:
+            return
+        atexit.unregister(client.handler.stop)
+        connection = client._connection
+        for link in (connection._socket, connection._read_sock, connection._write_sock):
+            if link is not None:
+                with suppress(Exception):
+                    socket.close(link.detach())
+
+
+class _Failed:
+    """An answer to a transaction that failed, in the form of kazoo's results."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.exception = error
+
+
+def _ring(done: Signal, _: Any) -> None:
+    done.set()
+
+
+def _end_beside(client: Any, done: Signal | None = None) -> None:
+    """Stop and close a client of kazoo, which may take long, where nobody waits for it."""
+
+    def end() -> None:
+        try:
+            with suppress(Exception):
+                client.stop()
+            with suppress(Exception):
+                client.close()
+        finally:
+            if done is not None:
+                done.set()
+
+    try:
+        threading.Thread(target=end, name=NAME, daemon=True).start()
+    except RuntimeError:  # the interpreter ends, and no thread can be started any more
+        end()
