@@ -53,7 +53,9 @@ PATIENCE = 5.0
 class SQLiteStore:
     """See `leasehold.stores.base.Store` for what each method promises."""
 
-    capabilities = Capabilities(shared=True, permits=True, crash_bound="within one second (the process is gone)")
+    capabilities = Capabilities(
+        shared=True, permits=True, together=True, crash_bound="within one second (the process is gone)"
+    )
 
     def __init__(self, runtime: Runtime, namespace: str, path: Path, machine: Machine, *, allow_network: bool) -> None:
         self._runtime = runtime
@@ -78,13 +80,8 @@ class SQLiteStore:
         key = self._key(name)
 
         def work(db: sqlite3.Connection, fence: int) -> tuple[rows.Page, ledger.Step, float, str | None]:
-            now, floor, me = self._runtime.now(), self._floor(fence), self._process()
-
-            def take(page: rows.Page) -> ledger.Step:
-                alive = page.alive(self._machine, me)
-                return ledger.claim(page.queue, ticket, join=join, now=now, floor=floor, alive=alive)
-
-            page, step = rows.advance(db, key, ticket.id, now, take)
+            now, me = self._runtime.now(), self._process()
+            page, step = self._claim_step(db, name, ticket, now, fence, join=join)
             bell = self._waiters.expect(name, ticket.id) if join and step.blocked is not None else None
             rows.write(db, key, page, step.queue, now, me, bell or "")
             self._sweeper.step(db, now, me)
@@ -98,39 +95,87 @@ class SQLiteStore:
                 self._waiters.forget(ticket.id)
             raise
         self._waiters.ring(page.hints_of(step.woken))
-        if step.blocked is not None:
-            by, ask_again = step.blocked.by, step.blocked.until - now
-            ask_again = min(ask_again, LOOK_EVERY) if bell is None else ask_again
-            return Wait(None, ask_again, None if by is None else by.ticket.terms.owner)
-        self._waiters.forget(ticket.id)
-        assert step.mine is not None
-        assert step.mine.token is not None
-        return Granted(step.mine.token, since, ticket.terms.lease)
+        if step.blocked is None:
+            self._waiters.forget(ticket.id)
+        return _answer(step, since, now, told=bell is not None)
+
+    def _claim_step(
+        self, db: sqlite3.Connection, name: str, ticket: Ticket, now: float, fence: int, *, join: bool
+    ) -> tuple[rows.Page, ledger.Step]:
+        floor, me = self._floor(fence), self._process()
+
+        def take(page: rows.Page) -> ledger.Step:
+            alive = page.alive(self._machine, me)
+            return ledger.claim(page.queue, ticket, join=join, now=now, floor=floor, alive=alive)
+
+        return rows.advance(db, self._key(name), ticket.id, now, take)
+
+    async def claim_many(
+        self, claims: Sequence[tuple[str, Ticket]], *, keep: bool, within: float
+    ) -> Sequence[Granted | Wait]:
+        """Claim in order, in one transaction, up to the first that cannot be had."""
+        since = self._runtime.now()
+        return await self._runtime.offload(lambda: self._claim_many(claims, keep, since, since + within))
+
+    def _claim_many(
+        self, claims: Sequence[tuple[str, Ticket]], keep: bool, since: float, until: float
+    ) -> list[Granted | Wait]:
+        def work(db: sqlite3.Connection, fence: int) -> tuple[list[tuple[rows.Key, rows.Page, ledger.Step]], float]:
+            now, me = self._runtime.now(), self._process()
+            taken = list[tuple[rows.Key, rows.Page, ledger.Step]]()
+            for name, ticket in claims:
+                taken.append((self._key(name), *self._claim_step(db, name, ticket, now, fence, join=False)))
+                if taken[-1][2].blocked is not None:
+                    taken = taken if keep else taken[-1:]
+                    break
+            for key, page, step in taken:
+                rows.write(db, key, page, step.queue, now, me, "")
+            self._sweeper.step(db, now, me)
+            return taken, now
+
+        taken, now = self._database.transact(work, until)
+        for _, page, step in taken:
+            self._waiters.ring(page.hints_of(step.woken))
+        return [_answer(step, since, now, told=False) for _, _, step in taken]
 
     async def leave(self, name: str, ticket: Ticket, *, how: Departure, within: float) -> bool:
         """Remove ``ticket`` and hand the name over."""
         until = self._runtime.now() + within
-        return await self._runtime.offload(lambda: self._leave(name, ticket.id, how, until))
+        (found,) = await self._runtime.offload(lambda: self._leave([(name, ticket)], how, until))
+        return found
 
-    def _leave(self, name: str, ticket: str, how: Departure, until: float) -> bool:
-        key = self._key(name)
-        self._waiters.forget(ticket)
+    async def leave_many(self, leaves: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[bool]:
+        """Remove each ticket and hand its name over, in one transaction."""
+        until = self._runtime.now() + within
+        return await self._runtime.offload(lambda: self._leave(leaves, Departure.RELEASE, until))
 
-        def work(db: sqlite3.Connection, fence: int) -> tuple[rows.Page, ledger.Step]:
-            now, floor, me = self._runtime.now(), self._floor(fence), self._process()
+    def _leave(self, leaves: Sequence[tuple[str, Ticket]], how: Departure, until: float) -> list[bool]:
+        for _, ticket in leaves:
+            self._waiters.forget(ticket.id)
 
-            def take(page: rows.Page) -> ledger.Step:
-                alive = page.alive(self._machine, me)
-                return ledger.leave(page.queue, ticket, how=how, now=now, floor=floor, alive=alive)
+        def work(db: sqlite3.Connection, fence: int) -> list[tuple[rows.Page, ledger.Step]]:
+            now = self._runtime.now()
+            left = [self._leave_step(db, name, ticket.id, how, now, fence) for name, ticket in leaves]
+            self._sweeper.step(db, now, self._process())
+            return left
 
-            page, step = rows.advance(db, key, ticket, now, take)
-            rows.write(db, key, page, step.queue, now, me, "")
-            self._sweeper.step(db, now, me)
-            return page, step
+        left = self._database.transact(work, until)
+        for page, step in left:
+            self._waiters.ring(page.hints_of(step.woken))
+        return [step.found for _, step in left]
 
-        page, step = self._database.transact(work, until)
-        self._waiters.ring(page.hints_of(step.woken))
-        return step.found
+    def _leave_step(
+        self, db: sqlite3.Connection, name: str, ticket: str, how: Departure, now: float, fence: int
+    ) -> tuple[rows.Page, ledger.Step]:
+        key, floor, me = self._key(name), self._floor(fence), self._process()
+
+        def take(page: rows.Page) -> ledger.Step:
+            alive = page.alive(self._machine, me)
+            return ledger.leave(page.queue, ticket, how=how, now=now, floor=floor, alive=alive)
+
+        page, step = rows.advance(db, key, ticket, now, take)
+        rows.write(db, key, page, step.queue, now, me, "")
+        return page, step
 
     async def renew(self, tickets: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[Standing]:
         """Set leases to full length."""
@@ -283,3 +328,15 @@ class SQLiteStore:
 
     def __repr__(self) -> str:
         return f"<SQLiteStore {str(self._database.path)!r}>"
+
+
+def _answer(step: ledger.Step, since: float, now: float, *, told: bool) -> Granted | Wait:
+    """Say what came of a claim; who will not be ``told`` of a change looks more often."""
+    if step.blocked is not None:
+        by, ask_again = step.blocked.by, step.blocked.until - now
+        return Wait(
+            None, ask_again if told else min(ask_again, LOOK_EVERY), None if by is None else by.ticket.terms.owner
+        )
+    assert step.mine is not None
+    assert step.mine.token is not None
+    return Granted(step.mine.token, since, step.mine.ticket.terms.lease)

@@ -1,0 +1,129 @@
+"""Locks inside your own PostgreSQL transaction: `transaction_lock` and `async_transaction_lock`.
+
+The lock is the transaction's: it is had when the call returns, and free when the transaction commits or rolls back,
+whatever becomes of the process. What that transaction writes is thus protected without a lease, a token or a clock: if
+the session dies, the commit fails. It needs no tables, no client and no further connection, and works behind a pooler
+of transactions. It excludes other transactions that lock the same name, and clients with ``mode=session``; lease rows
+of the same name have nothing to do with it.
+
+Example:
+    <!-- not run: it needs a server -->
+    ```python
+    with psycopg.connect("postgresql://localhost/app") as connection:  # commits at the end
+        transaction_lock(connection, "stock:42", timeout=2)
+        connection.execute("UPDATE stock SET left_over = left_over - 1 WHERE item = 42")
+    ```
+
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from leasehold import validate
+from leasehold.errors import AcquireTimeout, Unsupported
+from leasehold.guard.connection import Ask, Asking, arun, code_of, dialect_of, run
+from leasehold.stores.postgres.advisory import key_of
+from leasehold.validate import Seconds
+
+__all__ = ["async_transaction_lock", "transaction_lock"]
+
+NOT_AVAILABLE = "55P03"
+NO_TRANSACTION = "25P01"
+
+SLICE = 5.0
+"""Seconds for which an asyncio caller waits in the server at a time: a cancellation that gets lost costs no more."""
+
+
+def transaction_lock(
+    connection: Any,
+    name: str,
+    *,
+    namespace: str = "default",
+    timeout: Seconds | None = None,
+    shared: bool = False,
+) -> None:
+    """Lock ``name`` to the end of the transaction that ``connection`` is in.
+
+    Args:
+        connection: a connection or cursor of psycopg, a connection or session of SQLAlchemy, Django's connection.
+        name: 1 to 512 bytes of UTF-8.
+        namespace: names of different namespaces never meet.
+        timeout: seconds to wait at most; None waits for ever, 0 does not wait.
+        shared: beside others that lock it ``shared``; else alone.
+
+    Raises:
+        AcquireTimeout: someone else has it. Your transaction is as it was before the call, and may go on.
+        RuntimeError: the connection is in no transaction: the lock would be free again at once.
+        Unsupported: the transaction reads from a snapshot (REPEATABLE READ, SERIALIZABLE), which is older than the
+            lock: it would not see what the holder before it wrote. Use READ COMMITTED.
+
+    """
+    run(connection, _lock(connection, name, namespace, timeout, shared, None))
+
+
+async def async_transaction_lock(
+    connection: Any,
+    name: str,
+    *,
+    namespace: str = "default",
+    timeout: Seconds | None = None,
+    shared: bool = False,
+) -> None:
+    """Lock ``name`` to the end of the transaction that an asyncio ``connection`` is in. As `transaction_lock`."""
+    await arun(connection, _lock(connection, name, namespace, timeout, shared, SLICE))
+
+
+def _lock(
+    connection: Any, name: str, namespace: str, timeout: Seconds | None, shared: bool, most: float | None
+) -> Asking[None]:
+    found = dialect_of(connection)
+    if found not in ("postgresql", ""):
+        raise TypeError(f"transaction_lock needs a connection to PostgreSQL, not to {found}")
+    key = key_of(validate.name(namespace, "namespace"), validate.name(name))
+    left = validate.timeout(timeout)
+    try:
+        yield Ask("SAVEPOINT leasehold")
+    except Exception as error:
+        if code_of(error) == NO_TRANSACTION:
+            raise RuntimeError(
+                "transaction_lock needs a transaction: on a connection that commits each statement the lock would be "
+                "free again at once; write for example `with connection.transaction():` around it"
+            ) from error
+        raise
+    settings = yield Ask("SELECT current_setting('transaction_isolation'), current_setting('lock_timeout')")
+    isolation, before = settings.rows[0]
+    if isolation != "read committed":
+        yield Ask("RELEASE SAVEPOINT leasehold")
+        raise Unsupported(
+            f"this transaction is {isolation.upper()}: it reads from a snapshot that is older than the lock, and would "
+            "not see what the holder before it wrote; use READ COMMITTED"
+        )
+    if (yield from _tried(key, shared)):
+        yield Ask("RELEASE SAVEPOINT leasehold")
+        return
+    yield from _waited(name, key, left, shared, most, before)
+
+
+def _tried(key: int, shared: bool) -> Asking[bool]:
+    answer = yield Ask(f"SELECT pg_try_advisory_xact_lock{'_shared' if shared else ''}({{}}::bigint)", (key,))
+    return bool(answer.rows[0][0])
+
+
+def _waited(name: str, key: int, left: float | None, shared: bool, most: float | None, before: str) -> Asking[None]:
+    while left is None or left > 0:
+        part = min(value for value in (left, most, 86_400.0) if value is not None)
+        yield Ask("SELECT set_config('lock_timeout', {}, true)", (f"{max(int(part * 1000), 1)}ms",))
+        try:
+            yield Ask(f"SELECT pg_advisory_xact_lock{'_shared' if shared else ''}({{}}::bigint)", (key,))
+        except Exception as error:
+            if code_of(error) != NOT_AVAILABLE:
+                raise
+            yield Ask("ROLLBACK TO SAVEPOINT leasehold")  # and with it the setting: the transaction goes on
+        else:
+            yield Ask("SELECT set_config('lock_timeout', {}, true)", (before,))
+            yield Ask("RELEASE SAVEPOINT leasehold")
+            return
+        left = None if left is None else left - part
+    yield Ask("RELEASE SAVEPOINT leasehold")
+    raise AcquireTimeout(f"{name!r} was not had in time: another transaction or session has it", name=name)

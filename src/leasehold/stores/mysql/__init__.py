@@ -1,0 +1,60 @@
+"""MySQL and MariaDB: locks in the tables of a database (MySQL 8.0, MariaDB 10.6 or later)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from leasehold.runtimes.base import Colour, Runtime
+from leasehold.stores.mysql import statements
+from leasehold.stores.mysql.session import MySQLSessionStore
+from leasehold.stores.mysql.store import MySQLStore
+from leasehold.stores.url import StoreURL
+from leasehold.wires.mysql import settings
+from leasehold.wires.mysql.settings import Settings
+
+__all__ = ["MySQL", "MySQLSessionStore", "MySQLStore", "adopt", "from_url"]
+
+
+@dataclass(frozen=True)
+class MySQL:
+    """Opens the locks of one database: leases in its tables, or with ``session`` the server's own, by GET_LOCK."""
+
+    settings: Settings
+    session: bool = False
+
+    def open(self, runtime: Runtime, namespace: str) -> MySQLStore | MySQLSessionStore:
+        """Open the store; it connects at the first use."""
+        if self.session:
+            return MySQLSessionStore(runtime, self.settings, namespace)
+        return MySQLStore(runtime, self.settings, namespace)
+
+    def script(self) -> str:
+        """Return the SQL that makes the tables."""
+        return statements.script()
+
+    async def prepare(self, runtime: Runtime) -> bool:
+        """Make the tables; return whether any was missing."""
+        store = self.open(runtime, "default")
+        try:
+            return await store.prepare()
+        finally:
+            await store.close()
+
+
+def from_url(url: StoreURL) -> MySQL:
+    """Read a URL: ``mysql://`` or ``mariadb://``, with ``?mode=session`` for the server's own locks."""
+    mode = url.options.get("mode", "rows")
+    if mode not in ("rows", "session"):
+        raise ValueError(f"option 'mode' in the {url.scheme} URL is rows (the default) or session")
+    return MySQL(settings.from_url(url, ("mode",)), mode == "session")
+
+
+def adopt(client: Any, colour: Colour) -> MySQL:
+    """Reach the database as ``client`` does, an engine of SQLAlchemy on PyMySQL or asyncmy.
+
+    Raises:
+        TypeError: it is of the other colour, or on another driver.
+
+    """
+    return MySQL(settings.from_engine(client, colour))

@@ -1,0 +1,186 @@
+"""The tickets of ``mode=session`` and their connections: one each, lost when it breaks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from leasehold.errors import StoreUnavailable, Unsupported
+from leasehold.model import Ticket
+from leasehold.runtimes.base import Runtime
+from leasehold.stores.mysql import session_statements as sql
+from leasehold.stores.sql.pages import Key
+from leasehold.wires.mysql.base import NO_SUCH_SESSION, Line, Refusal, Rows, Silence, joined, no_answer, refused
+from leasehold.wires.mysql.pool import Turns
+from leasehold.wires.mysql.wire import BEGIN, COMMIT, ROLLBACK, MySQLWire, limits
+from leasehold.wires.sql import Outcome, Refused, Statement, Transaction
+
+MOST_DOOMED = 1000
+"""Broken sessions that are remembered; the server ends those that are not by itself, after a lease."""
+
+
+@dataclass(eq=False, slots=True)
+class Place:
+    """A ticket, and the connection that is its own.
+
+    Attributes:
+        turns: one statement at a time.
+        token: while it holds.
+        waits: while the server waits for the lock in its name.
+        queued: whether it is written down as a waiter.
+
+    """
+
+    key: Key
+    lock: str
+    ticket: Ticket
+    line: Line
+    turns: Turns = field(repr=False)
+    token: int | None = None
+    waits: bool = False
+    queued: bool = False
+
+    @property
+    def session(self) -> int:
+        """The server's number of the connection."""
+        return self.line.greeting.session
+
+    @property
+    def life(self) -> Statement:
+        """What tells the server how long the session may be silent."""
+        return sql.life(int(self.lease))
+
+    @property
+    def lease(self) -> float:
+        """Whole seconds, since the server counts those: never less than what was asked for."""
+        return float(math.ceil(self.ticket.terms.lease))
+
+
+class Places:
+    """Those of one client. Used by many tasks or threads at once."""
+
+    def __init__(self, runtime: Runtime, wire: MySQLWire, space: bytes) -> None:
+        self._runtime = runtime
+        self._wire = wire
+        self._space = space
+        self._places: dict[str, Place] = {}
+        self._doomed: dict[str, int] = {}  # by ticket: sessions that broke, of which the server may not know
+
+    def get(self, ticket: str) -> Place | None:
+        """Return the place of a ticket."""
+        return self._places.get(ticket)
+
+    def take(self, ticket: str) -> Place | None:
+        """Return the place of a ticket that leaves: from now on it has none."""
+        return self._places.pop(ticket, None)
+
+    def forgive(self, ticket: str) -> None:
+        """Forget that a session of the ticket broke."""
+        self._doomed.pop(ticket, None)
+
+    def close(self) -> None:
+        """Close all connections: the server frees what they hold."""
+        places, self._places = list(self._places.values()), {}
+        for place in places:
+            self.drop(place)
+
+    def drop(self, place: Place) -> None:
+        """Close the connection of a place."""
+        self._wire.pool.drop(place.line, urgent=True)
+
+    def lock(self, key: Key) -> str:
+        """Return the server's name of the lock; ``key`` is that of lease rows."""
+        return sql.lock_name(self._wire.database, key)
+
+    async def placed(self, name: str, ticket: Ticket, until: float) -> tuple[Place, list[Rows]]:
+        """Give the ticket a connection, and ask for the lock without waiting."""
+        key = (sql.MARK + self._space, name.encode())
+        while True:
+            line, new = await self._wire.pool.take(until, urgent=True)
+            if line.greeting.galera:
+                self._wire.pool.drop(line, urgent=True)
+                raise Unsupported(
+                    f"the database at {self._wire.where} is a node of a Galera cluster, whose nodes do not share "
+                    "GET_LOCK: leave out mode=session"
+                )
+            lock = self.lock((self._space, name.encode()))
+            place = Place(key, lock, ticket, line, Turns(self._runtime, 1))
+            self._places[ticket.id] = place
+            try:
+                return place, await self.on(place, (place.life, sql.get_lock(lock, 0), sql.holder(key)), until)
+            except StoreUnavailable:
+                if new or self._runtime.now() >= until or ticket.id in self._places:
+                    raise
+                await self._wire.pool.forget_idle()  # it had been idle, and the server had closed it
+
+    async def on(self, place: Place, statements: Sequence[Statement], until: float) -> list[Rows]:
+        """Run statements on the place's connection; if it breaks, the place is lost."""
+        if not await place.turns.take(until):
+            raise no_answer(self._wire.where, "the connection of the lock is busy", unknown=False)
+        try:
+            return await place.line.run(joined(statements), until)
+        except Refusal as error:
+            raise refused(self._wire.where, error) from error
+        except Silence as error:
+            self.lost(place)
+            raise no_answer(self._wire.where, error, unknown=True) from error
+        except BaseException:
+            self.lost(place)
+            raise
+        finally:
+            place.turns.give()
+
+    async def transact(self, place: Place, statements: Sequence[Statement], until: float) -> list[Rows]:
+        """Run statements as one transaction on the place's connection, again if it had bad luck."""
+        while True:
+            left = max(until - self._runtime.now(), 0.001)
+            try:
+                return await self.on(place, (limits(left), BEGIN, *statements, COMMIT, place.life), until)
+            except Refused as error:
+                await self.on(place, (ROLLBACK, place.life), until)
+                if error.outcome is not Outcome.AGAIN or self._runtime.now() >= until:
+                    raise
+
+    async def free(self, place: Place, statements: Sequence[Statement], until: float) -> list[Rows]:
+        """Run the last statements on a place's connection, and give that back."""
+        answers = await self.on(place, statements, until)
+        self._places.pop(place.ticket.id, None)
+        await self._wire.pool.give(place.line, urgent=True)
+        return answers
+
+    def lost(self, place: Place) -> None:
+        """Close the place's connection."""
+        if self._places.get(place.ticket.id) is place:  # else it left, and whoever did that tells the server
+            del self._places[place.ticket.id]
+            self.doom(place)
+        self.drop(place)
+
+    def doom(self, place: Place) -> None:
+        """Remember that the server is to be told of the end of a session."""
+        self._doomed[place.ticket.id] = place.session
+        while len(self._doomed) > MOST_DOOMED:
+            del self._doomed[next(iter(self._doomed))]
+
+    async def end_doomed(self, ticket: str, until: float) -> bool | None:
+        """Tell the server to end a session of the ticket that broke; return whether it lived, None if none broke."""
+        session = self._doomed.get(ticket)
+        if session is None:
+            return None
+        ended = await self.end(session, until)
+        self._doomed.pop(ticket, None)
+        return ended
+
+    async def end(self, session: int, until: float) -> bool:
+        """End a session; return whether it lived."""
+
+        async def work(tx: Transaction) -> bool:
+            await tx.ask(sql.kill(session))
+            return True
+
+        try:
+            return await self._wire.transact(work, within=max(until - self._runtime.now(), 0.001))
+        except Refused as error:
+            if error.code != str(NO_SUCH_SESSION):
+                raise
+            return False

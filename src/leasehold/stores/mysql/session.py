@@ -1,0 +1,307 @@
+"""Locks that are the server's own, by GET_LOCK on a connection of the ticket's own: ``mode=session``.
+
+Theory of operation
+-------------------
+The server frees such a lock when the session that has it ends, for whatever reason: a crash of the holder is noticed in
+the time that a connection takes to close. So it is no lease, and there is no timed promise: who loses the connection
+loses the lock, may hear of it only at the next renewal, and somebody else may have it by then. A guard that checks
+tokens refuses what comes late.
+
+* `claim` takes a connection and asks ``GET_LOCK(…, 0)``: 1 is had, 0 is taken, NULL is an error. Who is to wait asks
+  with a time limit, in slices: the server wakes it when the lock is free. Nothing else runs on that connection.
+* The token is raised in the row of the name while the lock is had, so it increases from holder to holder.
+* `renew` asks on that connection whether it has the lock. That also keeps the session alive: the server is told to end
+  it when it says nothing for a lease, so a holder that is cut off blocks others for little longer.
+* A connection that breaks is gone, and the lock with it: no other connection can have it. If the server may not know
+  yet, it is told on another connection to end that session.
+* The server's names are short, without case and the same in all its databases. So ours are hashed (160 bits), with the
+  database and the namespace. Two names of one hash would exclude each other, and no more.
+
+Rows of this mode and lease rows are apart, so a name is to be used in one mode: a claim here refuses a name that is
+leased.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from leasehold.errors import StoreUnavailable, WrongKind
+from leasehold.model import Capabilities, Cell, Change, Departure, Finding, Granted, Owner, Standing, Ticket, View, Wait
+from leasehold.runtimes.base import Runtime
+from leasehold.stores import ledger
+from leasehold.stores.mysql import session_statements as sql
+from leasehold.stores.mysql.places import Place, Places
+from leasehold.stores.mysql.store import MySQLStore
+from leasehold.stores.sql import rows, schema
+from leasehold.stores.sql.pages import above, ns
+from leasehold.stores.sql.store import PATIENCE
+from leasehold.wires.mysql.base import Rows
+from leasehold.wires.mysql.settings import Settings
+from leasehold.wires.mysql.wire import REST
+from leasehold.wires.sql import Refused, Row, Statement, Transaction
+
+SLICE = 5.0
+"""Seconds for which the server waits for a lock in one request, at most."""
+
+LATE = 1.0
+"""Seconds by which its answer may be late."""
+
+SHORTEST, LONGEST = 0.01, 0.1
+"""Seconds between two tries where less than a second is left to wait: the server counts whole ones."""
+
+AT_ONCE = 32
+"""Connections that are asked at the same time when many holds are renewed."""
+
+NO_LOCK = "GET_LOCK answered NULL: an operator ended the wait, or the server is out of memory; look at its log"
+
+TAKES_PART = "with mode=session; use another name, or the same mode everywhere"
+
+
+class MySQLSessionStore:
+    """See `leasehold.stores.base.Store` for what each method promises, and above for what is not promised."""
+
+    capabilities = Capabilities(
+        fair=False,
+        delay=False,
+        hands_over=False,
+        shortest=1.0,
+        tardy=1.0,
+        crash_bound="within a second; cut off, within the lease + 1 s",
+    )
+
+    def __init__(self, runtime: Runtime, settings: Settings, namespace: str) -> None:
+        self._runtime = runtime
+        self._rows = MySQLStore(runtime, settings, namespace)
+        self._wire = self._rows.mysql
+        self._space = namespace.encode()
+        self._connections = Places(runtime, self._wire, self._space)
+
+    # --- the lock ----------------------------------------------------------------------------------------------
+
+    async def claim(self, name: str, ticket: Ticket, *, join: bool, within: float) -> Granted | Wait:
+        """Try to take ``name``."""
+        until = self._runtime.now() + within
+        await self._connections.end_doomed(ticket.id, until)
+        place = self._connections.get(ticket.id)
+        if place is not None and place.token is not None:
+            since = self._runtime.now()
+            if await self._stands(place, until) is Standing.HELD:
+                return Granted(place.token, since, place.lease)
+            place = None
+        held_by = None
+        if place is None:
+            place, answers = await self._connections.placed(name, ticket, until)
+        else:
+            answers = await self._connections.on(
+                place, (place.life, sql.get_lock(place.lock, 0), sql.holder(place.key)), until
+            )
+        if self._has(answers):
+            return await self._granted(place, until)
+        held_by = Owner.parse(answers[-1][0][0]) if answers[-1] else None
+        if not join:
+            await self._connections.free(place, (REST,), until)
+        elif not place.queued:
+            await self._connections.transact(place, self._queueing(place), until)
+            place.queued = True
+        return Wait(None, ticket.terms.lease, held_by)
+
+    async def changed(self, name: str, ticket: Ticket, mark: object, *, timeout: float) -> Granted | None:
+        """Let the server wait for the lock, in slices; bring the grant."""
+        place = self._connections.get(ticket.id)
+        until, pause = self._runtime.now() + timeout, SHORTEST
+        while place is not None and place.token is None and (left := until - self._runtime.now()) > 0:
+            if left < 1.0:
+                await self._runtime.sleep(min(pause * (0.5 + self._runtime.jitter() / 2), left))
+                pause = min(pause * 1.5, LONGEST)
+            try:
+                place.waits = True
+                whole = int(min(left, SLICE))
+                answers = await self._connections.on(
+                    place, (place.life, sql.get_lock(place.lock, whole)), self._runtime.now() + whole + LATE
+                )
+            except StoreUnavailable:
+                if self._connections.get(ticket.id) is place:
+                    raise
+                return None  # it left meanwhile, or its connection broke: whoever claims again gets another
+            finally:
+                place.waits = False
+            if self._has(answers):
+                return await self._granted(place, self._runtime.now() + PATIENCE)
+            place = self._connections.get(ticket.id)
+        return None
+
+    async def leave(self, name: str, ticket: Ticket, *, how: Departure, within: float) -> bool:
+        """Give the lock back, or stop waiting for it; of others' tickets, end the session."""
+        until = self._runtime.now() + within
+        place = self._connections.take(ticket.id)
+        if place is None:
+            ended = await self._connections.end_doomed(ticket.id, until)
+            if ended is None:
+                return await self._end_other(name, ticket.id, how, until)
+            await self._strike_out(name, ticket.id, how, until)
+            return ended
+        if place.waits:
+            place.line.abort()  # who waits on it finds out; the server, too, or else it is told
+            self._connections.doom(place)
+            await self._connections.end_doomed(ticket.id, until)
+            await self._strike_out(name, ticket.id, how, until)
+            return True
+        if not place.line.usable():  # the server hung up, and freed the lock, before anybody asked it to
+            self._connections.drop(place)
+            return False
+        written = place.token is not None or place.queued
+        strike = [sql.strike_out(place.key, ticket.id)] if written else []
+        statements = (*strike, sql.release_lock(place.lock), REST)
+        try:
+            answers = await self._connections.free(place, statements, until)
+        except BaseException:
+            self._connections.doom(place)  # whoever asks again ends the session
+            raise
+        self._connections.forgive(ticket.id)
+        if self._rows._sweeper.due():
+            await self._rows._sweep(until)
+        return place.token is None or answers[-2][0][0] == 1
+
+    async def renew(self, tickets: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[Standing]:
+        """Ask on each connection whether it has its lock still, which also keeps the session alive."""
+        until = self._runtime.now() + within
+        standings: list[Standing] = []
+        for start in range(0, len(tickets), AT_ONCE):
+            some = [self._standing(ticket, until) for _, ticket in tickets[start : start + AT_ONCE]]
+            found = await self._runtime.gather(*some)
+            standings += [one if isinstance(one, Standing) else Standing.UNKNOWN for one in found]
+        return standings
+
+    async def _standing(self, ticket: Ticket, until: float) -> Standing:
+        place = self._connections.get(ticket.id)
+        if place is None:
+            return Standing.GONE
+        if place.token is None:
+            return Standing.QUEUED if place.waits or place.line.usable() else Standing.GONE
+        return await self._stands(place, until)
+
+    async def _stands(self, place: Place, until: float) -> Standing:
+        """Ask whether the place's connection has the lock; if not, it is over."""
+        try:
+            answers = await self._connections.on(place, (place.life, sql.has_lock(place.lock)), until)
+        except StoreUnavailable:
+            return Standing.GONE if self._connections.get(place.ticket.id) is not place else Standing.UNKNOWN
+        if answers[-1][0][0] == 1:
+            return Standing.HELD
+        self._connections.lost(place)
+        return Standing.GONE
+
+    # --- looking, cells ----------------------------------------------------------------------------------------
+
+    async def look(self, prefix: str, *, exact: bool = False) -> list[View]:
+        """Show names in use: those written down whose sessions have the lock, or live and wait."""
+        start = prefix.encode("utf-8", "surrogatepass")
+        end = start + b"\0" if exact else above(start)
+        space = sql.MARK + self._space
+
+        async def work(tx: Transaction) -> tuple[float, list[Row], dict[bytes, int], set[int]]:
+            (clock,) = await tx.ask(Statement(self._rows._dialect.clock))
+            now = rows.clock_of(clock).now
+            (found,) = await tx.ask(Statement(self._rows._dialect.names, (space, start, end, ns(now))))
+            names = sorted({bytes(row[1]) for row in found if row[4] is not None})
+            sessions = sorted({int(row[19]) for row in found if row[4] is not None})
+            if not names:
+                return now, [], {}, set()
+            locks = [self._connections.lock((self._space, name)) for name in names]
+            used, living = await tx.commit(sql.users(locks), sql.alive(sessions))
+            return now, found, dict(zip(names, used[0], strict=True)), {row[0] for row in living}
+
+        now, found, used, living = await self._rows._transact(work, self._runtime.now() + PATIENCE)
+        shown = [
+            row for row in found
+            if row[4] is not None
+            and (used[bytes(row[1])] == int(row[19]) if row[5] == 0 else int(row[19]) in living)
+        ]  # fmt: skip
+        return [_view(view) for view in (ledger.view(queue, now) for queue in rows.views_of(shown))]
+
+    async def cell(self, name: str, change: Change) -> Cell:
+        """Change or read a cell."""
+        return await self._rows.cell(name, change)
+
+    # --- its own life ------------------------------------------------------------------------------------------
+
+    async def diagnose(self) -> list[Finding]:
+        """Say what the server's settings mean for the promises."""
+        return await self._rows.diagnose()
+
+    async def prepare(self) -> bool:
+        """Make the tables; return whether any was missing."""
+        return await self._rows.prepare()
+
+    async def close(self) -> None:
+        """Close the connections: the server frees what they hold."""
+        self._connections.close()
+        await self._rows.close()
+
+    def after_fork(self) -> None:
+        """Drop, in a forked child, what belongs to the parent."""
+        self._connections = Places(self._runtime, self._wire, self._space)
+        self._rows.after_fork()
+
+    async def _granted(self, place: Place, until: float) -> Granted:
+        """Take note that the place has the lock: raise the token, and write down who holds."""
+        leased, since = sql.leased((self._space, place.key[1])), self._runtime.now()
+        writes = (sql.raise_token(place.key), *sql.write_down(place.key, place.ticket, place.session, holds=True))
+        try:
+            answers = await self._connections.transact(place, (leased, *writes, sql.token(place.key)), until)
+            token, version = answers[-3][0]
+            schema.check_version(version)
+            if answers[2]:
+                name = place.key[1].decode()
+                raise WrongKind(f"{name!r} is in use by lease rows, and cannot be used {TAKES_PART}", name=name)
+        except BaseException:
+            self._connections.lost(place)  # its connection goes, and the lock with it
+            raise
+        place.token, place.queued = int(token), False
+        return Granted(place.token, since, place.lease)
+
+    def _queueing(self, place: Place) -> list[Statement]:
+        add = Statement(self._rows._dialect.add_name, place.key)
+        return [add, *sql.write_down(place.key, place.ticket, place.session, holds=False)]
+
+    async def _end_other(self, name: str, ticket: str, how: Departure, until: float) -> bool:
+        """End the session of a ticket of another client, if it is the one that has the lock."""
+        key = (sql.MARK + self._space, name.encode())
+        lock = self._connections.lock((self._space, name.encode()))
+
+        async def work(tx: Transaction) -> int | None:
+            found, used = await tx.ask(sql.written(key, ticket), sql.users([lock]))
+            return int(found[0][0]) if found and found[0][1] == 0 and used[0][0] == int(found[0][0]) else None
+
+        session = await self._rows._transact(work, until)
+        if session is None or not await self._connections.end(session, until):
+            return False
+
+        await self._strike_out(name, ticket, how, until)
+        return True
+
+    async def _strike_out(self, name: str, ticket: str, how: Departure, until: float) -> None:
+        """Take a ticket whose connection is gone out of what is shown; after a break the token moves on."""
+        key = (sql.MARK + self._space, name.encode())
+
+        async def work(tx: Transaction) -> None:
+            await tx.commit(sql.strike_out(key, ticket), *([sql.raise_token(key)] if how is Departure.BREAK else []))
+
+        await self._rows._transact(work, until)
+
+    def _has(self, answers: Sequence[Rows]) -> bool:
+        got = answers[1][0][0]
+        if got is None:
+            raise Refused(f"the database at {self._wire.where} refused: {NO_LOCK}")
+        return bool(got)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._wire.where}>"
+
+
+def _view(view: View) -> View:
+    """Show full leases: the rows say only when they may be forgotten."""
+    holders = tuple(replace(seat, expires=seat.ticket.terms.lease) for seat in view.holders)
+    waiters = tuple(replace(seat, expires=seat.ticket.terms.lease) for seat in view.waiters)
+    return replace(view, holders=holders, waiters=waiters)

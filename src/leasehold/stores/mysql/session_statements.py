@@ -1,0 +1,124 @@
+"""The statements of ``mode=session``: GET_LOCK and what is written down of who has it or waits.
+
+What is written decides nothing: it shows people who has a lock, carries the token, and says which session to end.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from base64 import b32encode
+from collections.abc import Sequence
+
+from leasehold.model import Seat, Ticket
+from leasehold.stores.mysql.statements import CLOCK, ID, places
+from leasehold.stores.sql.pages import COLUMNS, Key, row_of
+from leasehold.wires.sql import Statement
+
+SHOWN_FOR = 30 * 86_400 * 10**9
+"""Nanoseconds after which what a crashed holder left in the tables may be forgotten."""
+
+MARK = b"\xff"
+"""What stands before the namespace in rows of this mode; no text has that byte."""
+
+PREFIX = "leasehold_"
+
+
+def lock_name(database: str, key: Key) -> str:
+    """Return the server's name of a lock: 42 characters without case, from the database, the namespace and the name."""
+    digest = hashlib.blake2b(digest_size=20)
+    for part in (database.encode(), *key):
+        digest.update(len(part).to_bytes(4, "big") + part)
+    return PREFIX + b32encode(digest.digest()).decode().lower()
+
+
+def life(seconds: int) -> Statement:
+    """Let the server end the session when it says nothing for so long."""
+    return Statement(f"SET SESSION wait_timeout = {seconds}")
+
+
+def get_lock(name: str, wait: int) -> Statement:
+    """Ask for the lock: 1 is had, 0 is taken, NULL is an error."""
+    return Statement("SELECT GET_LOCK($1, $2)", (name, wait))
+
+
+def has_lock(name: str) -> Statement:
+    """Ask whether this session has the lock."""
+    return Statement("SELECT IS_USED_LOCK($1) = CONNECTION_ID()", (name,))
+
+
+def release_lock(name: str) -> Statement:
+    """Give the lock back: 1 if this session had it."""
+    return Statement("SELECT RELEASE_LOCK($1)", (name,))
+
+
+def users(names: Sequence[str]) -> Statement:
+    """Ask which session has each lock."""
+    return Statement(f"SELECT {', '.join(f'IS_USED_LOCK(${i})' for i in range(1, 1 + len(names)))}", tuple(names))
+
+
+def alive(sessions: Sequence[int]) -> Statement:
+    """Ask which of these sessions of our own user live."""
+    text = f"SELECT ID FROM information_schema.PROCESSLIST WHERE ID IN ({places(1, len(sessions))})"
+    return Statement(text, tuple(sessions))
+
+
+def kill(session: int) -> Statement:
+    """End a session of our own user."""
+    return Statement(f"KILL CONNECTION {session:d}")
+
+
+def holder(key: Key) -> Statement:
+    """Ask who is written down as holder."""
+    return Statement(f"SELECT owner FROM leasehold_seat WHERE name_id = {ID} AND place = 0", key)
+
+
+def written(key: Key, ticket: str) -> Statement:
+    """Ask for session and place of a ticket."""
+    return Statement(f"SELECT hint, place FROM leasehold_seat WHERE name_id = {ID} AND ticket = $3", (*key, ticket))
+
+
+def leased(key: Key) -> Statement:
+    """Ask whether the name is in use by lease rows; ``key`` is that of the rows."""
+    text = f"SELECT 1 FROM leasehold_seat WHERE name_id = {ID} AND expires > {CLOCK} LIMIT 1"
+    return Statement(text, key)
+
+
+def raise_token(key: Key) -> Statement:
+    """Raise the name's token above all earlier ones, and to the server's clock in microseconds; make the name."""
+    return Statement(
+        f"""
+        INSERT INTO leasehold_name (space, name, fence, barred, used)
+        SELECT $1, $2, GREATEST(meta.fence + 1, {CLOCK} DIV 1000), 0, {CLOCK} FROM leasehold_meta meta
+        ON DUPLICATE KEY UPDATE
+        leasehold_name.fence = GREATEST(leasehold_name.fence + 1, meta.fence + 1, {CLOCK} DIV 1000),
+        leasehold_name.used = {CLOCK}
+        """,
+        key,
+    )
+
+
+def write_down(key: Key, ticket: Ticket, session: int, *, holds: bool) -> list[Statement]:
+    """Write down who holds, or waits, and take out who held before."""
+    drop = f"DELETE FROM leasehold_seat WHERE name_id = {ID} AND (ticket = $3{' OR place = 0' if holds else ''})"
+    row = list(row_of(Seat(ticket, 0, 0.0), 0, str(session)))
+    columns = {name.strip(): f"${3 + at}" for at, name in enumerate(COLUMNS.split(","))}
+    columns["expires"] = f"{CLOCK} + {SHOWN_FOR}"
+    columns["token"] = "named.fence" if holds else "NULL"
+    last = "(SELECT COALESCE(MAX(place), 0) + 1 FROM leasehold_seat others WHERE others.name_id = named.id)"
+    columns["place"] = "0" if holds else last
+    text = f"""
+        INSERT INTO leasehold_seat (name_id, {", ".join(columns)})
+        SELECT named.id, {", ".join(columns.values())} FROM leasehold_name named WHERE space = $1 AND name = $2
+    """
+    return [Statement(drop, (*key, ticket.id)), Statement(text, (*key, *row))]
+
+
+def strike_out(key: Key, ticket: str) -> Statement:
+    """Take out who left."""
+    return Statement(f"DELETE FROM leasehold_seat WHERE name_id = {ID} AND ticket = $3", (*key, ticket))
+
+
+def token(key: Key) -> Statement:
+    """Ask for the token, and the layout of the tables."""
+    text = "SELECT fence, (SELECT version FROM leasehold_meta) FROM leasehold_name WHERE space = $1 AND name = $2"
+    return Statement(text, key)

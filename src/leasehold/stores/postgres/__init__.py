@@ -1,0 +1,62 @@
+"""PostgreSQL: locks in the tables of a database (version 10 or later)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from leasehold.runtimes.base import Colour, Runtime
+from leasehold.stores.postgres import statements
+from leasehold.stores.postgres.session import SessionStore
+from leasehold.stores.postgres.store import PostgresStore
+from leasehold.stores.url import StoreURL
+from leasehold.wires.postgres import adopting, settings
+from leasehold.wires.postgres.settings import Settings
+
+__all__ = ["Postgres", "PostgresStore", "adopt", "from_url"]
+
+
+MODES = {"rows": PostgresStore, "session": SessionStore}
+"""What holds the lock: a lease in a row, or a session."""
+
+
+@dataclass(frozen=True)
+class Postgres:
+    """Opens the locks of one database."""
+
+    settings: Settings
+    mode: str = "rows"
+
+    def open(self, runtime: Runtime, namespace: str) -> PostgresStore:
+        """Open the store; it connects at the first use."""
+        return MODES[self.mode](runtime, self.settings, namespace)
+
+    def script(self) -> str:
+        """Return the SQL that makes the tables."""
+        return statements.script()
+
+    async def prepare(self, runtime: Runtime) -> bool:
+        """Make the tables; return whether any was missing."""
+        store = self.open(runtime, "default")
+        try:
+            return await store.prepare()
+        finally:
+            await store.close()
+
+
+def from_url(url: StoreURL) -> Postgres:
+    """Read a URL: ``postgresql://`` or ``postgres://``."""
+    # No option's value becomes a local variable of a frame that raises: it may be a password in the wrong place.
+    if url.options.get("mode") == "transaction":
+        raise ValueError(
+            "mode=transaction needs your own transaction, so no client can have it; use transaction_lock(connection, "
+            "name) of leasehold.postgres"
+        )
+    if url.options.get("mode", "rows") not in MODES:
+        raise ValueError(f"option 'mode' in the {url.scheme} URL is one of: {', '.join(MODES)}")
+    return Postgres(settings.from_url(url), url.options.get("mode", "rows"))
+
+
+def adopt(client: Any, colour: Colour) -> Postgres:
+    """Reach the database as ``client`` does: a psycopg connection or pool, or a SQLAlchemy engine."""
+    return Postgres(adopting.from_client(client, colour))

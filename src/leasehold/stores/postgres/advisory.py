@@ -1,0 +1,79 @@
+"""Names as keys of PostgreSQL's advisory locks, and the statements of those who lock with them.
+
+A key is 64 bits of a keyed hash of namespace and name: it does not meet the keys of other libraries but by chance, and
+any two names share one with a probability of 1 to 2**64. Both modes that use advisory locks have the same keys, and
+exclude each other.
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+
+from leasehold.stores.postgres.statements import CLOCK
+from leasehold.stores.sql.pages import COLUMNS
+
+KEYED = b"leasehold advisory lock 1"
+
+SPACE = b"\xffsession"
+"""What follows the namespace in the rows of names that are locked by sessions: no UTF-8, so no lease row meets it."""
+
+TRY = "SELECT pg_try_advisory_lock($1::bigint)::int"
+WAIT = "SELECT pg_advisory_lock($1::bigint)"
+UNLOCK = "SELECT pg_advisory_unlock($1::bigint)::int"
+IDLE_END = "SELECT set_config(name, $1, false) FROM pg_settings WHERE name = 'idle_session_timeout'"
+"""The server ends a session of which it hears nothing for the length of the lease (from PostgreSQL 14)."""
+
+_SHOWN = "'mutex', 1, 0, 1, 1, 1, $4::bigint, 0, $5, $6, '', $7"
+
+GRANT = f"""
+    WITH granted AS (
+        UPDATE leasehold_name SET used = {CLOCK},
+        fence = greatest(fence + 1, {CLOCK} / 1000, (SELECT meta.fence + 1 FROM leasehold_meta meta))
+        WHERE space = $1 AND name = $2 RETURNING id, fence
+    ), gone AS (
+        DELETE FROM leasehold_seat USING granted WHERE name_id = granted.id AND place = 0
+    )
+    INSERT INTO leasehold_seat (name_id, {COLUMNS})
+    SELECT granted.id, $3, 0, granted.fence, {CLOCK} + $4::bigint, {_SHOWN} FROM granted
+    ON CONFLICT (ticket, name_id) DO UPDATE SET place = 0, token = excluded.token, expires = excluded.expires
+    RETURNING token, (SELECT version FROM leasehold_meta)
+"""
+"""(space, name, ticket, lease, owner, meta, hint) → token, version. Run while the advisory lock is held: whoever else
+has a seat that holds is gone."""
+
+QUEUE = f"""
+    INSERT INTO leasehold_seat (name_id, {COLUMNS})
+    SELECT id, $3, (SELECT coalesce(max(place), 0) + 1 FROM leasehold_seat WHERE name_id = id), NULL,
+    {CLOCK} + $4::bigint, {_SHOWN} FROM leasehold_name WHERE space = $1 AND name = $2 ON CONFLICT DO NOTHING
+"""
+"""(space, name, ticket, lease, owner, meta, hint): shows to people who waits."""
+
+HOLDER = """
+    SELECT owner FROM leasehold_seat JOIN leasehold_name ON id = name_id WHERE space = $1 AND name = $2 AND place = 0
+"""
+BEAT = f"UPDATE leasehold_seat SET expires = {CLOCK} + lease WHERE ticket = $1"
+DROP = "DELETE FROM leasehold_seat WHERE ticket = $1"
+HINT_OF = "SELECT hint FROM leasehold_seat WHERE ticket = $1"
+RAISE = f"UPDATE leasehold_name SET fence = greatest(fence + 1, {CLOCK} / 1000) WHERE space = $1 AND name = $2"
+LOCKS = """
+    SELECT pid, (classid::bigint << 32) | objid::bigint FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 1
+    AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+"""
+GRANTED = """
+    SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 1 AND granted AND pid = $1::int
+    AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+    AND (classid::bigint << 32) | objid::bigint = $2::bigint
+"""
+END = """
+    SELECT pg_terminate_backend(pid)::int FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 1 AND pid = $1::int
+    AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+    AND (classid::bigint << 32) | objid::bigint = $2::bigint
+"""
+"""(backend, key): ends a session that has this lock, or waits for it."""
+
+
+def key_of(namespace: str, name: str) -> int:
+    """Return the signed 64 bits that stand for a name."""
+    space = namespace.encode()
+    text = len(space).to_bytes(4, "big") + space + name.encode()
+    return int.from_bytes(blake2b(text, digest_size=8, key=KEYED).digest(), "big", signed=True)

@@ -1,0 +1,75 @@
+"""The PostgreSQL store: lease rows, and a message for each hand-over."""
+
+from __future__ import annotations
+
+from leasehold.errors import StoreUnavailable, Unsupported
+from leasehold.model import Finding
+from leasehold.runtimes.base import Colour, Runtime
+from leasehold.stores.postgres import doctor, statements
+from leasehold.stores.sql import schema
+from leasehold.stores.sql.store import PATIENCE, RowStore
+from leasehold.wires.postgres.aio import AioWire
+from leasehold.wires.postgres.base import PostgresWire
+from leasehold.wires.postgres.blocking import BlockingWire
+from leasehold.wires.postgres.settings import Settings
+from leasehold.wires.sql import OnMessage, OnSilence, SQLWire, Statement, Transaction
+
+LAYOUT = Statement("SELECT version FROM leasehold_meta")
+
+ALONE = Statement("SELECT pg_advisory_xact_lock(7235419080266545006)")
+"""Two who make the tables at the same time would both find them missing."""
+
+
+class PostgresStore(RowStore):
+    """See `leasehold.stores.base.Store` for what each method promises."""
+
+    _postgres: PostgresWire
+
+    def __init__(self, runtime: Runtime, settings: Settings, namespace: str) -> None:
+        if runtime.colour is Colour.SIMULATED:
+            raise Unsupported("a real database cannot be reached from the simulated world; use a memory: store there")
+
+        def connect(on_message: OnMessage, on_silence: OnSilence) -> SQLWire:
+            wire = BlockingWire if runtime.colour is Colour.BLOCKING else AioWire
+            self._postgres = wire(runtime, settings, on_message, on_silence)
+            return self._postgres
+
+        super().__init__(runtime, namespace, statements.DIALECT, connect)
+
+    async def diagnose(self) -> list[Finding]:
+        """Say what the server's settings, and what stands in front of it, mean for the promises."""
+        answers = await self._wire.transact(doctor.look, within=PATIENCE)
+        facts = self._postgres.facts
+        return doctor.findings(
+            answers,
+            self._runtime,
+            pooled=facts["pooled"],
+            encrypted=facts["encrypted"],
+            local=self._postgres.settings.local,
+            read_only=facts["read_only"],
+        )
+
+    async def prepare(self) -> bool:
+        """Make the tables; return whether any was missing."""
+
+        async def work(tx: Transaction) -> None:
+            await tx.ask(ALONE)
+            await tx.commit(*(Statement(text) for text in schema.split(statements.script())))
+
+        try:
+            await self._version()
+        except StoreUnavailable as error:
+            if not error.lasting:
+                raise
+        else:
+            return False
+        await self._wire.transact(work, within=PATIENCE * 6)
+        await self._version()
+        return True
+
+    async def _version(self) -> None:
+        async def work(tx: Transaction) -> None:
+            (found,) = await tx.ask(LAYOUT)
+            schema.check([(None, row[0]) for row in found])
+
+        await self._wire.transact(work, within=PATIENCE)

@@ -1,0 +1,1 @@
+"""What lease rows on a database server have in common, whichever server it is."""

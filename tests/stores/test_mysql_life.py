@@ -1,0 +1,274 @@
+"""MySQL in everyday life: URLs, what an operation costs, rights, engines of SQLAlchemy, TLS, exact names, doctor."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import create_engine
+from sqlalchemy.ext.asyncio import create_async_engine
+
+from leasehold import AsyncClient, Client, StoreUnavailable, Unsupported
+from leasehold.model import Severity
+from leasehold.runtimes.base import drive
+from leasehold.runtimes.blocking import BlockingRuntime
+from leasehold.stores import registry
+from leasehold.stores.mysql.session_statements import lock_name
+from leasehold.testing.proxy import FaultProxy
+from leasehold.testing.servers import MariaDBServer
+from leasehold.testing.worlds import AsyncioWorld, BlockingWorld, World
+from leasehold.wires.mysql.base import bind, spell
+from leasehold.wires.sql import Statement
+
+PAGE = Path(__file__).parents[2] / "docs" / "backends" / "mysql.md"
+
+worlds = pytest.mark.parametrize("world", [BlockingWorld(), AsyncioWorld()], ids=str)
+
+
+def prepare(url: str) -> None:
+    opener: Any = registry.opener(url)
+    drive(opener.prepare(BlockingRuntime()))
+
+
+# --- what goes in ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("mysql://u@h1,h2/db", "one server"),
+        ("mysql://u@h", "name of the database"),
+        ("mysql://u@h/a/b", "name of the database"),
+        ("mysql://h/db", "names no user"),
+        ("mysql:/db", "names no host"),
+        ("mysql://u@h/db?mode=leases", "rows .* or session"),
+        ("mysql://u@h/db?charset=latin1", "unknown option"),
+        ("mysql://u@h/db?ssl=yes", "true or false"),
+        ("mysql://u@h/db?ssl=false&ssl_ca=/x", "does not use it"),
+        ("mysql://u@h/db?ssl_ca=/nowhere.pem", "check their paths"),
+        ("mysql://u@h/db?ssl_key=/x", "without 'ssl_cert'"),
+        ("mysql://u@h/db?unix_socket=/s", "no host"),
+        ("mysql://u@/db?unix_socket=s", "absolute path"),
+    ],
+)
+def test_a_wrong_url_is_told_before_anything_is_sent(url: str, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        registry.opener(url)
+
+
+def test_values_are_spelled_so_that_no_setting_has_a_say() -> None:
+    assert spell(None) == b"NULL"
+    assert spell(-7) == b"-7"
+    assert spell(b"a'\\\x00") == b"x'61275c00'"
+    assert spell("abc-_1") == b"'abc-_1'"
+    assert spell("a'; DROP TABLE x; --") == b"_utf8mb4 x'" + b"a'; DROP TABLE x; --".hex().encode() + b"'"
+    assert spell("ü\\") == b"_utf8mb4 x'c3bc5c'"
+    assert bind(Statement("f($2, $1, $2)", ("$1", 5))) == b"f(5, _utf8mb4 x'2431', 5)"
+
+
+def test_names_of_the_servers_locks_are_apart() -> None:
+    keys = [(b"s", b"a"), (b"s", b"A"), (b"s", b"a "), (b"sa", b""), (b"", b"sa"), (b"s", b"a" * 512)]
+    names = {lock_name(database, key).lower() for database in ("d", "D") for key in keys}
+    assert len(names) == 12
+    assert all(len(name) <= 64 for name in names)
+
+
+# --- what it costs ---------------------------------------------------------------------------------------------
+
+
+KINDS = ("begin", "commit", "rollback", "select", "insert", "insert_select", "update", "delete", "set_option")
+
+
+def asked_so_far(server: MariaDBServer) -> int:
+    found = server.statements()
+    return sum(found.get(kind, 0) for kind in KINDS)
+
+
+def costs(server: MariaDBServer, namespace: str, mode: str) -> Iterator[tuple[str, int, int]]:
+    """Yield each operation with its requests and statements."""
+    with FaultProxy(server.port) as proxy:
+        url = server.url.replace(f":{server.port}/", f":{proxy.port}/") + mode
+        with Client.from_url(url, namespace=namespace) as locks:
+            lock = locks.lock("x")
+            several = locks.multi_lock(["a", "b", "c"])
+            for one in (lock, several) * 2:
+                one.acquire(timeout=5).release()  # type: ignore[union-attr]
+            holds: list[Any] = []
+
+            def count(name: str, work: Any) -> tuple[str, int, int]:
+                proxy.forget()
+                before = asked_so_far(server)
+                work()
+                asked = asked_so_far(server) - before
+                requests = len(re.findall(rb"\x00\x03(?=[A-Z\n ])", proxy.seen()))
+                return name, requests, asked
+
+            base = count("nothing", lambda: None)[2]
+            for name, work in (
+                ("acquire", lambda: holds.append(lock.acquire(timeout=5))),
+                ("renewal", lambda: holds[0].extend()),
+                ("release", lambda: holds[0].release()),
+                ("three names at once: acquire", lambda: holds.append(several.acquire(timeout=5))),
+                ("three names at once: release", lambda: holds[1].release()),
+            ):
+                told = count(name, work)
+                yield told[0], told[1], told[2] - base
+
+
+@pytest.mark.parametrize("mode", ["", "?mode=session"], ids=["rows", "session"])
+def test_costs_are_as_the_page_says(mariadb_url: str, mariadb_server: MariaDBServer, namespace: str, mode: str) -> None:
+    found = {name: (requests, asked) for name, requests, asked in costs(mariadb_server, namespace, mode)}
+    page, prefix = PAGE.read_text(), "`mode=session`: " if mode else ""
+    for name in [name for name in found if not (mode and " at once" in name)]:
+        row = re.search(rf"^\| {re.escape(prefix + name)}[^|]*\| (\d+) \| (\d+) \|", page, re.MULTILINE)
+        assert row is not None
+        assert found[name] == (int(row[1]), int(row[2])), name
+
+
+# --- rights ----------------------------------------------------------------------------------------------------
+
+
+@worlds
+def test_the_rights_of_the_page_suffice_and_each_is_needed(world: World) -> None:
+    said = re.search(r"```sql\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    assert said is not None
+    statements = [one.strip().replace("app.", "locks.") for one in said[1].split(";") if one.strip()]
+    with MariaDBServer(sql=["CREATE OR REPLACE USER 'probe'@'%'"]) as server:
+        prepare(server.url)
+        for one in statements:
+            server.query(one)
+        url = server.url.replace("//app@", "//locker:secret@")
+
+        async def body(world: World) -> None:
+            for mode in ("", "?mode=session"):
+                client = world.client(url + mode, namespace=f"n{mode}")
+                first, second = client.lock("x", lease=9), client.lock("x", lease=9)
+                hold = await first.acquire(timeout=5)
+                job = world.spawn(lambda: second.acquire(timeout=10))  # noqa: B023
+                await hold.extend()
+                await world.sleep(0.3)
+                await hold.release()
+                await (await job.result()).release()
+                await client.versioned("v").put(7)
+                assert await client.holds() == []
+                assert await client.inspect("x") is None
+                assert [one for one in await client.diagnose() if one.severity >= Severity.ERROR] == []
+            broken = world.client(url)
+            for table in ("leasehold_seat", "leasehold_name"):
+                server.query(f"REVOKE UPDATE ON locks.{table} FROM 'locker'@'%'")
+            findings = {one.subject: one for one in await broken.diagnose()}
+            assert "UPDATE on leasehold_seat" in findings["mysql rights"].found
+            assert "leasehold_name" in findings["mysql rights"].found
+            with pytest.raises(StoreUnavailable, match="rights") as caught:
+                await broken.lock("y").acquire(timeout=5)
+            assert caught.value.lasting
+
+        world.run(body)
+
+
+# --- ways in ---------------------------------------------------------------------------------------------------
+
+
+def test_an_engine_of_sqlalchemy(mariadb_url: str, mariadb_server: MariaDBServer, namespace: str) -> None:
+    engine = create_engine(mariadb_url.replace("mysql:", "mysql+pymysql:"), pool_size=1, max_overflow=0)
+    try:
+        with Client.from_client(engine, namespace=namespace) as locks, locks.lock("x") as hold:
+            assert hold.token
+            with engine.connect() as mine, Client.from_url(mariadb_url, namespace=namespace) as others:
+                assert others.lock("x").acquire(blocking=False) is None
+                assert mine.exec_driver_sql("SELECT @@tx_isolation").scalar() == "REPEATABLE-READ"  # left alone
+        with pytest.raises(TypeError, match="create_async_engine"):
+            AsyncClient.from_client(engine)
+    finally:
+        engine.dispose()
+    latin = create_engine(mariadb_url.replace("mysql:", "mysql+pymysql:") + "?charset=latin1")
+    try:
+        with Client.from_client(latin) as locks, pytest.raises(Unsupported, match="utf8mb4"):
+            locks.lock("x").acquire(timeout=1)
+    finally:
+        latin.dispose()
+
+
+def test_an_asyncio_engine_of_sqlalchemy(mariadb_url: str, namespace: str) -> None:
+    async def body() -> None:
+        engine = create_async_engine(mariadb_url.replace("mysql:", "mysql+asyncmy:"))
+        async with AsyncClient.from_client(engine, namespace=namespace) as locks, locks.lock("x") as hold:
+            assert hold.token
+        with pytest.raises(TypeError, match="create_engine"):
+            Client.from_client(engine)
+        await engine.dispose()
+
+    asyncio.run(body())
+
+
+@worlds
+def test_tls_is_verified(world: World) -> None:
+    with MariaDBServer(tls=True, password="pässword'\\") as server:
+        files = server.certificates
+        assert files is not None
+        verified = f"{server.url}?ssl_ca={files.authority}"
+        prepare(verified)
+
+        async def body(world: World) -> None:
+            async with world.client(verified) as locks:
+                assert await (await locks.lock("x").acquire(timeout=5)).release()
+                assert "TLS" in next(one.found for one in await locks.diagnose() if one.subject == "mysql encryption")
+            for url, words in (
+                (f"{server.url}?ssl=true", "ssl_ca=FILE"),
+                (server.url, "user name or password|encrypted|denied"),
+            ):
+                with pytest.raises(StoreUnavailable) as caught:
+                    await world.client(url).lock("x").acquire(timeout=5)
+                assert re.search(words, str(caught.value)), caught.value
+
+        world.run(body)
+
+
+@worlds
+def test_the_local_socket(mariadb_server: MariaDBServer, mariadb_url: str, namespace: str, world: World) -> None:
+    mariadb_server.query("CREATE USER IF NOT EXISTS 'app'@'localhost'")
+    mariadb_server.query("GRANT ALL ON locks.* TO 'app'@'localhost'")
+    url = f"mariadb://app@/locks?unix_socket={mariadb_server.unix_path}"
+
+    async def body(world: World) -> None:
+        client = world.client(url, namespace=namespace)
+        assert await (await client.lock("x").acquire(timeout=5)).release()
+
+    world.run(body)
+
+
+@worlds
+@pytest.mark.parametrize("mode", ["", "?mode=session"], ids=["rows", "session"])
+def test_names_are_exact(mariadb_url: str, namespace: str, world: World, mode: str) -> None:
+    names = ["a", "A", "a ", " a", "á", "a\u0301", "a\0", "'; --", "\\", "%", "_", "ß", "ss", "😀", "NULL", "n" * 512]
+
+    async def body(world: World) -> None:
+        client = world.client(mariadb_url + mode, namespace=namespace)
+        holds = [await client.lock(name).acquire(blocking=False) for name in names]
+        assert all(hold is not None for hold in holds)
+        assert sorted(info.name for info in await client.holds()) == sorted(names)
+        assert [info.name for info in await client.holds("a ")] == ["a "]
+        for hold in holds:
+            assert await hold.release()
+
+    world.run(body)
+
+
+def test_doctor_tells_what_is_wrong() -> None:
+    with MariaDBServer(config={"innodb-flush-log-at-trx-commit": "2"}) as server:
+        with Client.from_url(server.url) as client:
+            errors = {one.subject: one for one in client.diagnose() if one.severity is Severity.ERROR}
+            assert list(errors) == ["mysql tables"]
+            assert "leasehold init" in errors["mysql tables"].remedy
+        prepare(server.url)
+        with Client.from_url(server.url) as client:
+            findings = {one.subject: one for one in client.diagnose()}
+            assert findings["mysql durability"].severity is Severity.WARNING
+            assert all(one.severity < Severity.ERROR for one in findings.values())
+            server.query("UPDATE leasehold_meta SET version = 0")
+            errors = {one.subject: one for one in client.diagnose() if one.severity is Severity.ERROR}
+            assert "needs 1" in errors["mysql tables"].meaning

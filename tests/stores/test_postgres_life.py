@@ -1,0 +1,283 @@
+"""PostgreSQL and its clients' lives: killed holders and waiters, cancellation, forks, what each operation costs."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import random
+import time
+from collections import Counter
+from typing import Any
+
+import pytest
+from test_redis_cancel import after_steps
+from test_redis_crash import CRASH_BOUND, crash, eventually, parties
+
+from leasehold import AsyncClient, Client
+from leasehold.model import Change
+from leasehold.testing.servers import PostgresServer
+from leasehold.testing.worlds import AsyncioWorld, BlockingWorld, World
+from leasehold.wires.postgres.link import Link
+
+colours = pytest.mark.parametrize("colour", ["blocking", "asyncio"])
+worlds = pytest.mark.parametrize("world", [BlockingWorld(), AsyncioWorld()], ids=str)
+
+STEPS = 40
+"""More steps of the loop than an acquire, a wait and a release take."""
+
+# --- killed ----------------------------------------------------------------------------------------------------
+
+
+@colours
+def test_a_killed_holders_locks_are_free_within_the_lease(
+    postgres_server: PostgresServer, namespace: str, colour: str
+) -> None:
+    late = crash(postgres_server, namespace, colour, 8, 1.5)
+    print(f"free {max(late) * 1000:.0f} ms after the lease at the latest")
+    assert max(late) < CRASH_BOUND
+
+
+@pytest.mark.parametrize("victims", [(0,), (0, 1, 2)], ids=["first", "all but one"])
+@colours
+def test_killed_waiters_hold_up_nobody(
+    postgres_server: PostgresServer, namespace: str, colour: str, victims: tuple[int, ...]
+) -> None:
+    """Ghosts: their sessions are gone, so they are passed over at once and not at the end of their leases."""
+    with parties() as start, Client.from_url(postgres_server.url, namespace=namespace) as locks:
+        hold = locks.lock("x").acquire()
+        assert hold is not None
+        waiters = []
+        for number in range(4):
+            waiters.append(start(postgres_server, namespace, colour, "wait", 30.0, "x"))
+            eventually(lambda n=number: len(locks.inspect("x").waiters) == n + 1, 20)  # type: ignore[misc,union-attr]
+        hints = "SELECT count(*) FROM leasehold_seat WHERE hint <> ''"
+        eventually(lambda: postgres_server.query(hints)[0][0] >= 4, 10)
+        for victim in victims:
+            waiters[victim].kill()
+        time.sleep(0.2)
+        released = time.monotonic()
+        hold.release()
+        for number, waiter in enumerate(waiters):
+            if number not in victims:
+                said = waiter.hear()
+                said = said if "token" in said else waiter.hear()
+                assert said["at"] - released < 1.0
+        eventually(lambda: locks.holds() == [], 2.0)
+
+
+# --- cancelled -------------------------------------------------------------------------------------------------
+
+
+def seats(server: PostgresServer, namespace: str) -> int:
+    text = "SELECT count(*) FROM leasehold_seat JOIN leasehold_name ON id = name_id WHERE space = %s"
+    return int(server.query(text, (namespace.encode(),))[0][0])
+
+
+async def gone(server: PostgresServer, namespace: str, limit: float = 2.0) -> None:
+    end = asyncio.get_running_loop().time() + limit
+    while seats(server, namespace):
+        assert asyncio.get_running_loop().time() < end, "a seat is left behind"
+        await asyncio.sleep(0.01)
+
+
+def idle(server: PostgresServer) -> bool:
+    """Say whether no backend of ours is in a transaction."""
+    text = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'leasehold' AND state NOT IN ('idle')"
+    return not server.query(text)[0][0]
+
+
+@pytest.mark.parametrize("cold", [True, False], ids=["while connecting", "connected"])
+def test_cancel_a_free_acquire_at_each_step(postgres_server: PostgresServer, namespace: str, cold: bool) -> None:
+    async def body() -> None:
+        locks = AsyncClient.from_url(postgres_server.url, namespace=namespace)
+        outcomes = set()
+        for k in range(0, STEPS, 3 if cold else 1):
+            if cold:
+                await locks.close()
+                locks = AsyncClient.from_url(postgres_server.url, namespace=namespace)
+            else:
+                await locks.lock("warm").acquire(blocking=False)
+            task = asyncio.ensure_future(locks.lock("x").acquire())
+            await after_steps(k, task)
+            if not task.cancelled():
+                hold = task.result()
+                assert hold is not None
+                await hold.release()
+            outcomes.add(task.cancelled())
+            assert await locks.inspect("x") is None
+        assert True in outcomes
+        await locks.close()
+        assert idle(postgres_server)
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize("hand_over", [False, True], ids=["queued", "during the hand-over"])
+def test_cancel_a_waiter_at_each_step(postgres_server: PostgresServer, namespace: str, hand_over: bool) -> None:
+    async def body() -> None:
+        async with (
+            AsyncClient.from_url(postgres_server.url, namespace=namespace) as locks,
+            AsyncClient.from_url(postgres_server.url, namespace=namespace) as others,
+        ):
+            for k in range(0, STEPS, 2):
+                hold = await others.lock("x").acquire()
+                assert hold is not None
+                task = asyncio.ensure_future(locks.lock("x").acquire())
+                if hand_over:
+                    while (info := await others.inspect("x")) is None or not info.waiters:  # noqa: ASYNC110
+                        await asyncio.sleep(0.002)
+                    release = asyncio.ensure_future(hold.release())
+                    await after_steps(k, task)
+                    await release
+                else:
+                    await after_steps(k, task)
+                    await hold.release()
+                if not task.cancelled():
+                    got = task.result()
+                    assert got is not None
+                    await got.release()
+                await gone(postgres_server, namespace)
+
+    asyncio.run(body())
+    assert idle(postgres_server)
+
+
+def test_cancel_a_release_at_each_step(postgres_server: PostgresServer, namespace: str) -> None:
+    async def body() -> None:
+        async with AsyncClient.from_url(postgres_server.url, namespace=namespace) as locks:
+            for k in range(1, STEPS // 2):  # a task that is cancelled before its first step does nothing at all
+                hold = await locks.lock("x").acquire()
+                assert hold is not None
+                await after_steps(k, asyncio.ensure_future(hold.release()))
+                await gone(postgres_server, namespace, limit=0.5)  # and not only by the lease
+
+    asyncio.run(body())
+
+
+def test_hundreds_of_calls_cancelled_at_random_leave_the_answers_in_step(
+    postgres_server: PostgresServer, namespace: str
+) -> None:
+    """Each call asks for something of its own; an answer that went astray would be somebody else's value."""
+    chance, numbers = random.Random(20), itertools.count()
+
+    async def body() -> None:
+        async with AsyncClient.from_url(postgres_server.url, namespace=namespace) as locks:
+            store = locks.store
+            for i in range(20):
+                await store.cell(f"cell-{i}", Change(b"value-%d" % i))
+
+            async def ask() -> bool:
+                i = next(numbers) % 20
+                cell = await store.cell(f"cell-{i}", Change())
+                assert cell.value == b"value-%d" % i
+                return True
+
+            async def lock() -> bool:
+                i = next(numbers) % 20
+                async with locks.lock(f"lock-{i}", lease=5.0):
+                    return True
+
+            right = 0
+            for _ in range(6):
+                tasks = [asyncio.ensure_future(ask() if i % 2 else lock()) for i in range(80)]
+                await asyncio.sleep(chance.random() / 20)
+                for task in chance.sample(tasks, 40):
+                    task.cancel()
+                results = await asyncio.gather(*tasks, return_exceptions=True)
+                wrong = [r for r in results if r is not True and not isinstance(r, asyncio.CancelledError)]
+                assert wrong == []
+                right += sum(r is True for r in results)
+            assert right > 200
+            assert await locks.holds() == []
+
+    asyncio.run(body())
+
+
+# --- forked ----------------------------------------------------------------------------------------------------
+
+
+def test_a_forked_child_ends_no_session_of_its_parent(postgres_server: PostgresServer, namespace: str) -> None:
+    with Client.from_url(postgres_server.url, namespace=namespace) as locks:
+        hold = locks.lock("x").acquire()
+        assert hold is not None
+        assert locks.lock("x").acquire(timeout=0.1) is None  # it listens
+        before = postgres_server.query("SELECT pid FROM pg_stat_activity WHERE application_name = 'leasehold'")
+        pid = os.fork()
+        if pid == 0:
+            code = 1
+            try:
+                mine = locks.lock("child").acquire(timeout=5)  # a connection of its own
+                code = 0 if mine is not None and mine.release() else 2
+                locks.close()
+            finally:
+                os._exit(code)
+        assert os.waitpid(pid, 0)[1] == 0
+        after = postgres_server.query("SELECT pid FROM pg_stat_activity WHERE application_name = 'leasehold'")
+        assert {row[0] for row in before} <= {row[0] for row in after}
+        hold.extend()
+        hold.release()
+
+
+# --- counted ---------------------------------------------------------------------------------------------------
+
+
+@worlds
+def test_what_each_operation_costs(
+    postgres_server: PostgresServer, namespace: str, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Round trips and statements, as the documentation states them; and that who waits does not poll."""
+    counts: Counter[str] = Counter()
+    original = Link.exchange
+
+    def counted(self: Link, statements: Any) -> Any:
+        counts["trips"] += 1
+        counts["statements"] += len(statements)
+        return original(self, statements)
+
+    async def body(world: World) -> None:
+        client, other = (world.client(postgres_server.url, namespace=namespace) for _ in range(2))
+        several = client.multi_lock(["a", "b", "c"])
+        await (await several.acquire(timeout=5)).release()
+        for locks in (client, other):
+            hold = await locks.lock("x").acquire(timeout=5)
+            assert hold is not None
+            await hold.extend()  # on the connection that is kept for renewals
+            await hold.release()
+        monkeypatch.setattr(Link, "exchange", counted)
+
+        def cost() -> tuple[int, int]:
+            trips, statements = counts["trips"], counts["statements"]
+            counts.clear()
+            return trips, statements
+
+        hold = await client.lock("x").acquire(timeout=5)
+        assert hold is not None
+        assert cost() == (2, 7)  # begin, limits, lock, seats; name, seat, commit
+        await hold.extend()
+        assert cost() == (2, 6)  # begin, limits, lock; renew, standings, commit
+        await hold.release()
+        assert cost() == (2, 6)  # begin, limits, lock, seats; seat, commit
+        three = await several.acquire(timeout=5)
+        assert cost() == (2, 15)  # begin, limits, 3 locks, 3 times seats; 3 names, 3 seats, commit
+        await three.release()
+        assert cost() == (2, 12)  # begin, limits, 3 locks, 3 times seats; 3 seats, commit
+        hold = await client.lock("x").acquire(timeout=5)
+        assert hold is not None
+        job = world.spawn(lambda: other.lock("x").acquire(timeout=20))
+        until = world.now() + 5
+        while (info := await client.inspect("x")) is None or not info.waiters:
+            assert world.now() < until
+            await world.sleep(0.01)
+        await world.sleep(0.3)
+        cost()
+        await world.sleep(1.5)
+        assert cost() == (0, 0)  # who waits is silent until its renewal
+        await hold.release()
+        got = await job.result()
+        assert got is not None
+        assert cost() == (3, 10)  # as a release, and who listens, the fence, the heir's seat, the message; no claim
+        await got.release()
+        monkeypatch.undo()
+
+    world.run(body)
