@@ -1,0 +1,27 @@
+"""The etcd store: locks as Go's ``concurrency`` package and ``etcdctl lock`` keep them, over the HTTP/JSON gateway."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from leasehold.runtimes.base import Runtime
+from leasehold.stores.etcd.store import EtcdStore
+from leasehold.stores.url import StoreURL
+from leasehold.wires.etcd import settings
+from leasehold.wires.etcd.settings import Settings
+
+
+@dataclass(frozen=True)
+class Etcd:
+    """Opens the locks of one cluster."""
+
+    settings: Settings
+
+    def open(self, runtime: Runtime, namespace: str) -> EtcdStore:
+        """Open the store; it connects at the first use."""
+        return EtcdStore(runtime, self.settings, namespace)
+
+
+def from_url(url: StoreURL) -> Etcd:
+    """Read a URL: ``etcd://h1,h2,h3`` or ``etcds://``."""
+    return Etcd(settings.from_url(url))

@@ -1,0 +1,142 @@
+"""Renewals of one batch: a keep-alive for each session concerned, then one look at all the keys."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from leasehold.errors import StoreUnavailable
+from leasehold.model import Standing
+from leasehold.runtimes.base import Runtime
+from leasehold.stores.etcd.keys import Json, Keys, deleted, found, only, put, ranged, span, txn, unb64
+from leasehold.stores.etcd.sessions import Session, Sessions
+from leasehold.stores.etcd.waiting import Mine, Watch
+from leasehold.wires.etcd.faults import Meaning, Refused
+from leasehold.wires.etcd.gateway import Gateway
+
+PER_LOOK = 40
+"""Tickets in one transaction: each has up to two operations in it, and etcd allows 128."""
+
+GRACE = 0.05
+"""Seconds for the watch to tell what a renewal has just seen."""
+
+
+class Renewals:
+    """Renews tickets, and takes out those that nobody renews any more though their session lives on."""
+
+    def __init__(self, runtime: Runtime, gateway: Gateway, sessions: Sessions, watch: Watch, keys: Keys) -> None:
+        self._runtime = runtime
+        self._gateway = gateway
+        self._sessions = sessions
+        self._watch = watch
+        self._keys = keys
+
+    async def renew(
+        self, tickets: Sequence[Mine | None], abandoned: Sequence[Mine], within: float
+    ) -> tuple[list[Standing], set[Mine]]:
+        """Renew; answer for each in order, and say whose key may still be there though its time is over.
+
+        ``abandoned`` are others of the client whose time is over.
+        """
+        until, sent = self._runtime.now() + within, self._runtime.now()
+        standings = [Standing.GONE] * len(tickets)
+        living = [(index, mine) for index, mine in enumerate(tickets) if mine is not None and sent < mine.until]
+        sessions = list({mine.session for _, mine in living})
+        alive = await self._kept_alive(sessions, until)
+        asked = list[tuple[int, Mine]]()
+        for index, mine in living:
+            lives = alive[mine.session]
+            if lives is None:
+                standings[index] = Standing.UNKNOWN
+            elif lives:
+                asked.append((index, mine))
+            else:
+                mine.ring()
+        late = [mine for mine in tickets if mine is not None and sent >= mine.until]
+        for mine in late:
+            mine.ring()  # one that waits stands in the queue anew
+        left_behind = await self._take_out([*late, *abandoned], until)
+        for start in range(0, len(asked), PER_LOOK):
+            await self._look(asked[start : start + PER_LOOK], standings, until)
+        return standings, left_behind
+
+    async def _kept_alive(self, sessions: Sequence[Session], until: float) -> dict[Session, bool | None]:
+        answers = await self._runtime.gather(*(self._sessions.renew(one, until, urgent=True) for one in sessions))
+        for answer in answers:
+            if isinstance(answer, BaseException) and not isinstance(answer, StoreUnavailable):
+                raise answer
+        return {one: said if isinstance(said, bool) else None for one, said in zip(sessions, answers, strict=True)}
+
+    async def _look(self, some: Sequence[tuple[int, Mine]], standings: list[Standing], until: float) -> None:
+        """See which keys are there, and for those who wait whether whom they wait for has gone unheard of."""
+        operations, waiting = list[Json](), [(mine, mine.blockers) for _, mine in some]
+        for mine, blockers in waiting:
+            operations.append(ranged(only(mine.key), keys_only=True))
+            if blockers:
+                operations.append(self._ahead(mine, blockers))
+        left = max(until - self._runtime.now(), 0.001)
+        try:
+            said = await self._gateway.call("/v3/kv/txn", txn([], operations), within=left, urgent=True)
+        except StoreUnavailable:
+            for index, _ in some:
+                standings[index] = Standing.UNKNOWN
+            return
+        at, unheard = 0, list[Mine]()
+        for (index, mine), (_, blockers) in zip(some, waiting, strict=True):
+            if found(said, at):
+                standings[index] = Standing.HELD if mine.held else Standing.QUEUED
+                mine.until = mine.session.until
+            else:
+                mine.ring()
+            at += 1
+            if blockers:
+                if blockers - {unb64(kv["key"]).decode("utf-8", "replace") for kv in found(said, at)}:
+                    unheard.append(mine)
+                at += 1
+        await self._wake(unheard)
+
+    def _ahead(self, mine: Mine, blockers: frozenset[str]) -> Json:
+        if len(blockers) == 1:
+            return ranged(only(next(iter(blockers))), keys_only=True)
+        return ranged(span(self._keys.queue(mine.name)), keys_only=True)
+
+    async def _wake(self, unheard: Sequence[Mine]) -> None:
+        """Wake those whose blocker is gone; if the watch does not say so just now, it is dead."""
+        if unheard:
+            await self._runtime.sleep(GRACE)
+        deaf = [mine for mine in unheard if mine.blockers and not mine.news]
+        for mine in deaf:
+            mine.ring()
+        if deaf:
+            self._watch.suspect()
+
+    async def _take_out(self, those: Sequence[Mine], until: float) -> set[Mine]:
+        """Delete keys that outlived their ticket's lease under a session that others keep alive.
+
+        Return those of whom that is not confirmed: the next batch must find them again, since their session would
+        keep their keys for ever.
+        """
+        for start in range(0, len(those), PER_LOOK):
+            some = those[start : start + PER_LOOK]
+            keys = [key for mine in some if not mine.unknown for key in (mine.key, mine.mark)]
+            body = txn([], [deleted(only(key)) for key in keys])
+            try:
+                await self._bury([mine for mine in some if mine.unknown], until)
+                await self._gateway.call(
+                    "/v3/kv/txn", body, within=max(until - self._runtime.now(), 0.001), urgent=True
+                )
+            except StoreUnavailable:
+                return set(those[start:])
+        return set()
+
+    async def _bury(self, those: Sequence[Mine], until: float) -> None:
+        """Delete keys whose claim may yet arrive, and see to it that it does nothing then."""
+        for mine in those:
+            grave = put(self._keys.grave(mine.seat), b"", mine.session.id)
+            left = max(until - self._runtime.now(), 0.001)
+            try:
+                await self._gateway.call(
+                    "/v3/kv/txn", txn([], [deleted(only(mine.key)), deleted(only(mine.mark)), grave]), within=left
+                )
+            except Refused as refused:
+                if refused.meaning is not Meaning.LEASE:  # else key and claim have ended with it
+                    raise

@@ -1,0 +1,250 @@
+"""The etcd store: ordered keys under leases, one watch, and no decision that is not a transaction's.
+
+Theory of operation
+-------------------
+``mutex.py`` and ``shared.py`` say who holds; ``sessions.py`` how long; ``waiting.py`` how who waits is told;
+``renewing.py`` how all of it is kept alive. This file joins them to the `Store` port.
+
+A grant counts from a keep-alive that etcd confirmed before the transaction that granted (`Sessions`). A waiter does not
+believe the deletion it hears of: it asks again, and the transaction reads its own key. If its lease has ended
+meanwhile, its key is gone with it, and it stands in the queue anew.
+
+Of a claim without an answer nobody knows whether it will still arrive. Its leave therefore leaves a *grave* under the
+same lease: the claim looks for that, so it does nothing when it arrives late.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from leasehold.errors import StoreUnavailable, Unsupported
+from leasehold.model import Capabilities, Cell, Change, Departure, Finding, Granted, Kind, Standing, Ticket, View, Wait
+from leasehold.runtimes.base import Colour, Runtime
+from leasehold.stores.etcd import doctor, mutex, views
+from leasehold.stores.etcd.cells import Cells
+from leasehold.stores.etcd.keys import Json, Keys, deleted, only, put, removed, span, txn, unb64
+from leasehold.stores.etcd.mutex import Verdict
+from leasehold.stores.etcd.renewing import Renewals
+from leasehold.stores.etcd.sessions import Session, Sessions
+from leasehold.stores.etcd.shared import Entering
+from leasehold.stores.etcd.waiting import Mine, Watch
+from leasehold.wires.etcd.faults import Meaning, Refused
+from leasehold.wires.etcd.gateway import Gateway
+from leasehold.wires.etcd.settings import Settings
+
+IDLE = 10
+"""Leases after which a waiter asks again that need not: it is told, and the keeper's renewals look after it."""
+
+AGAIN = 0.05
+"""Seconds after which a claim is asked again that found its own grave."""
+
+CLOSE_WITHIN = 1.0
+"""Seconds that the watch gets to end."""
+
+
+class EtcdStore:
+    """See `leasehold.stores.base.Store` for what each method promises."""
+
+    capabilities = Capabilities(
+        shared=True,
+        permits=True,
+        delay=False,
+        shortest=1.0,
+        tardy=1.0,
+        crash_bound="within the lease, in whole seconds and at least the server's least one, + about 1 s",
+    )
+
+    def __init__(self, runtime: Runtime, settings: Settings, namespace: str) -> None:
+        if runtime.colour is Colour.SIMULATED:
+            raise Unsupported("a real etcd cannot be reached from the simulated world; use a memory: store there")
+        self._runtime = runtime
+        self._settings = settings
+        self._namespace = namespace
+        self._keys = Keys.of(settings, namespace)
+        self._gateway = Gateway(runtime, settings)
+        self._sessions = Sessions(runtime, self._gateway)
+        self._watch = Watch(runtime, self._gateway, self._keys)
+        self._cells = Cells(runtime, self._gateway)
+        self._renewals = Renewals(runtime, self._gateway, self._sessions, self._watch, self._keys)
+        self._mine: dict[str, Mine] = {}
+
+    # --- the six -----------------------------------------------------------------------------------------------
+
+    async def claim(self, name: str, ticket: Ticket, *, join: bool, within: float) -> Granted | Wait:
+        until = self._runtime.now() + within
+        while True:
+            mine = await self._seated(name, ticket, until)
+            try:
+                verdict = await self._ask(mine, join=join, until=until)
+            except Refused as refused:
+                if refused.meaning is not Meaning.LEASE:
+                    raise refused.unavailable(self._settings.where) from None
+                self._sessions.ended(mine.session)
+                self._forget(mine)
+                continue
+            mine.unknown = False
+            if verdict.token:
+                return self._granted(mine, verdict)
+            return self._waits(mine, verdict, join=join)
+
+    async def leave(self, name: str, ticket: Ticket, *, how: Departure, within: float) -> bool:
+        mine = self._mine.get(ticket.id)
+        if mine is None:
+            return await self._take_out(name, ticket.id, within)
+        self._watch.stop(mine)
+        mine.ring()  # the client closes, and somebody may still wait
+        took = [deleted(only(mine.key))]
+        if ticket.terms.rule.kind is not Kind.MUTEX:
+            took.append(deleted(only(mine.mark)))
+        if mine.unknown:
+            took.append(put(self._keys.grave(mine.seat), b"", mine.session.id))
+        try:
+            said = await self._gateway.call("/v3/kv/txn", txn([], took), within=within)
+        except Refused as refused:
+            if refused.meaning is not Meaning.LEASE:
+                raise refused.unavailable(self._settings.where) from None
+            self._sessions.ended(mine.session)  # and the key has ended with it
+            said = {}
+        self._forget(mine)
+        if not mine.unknown:
+            self._sessions.give_back(mine.session)
+        return removed(said, 0) > 0
+
+    async def renew(self, tickets: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[Standing]:
+        mine = [self._mine.get(ticket.id) for _, ticket in tickets]
+        now = self._runtime.now()
+        asked = {one.ticket.id for one in mine if one is not None}
+        abandoned = [one for one in list(self._mine.values()) if now >= one.until and one.ticket.id not in asked]
+        standings, left_behind = await self._renewals.renew(mine, abandoned, within)
+        gone = [one for one, standing in zip(mine, standings, strict=True) if standing is Standing.GONE]
+        for one in [*gone, *abandoned]:
+            if one is not None and (one.held or one in abandoned) and one not in left_behind:
+                self._forget(one)
+        return standings
+
+    async def changed(self, name: str, ticket: Ticket, mark: object, *, timeout: float) -> Granted | None:
+        mine = self._mine.get(ticket.id)
+        if mine is None or not isinstance(mark, int):
+            return None
+        if not mine.news and mine.blockers and not self._watch.listen(mine, mark):
+            return None  # the watch began after that: ask once more
+        if not mine.news:
+            await mine.signal.wait(timeout)
+        mine.signal.clear()
+        mine.news = False
+        if self._watch.barred is not None and mine.blockers:
+            self._watch.listen(mine, mark)  # raises what is the matter
+        return None
+
+    async def look(self, prefix: str, *, exact: bool = False) -> list[View]:
+        return await views.look(self._runtime, self._gateway, self._keys, prefix, exact=exact)
+
+    async def cell(self, name: str, change: Change) -> Cell:
+        return await self._cells.change(self._keys.cell(name), change)
+
+    # --- the rest ----------------------------------------------------------------------------------------------
+
+    async def diagnose(self) -> list[Finding]:
+        return await doctor.diagnose(self._runtime, self._gateway, self._settings, self._keys)
+
+    async def close(self) -> None:
+        await self._watch.close(CLOSE_WITHIN)
+        await self._sessions.revoke_all()
+        await self._gateway.close()
+
+    def after_fork(self) -> None:
+        self._gateway.after_fork()
+        self._sessions.forget()
+        self._watch.forget()
+        self._mine = {}
+
+    def place_of(self, ticket: str) -> tuple[str, Kind] | None:
+        """Return the key under which a ticket of this client stands, and as what: for guards."""
+        mine = self._mine.get(ticket)
+        return None if mine is None else (mine.key, mine.ticket.terms.rule.kind)
+
+    async def send(self, path: str, body: Json, *, within: float) -> Json:
+        """Send a request of a guard's."""
+        try:
+            return await self._gateway.call(path, body, within=within)
+        except Refused as refused:
+            raise refused.unavailable(self._settings.where) from None
+
+    # --- claims ------------------------------------------------------------------------------------------------
+
+    async def _seated(self, name: str, ticket: Ticket, until: float) -> Mine:
+        """Return the ticket's place under a session that lives and was renewed lately."""
+        mine = self._mine.get(ticket.id)
+        if mine is not None:
+            if await self._fresh(mine, until):
+                return mine
+            self._forget(mine)
+        session = await self._session(ticket, until)
+        mine = Mine(self._runtime, name, ticket, session, self._keys)
+        self._mine[ticket.id] = mine
+        return mine
+
+    async def _session(self, ticket: Ticket, until: float) -> Session:
+        sessions = self._sessions
+        return await (sessions.own if ticket.terms.fixed else sessions.shared)(ticket.terms.lease, until)
+
+    async def _fresh(self, mine: Mine, until: float) -> bool:
+        if mine.session.shared:
+            return await self._sessions.fresh(mine.session, until)
+        return await self._sessions.renew(mine.session, until)
+
+    async def _ask(self, mine: Mine, *, join: bool, until: float) -> Verdict:
+        now = self._runtime.now()
+        if now >= until:
+            raise StoreUnavailable("no time was left to claim", unknown=False)
+        try:
+            if mine.ticket.terms.rule.kind is Kind.MUTEX:
+                return await mutex.claim(self._gateway, self._keys, mine, join=join, until=until, now=now)
+            return await Entering(self._runtime, self._gateway, self._keys, mine, until).claim(join=join)
+        except StoreUnavailable as error:
+            mine.unknown = mine.unknown or error.unknown
+            raise
+        except Refused:
+            raise
+        except BaseException:
+            mine.unknown = True  # cancelled: it may arrive yet
+            raise
+
+    def _granted(self, mine: Mine, verdict: Verdict) -> Granted:
+        self._watch.stop(mine)
+        mine.held = True
+        mine.until = mine.session.until
+        return Granted(verdict.token, mine.session.confirmed, mine.session.length)
+
+    def _waits(self, mine: Mine, verdict: Verdict, *, join: bool) -> Wait:
+        mine.until = mine.session.until
+        held_by = None if verdict.held_by is None else verdict.held_by.ticket.terms.owner
+        if not join and not mine.held:
+            self._forget(mine)
+            self._sessions.give_back(mine.session)
+        elif verdict.blockers:
+            self._watch.wait_for(mine, verdict.blockers, verdict.revision)
+        again = IDLE * mine.session.length if verdict.blockers else AGAIN
+        return Wait(verdict.revision, again, held_by)
+
+    async def _take_out(self, name: str, ticket: str, within: float) -> bool:
+        """Remove a ticket that is not ours: a break, or one of another program."""
+        until = self._runtime.now() + within
+        line = span(self._keys.queue(name))
+        said = await self._gateway.call("/v3/kv/range", {**line, "keys_only": True}, within=within)
+        for kv in said.get("kvs", []):
+            key = unb64(kv["key"]).decode("utf-8", "replace")
+            seat = key.rpartition("/")[2]
+            if ticket in (seat, seat.partition("-")[2]):
+                left = max(until - self._runtime.now(), 0.001)
+                body = txn([], [deleted(only(key))])
+                return removed(await self._gateway.call("/v3/kv/txn", body, within=left), 0) > 0
+        return False
+
+    def _forget(self, mine: Mine) -> None:
+        self._watch.stop(mine)
+        if self._mine.get(mine.ticket.id) is mine:
+            del self._mine[mine.ticket.id]
+
+    def __repr__(self) -> str:
+        return f"<EtcdStore {self._settings.where} namespace={self._namespace!r}>"

@@ -1,0 +1,284 @@
+"""The tickets of one client that stand in etcd, and the one watch that tells those who wait.
+
+Theory of operation
+-------------------
+Who waits knows the keys of which one must go first. All of a client share one watch on the namespace, without
+writes, from the revision at which the first of them was told to wait: etcd delivers every deletion since, also those
+that came before the watch was opened or while it was broken, so nothing is missed and nobody polls. Each deletion wakes
+those who wait for that key, and no others.
+
+If etcd has compacted the history that a watch would need, all are woken and ask again. If the watch breaks and cannot
+be had again, they are woken, too, and find out what is the matter. If it is silently dead, the keeper's renewal of a
+waiter, at a third of its lease, sees that the key is gone, wakes the waiter and has the watch opened anew elsewhere.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections import OrderedDict, defaultdict
+from collections.abc import Iterable
+from typing import Any, cast
+
+from leasehold.errors import StoreUnavailable
+from leasehold.model import Ticket
+from leasehold.runtimes.base import Job, Runtime, Signal
+from leasehold.stores.etcd.keys import Keys, seat_key, span, unb64
+from leasehold.stores.etcd.sessions import Session
+from leasehold.wires.etcd.faults import Meaning, Refused, refusal
+from leasehold.wires.etcd.gateway import Gateway
+from leasehold.wires.http.base import Stream, Unanswered
+
+REMEMBERED = 4096
+"""Deletions kept in mind: one may be told before the answer arrives that says whom a ticket waits for."""
+
+LINGER = 5.0
+"""Seconds for which a watch stays open when nobody waits any more."""
+
+OPEN_WITHIN = 2.0
+"""Seconds that opening the watch may take."""
+
+PAUSES = (0.02, 0.1, 0.3, 1.0)
+"""Seconds before a broken watch is opened again, by how many attempts failed; the last for all further ones."""
+
+log = logging.getLogger("leasehold")
+
+
+class Mine:
+    """A ticket of this client that etcd knows, or may know. Its news are set before its signal, and read after."""
+
+    __slots__ = (
+        *("blockers", "held", "key", "mark", "name", "news", "seat"),
+        *("session", "signal", "ticket", "unknown", "until"),
+    )
+
+    def __init__(self, runtime: Runtime, name: str, ticket: Ticket, session: Session, keys: Keys) -> None:
+        self.name = name
+        self.ticket = ticket
+        self.session = session
+        self.seat = seat_key(session.id, ticket.id)
+        self.key = keys.queue(name) + self.seat
+        self.mark = keys.marks(name) + self.seat  # made if it enters a shared lock past others
+        self.held = False
+        self.unknown = False  # a claim was sent whose answer did not come
+        self.until = session.until  # boot-time clock at which its own lease ends, if it is not renewed
+        self.blockers: frozenset[str] = frozenset()
+        self.news = False
+        self.signal: Signal = runtime.signal()
+
+    def ring(self) -> None:
+        """Wake who waits, from any thread."""
+        self.news = True
+        self.signal.set()
+
+
+class Watch:
+    """See the top of this file. Used from many threads or tasks at once."""
+
+    def __init__(self, runtime: Runtime, gateway: Gateway, keys: Keys) -> None:
+        self._runtime = runtime
+        self._gateway = gateway
+        self._keys = keys
+        self.forget()
+
+    def forget(self) -> None:
+        """Start anew in a forked child."""
+        self._mutex = self._runtime.mutex()
+        self._waiting: defaultdict[str, set[Mine]] = defaultdict(set)
+        self._recent: OrderedDict[str, int] = OrderedDict()
+        self._forgotten = 0  # the last revision of a deletion that is not remembered any more
+        self._job: Job | None = None
+        self._stream: Stream | None = None
+        self._next = 0  # the revision from which the watch goes on
+        self._from = 0  # the revision from which it has seen everything
+        self._bell = self._runtime.signal()
+        self._closed = False
+        self.barred: StoreUnavailable | None = None
+
+    # --- who waits ---------------------------------------------------------------------------------------------
+
+    def wait_for(self, mine: Mine, keys: Iterable[str], revision: int) -> None:
+        """Wake a ticket when one of the keys is gone, which all were there at ``revision``."""
+        with self._mutex:
+            self._drop(mine)
+            mine.blockers = frozenset(keys)
+            for key in mine.blockers:
+                self._waiting[key].add(mine)
+            gone = any(self._recent.get(key, 0) > revision for key in mine.blockers) or self._forgotten > revision
+        if gone:
+            mine.ring()
+
+    def stop(self, mine: Mine) -> None:
+        """Wake a ticket no more."""
+        with self._mutex:
+            self._drop(mine)
+
+    def listen(self, mine: Mine, revision: int) -> bool:
+        """Make sure that the watch runs and has seen all since ``revision``; return False if it may not have.
+
+        Raises:
+            StoreUnavailable: it is not permitted.
+
+        """
+        with self._mutex:
+            if self.barred is not None:
+                error, self.barred = self.barred, None
+                raise error
+            if self._closed:
+                return False
+            if self._job is None or not self._job.alive():
+                self._next = self._from = revision + 1
+                self._job = self._runtime.spawn(self._run, "leasehold-watch")
+                return True
+            return self._from <= revision + 1
+
+    def suspect(self) -> None:
+        """Have the watch opened anew: it did not tell what it should have told."""
+        stream = self._stream
+        if stream is not None:
+            stream.close()
+
+    def _drop(self, mine: Mine) -> None:
+        for key in mine.blockers:
+            self._waiting[key].discard(mine)
+            if not self._waiting[key]:
+                del self._waiting[key]
+        mine.blockers = frozenset()
+
+    def _ring_all(self) -> None:
+        with self._mutex:
+            everybody = {mine for some in self._waiting.values() for mine in some}
+        for mine in everybody:
+            mine.ring()
+
+    # --- the watch ---------------------------------------------------------------------------------------------
+
+    async def close(self, within: float) -> None:
+        """End it, and with it all waiting."""
+        with self._mutex:
+            self._closed = True
+            job, self._job = self._job, None
+        self._bell.set()
+        self._ring_all()
+        self.suspect()
+        if job is not None:
+            await job.join(within)
+
+    async def _run(self) -> None:
+        failures = 0
+        while not self._closed:
+            try:
+                if await self._follow():
+                    failures = 0
+            except Refused as refused:
+                if not self._refused(refused):
+                    return
+            except StoreUnavailable as error:
+                if error.lasting:
+                    self._bar(error)
+                    return
+            except Exception:
+                log.exception("the watch stumbled; it goes on")
+            if self._is_idle():
+                return
+            if failures:
+                self._ring_all()  # they ask, and find out what is the matter
+            pause = PAUSES[min(failures, len(PAUSES) - 1)]
+            failures += 1
+            await self._bell.wait(pause * (0.5 + self._runtime.jitter() / 2))
+
+    async def _follow(self) -> bool:
+        """Open the watch and read it until it ends; return whether it told anything."""
+        body = {
+            "create_request": {
+                **span(self._keys.locks),
+                "start_revision": str(self._next),
+                "filters": ["NOPUT"],
+                "progress_notify": True,
+                "fragment": True,
+            }
+        }
+        stream = await self._gateway.watch(body, within=OPEN_WITHIN)
+        self._stream, told, rest = stream, False, b""
+        try:
+            if self._closed:
+                return told
+            while True:
+                data = await stream.read(LINGER)
+                if not data and not self._waiting:
+                    return told
+                *lines, rest = (rest + data).split(b"\n")
+                for line in lines:
+                    told = self._told(json.loads(line)) or told
+        except Unanswered:
+            return told
+        finally:
+            self._stream = None
+            stream.close()
+            self._gateway.turn_from_watched()
+
+    def _told(self, message: dict[str, Any]) -> bool:
+        """Take one message; return whether it is more than a greeting."""
+        if "error" in message:
+            raise refusal(message["error"], "", 200)
+        result = message["result"]
+        revision = int(result["header"].get("revision", 0))
+        if result.get("canceled"):
+            raise self._cancelled(result)
+        if result.get("created"):
+            if revision + 1 < self._next:  # the cluster was restored from an older copy
+                self._restart(revision + 1)
+            return False
+        events = cast(list[dict[str, Any]], result.get("events", []))
+        for event in events:
+            kv = event["kv"]
+            self._gone(unb64(kv["key"]).decode("utf-8", "replace"), int(kv["mod_revision"]))
+        if not events:
+            self._next = max(self._next, revision + 1)
+        return True
+
+    def _gone(self, key: str, revision: int) -> None:
+        with self._mutex:
+            self._next = max(self._next, revision)  # another of the same transaction may follow
+            self._recent[key] = revision
+            self._recent.move_to_end(key)
+            if len(self._recent) > REMEMBERED:
+                self._forgotten = max(self._forgotten, self._recent.popitem(last=False)[1])
+            waiting = list(self._waiting.get(key, ()))
+        for mine in waiting:
+            mine.ring()
+
+    def _cancelled(self, result: dict[str, Any]) -> Refused:
+        compacted = int(result.get("compact_revision", 0))
+        if compacted:
+            self._restart(compacted + 1)
+            return refusal("", "mvcc: required revision has been compacted", 200)
+        return refusal("", str(result.get("cancel_reason", "the watch was cancelled")), 200)
+
+    def _restart(self, revision: int) -> None:
+        """Go on from ``revision``, with a gap before it: all who wait ask again, and with what they hear wait anew."""
+        with self._mutex:
+            self._next = self._from = revision
+            self._recent.clear()
+            self._forgotten = 0
+        self._ring_all()
+
+    def _refused(self, refused: Refused) -> bool:
+        """Take note of an error; return whether to go on."""
+        if refused.meaning is Meaning.LASTING:
+            self._bar(refused.unavailable("its members"))
+            return False
+        return True
+
+    def _bar(self, error: StoreUnavailable) -> None:
+        with self._mutex:
+            self.barred = error
+            self._job = None
+        self._ring_all()
+
+    def _is_idle(self) -> bool:
+        with self._mutex:
+            if self._closed or not self._waiting:
+                self._job = None
+                return True
+            return False

@@ -1,0 +1,49 @@
+"""ZooKeeper: locks in an ensemble, shared with Apache Curator."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from leasehold.runtimes.base import Runtime
+from leasehold.stores.url import StoreURL
+from leasehold.stores.zookeeper.nodes import spell
+from leasehold.stores.zookeeper.store import ZooKeeperStore
+from leasehold.wires.zookeeper import settings as wire_settings
+from leasehold.wires.zookeeper.settings import Settings
+
+__all__ = ["ZooKeeper", "ZooKeeperStore", "from_url"]
+
+
+@dataclass(frozen=True, slots=True)
+class ZooKeeper:
+    """Opens an ensemble.
+
+    Attributes:
+        settings: how to reach it.
+        chroot: the node below which all of ours are: empty, or an absolute path without a slash at its end.
+
+    """
+
+    settings: Settings
+    chroot: str = ""
+
+    def open(self, runtime: Runtime, namespace: str) -> ZooKeeperStore:
+        """Open the store; the session begins at first use."""
+        return ZooKeeperStore(runtime, namespace, self.settings, self.chroot)
+
+
+def from_url(url: StoreURL) -> ZooKeeper:
+    """Read ``zookeeper://h1,h2,h3/chroot``, with ``user:password@`` and options; ``zookeepers://`` for TLS.
+
+    Raises:
+        ValueError: an option, the credentials or the chroot cannot be used.
+
+    """
+    settings = wire_settings.from_url(url)
+    parts = [part for part in url.path.split("/") if part]
+    for part in parts:
+        if part in (".", "..") or spell(part) != part:
+            raise ValueError(f"the path of a {url.scheme} URL is a node of ZooKeeper, which cannot have {part!r} in it")
+    if parts[:1] == ["zookeeper"]:
+        raise ValueError("/zookeeper belongs to the server; name another path in the URL")
+    return ZooKeeper(settings, "".join(f"/{part}" for part in parts))

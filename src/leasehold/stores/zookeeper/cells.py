@@ -1,0 +1,139 @@
+"""Cells: one node each. Its version is the node's data version; its life is counted on the server's clock.
+
+The node's data is a line of JSON (``fence``, ``life`` in seconds) and, behind it, the value. A cell whose life is over
+counts as none; whoever writes next removes and makes it anew in one transaction, so that its versions begin anew. Each
+`SWEEP_EVERY`-th write also removes a few others whose life is over, so that forgotten ones do not pile up.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from leasehold.errors import StoreUnavailable
+from leasehold.model import Cell, Change
+from leasehold.runtimes.base import Runtime
+from leasehold.stores.cells import EMPTY, apply_change, check_size
+from leasehold.stores.zookeeper.lines import Line
+from leasehold.stores.zookeeper.nodes import Paths
+from leasehold.stores.zookeeper.turns import Turns
+from leasehold.wires.zookeeper.errors import Answer, NoNode
+from leasehold.wires.zookeeper.requests import EPHEMERAL, SEQUENCE, Node
+from leasehold.wires.zookeeper.session import Wire
+
+CLOCK_FOR = 10.0
+"""Seconds for which a reading of the server's clock serves."""
+
+SWEEP_EVERY = 50
+SWEPT = 20
+"""Cells looked at in one sweep."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A cell as it is, and its node if there is one; ``over``: its life has ended."""
+
+    cell: Cell
+    node: Node | None = None
+    over: bool = False
+
+
+class Cells:
+    """The cells of one namespace."""
+
+    def __init__(self, wire: Wire, line: Line, paths: Paths, runtime: Runtime) -> None:
+        self._wire = wire
+        self._line = line
+        self._paths = paths
+        self._runtime = runtime
+        self._turns = Turns(runtime)
+        self._ahead = 0.0  # the server's clock minus ours
+        self._asked: float | None = None
+        self._writes = 0
+        self._swept = 0
+
+    async def change(self, name: str, change: Change, until: float) -> Cell:
+        """Change a cell if its version and its fence allow, or read it."""
+        path = self._paths.cell(name)
+        if change.value is None:
+            return apply_change((await self._read(path, until)).cell, change)
+        check_size(change)
+        async with self._turns.turn(path, until):
+            while True:
+                found = await self._read(path, until)
+                after = apply_change(found.cell, change)
+                if not after.changed:
+                    return after
+                if await self._write(path, found, after, change.life, until):
+                    break
+        self._writes += 1
+        if self._writes % SWEEP_EVERY == 0:
+            await self._sweep(until)
+        return after
+
+    async def changed(self, name: str, version: int, until: float) -> None:
+        """Sleep until the cell may have another version; a cell whose life ends is not noticed by that alone."""
+        path, bell, bells = self._paths.cell(name), self._runtime.signal(), self._line.bells
+        bells.expect(path, bell)
+        try:
+            await self._wire.ask_all((self._wire.exists(path, bells.changed),), until)
+            if (await self._read(path, until)).cell.version == version:
+                await bell.wait(max(0.0, until - self._runtime.now()))
+        finally:
+            bells.forget(bell)
+
+    async def _read(self, path: str, until: float) -> Found:
+        _, node = await self._wire.ask_all((self._wire.sync(path), self._wire.get(path)), until)
+        if isinstance(node, NoNode):
+            return Found(EMPTY)
+        head, _, value = node.data.partition(b"\n")
+        words = json.loads(head)
+        now = await self._server_now(until)
+        if node.changed_ms / 1000 + words["life"] <= now:
+            return Found(EMPTY, node, over=True)
+        return Found(Cell(value, node.version + 1, words["fence"]), node)
+
+    async def _write(self, path: str, found: Found, after: Cell, life: float, until: float) -> bool:
+        """Write; False if somebody else was faster."""
+        wire = self._wire
+        data = json.dumps({"fence": after.fence, "life": life}).encode() + b"\n" + (after.value or b"")
+        if found.node is None:
+            request = wire.create(path, data, 0)
+        elif found.over:
+            request = wire.all_or_none(wire.delete(path, found.node.version), wire.plainly(path, data, 0))
+        else:
+            request = wire.set(path, data, found.node.version)
+        (done,) = await wire.ask_all((request,), until)
+        if isinstance(done, NoNode) and found.node is None:
+            await self._line.make_way(self._paths.cells, until)
+        return not isinstance(done, Answer)
+
+    async def _server_now(self, until: float) -> float:
+        """Return the server's clock in seconds: it writes it into each node that it makes."""
+        now = self._runtime.now()
+        if self._asked is None or now - self._asked > CLOCK_FOR:
+            for _ in range(3):
+                create = self._wire.create(f"{self._paths.clock}/now-", b"", EPHEMERAL | SEQUENCE)
+                (made,) = await self._wire.ask_all((create,), until)
+                if isinstance(made, Node):
+                    break
+                await self._line.make_way(self._paths.clock, until)
+            else:
+                raise StoreUnavailable("ZooKeeper: the node for its clock cannot be made")
+            self._ahead, self._asked = made.changed_ms / 1000 - now, now
+            await self._wire.ask_all((self._wire.delete(made.path),), until)
+        return self._runtime.now() + self._ahead
+
+    async def _sweep(self, until: float) -> None:
+        """Remove some cells whose life is over."""
+        (children,) = await self._wire.ask_all((self._wire.children(self._paths.cells),), until)
+        if isinstance(children, NoNode) or not children:
+            return
+        names = sorted(children)
+        self._swept %= len(names)
+        some = [f"{self._paths.cells}/{name}" for name in names[self._swept : self._swept + SWEPT]]
+        self._swept += SWEPT
+        for path in some:
+            found = await self._read(path, until)
+            if found.over and found.node is not None:
+                await self._wire.ask_all((self._wire.delete(path, found.node.version),), until)

@@ -1,0 +1,206 @@
+"""What `leasehold doctor` says of an ensemble: version, members, ticks and timeouts, rights.
+
+It works with whatever rights there are: what the server does not tell is a note that says so. It makes and removes one
+node, since that alone shows that locks can be made.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from leasehold.errors import LeaseholdError
+from leasehold.model import Finding, Severity
+from leasehold.stores.zookeeper.lines import Line
+from leasehold.stores.zookeeper.nodes import Paths
+from leasehold.wires.zookeeper.errors import Answer
+from leasehold.wires.zookeeper.requests import EPHEMERAL, SEQUENCE, Node
+from leasehold.wires.zookeeper.session import Session, Wire
+from leasehold.wires.zookeeper.settings import Settings
+
+OLDEST = (3, 5, 3)
+"""Oldest server with containers and with creates that answer with the transaction."""
+
+FEW_TICKS = 10
+"""A session timeout of fewer ticks leaves too little of it for what a lagging member may hide; see ``store.py``."""
+
+CONFIG = "/zookeeper/config"
+"""The node in which an ensemble names its members, from 3.5."""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What was heard. Texts are empty, and rights None, where nothing was."""
+
+    settings: Settings
+    session: Session
+    server: str
+    conf: dict[str, str]
+    members: int
+    latency: float
+    refused: str | None
+
+
+async def diagnose(wire: Wire, line: Line, settings: Settings, paths: Paths, until: float) -> list[Finding]:
+    """Look at the ensemble.
+
+    Raises:
+        StoreUnavailable: there is no session.
+
+    """
+    session = await wire.ready(until)
+    start = line.now()
+    _, config = await wire.ask_all((wire.sync("/"), wire.get(CONFIG)), until)
+    latency = line.now() - start
+    members = len(re.findall(rb"^server\.\d+=", config.data, re.M)) if isinstance(config, Node) else 0
+    conf = dict(part.split("=", 1) for part in (await wire.command("conf", until)).splitlines() if "=" in part)
+    facts = Facts(
+        settings,
+        session,
+        await wire.command("srvr", until),
+        conf,
+        members,
+        latency,
+        await _refused(wire, line, paths, until),
+    )
+    return list(_findings(facts))
+
+
+async def _refused(wire: Wire, line: Line, paths: Paths, until: float) -> str | None:
+    """Make, read, write and remove a node as a lock does; return why that is refused, None if it is not."""
+    try:
+        for _ in range(2):
+            create = wire.create(f"{paths.clock}/doctor-", b"", EPHEMERAL | SEQUENCE)
+            (made,) = await wire.ask_all((create,), until)
+            if isinstance(made, Node):
+                own = (wire.get(made.path), wire.set(made.path, b"x"), wire.children(paths.clock))
+                answers = await wire.ask_all((*own, wire.delete(made.path)), until)
+                return next((type(answer).__name__ for answer in answers if isinstance(answer, Answer)), None)
+            await line.make_way(paths.clock, until)
+    except LeaseholdError as error:
+        return str(error)
+    return "the node on the way cannot be made"
+
+
+def _findings(facts: Facts) -> Iterator[Finding]:
+    yield _version(facts)
+    yield from _ensemble(facts)
+    yield from _timeouts(facts)
+    yield from _rights(facts)
+    yield Finding(Severity.OK, "round trip to the leader", f"{facts.latency * 1000:.1f} ms")
+
+
+def _version(facts: Facts) -> Finding:
+    found = re.search(r"Zookeeper version: (\d+)\.(\d+)\.(\d+)", facts.server)
+    if found is None:
+        return Finding(
+            Severity.NOTE,
+            "version",
+            "the server does not tell",
+            "only that it knows all requests that locks need",
+            "allow the commands srvr and conf: 4lw.commands.whitelist=srvr,conf",
+        )
+    numbers = tuple(map(int, found.groups()))
+    text = ".".join(found.groups())
+    if numbers < OLDEST:
+        return Finding(Severity.ERROR, "version", text, "it lacks requests that locks need", "use 3.5.3 or later")
+    return Finding(Severity.OK, "version", text)
+
+
+def _ensemble(facts: Facts) -> Iterator[Finding]:
+    mode = re.search(r"^Mode: (\S+)", facts.server, re.M)
+    role = mode[1] if mode else "unknown"
+    known = len(facts.settings.hosts)
+    if role == "standalone" or (not facts.members and role == "unknown"):
+        yield Finding(
+            Severity.WARNING,
+            "ensemble",
+            f"one server ({role})",
+            "while it is down nobody can lock; with its disk the order of tokens is lost",
+            "run three or five members",
+        )
+        return
+    found = f"{facts.members or 'an unknown number of'} members; connected to a {role}"
+    if facts.members and facts.members % 2 == 0:
+        meaning = f"it bears the loss of {(facts.members - 1) // 2}, no more than with {facts.members - 1} members"
+        yield Finding(Severity.NOTE, "ensemble", found, meaning, "use an odd number")
+    else:
+        yield Finding(Severity.OK, "ensemble", found)
+    if facts.members > known:
+        yield Finding(
+            Severity.WARNING if known == 1 else Severity.NOTE,
+            "members in the URL",
+            f"{known} of {facts.members}",
+            "a client can only go on with members that it knows",
+            "name all members in the URL",
+        )
+
+
+def _timeouts(facts: Facts) -> Iterator[Finding]:
+    asked, granted = facts.settings.session_timeout, facts.session.timeout
+    found = f"{granted:g} s"
+    if abs(asked - granted) > 0.001:
+        bounds = (
+            f"{facts.conf.get('minSessionTimeout', '2 ticks')} to {facts.conf.get('maxSessionTimeout', '20 ticks')} ms"
+        )
+        meaning = (
+            f"{asked:g} s were asked for; the server grants {bounds}. A crash blocks others for {found} and a tick"
+        )
+        yield Finding(
+            Severity.NOTE, "session timeout", found, meaning, "ask for one that it grants: ?session_timeout=…"
+        )
+    else:
+        yield Finding(Severity.OK, "session timeout", found, f"a crash blocks others for {found} and a tick at most")
+    tick = facts.conf.get("tickTime", "")
+    if not tick.isdecimal():
+        yield Finding(
+            Severity.NOTE,
+            "tick",
+            "the server does not tell",
+            f"whether the session timeout has {FEW_TICKS} ticks at least is not known",
+            "allow the command conf: 4lw.commands.whitelist=srvr,conf",
+        )
+    elif granted * 1000 < FEW_TICKS * int(tick):
+        yield Finding(
+            Severity.WARNING,
+            "tick",
+            f"{tick} ms",
+            "the session timeout has so few ticks that a member cut off from its leader may let a hold be believed "
+            "for longer than the leader does; fencing tokens still protect",
+            f"ask for {FEW_TICKS} ticks or more, or shorten tickTime",
+        )
+    else:
+        yield Finding(Severity.OK, "tick", f"{tick} ms")
+
+
+def _rights(facts: Facts) -> Iterator[Finding]:
+    if facts.refused is not None:
+        yield Finding(
+            Severity.ERROR,
+            "rights",
+            facts.refused,
+            "locks cannot be made there",
+            "grant create, read, write and delete on the node in the URL, or name credentials that have them",
+        )
+    else:
+        yield Finding(Severity.OK, "rights", "nodes can be made, read, written and removed")
+    settings = facts.settings
+    if settings.acl == "open":
+        yield Finding(
+            Severity.NOTE,
+            "access",
+            "open to everybody who reaches the server",
+            "anyone may take or break every lock",
+            "write user:password@ into the URL: nodes are then for that user alone",
+        )
+    if not settings.tls and not all(
+        host in ("localhost", "::1") or host.startswith("127.") for host, _ in settings.hosts
+    ):
+        yield Finding(
+            Severity.NOTE,
+            "encryption",
+            "none",
+            "who can listen sees names and credentials",
+            "use a secure client port and zookeepers://",
+        )

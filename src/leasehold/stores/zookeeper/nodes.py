@@ -1,0 +1,141 @@
+"""Paths and names of nodes: which belongs to which lock and ticket, and in which order they stand. Pure.
+
+A contender for a lock is a child of the lock's node, named as Apache Curator names it:
+
+    _c_<UUID>-lock-0000000017          a lock
+    _c_<UUID>-__READ__0000000017       a reader
+    _c_<UUID>-__WRIT__0000000017       a writer
+    _c_<UUID>-lease-0000000017         a permit of a semaphore, below ``leases``
+
+The UUID is the ticket's 128 random bits. The *place* of a contender is what follows the last mark, and contenders are
+ordered by it as text; a name without a mark counts whole, as with Curator (`StandardLockInternalsDriver`). A node that
+stands beside another repeats its place, as Curator's reader inside a writer does; an upgradeable reader, and the
+writer that it becomes, have ``up-`` before the mark, which Curator takes for a part of the prefix.
+"""
+
+from __future__ import annotations
+
+import base64
+import enum
+import re
+import uuid
+from dataclasses import dataclass
+from functools import lru_cache
+from urllib.parse import quote, unquote
+
+from leasehold.model import ticket_id
+
+_PLAIN = "!#$&'()+,-.:;<=>@_|{}[]*?^`\" "  # '~' is ours, '/' ends a name; both are encoded, and so is what is not ASCII
+
+LOCKS, LEASES = "locks", "leases"
+"""Children of a semaphore's node: who is next to ask for permits, and the permits."""
+
+
+class Mark(enum.StrEnum):
+    """What a contender asks for."""
+
+    LOCK = "lock-"
+    READER = "__READ__"
+    WRITER = "__WRIT__"
+    LEASE = "lease-"
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """A child of a lock's node.
+
+    Attributes:
+        child: its name.
+        mark: None if it has none: whatever it is, Curator gives it a place all the same.
+        place: what it is ordered by.
+        ticket: the ticket's id, from the UUID; empty if there is none.
+        up: whether it is an upgradeable reader, or the writer that such a one becomes.
+
+    """
+
+    child: str
+    mark: Mark | None
+    place: str
+    ticket: str = ""
+    up: bool = False
+
+
+_OURS = re.compile(r"_c_([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})-(up-)?(?=lock-|lease-|__READ__|__WRIT__)")
+
+
+@lru_cache(maxsize=8192)  # all who wait for a name read the same ones
+def parse(child: str) -> Contender:
+    """Read a child's name."""
+    found = _OURS.match(child)
+    ticket = ticket_id(uuid.UUID(found[1]).bytes) if found else ""
+    for mark in Mark:
+        _, has, place = child.rpartition(mark)
+        if has:
+            return Contender(child, mark, place, ticket, bool(found and found[2]))
+    return Contender(child, None, child)
+
+
+def stem(ticket: str, mark: Mark, *, up: bool = False) -> str:
+    """Return a contender's name up to its place."""
+    raw = base64.urlsafe_b64decode(ticket + "==")
+    return f"_c_{uuid.UUID(bytes=raw)}-{'up-' if up else ''}{mark}"
+
+
+def spell(text: str) -> str:
+    """Spell any text as one part of a path, injectively."""
+    part = quote(text, safe=_PLAIN).replace("~", "%7E")  # which quote leaves as it is
+    return part.replace(".", "%2E") if part in (".", "..") else part
+
+
+def read(part: str) -> str:
+    """Read what `spell` wrote."""
+    return unquote(part)
+
+
+@dataclass(frozen=True, slots=True)
+class Paths:
+    """Where the nodes of one namespace are.
+
+    Attributes:
+        chroot: empty, or an absolute path without a slash at its end.
+        namespace: as it was given.
+
+    """
+
+    chroot: str
+    namespace: str
+
+    @property
+    def space(self) -> str:
+        """The node below which each lock has one."""
+        part = spell(self.namespace)
+        return f"{self.chroot}/{'%7Aookeeper' if part == 'zookeeper' else part}"  # the server keeps that name
+
+    @property
+    def cells(self) -> str:
+        """The node below which each cell has one; no namespace is spelled so."""
+        return f"{self.space}~cells"
+
+    @property
+    def clock(self) -> str:
+        """The node below which the server's clock is read."""
+        return f"{self.space}~clock"
+
+    def lock(self, name: str) -> str:
+        """Return the node of a lock, below which its contenders are."""
+        return f"{self.space}/{spell(name)}"
+
+    def cell(self, name: str) -> str:
+        """Return the node of a cell."""
+        return f"{self.cells}/{spell(name)}"
+
+
+def ways(path: str) -> list[str]:
+    """Return all paths from the first below the root to ``path`` itself."""
+    parts = path.strip("/").split("/")
+    return ["/" + "/".join(parts[: count + 1]) for count in range(len(parts))]
+
+
+def child_of(path: str) -> str:
+    """Return the last part of a path."""
+    return path.rpartition("/")[2]

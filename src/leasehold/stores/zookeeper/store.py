@@ -1,0 +1,269 @@
+"""The ZooKeeper store: a lock is a node, its contenders are ephemeral children in Curator's order.
+
+Theory of operation
+-------------------
+One session per client; all its nodes end with it. The server alone decides when that is, and a client that is cut off
+does not hear of it: so a hold is believed for a part of the session's timeout after the last request that the *leader*
+has confirmed, counted from before it was sent.
+
+Why a part, `VALID`: a session lives on in the leader's books for its timeout after the leader last heard of it. A
+client talks to any member, which answers reads by itself and tells its leader only at the next tick whom it has heard
+from. A member that is cut off from its leader answers for some ticks more. So a renewal asks the leader (`sync`), which
+proves that the member was in touch and had told of what the client sent before, and the driver sends something every
+third of the timeout. The leader's count is thus at most that third and half a tick older than the renewal.
+
+A lost connection puts all holds in doubt at once; the driver connects again, to another member if need be, and the next
+renewal ends the doubt. When a server says that the session has expired, all holds are lost at once, and the next claim
+begins in a new session.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from leasehold.errors import StoreUnavailable
+from leasehold.model import Capabilities, Cell, Change, Departure, Finding, Granted, Standing, Ticket, View, Wait
+from leasehold.runtimes.base import Runtime
+from leasehold.stores.base import Hear
+from leasehold.stores.zookeeper import looking, seats
+from leasehold.stores.zookeeper.cells import Cells
+from leasehold.stores.zookeeper.doctor import diagnose
+from leasehold.stores.zookeeper.entering import Behind, Entered, enter
+from leasehold.stores.zookeeper.lapses import Lapses
+from leasehold.stores.zookeeper.lines import Line
+from leasehold.stores.zookeeper.nodes import Paths, parse
+from leasehold.stores.zookeeper.place import Bells, Place, folders
+from leasehold.wires.zookeeper.errors import NoNode
+from leasehold.wires.zookeeper.requests import Node
+from leasehold.wires.zookeeper.session import Link, Session, Wire
+from leasehold.wires.zookeeper.settings import Settings
+
+VALID = 0.6
+"""Part of the session's timeout for which a confirmed request proves that it lives: two thirds, less a tick."""
+
+PATIENCE = 10.0
+"""Seconds that an operation without a limit of its own may take."""
+
+REMOVED_WITHIN = 2.0
+"""Seconds that a removal in the background may take; then it is tried again."""
+
+ASK_AGAIN = 60.0
+"""Seconds after which a waiter looks again though its watch said nothing: watches are reliable, this is a backstop."""
+
+
+class ZooKeeperStore:
+    """See `leasehold.stores.base.Store` for what each method promises."""
+
+    capabilities = Capabilities(
+        shared=True,
+        permits=True,
+        delay=False,
+        watches=True,
+        crash_bound="within the session's timeout and one tick of the server",
+    )
+
+    def __init__(self, runtime: Runtime, namespace: str, settings: Settings, chroot: str) -> None:
+        self._runtime = runtime
+        self._settings = settings
+        self._paths = Paths(chroot, namespace)
+        self._tell: Hear | None = None
+        self._wire = Wire(runtime, settings, self._link)
+        self._start()
+
+    def _start(self) -> None:
+        self._mutex = self._runtime.mutex()
+        self._places: dict[str, Place] = {}
+        self._bells = Bells(self._runtime)
+        self._line = Line(self._wire, self._bells, self._runtime.now)
+        self._cells = Cells(self._wire, self._line, self._paths, self._runtime)
+        self._lapses = Lapses(self._runtime, self._places, self._remove, self._session)
+
+    # --- the queue -----------------------------------------------------------------------------------------------
+
+    async def claim(self, name: str, ticket: Ticket, *, join: bool, within: float) -> Granted | Wait:
+        """Try to take ``name``."""
+        until = self._runtime.now() + within
+        session = await self._wire.ready(until)
+        place = self._place(name, ticket, session)
+        while True:
+            since = self._runtime.now()
+            place.until = since + self._length(ticket, session)
+            self._lapses.watch(place.until)
+            answer = await self._once(place, since, session, join=join, until=until)
+            if answer is not None:
+                return answer
+
+    async def _once(
+        self, place: Place, since: float, session: Session, *, join: bool, until: float
+    ) -> Granted | Wait | None:
+        length = self._length(place.ticket, session)
+        if place.token is not None:
+            if await self._still_there(place, until):
+                return Granted(place.token, since, length)
+            place.token = None
+        verdict = await enter(self._line, place, join=join, until=until)
+        if place.session != session.id:  # not if it has lapsed: then it is too late for the engine, too
+            raise StoreUnavailable(f"ZooKeeper: the session expired while {place.name!r} was claimed", unknown=True)
+        if isinstance(verdict, Entered):
+            place.token = verdict.token
+            return Granted(verdict.token, since, length)
+        return await self._blocked(place, verdict, join=join, until=until)
+
+    async def _blocked(self, place: Place, verdict: Behind, *, join: bool, until: float) -> Wait | None:
+        if join:
+            holder = await self._line.watch(place, verdict.path, verdict.holder, until, listing=verdict.listing)
+            if holder is None:
+                return None
+        else:
+            await self._line.remove(place, until)
+            self._places.pop(place.ticket.id, None)
+            (holder,) = await self._wire.ask_all((self._wire.get(verdict.holder),), until)
+        return Wait(None, ASK_AGAIN, seats.owner_of(holder.data) if isinstance(holder, Node) else None)
+
+    async def _still_there(self, place: Place, until: float) -> bool:
+        """Say whether the nodes of a holder are there, in a session that the leader knows."""
+        requests = [self._wire.sync(self._paths.space), *map(self._wire.get, place.nodes)]
+        _, *nodes = await self._wire.ask_all(requests, until)
+        lost = [path for path, node in zip(place.nodes, nodes, strict=True) if not isinstance(node, Node)]
+        for path in lost:
+            place.nodes.pop(path)
+        return not lost
+
+    async def leave(self, name: str, ticket: Ticket, *, how: Departure, within: float) -> bool:
+        """Remove ``ticket``; whoever waits for its node is told by the server."""
+        until = self._runtime.now() + within
+        with self._mutex:
+            place = self._places.pop(ticket.id, None)
+        if place is None:
+            return await self._leave_for(name, ticket, until)
+        place.over = True
+        self._bells.forget(place.bell)
+        if place.session != self._session():  # its nodes ended with their session
+            return False
+        unsure = place.unsure
+        try:
+            found = await self._line.remove(place, until)
+        except BaseException:
+            self._lapses.haunt(place, unsure=unsure)
+            raise
+        if unsure and not found:
+            self._lapses.haunt(place, unsure=True)
+        return found
+
+    async def _leave_for(self, name: str, ticket: Ticket, until: float) -> bool:
+        """Remove the nodes of a ticket that is not ours, or not any more."""
+        wire, below = self._wire, folders(self._paths.lock(name), ticket.terms.rule.kind)
+        lists = await wire.ask_all([wire.sync(below[0]), *map(wire.children, below)], until)
+        paths = [
+            f"{folder}/{child}"
+            for folder, children in zip(below, lists[1:], strict=True)
+            if not isinstance(children, NoNode)
+            for child in children
+            if ticket.id in (parse(child).ticket, child)
+        ]
+        answers = await wire.ask_all(list(map(wire.delete, paths)), until) if paths else []
+        return not all(isinstance(answer, NoNode) for answer in answers)
+
+    async def renew(self, tickets: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[Standing]:
+        """Ask the leader whether the session lives, and the server whether each node is there."""
+        now, session = self._runtime.now(), self._wire.session
+        asked = [(place, self._first(place)) for place in (self._places.get(ticket.id) for _, ticket in tickets)]
+        paths = [path for _, path in asked if path is not None]
+        found: dict[str, object] = {}
+        if paths:
+            requests = [self._wire.sync(self._paths.space), *map(self._wire.get, paths)]
+            _, *answers = await self._wire.ask_all(requests, now + within)
+            found = dict(zip(paths, answers, strict=True))
+        return [self._standing(place, found.get(path or ""), now, session) for place, path in asked]
+
+    def _first(self, place: Place | None) -> str | None:
+        """Return the path of the node that stands for a ticket, None if it has none in this session."""
+        if place is None or place.session != self._session():
+            return None
+        return next(iter(place.nodes), None)
+
+    def _standing(self, place: Place | None, node: object, now: float, session: Session | None) -> Standing:
+        if place is None or place.over or not isinstance(node, Node) or node.owner != place.session or session is None:
+            if place is not None:
+                place.bell.set()  # who waits must ask again
+            return Standing.GONE
+        place.until = max(place.until, now + self._length(place.ticket, session))
+        return Standing.QUEUED if place.token is None else Standing.HELD
+
+    async def changed(self, name: str, ticket: Ticket, mark: object, *, timeout: float) -> Granted | None:
+        """Sleep until the node ahead is gone, the connection was lost, or the ticket has left."""
+        place = self._places.get(ticket.id)
+        if place is not None:
+            await place.bell.wait(timeout)
+        return None
+
+    # --- looking, cells ------------------------------------------------------------------------------------------
+
+    async def look(self, prefix: str, *, exact: bool = False) -> list[View]:
+        """Show names in use."""
+        until = self._runtime.now() + PATIENCE
+        return await looking.look(self._wire, self._paths, prefix, exact=exact, until=until)
+
+    async def cell(self, name: str, change: Change) -> Cell:
+        """Change or read a cell."""
+        return await self._cells.change(name, change, self._runtime.now() + PATIENCE)
+
+    async def cell_changed(self, name: str, version: int, *, timeout: float) -> None:
+        """Sleep until the cell's node changes."""
+        await self._cells.changed(name, version, self._runtime.now() + timeout)
+
+    async def diagnose(self) -> list[Finding]:
+        """Say what the servers' settings and our rights mean for the promises."""
+        return await diagnose(self._wire, self._line, self._settings, self._paths, self._runtime.now() + PATIENCE)
+
+    # --- its own life --------------------------------------------------------------------------------------------
+
+    def tell(self, hear: Hear) -> None:
+        """Tell ``hear`` what becomes of tickets, when the connection is lost or the session has expired."""
+        self._tell = hear
+
+    def _link(self, link: Link) -> None:
+        if link is Link.UP or self._tell is None:
+            return
+        if link is Link.DOWN:
+            self._tell(Standing.UNKNOWN, None)
+            return
+        with self._mutex:
+            ended = list(self._places)
+        self._tell(Standing.GONE, ended)
+        self._bells.ring(None)
+
+    async def close(self) -> None:
+        """End the session."""
+        self._lapses.stop()
+        await self._wire.close()
+        await self._lapses.join(1.0)
+
+    def after_fork(self) -> None:
+        """Drop, in a forked child, session and places; the parent goes on with them."""
+        self._wire.after_fork()
+        self._start()
+
+    def _place(self, name: str, ticket: Ticket, session: Session) -> Place:
+        with self._mutex:
+            place = self._places.get(ticket.id)
+            if place is None:
+                place = Place(name, self._paths.lock(name), ticket, self._runtime.signal(), session.id)
+                self._places[ticket.id] = place
+        if place.session != session.id:
+            place.forget_nodes(session.id)
+        return place
+
+    async def _remove(self, place: Place) -> bool:
+        return await self._line.remove(place, self._runtime.now() + REMOVED_WITHIN)
+
+    def _session(self) -> int:
+        session = self._wire.session
+        return 0 if session is None else session.id
+
+    @staticmethod
+    def _length(ticket: Ticket, session: Session) -> float:
+        return min(ticket.terms.lease, session.timeout * VALID)
+
+    def __repr__(self) -> str:
+        return f"<ZooKeeperStore {self._settings.where}{self._paths.chroot}>"

@@ -1,0 +1,87 @@
+"""What the tests of ZooKeeper share: clients on a proxy, sessions that a server ends, and a look at the nodes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, cast
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import NoNodeError
+
+from leasehold import AsyncClient
+from leasehold.stores.zookeeper.store import ZooKeeperStore
+from leasehold.testing.servers import ZooKeeperServer
+from leasehold.testing.worlds import AsyncioWorld, BlockingWorld, World
+
+WORLDS = {"blocking": BlockingWorld, "asyncio": AsyncioWorld}
+
+SOON = 5.0
+"""Seconds in which what depends on no timer must have happened."""
+
+
+def in_both(body: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+    """Run a body of a world and fixtures in the world of the parameter ``colour``."""
+
+    def run(colour: str, *args: Any) -> None:
+        WORLDS[colour]().run(lambda world: body(world, *args))
+
+    return run
+
+
+def wire(client: AsyncClient) -> Any:
+    """Return the store's connection."""
+    return cast("ZooKeeperStore", client.store)._wire
+
+
+def driver(client: AsyncClient) -> Any:
+    """Return kazoo's client."""
+    return wire(client)._kazoo
+
+
+@contextmanager
+def other(server: ZooKeeperServer, **options: Any) -> Iterator[KazooClient]:
+    """Connect as somebody else."""
+    client = KazooClient(server.address, **options)
+    client.start()
+    try:
+        yield client
+    finally:
+        client.stop()
+        client.close()
+
+
+def expire(server: ZooKeeperServer, client: AsyncClient) -> None:
+    """Let the server end the client's session, as when its time has run out."""
+    with other(server, client_id=driver(client).client_id):
+        pass  # who leaves a session ends it, for whoever else is in it too
+
+
+def create_in_session(server: ZooKeeperServer, session: Any, path: str) -> None:
+    """Make an ephemeral node in somebody else's session, and go without ending that."""
+    client = KazooClient(server.address, client_id=session)
+    client.start()
+    client.create(path, b"", ephemeral=True, sequence=True)
+    client._stopped.set()
+    client._connection._socket.shutdown(2)
+    client._safe_close()
+    client.close()
+
+
+def children(server: ZooKeeperServer, path: str) -> list[str]:
+    """Return the names of a node's children; none if there is no node."""
+    with other(server) as client:
+        try:
+            return sorted(client.get_children(path))
+        except NoNodeError:
+            return []
+
+
+async def until(world: World, true: Callable[[], bool], within: float = SOON) -> float:
+    """Wait until something is true, and return how long that took."""
+    start = time.monotonic()
+    while not true():
+        assert time.monotonic() - start < within, f"not within {within} s"
+        await world.sleep(0.005)
+    return time.monotonic() - start
