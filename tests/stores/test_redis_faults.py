@@ -211,14 +211,11 @@ def sweep(server, namespace, world, name, chunks):
 @both
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_at_every_chunk(redis_server, namespace, world, name):
-    """Only while a connection is being made may the first call fail, and say so; after that nothing is noticed."""
+    """Nobody notices any of them: what is under way is repeated, and a handshake that breaks off is tried once more.
+
+    Each run meets one fault. So the second attempt at a handshake is whole, and the bound is none.
+    """
     results = sweep(redis_server, namespace, world, name, range(1, 41))
     hit = [k for k, hits, _ in results if hits]
     assert len(hit) >= 12, "the sweep did not reach the end of the run"
-    failed = {k: outcome for k, hits, outcome in results if outcome != "done"}
-    for outcome in failed.values():
-        assert "cannot connect" in outcome or "did not answer" in outcome, outcome
-    if "delay" in name:
-        assert failed == {}
-    # A connection takes two exchanges. Each client makes one, and a blocking one another if two of its calls coincide.
-    assert len(failed) <= 8, failed
+    assert {k: outcome for k, _, outcome in results if outcome != "done"} == {}

@@ -172,15 +172,20 @@ def test_an_unverified_client_is_taken_and_doctor_warns(encrypted: RedisServer) 
         assert finding.severity.name == "WARNING"
 
 
-def test_clients_of_several_servers_are_refused_with_a_word_on_when_they_come() -> None:
+def test_clients_of_several_servers_are_refused_where_they_do_not_fit() -> None:
     sentinel = redis.sentinel.Sentinel([("127.0.0.1", 1)])
     cluster = redis.RedisCluster.__new__(redis.RedisCluster)  # its constructor would look for the cluster
-    asynchronous = redis.asyncio.RedisCluster(host="127.0.0.1", port=1)
-    for client in (sentinel, sentinel.master_for("main"), cluster, asynchronous):
-        with pytest.raises(TypeError, match="in a later version"):
+    for client in (sentinel, sentinel.master_for("main"), cluster):
+        with pytest.raises(TypeError, match="does not fit this client; use"):
+            adopt(client, Colour.ASYNCIO)
+    for client in (
+        redis.asyncio.Sentinel([("127.0.0.1", 1)]).master_for("main"),
+        redis.asyncio.RedisCluster(host="127.0.0.1", port=1),
+    ):
+        with pytest.raises(TypeError, match="does not fit this client; use"):
             adopt(client, Colour.BLOCKING)
-    with pytest.raises(TypeError, match="in a later version"):
-        adopt(redis.asyncio.Sentinel([("127.0.0.1", 1)]).master_for("main"), Colour.ASYNCIO)
+    with pytest.raises(TypeError, match=r"client for replicas; pass one made with master_for"):
+        adopt(sentinel.slave_for("main"), Colour.BLOCKING)
     with pytest.raises(TypeError, match="cannot make locks from a object"):
         Client.from_client(object())
 

@@ -435,6 +435,27 @@ def test_permits_of_the_dead_come_back_within_the_lease(server, namespace, world
     world.run(body)
 
 
+@both
+def test_who_waits_on_watches_when_the_one_that_watched_has_entered(server, namespace, world):
+    """The leases of the dead end one after the other: each frees a permit for one of two waiters of one client."""
+    dead = [Holder(server, namespace, f"locks.semaphore('x', 2, lease={lease})") for lease in (LEASE, 2 * LEASE)]
+
+    async def body(world):
+        async with world.client(server.url, namespace=namespace) as locks:
+            partner = locks.semaphore("x", 2)
+            waiters = [world.spawn(lambda: partner.acquire(timeout=10)) for _ in range(2)]
+            await world.sleep(0.2)
+            for holder in dead:
+                holder.kill()
+            start = world.now()
+            got = [await waiter.result() for waiter in waiters]
+            assert world.now() - start < 2 * LEASE + NOISE
+            for hold in got:
+                await hold.release()
+
+    world.run(body)
+
+
 EXPIRE_ALL = """
 for _, ticket in ipairs(redis.call('ZRANGE', KEYS[1], 0, -1)) do redis.call('ZADD', KEYS[1], 'XX', 1, ticket) end
 """

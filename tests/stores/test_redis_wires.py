@@ -15,7 +15,7 @@ from leasehold.model import Owner, Rule, Terms, Ticket, Wait
 from leasehold.runtimes.base import drive
 from leasehold.runtimes.blocking import BlockingRuntime
 from leasehold.stores import registry
-from leasehold.stores.redis.slots import Slot, Slots
+from leasehold.stores.slots import Slot, Slots
 from leasehold.testing.proxy import FaultProxy, Side
 
 

@@ -1,15 +1,32 @@
-"""The Redis store: one server that speaks the protocol (Redis 6.2 or later, Valkey)."""
+"""The Redis store (Redis 6.2 or later, Valkey): one server, those under Sentinel, a cluster, or several by Redlock."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from leasehold.runtimes.base import Colour, Runtime
+from leasehold.stores.base import Opener
+from leasehold.stores.redis import strict
+from leasehold.stores.redis.cluster import ClusterStore
+from leasehold.stores.redis.redlock import RedlockStore
+from leasehold.stores.redis.redlock_members import Followed, Single
+from leasehold.stores.redis.sentinel import SentinelStore
 from leasehold.stores.redis.store import RedisStore
-from leasehold.stores.url import StoreURL
-from leasehold.wires.redis import settings
+from leasehold.stores.url import Secret, StoreURL, parse
+from leasehold.wires.redis import adoption, deployments, settings
+from leasehold.wires.redis.quorum import Strict
+from leasehold.wires.redis.sentinel import Watched
 from leasehold.wires.redis.settings import Settings
+
+REDLOCK_SCHEMES = ("redlock", "redlocks")
+
+FEWEST_NODES = 3
+"""With two, both must answer: worse than one."""
+
+LONGEST_QUARANTINE = 7 * 86_400.0
+"""Seconds: as long as the longest lease."""
 
 
 @dataclass(frozen=True)
@@ -23,11 +40,141 @@ class Redis:
         return RedisStore(runtime, self.settings, namespace)
 
 
-def from_url(url: StoreURL) -> Redis:
-    """Read a URL: ``redis://``, ``rediss://``, ``unix://``, ``valkey://`` or ``valkeys://``."""
-    return Redis(settings.from_url(url))
+@dataclass(frozen=True)
+class Sentinel:
+    """Opens the locks of the primary that sentinels name."""
+
+    watched: Watched
+
+    def open(self, runtime: Runtime, namespace: str) -> SentinelStore:
+        """Open the store; it connects at the first use."""
+        return SentinelStore(runtime, self.watched, namespace)
 
 
-def adopt(client: Any, colour: Colour) -> Redis:
-    """Reach the server as ``client`` does, a ``redis.Redis`` or ``redis.asyncio.Redis``."""
-    return Redis(settings.from_client(client, colour))
+@dataclass(frozen=True)
+class Cluster:
+    """Opens the locks of a cluster."""
+
+    seeds: Sequence[Settings]
+
+    def open(self, runtime: Runtime, namespace: str) -> ClusterStore:
+        """Open the store; it connects at the first use."""
+        return ClusterStore(runtime, self.seeds, namespace)
+
+
+class Redlock:
+    """Opens the locks of several independent servers, of which most must agree.
+
+    Example:
+        ```python
+        Client(Redlock(["redis://a", "redis://b", "redis+sentinel://c,d,e/locks"]))
+        ```
+
+    """
+
+    def __init__(self, members: Sequence[str | Secret | Opener], *, quarantine: float = 0.0) -> None:
+        """Check what can be checked without a connection.
+
+        Args:
+            members: the nodes: URLs (``redis://``, ``rediss://``, ``unix://``, ``redis+sentinel://``), or what `Redis`
+                or `Sentinel` make.
+            quarantine: seconds for which a node that was restarted, or emptied, gives no votes; no lease may be longer.
+                0 for none. It must be the same for all clients.
+
+        """
+        hidden = [Secret(each) if isinstance(each, str) else each for each in members]
+        del members  # they may have passwords
+        self._members = [_member(each) for each in hidden]
+        places = [member.settings.where for member in self._members]
+        if len(places) < FEWEST_NODES:
+            raise ValueError(
+                f"Redlock takes {FEWEST_NODES} nodes or more, best {FEWEST_NODES} or 5, not {len(places)}; "
+                "for one server write the URL as redis://HOST"
+            )
+        if twice := next((place for place in places if places.count(place) > 1), None):
+            raise ValueError(
+                f"the node {twice} is there twice; each must be a server of its own: name it once in the URL"
+            )
+        if not 0 <= quarantine <= LONGEST_QUARANTINE:
+            raise ValueError(f"option quarantine is from 0 to {LONGEST_QUARANTINE:.0f} s, not {quarantine}")
+        self._quarantine = quarantine
+
+    def open(self, runtime: Runtime, namespace: str) -> RedlockStore:
+        """Open the store; it connects at the first use."""
+        return RedlockStore(runtime, self._members, namespace, quarantine=self._quarantine)
+
+
+def _member(given: Secret | Opener) -> Single | Followed:
+    opened = from_url(parse(given)) if isinstance(given, Secret) else given
+    match opened:
+        case Redis():
+            _refuse_strict(opened.settings)
+            return Single(opened.settings)
+        case Sentinel():
+            _refuse_strict(opened.watched.server)
+            return Followed(opened.watched)
+    kind = type(opened).__name__
+    raise TypeError(f"a node of Redlock is one server, or what sentinels watch over, not a {kind}; pass redis:// URLs")
+
+
+def _refuse_strict(node: Settings) -> None:
+    if node.strict is not None:
+        raise ValueError("a node of Redlock has no strict mode; leave out strict=true and pass quarantine= to Redlock")
+
+
+def _redlock_from_url(url: StoreURL) -> Redlock:
+    """Read ``redlock://user:password@h1,h2,h3/0?quarantine=60``; ``redlocks`` is the same with TLS."""
+    nodes = [Redis(each) for each in deployments.nodes_from_url(url)]
+    text = url.options.get("quarantine", "0")
+    try:
+        quarantine = float(text)
+    except ValueError:
+        raise ValueError(f"option 'quarantine' of the {url.scheme} URL is a number of seconds, as in 60") from None
+    return Redlock(nodes, quarantine=quarantine)
+
+
+def from_url(url: StoreURL) -> Opener:
+    """Read a URL: ``redis://``, ``rediss://``, ``unix://``, ``redis+sentinel://``, ``redis+cluster://``.
+
+    Each also with ``rediss`` for TLS, and with ``valkey`` or ``valkeys``; and ``redlock://``, ``redlocks://``.
+    """
+    if url.scheme in REDLOCK_SCHEMES:
+        return _redlock_from_url(url)
+    demanded, url = strict.from_url(url)
+    match url.scheme.partition("+")[2]:
+        case "sentinel":
+            return _strictly(Sentinel(deployments.watched_from_url(url)), demanded)
+        case "cluster":
+            return _strictly(Cluster(deployments.seeds_from_url(url)), demanded)
+        case _:
+            return _strictly(Redis(settings.from_url(url)), demanded)
+
+
+def adopt(client: Any, colour: Colour, *, strict: Strict | None = None) -> Opener:
+    """Reach the servers as ``client`` does: a ``Redis``, ``RedisCluster`` or ``Sentinel`` of redis or redis.asyncio.
+
+    ``Client(adopt(client, Colour.BLOCKING, strict=Strict(longest=30)))`` does so in strict mode.
+    """
+    if adoption.asks_sentinels(client):
+        return _strictly(Sentinel(adoption.watched(client, colour)), strict)
+    if isinstance(client, adoption.CLUSTERS):
+        return _strictly(Cluster(adoption.seeds(client, colour)), strict)
+    return _strictly(Redis(settings.from_client(client, colour)), strict)
+
+
+def _strictly(opener: Redis | Sentinel | Cluster, demanded: Strict | None) -> Redis | Sentinel | Cluster:
+    """Return the same in strict mode, if it is asked for."""
+    if demanded is None:
+        return opener
+    match opener:
+        case Redis(server):
+            return Redis(replace(server, strict=demanded))
+        case Sentinel(watched):
+            return Sentinel(replace(watched, server=replace(watched.server, strict=demanded)))
+        case Cluster(seeds):
+            return Cluster([replace(seed, strict=demanded) for seed in seeds])
+
+
+def adopt_all(clients: Sequence[Any], colour: Colour) -> Opener:
+    """Reach the nodes of a Redlock as ``clients`` do, one for each node."""
+    return Redlock([adopt(client, colour) for client in clients])

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from leasehold.model import Departure, Ticket
+from leasehold.model import Departure, Terms, Ticket
 from leasehold.stores.redis import keys, shared
 from leasehold.stores.redis.scripts import (
     CLAIM,
@@ -41,13 +41,25 @@ class Batch:
 
 
 def claim(namespace: str, name: str, ticket: Ticket, *, join: bool, channel: bytes) -> Command:
-    """Return the command that claims."""
-    if shared.is_shared(ticket):
-        those = keys.shared_keys(namespace, name)
-        return SHARED_CLAIM, those, shared.claim_words(ticket, join=join, channel=channel)
-    terms = ticket.terms
-    args = (
-        ticket.id.encode(),
+    """Return the command that claims. For what is claimed again and again see `forms`."""
+    if not shared.is_shared(ticket):
+        words = (ticket.id.encode(), *mutex_words(ticket.terms, join=join, channel=channel))
+        return CLAIM, keys.mutex_keys(namespace, name), words
+    those = keys.shared_keys(namespace, name)
+    return SHARED_CLAIM, those, shared.claim_words(ticket, join=join, channel=channel)
+
+
+def leave(namespace: str, name: str, ticket: Ticket, how: Departure) -> Command:
+    """Return the command that leaves."""
+    broken = how is Departure.BREAK
+    if not shared.is_shared(ticket):
+        return LEAVE, keys.mutex_keys(namespace, name), (ticket.id.encode(), b"%d" % broken)
+    return SHARED_LEAVE, keys.shared_keys(namespace, name), shared.leave_words(ticket, broken=broken)
+
+
+def mutex_words(terms: Terms, *, join: bool, channel: bytes) -> tuple[bytes, ...]:
+    """Return the arguments of ``claim.lua`` behind the ticket."""
+    return (
         b"%d" % ms(terms.lease),
         b"%d" % ms(terms.delay),
         b"1" if join else b"0",
@@ -56,15 +68,6 @@ def claim(namespace: str, name: str, ticket: Ticket, *, join: bool, channel: byt
         str(terms.owner).encode(),
         terms.meta.encode(),
     )
-    return CLAIM, keys.mutex_keys(namespace, name), args
-
-
-def leave(namespace: str, name: str, ticket: Ticket, how: Departure) -> Command:
-    """Return the command that leaves."""
-    broken = how is Departure.BREAK
-    if shared.is_shared(ticket):
-        return SHARED_LEAVE, keys.shared_keys(namespace, name), shared.leave_words(ticket, broken=broken)
-    return LEAVE, keys.mutex_keys(namespace, name), (ticket.id.encode(), b"%d" % broken)
 
 
 def renewals(namespace: str, holding: Iterable[tuple[str, Ticket]]) -> Iterator[Batch]:

@@ -5,7 +5,8 @@ It works with whatever rights there are: what the server does not tell is a note
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import cast
 
 from leasehold.errors import StoreUnavailable
@@ -13,7 +14,7 @@ from leasehold.model import Finding
 from leasehold.runtimes.base import Runtime
 from leasehold.stores.redis import keys, rights
 from leasehold.stores.redis.checks import CHECKS, Facts
-from leasehold.wires.redis.base import NotPermitted, ReplyError, Wire, pack
+from leasehold.wires.redis.base import MakeWire, NotPermitted, ReplyError, Wire, pack
 from leasehold.wires.redis.settings import Settings
 
 WITHIN = 5.0
@@ -47,7 +48,7 @@ async def diagnose(runtime: Runtime, wire: Wire, settings: Settings, namespace: 
         where=settings.where,
         hello=wire.facts(),
         info=await _info(wire),
-        config=await _config(wire),
+        config=await config(wire, ASKED),
         lacking=await _lacking(wire, namespace, channel),
         latency=latency,
         ahead=ahead,
@@ -80,10 +81,33 @@ async def _info(wire: Wire) -> dict[str, str] | None:
     return {key: value for key, colon, value in lines if colon}
 
 
-async def _config(wire: Wire) -> dict[str, str]:
+async def offsets(
+    runtime: Runtime, make: MakeWire, nodes: Sequence[Settings]
+) -> tuple[dict[str, float], Sequence[str]]:
+    """Return by how many seconds the clock of each server is ahead of ours, by address, and who did not tell."""
+
+    async def ask(settings: Settings) -> float | None:
+        wire = make(runtime, replace(settings, any_role=True), b"", lambda _: None, lambda: None)
+        try:
+            return (await _time(runtime, wire))[1]
+        finally:
+            await wire.close()
+
+    answers = await runtime.gather(*[ask(settings) for settings in nodes])
+    told = {node.where: answer for node, answer in zip(nodes, answers, strict=True) if isinstance(answer, float)}
+    return told, [node.where for node in nodes if node.where not in told]
+
+
+def number(settings: Mapping[str, str], name: str) -> int | None:
+    """Return a setting that is a number; None if we may not see it."""
+    text = settings.get(name, "")
+    return int(text) if text.isdecimal() else None
+
+
+async def config(wire: Wire, names: Sequence[str]) -> dict[str, str]:
     """Return the settings that the server tells; those that it does not are missing."""
     known: dict[str, str] = {}
-    replies = await wire.call_all([pack(b"CONFIG", b"GET", name.encode()) for name in ASKED], within=WITHIN)
+    replies = await wire.call_all([pack(b"CONFIG", b"GET", name.encode()) for name in names], within=WITHIN)
     for reply in replies:
         if isinstance(reply, dict):
             told = cast(dict[bytes, bytes], reply)

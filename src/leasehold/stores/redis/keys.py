@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from binascii import crc_hqx
 from functools import lru_cache
 from urllib.parse import quote, unquote
 
 PREFIX = "leasehold"
+
+SLOTS = 16384
+"""Hash slots of a cluster."""
 
 _PLAIN_IN_NAME = "!#$&'()+,-./:;<=>@_|~"  # '{', '}', '%', glob characters, white space and controls are encoded
 _PLAIN_IN_NAMESPACE = _PLAIN_IN_NAME.replace(":", "")  # the first ':' ends the namespace
@@ -45,6 +49,18 @@ def share_keys(namespace: str, name: str) -> tuple[bytes, bytes, bytes]:
     return lock, holders, terms
 
 
+@lru_cache(maxsize=4096)
+def node_keys(namespace: str, name: str) -> tuple[bytes, ...]:
+    """Return the keys of a name on one node of Redlock: vote, its waiters, the highest token."""
+    stem = f"{PREFIX}:{{{tag(namespace, name)}}}:"
+    return tuple((stem + role).encode() for role in ("vote", "votequeue", "votebeat", "votewaiters", "votetoken"))
+
+
+def memory_key(namespace: str) -> bytes:
+    """Return the key by which a node of Redlock knows whether it may have forgotten votes."""
+    return f"{PREFIX}:{{{tag(namespace, '')}}}:memory".encode()
+
+
 def cell_key(namespace: str, name: str) -> bytes:
     """Return the key of a cell."""
     return f"{PREFIX}:{{{tag(namespace, name)}}}:cell".encode()
@@ -55,9 +71,36 @@ def channel(namespace: str, client: str) -> bytes:
     return f"{PREFIX}:{{{tag(namespace, '')}}}:wake:{client}".encode()
 
 
-def lock_pattern(namespace: str, prefix: str) -> bytes:
-    """Return the glob pattern of the lock keys of all names that begin with ``prefix``."""
-    return f"{PREFIX}:{{{tag(namespace, prefix)}*}}:lock".encode()
+def shard_channel(namespace: str, client: str, number: int) -> bytes:
+    """Return a channel of one client in one shard of a cluster; the number decides the slot."""
+    return f"{PREFIX}:{{{tag(namespace, str(number))}}}:shard:{client}".encode()
+
+
+def marker_key(namespace: str, number: str) -> bytes:
+    """Return the key of strict mode's marker of one server; on a cluster the number decides the slot."""
+    return f"{PREFIX}:{{{tag(namespace, number)}}}:marker".encode()
+
+
+def probe_keys(channel: bytes) -> tuple[bytes, ...]:
+    """Return keys on the server of a channel that belong to no name, to try commands on."""
+    stem = channel[: channel.index(b"}:") + 2]
+    return tuple(stem + b"rights:" + role for role in (b"lock", b"queue", b"beat", b"waiters"))
+
+
+@lru_cache(maxsize=4096)
+def slot(namespace: str, name: str) -> int:
+    """Return the hash slot of all keys of a name."""
+    return slot_of(mutex_keys(namespace, name)[0])
+
+
+def slot_of(key: bytes) -> int:
+    """Return the hash slot of a key or a channel of ours: that of what stands between its braces."""
+    return crc_hqx(key[key.index(b"{") + 1 : key.index(b"}")], 0) % SLOTS
+
+
+def lock_pattern(namespace: str, prefix: str, role: str = "lock") -> bytes:
+    """Return the glob pattern of the lock keys (or votes) of all names that begin with ``prefix``."""
+    return f"{PREFIX}:{{{tag(namespace, prefix)}*}}:{role}".encode()
 
 
 def name_of(lock_key: bytes) -> str:

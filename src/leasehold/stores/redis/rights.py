@@ -15,7 +15,7 @@ from leasehold.wires.redis.base import RIGHTS_PAGE, NotPermitted, ReplyError, Wi
 
 async def missing(wire: Wire, namespace: str, channel: bytes, *, within: float) -> Sequence[str] | ReplyError:
     """Return the rights that scripts lack, as ACL rules (``+publish``); or the error, if no script may be run."""
-    reply = await wire.call(RIGHTS.by_text(keys.mutex_keys(namespace, ""), (channel,)), within=within)
+    reply = await wire.call(RIGHTS.by_text(keys.probe_keys(channel), (channel,)), within=within)
     if isinstance(reply, ReplyError):
         return reply
     rules: list[str] = [word.decode() for word in reply]

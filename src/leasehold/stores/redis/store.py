@@ -14,7 +14,9 @@ timer that ends with the holder's lease.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from leasehold.errors import StoreUnavailable, Unsupported
@@ -25,6 +27,7 @@ from leasehold.model import (
     Departure,
     Finding,
     Granted,
+    Kind,
     Owner,
     Standing,
     Ticket,
@@ -33,16 +36,26 @@ from leasehold.model import (
     ticket_id,
 )
 from leasehold.runtimes.base import Colour, Runtime
+from leasehold.stores.anchor import Anchor, Notice
 from leasehold.stores.cells import check_size
-from leasehold.stores.redis import commands, doctor, keys, rights, views
-from leasehold.stores.redis.anchor import Anchor, Notice
-from leasehold.stores.redis.commands import Command
-from leasehold.stores.redis.scripts import CELL, LOOK, Script
-from leasehold.stores.redis.slots import Slot, Slots
-from leasehold.wires.redis.aio import AioWire
-from leasehold.wires.redis.base import NotPermitted, ReplyError, Wire, pack, refused
+from leasehold.stores.redis import commands, doctor, keys, rights, shared, strict, strict_checks, together, views
+from leasehold.stores.redis.commands import Batch, Command
+from leasehold.stores.redis.forms import Forms
+from leasehold.stores.redis.scripts import CELL, CLAIM, LEAVE, LOOK, Script
+from leasehold.stores.slots import Slot, Slots
+from leasehold.wires.redis.base import (
+    DEMOTED,
+    MakeWire,
+    NotPermitted,
+    Redirected,
+    ReplyError,
+    Wire,
+    pack,
+    refused,
+)
 from leasehold.wires.redis.blocking import BlockingWire
 from leasehold.wires.redis.settings import Settings
+from leasehold.wires.redis.waiting import aio_wire
 
 SUBSCRIBE_WITHIN = 2.0
 """Seconds that opening the subscription may take."""
@@ -54,72 +67,182 @@ ASK_AGAIN_AT_LEAST = 0.001
 """Seconds. The server counts in milliseconds, so a lease has surely ended one after its count did."""
 
 
+def single_wire(runtime: Runtime) -> MakeWire:
+    """Return what makes the wire of one server."""
+    return BlockingWire if runtime.colour is Colour.BLOCKING else aio_wire
+
+
 class RedisStore:
     """See `leasehold.stores.base.Store` for what each method promises."""
 
-    capabilities = Capabilities(shared=True, permits=True, crash_bound="within the lease + 250 ms")
+    capabilities = Capabilities(shared=True, permits=True, together=True, crash_bound="within the lease + 250 ms")
 
-    def __init__(self, runtime: Runtime, settings: Settings, namespace: str) -> None:
-        if runtime.colour is Colour.SIMULATED:
+    def __init__(
+        self,
+        runtime: Runtime,
+        settings: Settings,
+        namespace: str,
+        *,
+        make: MakeWire | None = None,
+        tune: Callable[[Redirected | None], bytes] | None = None,
+        apart: Callable[[str], int] | None = None,
+        marker: Callable[[bool], bytes] | None = None,
+    ) -> None:
+        if make is None and runtime.colour is Colour.SIMULATED:
             raise Unsupported("a real Redis cannot be reached from the simulated world; use a memory: store there")
-        wire = BlockingWire if runtime.colour is Colour.BLOCKING else AioWire
+        make = make or single_wire(runtime)
         self._runtime = runtime
         self._settings = settings
         self._namespace = namespace
-        self._channel = keys.channel(namespace, ticket_id(runtime.random_bytes(16)))
+        self._tune = tune or self._any_channel
+        self._apart = apart
+        self._channel = self._tune(None)
         self._slots = Slots(runtime)
+        self._forms = Forms(namespace)
         self._anchor: Anchor | None = None
+        self._strict: strict.Claims | None = None
+        if (demanded := settings.strict) is not None:
+            self.capabilities = replace(self.capabilities, together=False, longest=demanded.longest)
+            self._strict = strict.Claims(demanded, settings, marker or (lambda _: keys.marker_key(namespace, "")))
         self._rights_known = not settings.restricted
-        self._wire: Wire = wire(runtime, settings, self._channel, self._heard, self._silence)
+        self._wire: Wire = make(runtime, settings, self._channel, self._heard, self._silence)
+
+    @property
+    def where(self) -> str:
+        """The server, for messages to people."""
+        return self._settings.where
+
+    @property
+    def wire(self) -> Wire:
+        """What it talks through."""
+        return self._wire
+
+    @property
+    def host(self) -> str:
+        """Its host."""
+        return str(self._settings.options.get("host", ""))
+
+    @property
+    def port(self) -> int:
+        """Its port."""
+        return int(self._settings.options.get("port", 0))
 
     # --- the six -----------------------------------------------------------------------------------------------
 
     async def claim(self, name: str, ticket: Ticket, *, join: bool, within: float) -> Granted | Wait:
         terms = ticket.terms
-        if not self._rights_known:
-            await rights.check(self._wire, self._settings.where, self._namespace, self._channel, within=within)
-            self._rights_known = True
+        await self._know_rights(within)
         slot = self._slots.add(name, ticket) if join else None  # before the claim: a message may overtake its reply
         epoch, since = self._wire.epoch(), self._runtime.now()
         channel = self._channel if epoch else b""  # without one it asks again as soon as it can be told
         try:
-            command = commands.claim(self._namespace, name, ticket, join=join, channel=channel)
-            reply = await self._run(*command, within=within)
+            if self._strict is not None:
+                reply = await self._claim_strictly(name, ticket, join=join, channel=channel, within=within)
+            elif terms.rule.kind is Kind.MUTEX:
+                packed = self._forms.claim(name, ticket, join=join, channel=channel)
+                reply = await self._call(CLAIM, packed, within)
+            else:
+                command = commands.claim(self._namespace, name, ticket, join=join, channel=channel)
+                reply = await self._run(*command, within=within)
         except StoreUnavailable as error:
             if slot is not None and not slot.asked and not error.unknown:
                 self._forget(ticket)  # the server does not know it, so nobody will leave for it
             raise
         if reply[0] == 2:
             raise views.wrong_kind(name, reply[1], terms.rule)
-        self._anchor = anchor = Anchor(since, int(reply[2 if reply[0] == 1 else 1]))
         if reply[0] == 1:
-            self._slots.remove(ticket.id)
+            if slot is not None:
+                heir = self._slots.remove(ticket.id)
+                if heir is not None and shared.is_shared(ticket):
+                    self._wake(heir)  # one lease has ended, others may hold on: it watches those
             return Granted(int(reply[1]), since, terms.lease)
-        held_by = Owner.parse(reply[3].decode()) if len(reply) > 3 and reply[3] else None
+        if reply[0] == strict.QUARANTINED:
+            return Wait(epoch, int(reply[1]) / 1000 + ASK_AGAIN_AT_LEAST, None)
+        self._anchor = anchor = Anchor(since, int(reply[1]))
         expiry = max(int(reply[2]) / 1000, 0.0) + ASK_AGAIN_AT_LEAST
         if slot is not None:
-            slot.asked = anchor.server
+            slot.asked, slot.until = anchor.server, since + expiry
         # Who waits beside a ticket of its own waits for others than the first in line does, and watches for itself.
         watches = slot is None or self._slots.watches(slot) or ticket.beside != ""
-        return Wait(epoch, expiry if watches else expiry + IDLE * terms.lease, held_by)
+        return Wait(epoch, expiry if watches else expiry + IDLE * terms.lease, _owner(reply))
+
+    async def _claim_strictly(self, name: str, ticket: Ticket, *, join: bool, channel: bytes, within: float) -> Any:
+        """Claim; a grant that too few replicas have is given back."""
+        command = commands.claim(self._namespace, name, ticket, join=join, channel=channel)
+        assert self._strict is not None
+        try:
+            reply = await self._strict.ask(self._wire, command, within=within)
+        except strict.Unconfirmed as error:
+            try:
+                await self.leave(name, ticket, how=Departure.RELEASE, within=within)
+            except StoreUnavailable:
+                error.unknown = True  # so whoever asked leaves later
+            raise
+        if isinstance(reply, ReplyError):
+            raise await self._refused(reply, within)
+        return reply
+
+    async def claim_many(
+        self, claims: Sequence[tuple[str, Ticket]], *, keep: bool, within: float
+    ) -> Sequence[Granted | Wait]:
+        await self._know_rights(within)
+        since, answers = self._runtime.now(), list[Granted | Wait]()
+        back, *replies = await self._run(*together.claim(self._namespace, claims, keep=keep), within=within)
+        for (name, ticket), reply in zip(claims[back:], replies, strict=False):
+            if reply[0] == 2:
+                raise views.wrong_kind(name, reply[1], ticket.terms.rule)
+            if reply[0] == 1:
+                answers.append(Granted(int(reply[1]), since, ticket.terms.lease))
+            else:
+                answers.append(Wait(None, 0.0, _owner(reply)))
+        return answers
+
+    async def _know_rights(self, within: float) -> None:
+        if not self._rights_known:
+            await rights.check(self._wire, self._settings.where, self._namespace, self._channel, within=within)
+            self._rights_known = True
+
+    async def leave_many(self, leaves: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[bool]:
+        for _, ticket in leaves:
+            self._forget(ticket)
+        asked = [commands.leave(self._namespace, name, ticket, Departure.RELEASE) for name, ticket in leaves]
+        replies = await self._run_all(asked, within=within)
+        for reply in replies:
+            if isinstance(reply, ReplyError):
+                raise await self._refused(reply, within)
+        return [reply == 1 for reply in replies]
 
     async def leave(self, name: str, ticket: Ticket, *, how: Departure, within: float) -> bool:
-        mine = self._slots.get(ticket.id)
-        self._forget(ticket)
-        if mine is not None:
+        if (mine := self._slots.get(ticket.id)) is not None:
+            self._forget(ticket)
             self._wake(mine)  # the client closes, and somebody may still wait
-        found: int = await self._run(*commands.leave(self._namespace, name, ticket, how), within=within)
-        return found == 1
+        if ticket.terms.rule.kind is Kind.MUTEX:
+            found = await self._call(LEAVE, self._forms.leave(name, ticket, how), within)
+        else:
+            found = await self._run(*commands.leave(self._namespace, name, ticket, how), within=within)
+        return bool(found == 1)
 
     async def renew(self, tickets: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[Standing]:
+        standings, _ = await self.renewals(tickets, within=within)
+        return [standings.get(ticket.id, Standing.UNKNOWN) for _, ticket in tickets]
+
+    async def renewals(
+        self, tickets: Sequence[tuple[str, Ticket]], *, within: float, alone: bool = False
+    ) -> tuple[dict[str, Standing], list[tuple[Sequence[Ticket], ReplyError]]]:
+        """Renew; return the standings of those of whom the server told, and which tickets it refused to look at.
+
+        ``alone``: each holder by a command of its own.
+        """
         standings: dict[str, Standing] = {}
+        refusals: list[tuple[Sequence[Ticket], ReplyError]] = []
         waiting = [(name, ticket) for name, ticket in tickets if ticket.id in self._slots]
         holding = [(name, ticket) for name, ticket in tickets if ticket.id not in self._slots]
-        batches = [*commands.renewals(self._namespace, holding), *commands.stays(self._namespace, waiting)]
+        batches = [*self._renewals_of(holding, alone), *commands.stays(self._namespace, waiting)]
         since = self._runtime.now()
         replies = await self._run_all([batch.command for batch in batches], within=within)
         for batch, reply in zip(batches, replies, strict=True):
             if isinstance(reply, ReplyError):
+                refusals.append((batch.tickets, reply))
                 continue
             if batch.stays:
                 self._anchor = Anchor(since, int(reply.pop(0)))
@@ -128,7 +251,24 @@ class RedisStore:
         for name in {name for name, _ in waiting}:  # who watched may have got the name since
             if (heir := self._slots.unarmed(name)) is not None:
                 self._wake(heir)
-        return [standings.get(ticket.id, Standing.UNKNOWN) for _, ticket in tickets]
+        if any(reply.code in DEMOTED for _, reply in refusals):
+            self._wire.hang_up()
+        return standings, refusals
+
+    def _renewals_of(self, holding: Sequence[tuple[str, Ticket]], alone: bool) -> Iterator[Batch]:
+        """Yield the commands that renew holders: where names live apart, none with names of two places."""
+        if alone:
+            for one in holding:
+                yield from commands.renewals(self._namespace, [one])
+            return
+        if self._apart is None:
+            yield from commands.renewals(self._namespace, holding)
+            return
+        places: dict[int, list[tuple[str, Ticket]]] = defaultdict(list)
+        for name, ticket in holding:
+            places[self._apart(name)].append((name, ticket))
+        for some in places.values():
+            yield from commands.renewals(self._namespace, some)
 
     async def changed(self, name: str, ticket: Ticket, mark: object, *, timeout: float) -> Granted | None:
         slot = self._slots.get(ticket.id)
@@ -138,20 +278,28 @@ class RedisStore:
             epoch = await self._wire.listen(max(min(SUBSCRIBE_WITHIN, timeout), 0.001))
         except NotPermitted:
             raise  # it will never be heard, and asking again and again would hide it
+        except Redirected as error:
+            self._channel = self._tune(error)  # the slot of its channel has moved
+            self._wire.retune(self._channel)
+            await self._runtime.sleep(min(timeout, 0.05))
+            return None
         except StoreUnavailable:
             await self._runtime.sleep(min(timeout, 0.05 + 0.1 * self._runtime.jitter()))
             return None
         if epoch != mark:
             return None  # a release before the subscription was told to nobody: ask once more
-        slot.ready(self._runtime)
-        await self._wire.hear(slot, timeout)
+        await self._hear(slot, timeout)
         notice = slot.read()
+        if self._strict is not None:
+            return None  # a claim of its own must say that it holds, and wait for the replicas
         if notice is not None and notice.at < slot.asked:
             notice = None  # of a grant that was over when the server answered "wait"
         since = None if notice is None else notice.since(self._anchor, self._runtime.now(), ticket.terms.lease)
         if notice is None or since is None:
             return None
-        self._slots.remove(ticket.id)
+        heir = self._slots.remove(ticket.id)
+        if heir is not None and shared.is_shared(ticket):
+            self._bequeath(slot, heir)
         return Granted(notice.token, since, ticket.terms.lease)
 
     async def look(self, prefix: str, *, exact: bool = False) -> list[View]:
@@ -161,7 +309,7 @@ class RedisStore:
             looks: list[Command] = [(LOOK, keys.shared_keys(self._namespace, name), ()) for name in some]
             for name, reply in zip(some, await self._run_all(looks, within=5.0), strict=True):
                 if isinstance(reply, ReplyError):
-                    raise refused(self._settings.where, reply)
+                    raise refused(self.where, reply, self.host)
                 view = views.view(name, reply)
                 if view.holders or view.waiters or view.free_in > 0:
                     found.append(view)
@@ -186,7 +334,11 @@ class RedisStore:
     # --- the rest ----------------------------------------------------------------------------------------------
 
     async def diagnose(self) -> list[Finding]:
-        return await doctor.diagnose(self._runtime, self._wire, self._settings, self._namespace, self._channel)
+        found = await doctor.diagnose(self._runtime, self._wire, self._settings, self._namespace, self._channel)
+        if (demanded := self._settings.strict) is None or self._strict is None:
+            return found
+        state = await strict_checks.state(self._wire, demanded, self._strict.marker)
+        return [*strict_checks.judged(found, demanded), state]
 
     async def close(self) -> None:
         await self._wire.close()
@@ -194,8 +346,26 @@ class RedisStore:
     def after_fork(self) -> None:
         self._slots = Slots(self._runtime)
         self._anchor = None
-        self._channel = keys.channel(self._namespace, ticket_id(self._runtime.random_bytes(16)))
+        self._channel = self._tune(None)
         self._wire.after_fork(self._channel)
+
+    def drop(self, ticket: Ticket) -> None:
+        """Forget a ticket that waits: from now on it waits elsewhere, and whoever waits for it here asks again."""
+        slot = self._slots.get(ticket.id)
+        if slot is not None:
+            self._forget(ticket)
+            self._wake(slot)
+
+    def knows(self, ticket: Ticket) -> bool:
+        """Say whether a ticket waits here, or is about to."""
+        return ticket.id in self._slots
+
+    def wake_all(self) -> None:
+        """Let all who wait ask again."""
+        self._silence()
+
+    def _any_channel(self, moved: Redirected | None) -> bytes:
+        return keys.channel(self._namespace, ticket_id(self._runtime.random_bytes(16)))
 
     async def _names(self, prefix: str) -> AsyncIterator[str]:
         cursor, seen = b"0", set[str]()
@@ -214,16 +384,23 @@ class RedisStore:
             if cursor == b"0":
                 return
 
-    async def _run(self, script: Script, mutex: Sequence[bytes], args: Sequence[bytes], *, within: float) -> Any:
-        until = self._runtime.now() + within
-        reply = await self._wire.call(script.by_digest(mutex, args), within=within)
+    async def _run(self, script: Script, those: Sequence[bytes], args: Sequence[bytes], *, within: float) -> Any:
+        return await self._call(script, script.by_digest(those, args), within)
+
+    async def _call(self, script: Script, packed: bytes, within: float) -> Any:
+        reply = await self._wire.call(packed, within=within)
         if isinstance(reply, ReplyError) and reply.code == "NOSCRIPT":
-            reply = await self._wire.call(script.by_text(mutex, args), within=max(until - self._runtime.now(), 0.001))
+            reply = await self._wire.call(script.in_full(packed), within=within)  # it answered, so it is there
         if isinstance(reply, ReplyError):
-            if reply.code == "NOPERM":  # of a script, a server does not say which right: find out
-                await rights.check(self._wire, self._settings.where, self._namespace, self._channel, within=within)
-            raise refused(self._settings.where, reply)
+            raise await self._refused(reply, within)
         return reply
+
+    async def _refused(self, reply: ReplyError, within: float) -> StoreUnavailable:
+        if reply.code == "NOPERM":  # of a script, a server does not say which right: find out
+            await rights.check(self._wire, self._settings.where, self._namespace, self._channel, within=within)
+        if reply.code in DEMOTED:
+            self._wire.hang_up()  # the next call connects anew, and asks whether this is the primary
+        return refused(self.where, reply, self.host)
 
     async def _run_all(self, asked: Sequence[Command], *, within: float) -> list[Any]:
         packed = [script.by_digest(mutex, args) for script, mutex, args in asked]
@@ -234,12 +411,31 @@ class RedisStore:
                 replies[index] = await self._wire.call(script.by_text(mutex, args), within=within)
         return replies
 
+    async def _hear(self, slot: Slot, timeout: float) -> None:
+        """Wait until it is worth asking again, at most ``timeout`` seconds, or until a lease ends that it inherits."""
+        until = self._runtime.now() + timeout
+        while True:
+            await self._wire.hear(slot, max(0.0, until - self._runtime.now()))
+            if slot.bequest is None or slot.called:
+                return
+            until, slot.bequest = min(until, slot.bequest), None
+            slot.news = False  # before the look who called
+            if slot.called:
+                return
+
+    def _bequeath(self, slot: Slot, heir: Slot) -> None:
+        """Let another waiter watch the other holders' leases until then: it need not ask for that."""
+        heir.until = heir.bequest = slot.until
+        heir.armed = True
+        heir.news = True
+        self._wire.nudge(heir)
+
     # --- messages ----------------------------------------------------------------------------------------------
 
     def _heard(self, message: bytes) -> None:
         notice = Notice.parse(message)
-        slot = None if notice is None else self._slots.get(notice.ticket)
-        if slot is not None:
+        slot = self._slots.get(message.decode("ascii", "replace") if notice is None else notice.ticket)
+        if slot is not None:  # a ticket without more is told to ask again
             slot.notice = notice
             self._wake(slot)
 
@@ -260,11 +456,17 @@ class RedisStore:
                 self._wake(slot)
 
     def _wake(self, slot: Slot) -> None:
+        slot.called = True  # before the news: who reads it asks for whom
         slot.news = True
         self._wire.nudge(slot)
 
     def __repr__(self) -> str:
         return f"<RedisStore {self._settings.where} namespace={self._namespace!r}>"
+
+
+def _owner(reply: Any) -> Owner | None:
+    """Read who holds from the reply to a claim that waits."""
+    return Owner.parse(reply[3].decode()) if len(reply) > 3 and reply[3] else None
 
 
 _STANDINGS = (Standing.GONE, Standing.HELD, Standing.QUEUED, Standing.UNKNOWN)

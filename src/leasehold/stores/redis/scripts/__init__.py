@@ -1,7 +1,7 @@
 """The Lua scripts: files of constant text.
 
 ``common.lua`` is put before those on the queue of one name, and ``shared_common.lua`` after it before those on a name
-with many holders.
+with many holders; ``redlock_common.lua`` likewise before those of one node of Redlock.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 
-from leasehold.wires.redis.base import pack
+from leasehold.wires.redis.base import bulk
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,18 +24,43 @@ class Script:
 
     def by_digest(self, keys: Sequence[bytes], args: Sequence[bytes]) -> bytes:
         """Pack a call of what the server has seen before."""
-        return pack(b"EVALSHA", self.digest, b"%d" % len(keys), *keys, *args)
+        return self.head(len(keys) + len(args)) + b"".join(map(bulk, (b"%d" % len(keys), *keys, *args)))
+
+    def head(self, words: int) -> bytes:
+        """Return the beginning of such a call that has so many keys and arguments; the number of keys follows."""
+        return b"*%d\r\n%b" % (3 + words, self._known)
 
     def by_text(self, keys: Sequence[bytes], args: Sequence[bytes]) -> bytes:
-        """Pack a call that brings the text, after the server answered NOSCRIPT."""
-        return pack(b"EVAL", self.text, b"%d" % len(keys), *keys, *args)
+        """Pack a call that brings the text."""
+        return self.in_full(self.by_digest(keys, args))
+
+    def in_full(self, packed: bytes) -> bytes:
+        """Turn a packed call by digest into the same call that brings the text, after the server answered NOSCRIPT."""
+        return packed.replace(self._known, bulk(b"EVAL") + bulk(self.text), 1)
+
+    @property
+    def _known(self) -> bytes:
+        return b"$7\r\nEVALSHA\r\n$40\r\n%b\r\n" % self.digest
 
 
 def _load(name: str, *, before: Sequence[str] = ("common",)) -> Script:
+    return _script(name, _text(*before, name))
+
+
+def _text(*parts: str) -> str:
     folder = files(__name__)
-    parts = [f"{part}.lua" for part in (*before, name)]
-    text = "\n".join(folder.joinpath(part).read_text(encoding="utf-8") for part in parts).encode()
-    return Script(name, text, hashlib.sha1(text, usedforsecurity=False).hexdigest().encode())
+    return "\n".join(folder.joinpath(f"{part}.lua").read_text(encoding="utf-8") for part in parts)
+
+
+def _script(name: str, text: str) -> Script:
+    written = text.encode()
+    return Script(name, written, hashlib.sha1(written, usedforsecurity=False).hexdigest().encode())
+
+
+def _compose(name: str, **functions: Script) -> Script:
+    """Put before a script others as functions that it calls: their keys and arguments are parameters there."""
+    parts = [f"local function {word}(KEYS, ARGV)\n{made.text.decode()}\nend" for word, made in functions.items()]
+    return _script(name, "\n".join([*parts, _text(name)]))
 
 
 CLAIM = _load("claim")
@@ -51,4 +76,18 @@ SHARED_LEAVE = _load("shared_leave", before=("common", "shared_common"))
 SHARED_STAY = _load("shared_stay", before=("common", "shared_common"))
 SHARED_RENEW = _load("shared_renew", before=())
 
-ALL = (CLAIM, LEAVE, STAY, LOOK, RENEW, CELL, RIGHTS, SHARED_CLAIM, SHARED_LEAVE, SHARED_STAY, SHARED_RENEW)
+_NODE = ("common", "redlock_common")
+
+REDLOCK_CLAIM = _load("redlock_claim", before=_NODE)
+REDLOCK_LEAVE = _load("redlock_leave", before=_NODE)
+REDLOCK_STAY = _load("redlock_stay", before=_NODE)
+REDLOCK_LOOK = _load("redlock_look", before=_NODE)
+REDLOCK_RENEW = _load("redlock_renew", before=())
+
+CLAIM_MANY = _compose("claim_many", claim=CLAIM, leave=LEAVE, claim_shared=SHARED_CLAIM, leave_shared=SHARED_LEAVE)
+
+STRICTLY = {CLAIM: _compose("strict", claim=CLAIM), SHARED_CLAIM: _compose("strict", claim=SHARED_CLAIM)}
+"""How strict mode claims instead."""
+
+ALL = (CLAIM, LEAVE, STAY, LOOK, RENEW, CELL, RIGHTS, SHARED_CLAIM, SHARED_LEAVE, SHARED_STAY, SHARED_RENEW, CLAIM_MANY)
+REDLOCK = (REDLOCK_CLAIM, REDLOCK_LEAVE, REDLOCK_STAY, REDLOCK_LOOK, REDLOCK_RENEW)

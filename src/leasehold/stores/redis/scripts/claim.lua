@@ -22,26 +22,26 @@ local function waits(ms, owner)
   return {0, text(now()), text(ms), owner}
 end
 
+-- Types are looked at before the first write: those of queue and beat by reading, that of waiters by that write itself.
 local function enqueue()
-  local entry = table.concat({ARGV[6], ARGV[2], ARGV[3], ARGV[7], ARGV[8]}, SEP)
-  if not waiting(ticket) then                        -- a place that was given up is not had back
-    local last = redis.call('ZRANGE', queue, -1, -1, 'WITHSCORES')[2] or 0
-    redis.call('ZADD', queue, text(last + 1), ticket)
-  end
+  local all = redis.call('EXISTS', queue, beat, waiters) == 3
+  local last = redis.call('ZRANGE', queue, -1, -1, 'WITHSCORES')[2] or 0
+  local placed = waiting(ticket)                     -- a place that was given up is not had back
+  -- Again at each claim: the channel may be open by now.
+  redis.call('HSET', waiters, ticket, table.concat({ARGV[6], ARGV[2], ARGV[3], ARGV[7], ARGV[8]}, SEP))
+  if holder == ticket then redis.call('HSET', lock, 't', '', 'd', 0, 'o', '') end  -- never holder and waiter at once
+  if not placed then redis.call('ZADD', queue, text(last + 1), ticket) end
   redis.call('ZADD', beat, text(now() / 1000 + lease), ticket)
-  redis.call('HSET', waiters, ticket, entry)         -- again at each claim: the channel may be open by now
-  keep_waiters(lease)
+  -- All three are given their time to live at once, so if none is new, one speaks for all.
+  if not all or redis.call('PTTL', queue) < lease + KEEP / 2 then keep_waiters(lease) end
 end
-
-local crowd = crowded()
 
 if left > 0 then
-  if join then
-    if holder == ticket then redis.call('HSET', lock, 't', '', 'd', 0, 'o', '') end  -- never holder and waiter at once
-    enqueue()
-  end
+  if join then enqueue() end
   return waits(left, left > holders_delay and state[5])  -- during a delay nobody holds it
 end
+
+local crowd = redis.call('EXISTS', queue) == 1       -- nobody waits for most locks
 
 if fair and crowd then                               -- whoever is first enters, and that may be me
   if join then enqueue() end
@@ -50,6 +50,7 @@ if fair and crowd then                               -- whoever is first enters,
   if winner then return waits(held, owner) end
 end
 
+if crowd then crowded() end
 local token = next_token(fence)
 local failed = hold(ticket, ARGV[2], ARGV[3], ARGV[7], ARGV[8], token)
 if failed then return failed end

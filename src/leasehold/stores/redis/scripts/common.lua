@@ -43,9 +43,8 @@ end
 
 -- Whether the ticket waits, and its place is not given up.
 local function waiting(ticket)
-  local seated = redis.call('ZSCORE', queue, ticket)
   local expires = redis.call('ZSCORE', beat, ticket)
-  return seated and expires and tonumber(expires) > now() / 1000
+  return expires and tonumber(expires) > now() / 1000 and redis.call('ZSCORE', queue, ticket)
 end
 
 -- Each of the three keys lives as long as the lease of any waiter, and KEEP / 2 at least: looked at one by one, since one
@@ -74,6 +73,21 @@ local function let_go()
   redis.call('PEXPIRE', lock, KEEP)
 end
 
+-- Tells one client what it waits for; returns whether it listens here. The slot of the channel of a shard may be another
+-- node's by now: then it is told over the cluster, by its ticket alone, to ask again, and counts as one that does not listen.
+local function tell(channel, ticket, token)
+  local message = ticket .. ' ' .. text(token) .. ' ' .. text(now())
+  if string.find(channel, '}:shard:', 1, true) then
+    local heard = redis.pcall('SPUBLISH', channel, message)
+    if type(heard) == 'number' then return heard > 0 end
+    if not string.find(heard.err, 'nknown', 1, true) then  -- before 7.0 it is no command, and the common channel is heard
+      redis.call('PUBLISH', channel, ticket)
+      return false
+    end
+  end
+  return redis.call('PUBLISH', channel, message) > 0
+end
+
 local function unqueue(ticket)
   local was_there = redis.call('ZREM', queue, ticket)
   if was_there == 1 then
@@ -83,33 +97,31 @@ local function unqueue(ticket)
   return was_there
 end
 
--- Give the free name to the first live waiter that can be told, and tell it. Returns its ticket, token and owner; nothing
--- if nobody waits. One that nobody hears for (its connection is down) keeps its place for COME_BACK: it asks again
--- as soon as it is back. ME needs no message: it is told by the reply.
+-- Give the name, which is free or about to be, to the first live waiter that can be told, and tell it. Returns its ticket,
+-- token, owner and lease + delay; nothing if nobody waits. One that nobody hears for (its connection is down) keeps its
+-- place for COME_BACK: it asks again as soon as it is back. ME needs no message: it is told by the reply.
 local function hand_over(fence, me)
-  local token, tried = next_token(fence), 0
+  local tried = 0
   while true do
-    local head = redis.call('ZRANGE', queue, tried, tried)[1]
+    local found = redis.call('ZRANGE', queue, tried, tried, 'WITHSCORES')
+    local head, place = found[1], found[2]
     if not head then break end
-    local alive = tonumber(redis.call('ZSCORE', beat, head) or 0) > now() / 1000
-    local entry = alive and redis.call('HGET', waiters, head)
-    if not entry then
-      unqueue(head)
-    else
+    local expires, entry = tonumber(redis.call('ZSCORE', beat, head) or 0), redis.call('HGET', waiters, head)
+    unqueue(head)            -- a removal first, after all types were looked at: then the rest is done even if memory is full
+    if entry and expires > now() / 1000 then
       local channel, lease, delay, owner, meta = string.match(entry,
         '^([^' .. SEP .. ']*)' .. SEP .. '(%d+)' .. SEP .. '(%d+)' .. SEP .. '([^' .. SEP .. ']*)' .. SEP .. '(.*)$')
-      -- Held before told: if there is no memory for it, nobody must have heard of it.
+      local token = next_token(fence)
       local failed = hold(head, lease, delay, owner, meta, token)
-      if failed then break end
+      if failed then error(failed.err) end
       -- A channel that is not open yet is '': its client is about to ask again, and finds that it holds.
-      local told = head == me or channel == ''
-        or redis.call('PUBLISH', channel, head .. ' ' .. text(token) .. ' ' .. text(now())) > 0
-      if told then
-        unqueue(head)
-        return head, token, owner, tonumber(lease) + tonumber(delay)
-      end
+      local told = head == me or channel == '' or tell(channel, head, token)
+      if told then return head, token, owner, tonumber(lease) + tonumber(delay) end
       let_go()
-      redis.call('ZADD', beat, 'LT', text(now() / 1000 + COME_BACK), head)
+      redis.call('HSET', waiters, head, entry)
+      redis.call('ZADD', queue, place, head)
+      redis.call('ZADD', beat, text(math.min(expires, now() / 1000 + COME_BACK)), head)
+      keep_waiters(COME_BACK)
       tried = tried + 1
     end
   end

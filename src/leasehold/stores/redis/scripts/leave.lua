@@ -5,16 +5,16 @@ local ticket, broken = ARGV[1], ARGV[2] == '1'
 
 local state = redis.call('HMGET', lock, 't', 'f', 'd')
 local holder, fence, delay = state[1], state[2], tonumber(state[3] or 0)
-local first = crowded() and redis.call('ZRANGE', queue, 0, 0)[1]
 
 if holder ~= ticket then
-  local was_there = first and unqueue(ticket) or 0
-  if first and blocked(holder) <= 0 then hand_over(fence) end
+  local was_there = crowded() and unqueue(ticket) or 0
+  if blocked(holder) <= 0 then hand_over(fence) end
   return was_there
 end
 
-redis.call('HDEL', lock, 't', 'l', 'd', 'o', 'm')
 if broken then
+  crowded()
+  redis.call('HDEL', lock, 't', 'l', 'd', 'o', 'm')
   fence = text(next_token(fence))
   redis.call('HSET', lock, 'f', fence)
   if delay > 0 then                                  -- nobody's, and not free: the one who held may still be at work
@@ -23,7 +23,5 @@ if broken then
     return 1
   end
 end
-if not (first and hand_over(fence)) then
-  redis.call('PEXPIRE', lock, KEEP)
-end
+if not hand_over(fence) then let_go() end
 return 1

@@ -1,5 +1,5 @@
 -- Try each command that the other scripts use, so that it changes nothing; a server asks for the right before it looks at
--- the arguments. The keys belong to no name: a name is never empty.
+-- the arguments. The keys belong to no name.
 -- KEYS  as in common.lua  ARGV  1 channel
 -- Reply those that the user may not run, as access rules; '&' for the channel
 local lock, queue, beat, waiters = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
@@ -28,4 +28,5 @@ try('ZRANGEBYSCORE', queue, '0', '0')
 try('ZSCORE', queue, '')
 try('ZREM', beat, '')
 try('PUBLISH', ARGV[1], '')
+if string.find(ARGV[1], '}:shard:', 1, true) then try('SPUBLISH', ARGV[1], '') end
 return missing

@@ -198,7 +198,7 @@ end
 -- Lets in those who are next, as far as they fit together, and tells each one's client; returns the token of ME if it is
 -- among them, who is told by the reply. As rules.successors. One that nobody hears for keeps its place for COME_BACK.
 local function let_in(me)
-  local mine, skipped = nil, 0
+  local mine, skipped, upgrade_waits = nil, 0, false
   if s.barred > ms or not s.complete then return nil end
   for _ = 1, MOST do
     local head = redis.call('ZRANGE', queue, skipped, skipped, 'WITHSCORES')
@@ -209,11 +209,12 @@ local function let_in(me)
       unqueue(ticket)
     elseif place < 0 and not beside then             -- the one beside which it stood is gone: to its place by arrival
       redis.call('ZADD', queue, 'XX', text(place + FIRST), ticket)
+    elseif place >= 0 and upgrade_waits then         -- it waits for the readers to go, so no more may come
+      break
     elseif fits(seat, beside) then
       local token = next_token(s.fence)
       -- A channel that is not open yet is '': its client is about to ask again, and finds that it holds.
-      if ticket == me or seat.channel == ''
-        or redis.call('PUBLISH', seat.channel, ticket .. ' ' .. text(token) .. ' ' .. text(now())) > 0 then
+      if ticket == me or seat.channel == '' or tell(seat.channel, ticket, token) then
         unqueue(ticket)
         grant(ticket, seat, token)
         if ticket == me then mine = token end
@@ -221,7 +222,8 @@ local function let_in(me)
         redis.call('ZADD', beat, 'LT', text(now() / 1000 + COME_BACK), ticket)
         skipped = skipped + 1
       end
-    elseif place < 0 or seat.upgradeable == 1 then   -- may wait for its like only: nothing to those behind it
+    elseif place < 0 or seat.upgradeable == 1 then   -- the latter may wait for its like only: nothing to those behind it
+      upgrade_waits = upgrade_waits or place < 0
       skipped = skipped + 1
     else
       break

@@ -1,0 +1,186 @@
+"""One claim on a Redlock: rounds of votes until a majority is had, another has it, or the time is over.
+
+The store says in its first lines how this works and why it is safe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from leasehold.errors import StoreUnavailable, Unsupported
+from leasehold.model import Departure, Granted
+from leasehold.runtimes.base import Runtime
+from leasehold.stores.redis import redlock_commands, redlock_votes
+from leasehold.stores.redis.commands import Command
+from leasehold.stores.redis.redlock_ballots import Ballots
+from leasehold.stores.redis.redlock_commands import Ballot
+from leasehold.stores.redis.redlock_debts import Debts
+from leasehold.stores.redis.redlock_node import Node
+from leasehold.stores.redis.redlock_panel import Panel, Poll
+from leasehold.stores.redis.redlock_votes import Outcome, Vote
+
+ROUNDS = 16
+"""Rounds of one claim at most; then whoever waits goes on waiting, and who does not gives up."""
+
+FIRST_BACK_OFF = 0.004
+"""Seconds before a claim asks again after a split vote, at most; twice as long after each further one."""
+
+LONGEST_BACK_OFF = 0.25
+
+SLOW = 0.02
+"""Seconds that a round without a result waits for the slow at least, once a majority has answered."""
+
+FILL_WITHIN = 2.0
+"""Seconds that a node may take for what nobody waits for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """A claim that won no majority.
+
+    Attributes:
+        votes: the last answers.
+        split: nobody had one, as far as was seen; it is worth asking again after ``pause`` seconds.
+
+    """
+
+    votes: Mapping[int, Vote]
+    split: bool
+    pause: float = 0.0
+
+
+class Electing:
+    """Claims by rounds."""
+
+    def __init__(
+        self, runtime: Runtime, panel: Panel, ballots: Ballots, debts: Debts, namespace: str, quarantine: float
+    ) -> None:
+        self._runtime = runtime
+        self._panel = panel
+        self._ballots = ballots
+        self._debts = debts
+        self._namespace = namespace
+        self._quarantine = quarantine
+
+    async def elect(self, ballot: Ballot, channels: Sequence[bytes], *, join: bool, until: float) -> Granted | Lost:
+        """Ask for votes until it is decided, or the time is over.
+
+        Raises:
+            StoreUnavailable: too few nodes answered.
+
+        """
+        back_off = FIRST_BACK_OFF
+        votes: Mapping[int, Vote] = {}
+        for _ in range(ROUNDS):
+            since = self._runtime.now()
+            poll = self._ask(ballot, channels, join=join, until=until)
+            votes = await self._count(poll, ballot.token, since, until)
+            outcome = redlock_votes.outcome(votes, ballot.token, len(self._panel))
+            if outcome is Outcome.WON:
+                self._complete(ballot, votes, join=join)
+                return Granted(ballot.token, since, ballot.ticket.terms.lease)
+            top = max([ballot.token, *(max(vote.top, vote.token) for vote in votes.values())])
+            if outcome is Outcome.LOW and self._runtime.now() < until:
+                self._ballots.propose(ballot, top)
+                continue
+            self._give_back(ballot, poll, votes, channels, join=join)
+            if outcome is Outcome.SILENT:
+                raise self._too_few(poll, votes)
+            if outcome is Outcome.TAKEN:
+                return Lost(votes, split=False)
+            self._ballots.propose(ballot, top)
+            pause = back_off * self._runtime.jitter()
+            if self._runtime.now() + pause >= until:
+                break
+            await self._runtime.sleep(pause)
+            back_off = min(2 * back_off, LONGEST_BACK_OFF)
+        return Lost(votes, split=True, pause=back_off * (0.5 + self._runtime.jitter()))
+
+    def fill(self, ballot: Ballot, nodes: Sequence[Node]) -> None:
+        """Ask nodes, for a ticket that holds, for the votes that it lacks; nobody waits for it."""
+        command = self._claim(ballot, ballot.token, b"", join=False)
+
+        async def vote(node: Node) -> Vote:
+            return Vote.parse(await node.run(command, FILL_WITHIN))
+
+        self._panel.ask(vote, only=nodes)
+
+    def _ask(self, ballot: Ballot, channels: Sequence[bytes], *, join: bool, until: float) -> Poll[Vote]:
+        token = ballot.token
+
+        async def vote(node: Node) -> Vote:
+            ballot.asked.add(node.index)
+            command = self._claim(ballot, token, channels[node.index], join=join)
+            return Vote.parse(await node.run(command, max(until - self._runtime.now(), 0.001)))
+
+        return self._panel.ask(vote, until=until)
+
+    def _claim(self, ballot: Ballot, token: int, channel: bytes, *, join: bool) -> Command:
+        return redlock_commands.claim(
+            self._namespace, ballot, token, join=join, channel=channel, quarantine=self._quarantine
+        )
+
+    async def _count(self, poll: Poll[Vote], token: int, since: float, until: float) -> Mapping[int, Vote]:
+        """Wait until those who have not answered can change nothing; for them alone, only as long as is usual."""
+        nodes, needed = len(self._panel), self._panel.majority
+
+        def settled(poll: Poll[Vote]) -> bool:
+            return redlock_votes.settled(poll.answers, token, nodes)
+
+        votes = await poll.until(lambda poll: len(poll.answers) >= needed, self._runtime, until)
+        now = self._runtime.now()
+        return await poll.until(settled, self._runtime, min(until, now + max(SLOW, 2 * (now - since)))) or votes
+
+    def _complete(self, ballot: Ballot, votes: Mapping[int, Vote], *, join: bool) -> None:
+        """Ask on where it has no vote: there it may stand in line, though it holds."""
+        lacking = [self._panel.nodes[index] for index, vote in votes.items() if not vote.token]
+        if join and lacking:
+            self.fill(ballot, lacking)
+
+    def _give_back(
+        self, ballot: Ballot, poll: Poll[Vote], votes: Mapping[int, Vote], channels: Sequence[bytes], *, join: bool
+    ) -> None:
+        """Take back, on each node that has voted for us or may have, what it has; nobody waits for it."""
+        token, ticket = ballot.token, ballot.ticket
+        over = self._runtime.now() + ticket.terms.lease + ticket.terms.delay
+
+        def command(node: Node) -> Command:
+            if join:
+                return redlock_commands.retreat(self._namespace, ballot, token, channels[node.index])
+            return redlock_commands.leave(self._namespace, ballot.name, ticket, token, Departure.RELEASE)
+
+        async def take_back(node: Node) -> None:
+            try:
+                await node.run(command(node), FILL_WITHIN)
+            except (StoreUnavailable, Unsupported):
+                owe(node)
+                raise
+
+        def owe(node: Node) -> None:
+            back = redlock_commands.leave(self._namespace, ballot.name, ticket, token, Departure.RELEASE)
+            self._debts.owe(node, back, over)
+
+        may_have = [node for node in self._panel.nodes if _may_have(node.index, poll, votes)]
+        if may_have:
+            self._panel.ask(take_back, only=may_have, skipped=owe)
+
+    def _too_few(self, poll: Poll[Vote], votes: Mapping[int, Vote]) -> StoreUnavailable:
+        abstain = {index: vote for index, vote in votes.items() if vote.abstains}
+        return self._panel.too_few(
+            poll,
+            votes,
+            "voted" if abstain else "answered",
+            {
+                index: f"it may have forgotten votes, and gives none for {vote.left:.1f} s"
+                for index, vote in abstain.items()
+            },
+        )
+
+
+def _may_have(node: int, poll: Poll[Vote], votes: Mapping[int, Vote]) -> bool:
+    vote = votes.get(node)
+    if vote is not None:
+        return vote.token != 0
+    failure = poll.failures.get(node)
+    return node in poll.waiting or node in poll.answers or (isinstance(failure, StoreUnavailable) and failure.unknown)

@@ -1,0 +1,57 @@
+-- Vote for a ticket with the token that it proposes, if nobody has this node's vote and the token is the highest so far.
+-- ARGV  1 ticket  2 lease ms  3 delay ms  4 join 0/1  5 token  6 channel  7 owner  8 meta  9 order
+--       10 quarantine ms, 0 for none
+-- KEYS  as in redlock_common.lua, and 6 memory: hash: r run id of this server, s since when in ms it remembers
+-- Reply {1, token}                             has the vote
+--       {0, highest token, ms, ticket, owner}  has not; another has it for so many ms, or nobody does (0, '')
+--       {3, highest token, ms}                 the node abstains: it may have forgotten votes
+local ticket, lease, delay, join = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4] == '1'
+local proposed, quarantine = tonumber(ARGV[5]), tonumber(ARGV[10])
+
+-- A server that was started, or emptied, since this was written may have forgotten votes: ms until none of them counts.
+local function abstains()
+  if quarantine == 0 then return 0 end
+  local run = string.match(redis.call('INFO', 'server'), 'run_id:(%w+)') or ''
+  local known = redis.call('HMGET', KEYS[6], 'r', 's')
+  local since = known[2]
+  if known[1] ~= run or not since then
+    since = text(now() / 1000)
+    redis.call('HSET', KEYS[6], 'r', run, 's', since)
+  end
+  return math.max(since + quarantine - now() / 1000, 0)
+end
+
+local state = redis.call('HMGET', lock, 't', 'f', 'd', 'o')
+local holder, token, holders_delay = state[1], tonumber(state[2] or 0), tonumber(state[3] or 0)
+local left, highest = vote_left(), top()
+local crowd = crowded()
+
+if holder == ticket and left > holders_delay then     -- the same round again, or a new one with a higher token
+  if proposed > highest then
+    raise(proposed, lease + delay)
+    token = proposed
+    redis.call('HSET', lock, 'f', text(token))
+  end
+  redis.call('PEXPIRE', lock, text(lease + holders_delay))
+  redis.call('PEXPIRE', top_key, text(lease + holders_delay + KEEP))
+  if crowd then unqueue(ticket) end
+  return {1, text(token)}
+end
+
+local abstained = left > 0 and 0 or abstains()
+if left > 0 or proposed <= highest or abstained > 0 then
+  if join then
+    stand_in_line(ticket, ARGV[9], lease, ARGV[6], ARGV[7], ARGV[8])
+  elseif crowd then
+    unqueue(ticket)
+  end
+  if abstained > 0 then return {3, text(highest), text(abstained)} end
+  if left <= 0 then return {0, text(highest), '0', '', ''} end
+  return {0, text(highest), text(left), holder or '', left > holders_delay and state[4] or ''}
+end
+
+raise(proposed, lease + delay)                        -- first: a vote whose token is not remembered must not be
+redis.call('HSET', lock, 't', ticket, 'f', text(proposed), 'l', ARGV[2], 'd', ARGV[3], 'o', ARGV[7], 'm', ARGV[8])
+redis.call('PEXPIRE', lock, text(lease + delay))
+if crowd then unqueue(ticket) end
+return {1, text(proposed)}

@@ -1,0 +1,32 @@
+-- Claim in strict mode (docs/strict.md): nothing is granted while it is not known what this dataset may have forgotten.
+-- Put after the script that claims, as a function; its keys and arguments come first.
+-- ARGV  the last two: marker's key, longest lease in ms
+--   marker  hash: i which server wrote this dataset last, u server time in ms before which nothing is granted, l longest
+--           lease in ms. It is looked at in the same step as the name, and in it alone: there is no moment in between.
+-- Reply {3, ms}                 nothing is granted for so many ms, and nothing was changed
+--       {1, token, now, count}  as the function; count is that of the replicas that follow
+--       else as the function
+local MARKER_LIFE = 2592000000                       -- ms: 30 days after the last claim; then the history counts as unknown
+local longest = tonumber(table.remove(ARGV))
+local marker = table.remove(ARGV)
+
+-- A restart changes the first, a promotion the second, even if the server comes back to where it was.
+local replication = redis.call('INFO', 'replication')
+local identity = string.match(redis.call('INFO', 'server'), 'run_id:(%w+)') .. ' '
+  .. string.match(replication, 'master_replid:(%w+)')
+
+local t = redis.call('TIME')
+local ms = t[1] * 1000 + math.floor(t[2] / 1000)
+local known = redis.call('HMGET', marker, 'i', 'u', 'l')
+local before, bound = tonumber(known[2] or 0), math.max(longest, tonumber(known[3] or 0))
+
+if known[1] ~= identity then before = ms + bound + 1 end
+if known[1] ~= identity or tonumber(known[3] or 0) < bound or redis.call('PTTL', marker) < MARKER_LIFE / 2 then
+  redis.call('HSET', marker, 'i', identity, 'u', string.format('%.0f', before), 'l', string.format('%.0f', bound))
+  redis.call('PEXPIRE', marker, MARKER_LIFE)
+end
+if before > ms then return {3, string.format('%.0f', before - ms)} end
+
+local reply = claim(KEYS, ARGV)
+if reply[1] == 1 then reply[4] = tonumber(string.match(replication, 'connected_slaves:(%d+)')) end
+return reply

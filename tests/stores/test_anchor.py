@@ -1,0 +1,65 @@
+"""A grant that came by message is never counted from later than it was made, whatever the clocks' offset and rate."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from leasehold.engine.hold import Lease, State
+from leasehold.engine.keeper import Keeper
+from leasehold.model import DRIFT, Granted, Owner, Rule, Standing, Terms, Ticket
+from leasehold.runtimes.blocking import BlockingRuntime
+from leasehold.stores.anchor import Anchor, Notice
+
+LEASE = 30.0
+seconds = st.floats(0, 20)
+
+
+def server_us(real: float, offset: float, rate: float) -> int:
+    return round((offset + real * rate) * 1e6)
+
+
+@given(
+    sent=st.floats(1_000, 1_010),
+    on_its_way=seconds,
+    granted=st.floats(985, 1_030),
+    message_on_its_way=seconds,
+    offset=st.floats(-1e6, 1e9),
+    rate=st.floats(1 - DRIFT, 1 + DRIFT),
+)
+def test_a_message_never_makes_a_grant_younger(sent, on_its_way, granted, message_on_its_way, offset, rate):
+    anchor = Anchor(sent, server_us(sent + on_its_way, offset, rate))
+    now = max(granted + message_on_its_way, sent)
+    since = Notice("ticket", 1, server_us(granted, offset, rate)).since(anchor, now, LEASE)
+    if since is not None:
+        assert since <= granted + 2e-6  # the server counts in microseconds
+        assert now - since <= LEASE / 3 + 1e-6
+
+
+@given(step=st.floats(0, 1e6), age=st.floats(0, 9))
+def test_a_step_of_the_servers_clock_costs_at_most_what_the_message_took(step, age):
+    """A forward step looks like time that passed: the grant counts from its arrival at the latest, never from later."""
+    anchor, now = Anchor(1_000.0, 0), 1_000.0 + age
+    since = Notice("ticket", 1, round(step * 1e6)).since(anchor, now, LEASE)
+    assert since is None or since <= now
+
+
+def test_a_step_back_is_asked_again():
+    """The grant looks older than it is: too old to be believed, so the claim finds it."""
+    anchor = Anchor(1_000.0, 100_000_000)
+    assert Notice("ticket", 1, 0).since(anchor, 1_001.0, LEASE) is None
+    assert Notice("ticket", 1, 0).since(None, 1_001.0, LEASE) is None
+
+
+def test_a_place_that_is_confirmed_late_does_not_take_away_what_came_meanwhile():
+    """The waiter's renewal was carried out before the grant, and its answer comes after the message of the grant."""
+    runtime = BlockingRuntime()
+    ticket = Ticket("ticket", Terms(Rule(), Owner("host", 1, "x"), LEASE))
+    lease = Lease(runtime, "x", ticket, renew=True, max_hold=None, observe=None)
+    sent = runtime.now()
+    assert lease.granted(Granted(1, sent - 0.1, LEASE))  # an anchored grant counts from a little too early
+    keeper = Keeper(runtime, None, 5.0)  # type: ignore[arg-type]
+    keeper._holder_answered(lease, Standing.QUEUED, sent)
+    assert lease.state is State.HELD
+    keeper._holder_answered(lease, Standing.GONE, runtime.now())
+    assert lease.state is State.LOST
