@@ -1,6 +1,6 @@
-"""One leader: whoever holds the lock leads, for as long as it holds it. The first leader is killed; another takes over.
+"""One leader of several candidates. The first leader is killed; another takes over, and all can see who leads.
 
-The leader asks ``hold.check()`` before each step, and is called back when the lease is lost.
+The leader asks ``leadership.check()`` before each step, and is called back when the lead is lost.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import tempfile
+import threading
 import time
 from itertools import pairwise
 from pathlib import Path
@@ -29,18 +30,29 @@ SLACK = 2.0
 
 
 def lead(number: int, log: Path, place: argparse.Namespace) -> None:
-    """Wait for the lead, work for a while, resign. A leader that lost its lease stops at once."""
+    """Wait for the lead, work for a while, resign. A leader that lost the lead stops at once."""
     with client(place) as locks:
+        election = locks.election("scheduler", value=f"candidate {number}", lease=LEASE)
         try:
-            with locks.lock("leader", lease=LEASE, meta={"candidate": number}) as hold:
-                hold.on_lost(lambda error: print(f"candidate {number}: {error}"))
+            with election as leadership:
+                leadership.on_lost(lambda error: print(f"candidate {number}: {error}"))
                 term_ends = time.monotonic() + TERM
                 while time.monotonic() < term_ends:
-                    hold.check()
-                    note(log, leader=number, pid=os.getpid(), token=hold.token, at=time.monotonic())
+                    leadership.check()
+                    note(log, leader=number, pid=os.getpid(), token=leadership.token, at=time.monotonic())
                     time.sleep(0.02)
         except LeaseLost:
             note(log, lost=number)
+
+
+def watch(log: Path, place: argparse.Namespace) -> None:
+    """Note who leads, as an observer sees it, until the client is closed."""
+    with client(place) as locks:
+        for leader in locks.election("scheduler").observe(every=0.1):
+            if leader is not None:
+                note(log, observed=leader.value, of=leader.token)
+            elif len({fact["token"] for fact in notes(log) if "token" in fact}) == CANDIDATES:
+                return
 
 
 def kill_the_first(log: Path) -> float:
@@ -66,6 +78,9 @@ def judge(facts: list[dict[str, Any]], killed: float) -> list[str]:
     broken += [] if len(spans) == CANDIDATES else [f"{len(spans)} of {CANDIDATES} candidates led"]
     gap = spans[1][1] - killed if len(spans) > 1 else float("inf")
     broken += [f"nobody led for {gap:.2f} s"] if gap > LEASE + SLACK else []
+    observed = [fact["of"] for fact in facts if "observed" in fact]
+    broken += [f"the observer saw {b} after {a}" for a, b in pairwise(observed) if b <= a]
+    broken += [f"the observer saw {token}, who never led" for token in observed if token not in terms]
     print(f"{len(spans)} leaders, one after another; {gap:.2f} s after the kill of the first the second led")
     return broken
 
@@ -75,10 +90,13 @@ def main() -> int:
     place = arguments(__doc__)
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder, "log")
+        observer = threading.Thread(target=watch, args=(log, place), daemon=True)
+        observer.start()
         processes = start(CANDIDATES, lead, log, place)
         killed = kill_the_first(log)
         victim = notes(log)[0]["pid"]
         join([process for process in processes if process.pid != victim])
+        observer.join(PATIENCE)
         return verdict(judge(notes(log), killed), "never two leaders, and the next within the lease")
 
 

@@ -1,6 +1,6 @@
 """Send the scheduled mail once per tick, though every instance of the service has the timer.
 
-Four instances tick every two seconds; their clocks are up to 0.3 seconds apart, and the mail takes no time at all.
+Four instances tick every three seconds; their clocks are up to 0.3 seconds apart, and the mail takes no time at all.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from side_by_side import arguments, client, join, note, notes, start, verdict
 
 INSTANCES = 4
 TICKS = 3
-PERIOD = 2.0
+PERIOD = 3.0
 APART = 0.1
 """Seconds that the clock of an instance is behind that of the one before."""
 

@@ -52,6 +52,14 @@ def overtaken(entered: list[int]) -> int:
     return max(sum(other > one for other in entered[:place]) for place, one in enumerate(entered))
 
 
+def plain(client: AsyncClient, number: int) -> AsyncMutex:
+    return client.lock("a")
+
+
+def fair(client: AsyncClient, number: int) -> AsyncMutex:
+    return client.lock("a", fair=True)
+
+
 def rw(client: AsyncClient, number: int) -> AsyncMutex:
     lock = client.rw_lock("a")
     return lock.writer() if number % 10 in (-1, 9) else lock.reader()
@@ -63,6 +71,15 @@ def writer(client: AsyncClient, number: int) -> AsyncMutex:
 
 def permits(client: AsyncClient, number: int) -> AsyncMutex:
     return client.semaphore("a", 3).permits(3 if number < 0 or number % 10 == 9 else 1)
+
+
+@pytest.mark.parametrize("make", [plain, fair])
+@pytest.mark.parametrize("seed", range(5))
+def test_locks_are_had_in_order_of_arrival(seed: int, make: Make) -> None:
+    """Of a plain one too, as long as no lease runs out: each release hands it to the one who has waited longest."""
+    entered, _ = run(seed, make, make)
+    assert entered == list(range(CONTENDERS))
+    assert overtaken(entered) == 0
 
 
 @pytest.mark.parametrize("seed", range(5))

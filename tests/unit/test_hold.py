@@ -187,3 +187,26 @@ def test_a_callback_that_raises_keeps_nobody_else_from_being_told(
         bench.lease.gone("test")
     assert len(told) == 1
     assert "callback of lock 'name' failed" in caplog.text
+
+
+def test_a_fixed_lease_that_was_granted_for_less_is_renewed_up_to_its_length_and_no_further() -> None:
+    bench = Bench()
+    lease = bench.lease
+    lease.renew = False
+    assert lease.granted(Granted(7, 100.0, 4.0))
+    assert (lease.deadline, lease.renews) == (deadline_of(100.0, 4.0), True)
+    bench.at(103.0)
+    lease.renewed(103.0)
+    assert (lease.deadline, lease.renews) == (deadline_of(103.0, 4.0), True)
+    bench.at(106.5)
+    lease.renewed(106.5)
+    assert (lease.deadline, lease.renews) == (deadline_of(100.0, LEASE), False)
+    lease.renewed(107.0, anew=True)
+    assert (lease.deadline, lease.renews) == (deadline_of(107.0, 4.0), True)
+
+
+def test_a_fixed_lease_that_was_granted_whole_is_not_renewed() -> None:
+    bench = Bench()
+    bench.lease.renew = False
+    assert bench.lease.granted(Granted(7, 100.0, LEASE))
+    assert not bench.lease.renews

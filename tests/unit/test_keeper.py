@@ -5,7 +5,9 @@ import gc
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import cast
 
 import pytest
 
@@ -15,8 +17,11 @@ from leasehold.engine.acquire import Engine
 from leasehold.engine.events import Event, InDoubt, Lost, Renewed
 from leasehold.engine.hold import State
 from leasehold.engine.keeper import LINGER
+from leasehold.model import Granted, Standing, Ticket, Wait
+from leasehold.runtimes.base import Runtime
+from leasehold.stores.base import Hear, Store
 from leasehold.stores.memory import Memory
-from leasehold.testing.faulty import Call, Fault, Faulty, Kind, always
+from leasehold.testing.faulty import Call, Fault, Faulty, FaultyStore, Kind, always
 from leasehold.testing.worlds import SimulatedWorld, World
 
 LEASE = 9.0
@@ -416,3 +421,104 @@ def test_always_plans_every_call() -> None:
     plan = always(Fault(Kind.REFUSE), methods=["renew"])
     assert plan(Call(0, "renew", "a")) == Fault(Kind.REFUSE)
     assert plan(Call(1, "claim", "a")) is None
+
+
+class Brief:
+    """A store whose sessions are shorter than the leases that are asked for, and which tells what it hears."""
+
+    LENGTH = 3.0
+
+    def __init__(self, inner: Store) -> None:
+        self._inner = inner
+        self.hear: Hear | None = None
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._inner, name)
+
+    async def claim(self, name: str, ticket: Ticket, *, join: bool, within: float) -> Granted | Wait:
+        answer = await self._inner.claim(name, ticket, join=join, within=within)
+        return replace(answer, lease=self.LENGTH) if isinstance(answer, Granted) else answer
+
+    def tell(self, hear: Hear) -> None:
+        self.hear = hear
+
+
+class BriefFaulty(Faulty):
+    """Opens a `Brief` around what a `Faulty` opens."""
+
+    def open(self, runtime: Runtime, namespace: str) -> FaultyStore:
+        return cast("FaultyStore", Brief(super().open(runtime, namespace)))
+
+
+def briefly(body: Callable[[SimulatedWorld, AsyncClient, Switch, Brief, list[Event]], Awaitable[None]]) -> None:
+    world, plan, events = SimulatedWorld(), Switch(), list[Event]()
+
+    async def run(_: World) -> None:
+        plan.now = world.now
+        client = world.client(BriefFaulty(Memory(), plan), observer=events.append)
+        await body(world, client, plan, cast("Brief", client.store), events)
+
+    world.run(run)
+
+
+def test_who_was_granted_less_than_asked_is_renewed_in_time() -> None:
+    async def body(world: SimulatedWorld, client: AsyncClient, plan: Switch, _: Brief, events: list[Event]) -> None:
+        renewed, fixed = client.lock("a", lease=LEASE), client.lock("b", lease=LEASE, renew=False)
+        start = world.now()
+        kept = await renewed.acquire()
+        ends = await fixed.acquire()
+        assert kept is not None
+        assert ends is not None
+        await world.sleep(LEASE * 0.9)
+        ends.check()
+        await world.sleep(LEASE * 0.1)
+        assert ends.lost
+        kept.check()
+        assert plan.times("renew")[0] - start < Brief.LENGTH / 2
+        await kept.release()
+
+    briefly(body)
+
+
+def test_what_a_store_hears_by_itself_is_told_at_once() -> None:
+    async def body(world: SimulatedWorld, client: AsyncClient, plan: Switch, store: Brief, events: list[Event]) -> None:
+        first, second = await client.lock("a").acquire(), await client.lock("b").acquire()
+        assert first is not None
+        assert second is not None
+        assert store.hear is not None
+        plan.fault = DEAD
+        store.hear(Standing.UNKNOWN, None)
+        await world.sleep(0.01)
+        assert [type(event).__name__ for event in events[2:]] == ["InDoubt", "InDoubt"]
+        assert plan.times("renew"), "whoever is in doubt is renewed at once"
+        plan.fault = None
+        lost = engine(client).keeper.leases()[0]
+        store.hear(Standing.GONE, [lost.ticket.id])
+        await world.sleep(0.01)
+        assert isinstance(events[-1], Lost)
+        assert (first.lost, second.lost) == (True, False)
+        await second.release()
+
+    briefly(body)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_whatever_came_and_went_before_each_hold_is_renewed_in_time(seed: int) -> None:
+    """The keeper sleeps by tickets that may be gone when it wakes, and others come meanwhile with shorter leases."""
+    world = SimulatedWorld(seed)
+
+    async def body(_: World) -> None:
+        client, random = world.client("memory:"), world.scheduler.random
+
+        async def one(number: int) -> None:
+            for turn in range(12):
+                await world.sleep(random.choice((0.0, 0.01, 1.0, LINGER)) * random.random())
+                lease = random.choice((0.5, LEASE, 60.0))
+                async with client.lock(f"{number}-{turn}", lease=lease) as hold:
+                    await world.sleep(random.choice((0.0, 0.001, lease / 3, 4 * lease)))
+                    hold.check()
+
+        await world.gather(*(one(number) for number in range(6)))
+        assert client._engine.keeper.leases() == []
+
+    world.run(body)

@@ -201,7 +201,10 @@ def test_a_black_hole_accepts_and_says_nothing(proxy: FaultProxy, connect: Conne
     assert is_silent(link)
     assert not heard_within(b"hello", 0.05)
     fault.remove()
-    assert say(link, b"world") == b"world"
+    link.sendall(b"world")
+    with pytest.raises(ConnectionResetError):
+        link.recv(1)  # its bytes are lost, and no connection goes on with a hole in it
+    assert say(connect(), b"world") == b"world"
 
 
 def test_a_deaf_proxy_lets_nobody_connect(proxy: FaultProxy, connect: Connect) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import TracebackType
-from typing import Any
+from typing import Any, Unpack
 
 from leasehold import validate
 from leasehold.engine.acquire import Engine
@@ -12,9 +12,18 @@ from leasehold.engine.events import Observer
 from leasehold.inspection import LockInfo
 from leasehold.model import Departure, Finding, Kind, Rule
 from leasehold.observe.log import logged
+from leasehold.primitives.barrier import AsyncBarrier
+from leasehold.primitives.barrier_rounds import parties_of
+from leasehold.primitives.election import AsyncElection
+from leasehold.primitives.latch import DEFAULT_LIFE as LATCH_LIFE
+from leasehold.primitives.latch import AsyncLatch
+from leasehold.primitives.leadership import KIND
 from leasehold.primitives.lock import AsyncLock
+from leasehold.primitives.multi_lock import AsyncMultiLock
+from leasehold.primitives.multi_members import members_of
+from leasehold.primitives.mutex import AsyncMutex
 from leasehold.primitives.once import AsyncOnce
-from leasehold.primitives.options import DEFAULT_LEASE, Options
+from leasehold.primitives.options import DEFAULT_LEASE, LeaseOptions, LockOptions, Options, refuse_unknown
 from leasehold.primitives.rlock import AsyncRLock, Reentries
 from leasehold.primitives.rw_lock import AsyncRWLock
 from leasehold.primitives.rw_seats import Role, Seats
@@ -135,44 +144,33 @@ class AsyncClient:
         name: str,
         *,
         fair: bool = False,
-        lease: Seconds = DEFAULT_LEASE,
-        renew: bool = True,
-        max_hold: Seconds | None = None,
-        delay: Seconds = 0.0,
-        timeout: Seconds | None = None,
-        meta: Meta | None = None,
+        **options: Unpack[LockOptions],
     ) -> AsyncLock:
         """Make an exclusive lock; it is not acquired yet.
 
         Args:
             name: 1 to 512 bytes of UTF-8, any characters.
             fair: nobody overtakes who came first, not even when a lease expired.
-            lease: seconds for which the store keeps the lock without news of the holder.
-            renew: False for a fixed lease, which ends however long the block takes.
-            max_hold: seconds after which it is renewed no more.
-            delay: seconds for which nobody gets the lock after this holder's lease *expired*: for resources that
-                cannot check a token. A release frees it at once.
-            timeout: seconds that ``with`` and `acquire` wait at most; None waits for ever.
-            meta: shown to people who look: a text or a mapping, up to 1 KiB as JSON.
+            options: those of `LockOptions`: ``lease``, the seconds for which the store keeps the lock without news of
+                the holder (30); ``renew``, ``max_hold``, ``delay``, ``timeout``, ``meta``.
+
+        Raises:
+            ValueError, TypeError: a value is out of its bounds, or there is no such option.
+            Unsupported: the store cannot promise what is asked for.
 
         """
-        return AsyncLock(self._engine, *self._options(name, fair, lease, renew, max_hold, delay, timeout, meta))
+        return AsyncLock(self._engine, validate.name(name), self._options(Rule(fair=bool(fair)), options))
 
     def rlock(
         self,
         name: str,
         *,
         fair: bool = False,
-        lease: Seconds = DEFAULT_LEASE,
-        renew: bool = True,
-        max_hold: Seconds | None = None,
-        delay: Seconds = 0.0,
-        timeout: Seconds | None = None,
-        meta: Meta | None = None,
+        **options: Unpack[LockOptions],
     ) -> AsyncRLock:
         """Make a lock that its holder (the asyncio task, or the thread) may acquire again. Arguments as for `lock`."""
-        options = self._options(name, fair, lease, renew, max_hold, delay, timeout, meta)
-        return AsyncRLock(self._engine, *options, self._reentries)
+        checked = self._options(Rule(fair=bool(fair)), options)
+        return AsyncRLock(self._engine, validate.name(name), checked, self._reentries)
 
     def versioned(self, name: str, *, life: Seconds = DEFAULT_LIFE) -> AsyncVersionedValue:
         """Make a value with a version, for compare-and-set: optimistic locking.
@@ -190,12 +188,7 @@ class AsyncClient:
         *,
         hold: str | None = None,
         fair: bool = False,
-        lease: Seconds = DEFAULT_LEASE,
-        renew: bool = True,
-        max_hold: Seconds | None = None,
-        delay: Seconds = 0.0,
-        timeout: Seconds | None = None,
-        meta: Meta | None = None,
+        **options: Unpack[LockOptions],
     ) -> AsyncSynchronized:
         """Make a decorator: each call of the function runs under the `rlock` that its arguments name.
 
@@ -203,17 +196,11 @@ class AsyncClient:
             name: a format string over the arguments, as ``order:{order_id}`` or ``user:{order.user.id}``; or a function
                 that is called with the arguments and returns the name.
             hold: the keyword-only argument of the function that gets the hold, for its token.
-            fair: this and the others as for `lock`.
-            lease: as for `lock`.
-            renew: as for `lock`.
-            max_hold: as for `lock`.
-            delay: as for `lock`.
-            timeout: as for `lock`: the call raises `AcquireTimeout`.
-            meta: as for `lock`.
+            fair: this and the others as for `lock`; after ``timeout`` the call raises `AcquireTimeout`.
 
         """
-        _, options = self._options("synchronized", fair, lease, renew, max_hold, delay, timeout, meta)
-        return AsyncSynchronized(self._engine, name, hold, options, self._reentries)
+        checked = self._options(Rule(fair=bool(fair)), options)
+        return AsyncSynchronized(self._engine, name, hold, checked, self._reentries)
 
     def once(
         self, key: str, *, keep: Seconds, lease: Seconds = DEFAULT_LEASE, timeout: Seconds | None = None
@@ -270,12 +257,7 @@ class AsyncClient:
         name: str,
         *,
         fair: bool = True,
-        lease: Seconds = DEFAULT_LEASE,
-        renew: bool = True,
-        max_hold: Seconds | None = None,
-        delay: Seconds = 0.0,
-        timeout: Seconds | None = None,
-        meta: Meta | None = None,
+        **options: Unpack[LockOptions],
     ) -> AsyncRWLock:
         """Make a read-write lock: many readers at a time, or one writer. Other arguments as for `lock`.
 
@@ -285,9 +267,8 @@ class AsyncClient:
                 as readers keep coming.
 
         """
-        rule = Role.READER.rule(fair=bool(fair))
-        options = self._options(name, fair, lease, renew, max_hold, delay, timeout, meta, rule)
-        return AsyncRWLock(self._engine, *options, self._seats)
+        checked = self._options(Role.READER.rule(fair=bool(fair)), options)
+        return AsyncRWLock(self._engine, validate.name(name), checked, self._seats)
 
     def semaphore(
         self,
@@ -295,12 +276,7 @@ class AsyncClient:
         permits: int,
         *,
         fair: bool = True,
-        lease: Seconds = DEFAULT_LEASE,
-        renew: bool = True,
-        max_hold: Seconds | None = None,
-        delay: Seconds = 0.0,
-        timeout: Seconds | None = None,
-        meta: Meta | None = None,
+        **options: Unpack[LockOptions],
     ) -> AsyncSemaphore:
         """Make a semaphore: at most ``permits`` permits are out at a time. Other arguments as for `lock`.
 
@@ -311,8 +287,82 @@ class AsyncClient:
 
         """
         rule = Rule(Kind.SEMAPHORE, limit=permits_of(permits), fair=bool(fair))
-        options = self._options(name, fair, lease, renew, max_hold, delay, timeout, meta, rule)
-        return AsyncSemaphore(self._engine, *options)
+        return AsyncSemaphore(self._engine, validate.name(name), self._options(rule, options))
+
+    def multi_lock(
+        self,
+        locks: Iterable[str | AsyncMutex | AsyncSemaphore],
+        *,
+        fair: bool = False,
+        **options: Unpack[LockOptions],
+    ) -> AsyncMultiLock:
+        """Make one of several locks, which are held all or none. Options as for `lock`; they are those of the names.
+
+        Args:
+            locks: names, and lock objects of this or other clients: ``lock``, ``rlock``, ``reader()`` and ``writer()``,
+                semaphores and ``permits(n)``, each with its own options but the timeout. A name that is there twice is
+                locked once. Everyone acquires in order of the names, so nobody waits in a circle.
+            options: as for `lock`; ``timeout`` is for all together.
+
+        """
+        checked = self._options(Rule(fair=bool(fair)), options)
+        members = members_of(locks, lambda name: AsyncLock(self._engine, validate.name(name), checked))
+        return AsyncMultiLock(self._engine, members, checked)
+
+    def election(
+        self,
+        name: str,
+        value: Meta | None = None,
+        *,
+        fair: bool = False,
+        **options: Unpack[LeaseOptions],
+    ) -> AsyncElection:
+        """Make one candidate, or observer, of an election: there is one leader at a time. Options as for `lock`.
+
+        Args:
+            name: names of elections and of locks never meet; people see it as ``election/NAME``.
+            value: what this candidate says of itself when it leads, as its address: a text or a mapping, up to 1 KiB as
+                JSON.
+            fair: candidates lead in order of arrival, even where a leader died.
+
+        """
+        refuse_unknown(options, LeaseOptions)
+        lock = validate.name(f"{KIND}/{validate.name(name)}")
+        return AsyncElection(self._engine, lock, self._options(Rule(fair=bool(fair)), {**options, "meta": value}))
+
+    def latch(self, name: str, count: int, *, life: Seconds = LATCH_LIFE) -> AsyncLatch:
+        """Make a latch, which opens when ``count`` calls of `count_down` have been made, and stays open.
+
+        Args:
+            name: names of latches and of locks never meet. A latch is used once: take a name of its own for each run.
+            count: from 1 to a million. All who use the name must say the same.
+            life: seconds after the last count, after which it is forgotten, and so closed again; a week by default.
+
+        """
+        return AsyncLatch(self._engine, name, count, life)
+
+    def barrier(
+        self,
+        name: str,
+        parties: int,
+        *,
+        leave_out: bool = False,
+        lease: Seconds = DEFAULT_LEASE,
+        timeout: Seconds | None = None,
+    ) -> AsyncBarrier:
+        """Make a barrier, at which ``parties`` meet, go on together, and may leave together.
+
+        Args:
+            name: names of barriers and of locks never meet.
+            parties: from 1 to 1000. All who use the name must say the same.
+            leave_out: a member that dies, fails or gives up is left out; otherwise it breaks the barrier.
+            lease: seconds after which a dead member is noticed at the latest.
+            timeout: seconds that each wait takes at most; None waits for ever.
+
+        """
+        rule = Rule(Kind.SEMAPHORE, limit=parties_of(parties), fair=self._engine.store.capabilities.fair)
+        checked = self._options(rule, {"lease": lease, "timeout": timeout})
+        return AsyncBarrier(self._engine, validate.name(name), checked, leave_out=bool(leave_out))
 
     async def holds(self, prefix: str = "") -> list[LockInfo]:
         """Show all names that begin with ``prefix`` and are held, waited for or kept free, in order of name."""
@@ -361,29 +411,8 @@ class AsyncClient:
     ) -> None:
         await self.close()
 
-    def _options(
-        self,
-        name: str,
-        fair: bool,
-        lease: Seconds,
-        renew: bool,
-        max_hold: Seconds | None,
-        delay: Seconds,
-        timeout: Seconds | None,
-        meta: Meta | None,
-        rule: Rule | None = None,
-    ) -> tuple[str, Options]:
-        options = Options.checked(
-            self._engine,
-            Rule(fair=bool(fair)) if rule is None else rule,
-            lease=lease,
-            renew=renew,
-            max_hold=max_hold,
-            delay=delay,
-            timeout=timeout,
-            meta=meta,
-        )
-        return validate.name(name), options
+    def _options(self, rule: Rule, options: LockOptions) -> Options:
+        return Options.checked(self._engine, rule, options)
 
     def _after_fork(self) -> None:
         self._reentries.clear()

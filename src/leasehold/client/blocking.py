@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import TracebackType
-from typing import Any
+from typing import Any, Unpack
 
 from leasehold.client.aio import RESPONSE_TIMEOUT, AsyncClient
 from leasehold.engine.events import Observer
 from leasehold.inspection import LockInfo
 from leasehold.model import Finding
+from leasehold.primitives.barrier import Barrier
+from leasehold.primitives.election import Election
+from leasehold.primitives.latch import DEFAULT_LIFE as LATCH_LIFE
+from leasehold.primitives.latch import Latch
 from leasehold.primitives.lock import Lock
+from leasehold.primitives.multi_lock import MultiLock
+from leasehold.primitives.multi_members import cores_of
+from leasehold.primitives.mutex import Mutex
 from leasehold.primitives.once import Once
-from leasehold.primitives.options import DEFAULT_LEASE
+from leasehold.primitives.options import DEFAULT_LEASE, LeaseOptions, LockOptions
 from leasehold.primitives.rlock import RLock
 from leasehold.primitives.rw_lock import RWLock
 from leasehold.primitives.scheduled import Scheduled
@@ -103,36 +110,20 @@ class Client:
         name: str,
         *,
         fair: bool = False,
-        lease: Seconds = DEFAULT_LEASE,
-        renew: bool = True,
-        max_hold: Seconds | None = None,
-        delay: Seconds = 0.0,
-        timeout: Seconds | None = None,
-        meta: Meta | None = None,
+        **options: Unpack[LockOptions],
     ) -> Lock:
         """Make an exclusive lock; it is not acquired yet. Arguments as for `AsyncClient.lock`."""
-        core = self._core.lock(
-            name, fair=fair, lease=lease, renew=renew, max_hold=max_hold, delay=delay, timeout=timeout, meta=meta
-        )
-        return Lock(core)
+        return Lock(self._core.lock(name, fair=fair, **options))
 
     def rlock(
         self,
         name: str,
         *,
         fair: bool = False,
-        lease: Seconds = DEFAULT_LEASE,
-        renew: bool = True,
-        max_hold: Seconds | None = None,
-        delay: Seconds = 0.0,
-        timeout: Seconds | None = None,
-        meta: Meta | None = None,
+        **options: Unpack[LockOptions],
     ) -> RLock:
         """Make a lock that its holder (the thread) may acquire again. Arguments as for `AsyncClient.lock`."""
-        core = self._core.rlock(
-            name, fair=fair, lease=lease, renew=renew, max_hold=max_hold, delay=delay, timeout=timeout, meta=meta
-        )
-        return RLock(core)
+        return RLock(self._core.rlock(name, fair=fair, **options))
 
     def versioned(self, name: str, *, life: Seconds = DEFAULT_LIFE) -> VersionedValue:
         """Make a value with a version, for compare-and-set. Arguments as for `AsyncClient.versioned`."""
@@ -144,26 +135,10 @@ class Client:
         *,
         hold: str | None = None,
         fair: bool = False,
-        lease: Seconds = DEFAULT_LEASE,
-        renew: bool = True,
-        max_hold: Seconds | None = None,
-        delay: Seconds = 0.0,
-        timeout: Seconds | None = None,
-        meta: Meta | None = None,
+        **options: Unpack[LockOptions],
     ) -> Synchronized:
         """Make a decorator: each call runs under the `rlock` that its arguments name. As `AsyncClient.synchronized`."""
-        core = self._core.synchronized(
-            name,
-            hold=hold,
-            fair=fair,
-            lease=lease,
-            renew=renew,
-            max_hold=max_hold,
-            delay=delay,
-            timeout=timeout,
-            meta=meta,
-        )
-        return Synchronized(core)
+        return Synchronized(self._core.synchronized(name, hold=hold, fair=fair, **options))
 
     def once(self, key: str, *, keep: Seconds, lease: Seconds = DEFAULT_LEASE, timeout: Seconds | None = None) -> Once:
         """Make what does a piece of work once, and keeps its result. Arguments as for `AsyncClient.once`."""
@@ -191,18 +166,10 @@ class Client:
         name: str,
         *,
         fair: bool = True,
-        lease: Seconds = DEFAULT_LEASE,
-        renew: bool = True,
-        max_hold: Seconds | None = None,
-        delay: Seconds = 0.0,
-        timeout: Seconds | None = None,
-        meta: Meta | None = None,
+        **options: Unpack[LockOptions],
     ) -> RWLock:
         """Make a read-write lock: many readers at a time, or one writer. Arguments as for `AsyncClient.rw_lock`."""
-        core = self._core.rw_lock(
-            name, fair=fair, lease=lease, renew=renew, max_hold=max_hold, delay=delay, timeout=timeout, meta=meta
-        )
-        return RWLock(core)
+        return RWLock(self._core.rw_lock(name, fair=fair, **options))
 
     def semaphore(
         self,
@@ -210,26 +177,47 @@ class Client:
         permits: int,
         *,
         fair: bool = True,
-        lease: Seconds = DEFAULT_LEASE,
-        renew: bool = True,
-        max_hold: Seconds | None = None,
-        delay: Seconds = 0.0,
-        timeout: Seconds | None = None,
-        meta: Meta | None = None,
+        **options: Unpack[LockOptions],
     ) -> Semaphore:
         """Make a semaphore: at most ``permits`` permits are out at a time. Arguments as for `AsyncClient.semaphore`."""
-        core = self._core.semaphore(
-            name,
-            permits,
-            fair=fair,
-            lease=lease,
-            renew=renew,
-            max_hold=max_hold,
-            delay=delay,
-            timeout=timeout,
-            meta=meta,
-        )
-        return Semaphore(core)
+        return Semaphore(self._core.semaphore(name, permits, fair=fair, **options))
+
+    def multi_lock(
+        self,
+        locks: Iterable[str | Mutex | Semaphore],
+        *,
+        fair: bool = False,
+        **options: Unpack[LockOptions],
+    ) -> MultiLock:
+        """Make one of several locks, which are held all or none. Arguments as for `AsyncClient.multi_lock`."""
+        return MultiLock(self._core.multi_lock(cores_of(locks), fair=fair, **options))
+
+    def election(
+        self,
+        name: str,
+        value: Meta | None = None,
+        *,
+        fair: bool = False,
+        **options: Unpack[LeaseOptions],
+    ) -> Election:
+        """Make one candidate, or observer, of an election. Arguments as for `AsyncClient.election`."""
+        return Election(self._core.election(name, value, fair=fair, **options))
+
+    def latch(self, name: str, count: int, *, life: Seconds = LATCH_LIFE) -> Latch:
+        """Make a latch, which opens when ``count`` have counted, and stays open. As `AsyncClient.latch`."""
+        return Latch(self._core.latch(name, count, life=life))
+
+    def barrier(
+        self,
+        name: str,
+        parties: int,
+        *,
+        leave_out: bool = False,
+        lease: Seconds = DEFAULT_LEASE,
+        timeout: Seconds | None = None,
+    ) -> Barrier:
+        """Make a barrier, at which ``parties`` meet and go on together. Arguments as for `AsyncClient.barrier`."""
+        return Barrier(self._core.barrier(name, parties, leave_out=leave_out, lease=lease, timeout=timeout))
 
     def holds(self, prefix: str = "") -> list[LockInfo]:
         """Show all names that begin with ``prefix`` and are held, waited for or kept free, in order of name."""

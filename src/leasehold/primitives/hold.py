@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -122,7 +122,8 @@ class AsyncHold:
     async def __aenter__(self) -> AsyncHold:
         self._scope = self._engine.runtime.scope()
         self._scope.enter()
-        self._lease.scopes.append(self._scope)
+        for lease in self._leases():
+            lease.scopes.append(self._scope)
         try:
             self.check()  # the block of a lock that was lost by now never begins
         except (LeaseLost, NotHeld) as error:
@@ -142,15 +143,23 @@ class AsyncHold:
                 raise
             return
         if cut_short:
-            raise self._lease.error()
+            raise self._error()
 
     def _leave_scope(self, error: BaseException | None) -> bool:
         scope, self._scope = self._scope, None
         if scope is None:
             return False
-        if scope in self._lease.scopes:
-            self._lease.scopes.remove(scope)
+        for lease in self._leases():
+            if scope in lease.scopes:
+                lease.scopes.remove(scope)
         return scope.exit(error)
+
+    def _leases(self) -> Sequence[Lease]:
+        """Return all that this hold rests on: the loss of one is its loss."""
+        return (self._lease,)
+
+    def _error(self) -> LeaseLost:
+        return self._lease.error()
 
     def __del__(self) -> None:
         if not self._released:

@@ -6,6 +6,7 @@ import weakref
 
 from leasehold.engine.acquire import Engine
 from leasehold.engine.attempt import Missed
+from leasehold.engine.hold import Lease
 from leasehold.primitives.hold import AsyncHold, Leave
 from leasehold.primitives.mutex import AsyncMutex, Mutex
 from leasehold.primitives.options import Options
@@ -29,6 +30,7 @@ class AsyncLock(AsyncMutex):
     def __init__(self, engine: Engine, name: str, options: Options) -> None:
         super().__init__(engine, name, options)
         self._holds: dict[int, tuple[Party, list[AsyncHold]]] = {}  # by the key of the thread or task
+        self._self: weakref.ref[AsyncLock] = weakref.ref(self)
 
     async def _acquire(self, blocking: bool, timeout: Seconds | None) -> AsyncHold | Missed:
         limit = self._limit(blocking, timeout)
@@ -37,21 +39,28 @@ class AsyncLock(AsyncMutex):
         lease = await self._lease(limit)
         if isinstance(lease, Missed):
             return lease
-        hold = AsyncHold(self._engine, lease, _leaver(self._engine, weakref.ref(self), party.key))
-        if party.key in self._holds and not self._holds[party.key][0].alive():
-            del self._holds[party.key]  # the key of a thread or task that ended is given to another
-        self._holds.setdefault(party.key, (party, []))[1].append(hold)
+        return self._keep(party, self._hold(lease, _leaver(self._engine, self._self, party.key)))
+
+    def _hold(self, lease: Lease, leave: Leave) -> AsyncHold:
+        return AsyncHold(self._engine, lease, leave)
+
+    def _keep(self, party: Party, hold: AsyncHold) -> AsyncHold:
+        """Note that the thread or task holds, for its `release`."""
+        held = self._holds.get(party.key)
+        if held is None or not held[0].alive():  # the key of a thread or task that ended is given to another
+            held = self._holds[party.key] = (party, [])
+        held[1].append(hold)
         return hold
 
     def _last(self, key: int) -> AsyncHold | None:
-        party, holds = self._holds.get(key) or (None, list[AsyncHold]())
-        return holds[-1] if holds and party is not None and party.alive() else None
+        held = self._holds.get(key)
+        return held[1][-1] if held is not None and held[1] and held[0].alive() else None
 
     def _forget(self, key: int, hold: AsyncHold) -> None:
-        _, holds = self._holds.get(key) or (None, list[AsyncHold]())
-        if hold in holds:
-            holds.remove(hold)
-            if not holds:
+        held = self._holds.get(key)
+        if held is not None and hold in held[1]:
+            held[1].remove(hold)
+            if not held[1]:
                 del self._holds[key]
 
 

@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
+from dataclasses import replace
 from types import TracebackType
 
 from leasehold import validate
 from leasehold.engine.acquire import Engine
-from leasehold.engine.attempt import Missed
+from leasehold.engine.attempt import Missed, Wish
 from leasehold.engine.hold import Lease
 from leasehold.errors import AcquireTimeout, NotHeld
+from leasehold.primitives.decorating import AsyncDecorating, Decorating
 from leasehold.primitives.hold import AsyncHold, Hold
 from leasehold.primitives.options import Options
 from leasehold.runtimes.base import drive
 from leasehold.validate import Seconds
 
 
-class AsyncMutex(ABC):
+class AsyncMutex(AsyncDecorating):
     """An exclusive lock for asyncio; its kinds say to whom a hold belongs."""
 
     def __init__(self, engine: Engine, name: str, options: Options) -> None:
         self._engine = engine
         self._options = options
+        self._wish = Wish(name, options.terms, renew=options.renew, max_hold=options.max_hold)
         self._entered: dict[int, list[AsyncHold]] = {}  # the holds of `async with` blocks, by task
         self._name = name
 
@@ -120,16 +123,10 @@ class AsyncMutex(ABC):
         return self._options.timeout if timeout is None else limit
 
     async def _lease(self, limit: float | None, beside: str = "") -> Lease | Missed:
-        options = self._options
-        return await self._engine.acquire(
-            self.name,
-            options.terms,
-            timeout=limit,
-            join=limit != 0,
-            renew=options.renew,
-            max_hold=options.max_hold,
-            beside=beside,
-        )
+        wish = self._wish
+        if beside or limit == 0:
+            wish = replace(wish, join=limit != 0, beside=beside)
+        return await self._engine.acquire(wish, limit)
 
     def _timed_out(self, missed: Missed) -> AcquireTimeout:
         held_by = None if missed.held_by is None else str(missed.held_by)
@@ -145,7 +142,7 @@ class AsyncMutex(ABC):
         return f"<{type(self).__name__} {self.name!r}>"
 
 
-class Mutex:
+class Mutex(Decorating):
     """An exclusive lock for threads: the blocking face of an `AsyncMutex`."""
 
     def __init__(self, core: AsyncMutex) -> None:

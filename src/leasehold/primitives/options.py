@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypedDict
 
 from leasehold import validate
 from leasehold.engine.acquire import Engine
@@ -12,6 +13,29 @@ from leasehold.validate import Meta, Seconds
 
 DEFAULT_LEASE = 30.0
 """Seconds. Long enough to ride over a pause of most programs; a crash blocks others for at most so long."""
+
+
+class LeaseOptions(TypedDict, total=False):
+    """What can be said, by name, of everything that is held under a lease."""
+
+    lease: Seconds
+    """Seconds for which the store keeps it without news of its holder; 30 unless said otherwise."""
+    renew: bool
+    """Whether it is renewed while its holder lives. False is a fixed lease, which ends however long the work takes."""
+    max_hold: Seconds | None
+    """Seconds after which it is renewed no more; None for no end."""
+    delay: Seconds
+    """Seconds for which nobody gets the name after this holder's lease *expired*, for resources that cannot check a
+    token. A release frees it at once. 0 unless said otherwise."""
+    timeout: Seconds | None
+    """Seconds that ``with`` and ``acquire`` wait at most; None waits for ever."""
+
+
+class LockOptions(LeaseOptions, total=False):
+    """What can be said, by name, of a lock."""
+
+    meta: Meta | None
+    """Shown to people who look: a text or a mapping, up to 1 KiB as JSON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,27 +60,36 @@ class Options:
         cls,
         engine: Engine,
         rule: Rule,
-        *,
-        lease: Seconds,
-        renew: bool,
-        max_hold: Seconds | None,
-        delay: Seconds,
-        timeout: Seconds | None,
-        meta: Meta | None,
+        given: LockOptions,
     ) -> Options:
-        """Check what a user passed."""
+        """Check what a user passed.
+
+        Raises:
+            TypeError, ValueError: the message names the option, and what it may be.
+            Unsupported: the store cannot promise it.
+
+        """
+        refuse_unknown(given, LockOptions)
+        renew, max_hold = given.get("renew", True), given.get("max_hold")
         terms = Terms(
             rule,
             engine.owner,
-            lease=validate.lease(lease),
-            delay=validate.at_least_zero(delay, "delay", validate.LONGEST_DELAY),
-            meta=validate.meta(meta),
+            lease=validate.lease(given.get("lease", DEFAULT_LEASE)),
+            delay=validate.at_least_zero(given.get("delay", 0.0), "delay", validate.LONGEST_DELAY),
+            meta=validate.meta(given.get("meta")),
         )
         _refuse_unsupported(engine, terms)
         cap = None if max_hold is None else validate.above_zero(max_hold, "max_hold")
         if cap is not None and not renew:
             raise ValueError("max_hold caps renewing, and renew=False does not renew; leave one of them out")
-        return cls(terms, bool(renew), cap, validate.timeout(timeout))
+        return cls(terms, bool(renew), cap, validate.timeout(given.get("timeout")))
+
+
+def refuse_unknown(given: LeaseOptions, known: type[LeaseOptions]) -> None:
+    """Raise TypeError for an option that ``known`` does not have."""
+    for key in given:
+        if key not in known.__annotations__:
+            raise TypeError(f"there is no option {key!r} here; options are: fair, {', '.join(known.__annotations__)}")
 
 
 def _refuse_unsupported(engine: Engine, terms: Terms) -> None:
@@ -74,3 +107,8 @@ def _refuse_unsupported(engine: Engine, terms: Terms) -> None:
     ]
     if missing:
         raise Unsupported(f"{engine.store!r} cannot promise {' and '.join(missing)}; use another store, or do without")
+    if terms.lease + terms.delay > can.longest:
+        raise Unsupported(
+            f"{engine.store!r} takes no lease longer than {can.longest:g} s, delay included, and this is one of "
+            f"{terms.lease + terms.delay:g} s; pass a shorter lease, or raise longest_lease in the URL of all clients"
+        )

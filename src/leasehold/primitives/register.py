@@ -13,7 +13,7 @@ from __future__ import annotations
 import enum
 import json
 from collections.abc import Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from leasehold import validate
@@ -23,6 +23,9 @@ from leasehold.model import CELL_LIMIT, Cell, Change
 
 MARK = 8
 """Bytes that tell one write from another."""
+
+SHORTEST_LIFE = 0.001
+"""Seconds for which a value is kept at least, however late it was written."""
 
 VALUE_LIMIT = CELL_LIMIT - MARK - 1
 """Bytes that a value may have, as JSON or as it is."""
@@ -124,7 +127,8 @@ class Register:
         """
         mark = self._engine.runtime.random_bytes(MARK)
         change = Change(body.form.value + mark + body.content, if_version, fence, life)
-        cell, repeated = await self._send(change, mark, repeatable=only or if_version is not None)
+        until = self._engine.runtime.now() + life
+        cell, repeated = await self._send(change, mark, until, repeatable=only or if_version is not None)
         ours = cell.changed or (cell.value is not None and cell.value[1 : MARK + 1] == mark)
         if ours:
             return Record(body.value(), cell.version, changed=True)
@@ -139,14 +143,18 @@ class Register:
             raise self._unknown()
         return self._record(cell)
 
-    async def _send(self, change: Change, mark: bytes, *, repeatable: bool) -> tuple[Cell, bool]:
+    async def _send(self, change: Change, mark: bytes, until: float, *, repeatable: bool) -> tuple[Cell, bool]:
+        def ask(_: float) -> Coroutine[Any, Any, Cell]:
+            left = until - self._engine.runtime.now()  # a repetition does not make the value younger
+            return self._ask(replace(change, life=max(left, SHORTEST_LIFE)))
+
         if repeatable:
             # Through a refusal too: what was done before the write cannot be undone, so it is worth recording.
             return await self._engine.repeat(
-                lambda _: self._ask(change), self._engine.response_timeout, through_outage=change.fence is not None
+                ask, self._engine.response_timeout, through_outage=change.fence is not None
             )
         try:
-            return await self._ask(change), False
+            return await ask(0.0), False
         except StoreUnavailable as error:
             if not error.unknown:
                 raise

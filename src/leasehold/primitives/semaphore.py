@@ -6,6 +6,7 @@ from dataclasses import replace
 from types import TracebackType
 
 from leasehold.engine.acquire import Engine
+from leasehold.primitives.decorating import AsyncDecorating, Decorating
 from leasehold.primitives.hold import AsyncHold, Hold
 from leasehold.primitives.lock import AsyncLock
 from leasehold.primitives.mutex import Mutex
@@ -42,7 +43,7 @@ class AsyncPermits(AsyncLock):
         return await taken(self._engine, self.name) + self._options.terms.rule.permits > self._options.terms.rule.limit
 
 
-class AsyncSemaphore:
+class AsyncSemaphore(AsyncDecorating):
     """At most ``permits`` permits are out at a time, over all clients of the name. Each hold has a lease and a token.
 
     All who use a name at the same time must give the same number; when nobody holds or waits, another may be taken.
@@ -146,7 +147,7 @@ class Permits(Mutex):
     """A number of permits of one semaphore, used like a lock: all of them or none."""
 
 
-class Semaphore:
+class Semaphore(Decorating):
     """At most ``permits`` permits are out at a time, over all clients of the name. Each hold has a lease and a token.
 
     All who use a name at the same time must give the same number; when nobody holds or waits, another may be taken.

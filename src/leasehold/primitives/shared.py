@@ -118,7 +118,9 @@ class AsyncShared:
                 return seen.value  # one is enough to fetch
             async with hold:
                 if (await self._bloom.read()).version:  # one did, between our looks
-                    return (await self._value.read()).value
+                    now = await self._value.read()
+                    if now.version:  # else so long ago that this one has ended, too
+                        return now.value
                 try:
                     return await self._fetch_and_keep(hold.token)
                 except Exception:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Callable, Coroutine
 from typing import Any, ParamSpec, TypeVar
 
 from leasehold.engine.acquire import Engine
 from leasehold.primitives.call_names import CallName
 from leasehold.primitives.callables import is_coroutine, named, refuse_others
+from leasehold.primitives.decorating import finished
 from leasehold.primitives.options import Options
 from leasehold.primitives.rlock import AsyncRLock, Reentries, RLock
 
@@ -105,17 +105,9 @@ class Synchronized:
             naming.refuse_hold(kwargs)
             with RLock(self._core._lock(naming.of(args, kwargs))) as hold:
                 naming.put_hold(kwargs, hold)
-                return _finished(function(*args, **kwargs), function)
+                return finished(function(*args, **kwargs), function)
 
         return locked
 
     def __repr__(self) -> str:
         return repr(self._core).replace("<AsyncSynchronized", "<Synchronized", 1)
-
-
-def _finished(result: T, function: Callable[..., Any]) -> T:
-    """Refuse what a function only promises: it would run when the lock is released."""
-    if inspect.iscoroutine(result):
-        result.close()
-        raise TypeError(f"{named(function)} returned a coroutine, which would run without the lock; use AsyncClient")
-    return result
