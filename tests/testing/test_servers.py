@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from leasehold.testing.servers import MissingServer, RedisServer
+from leasehold.testing.servers import MariaDBServer, MissingServer, PgBouncerServer, PostgresServer, RedisServer
 from leasehold.testing.servers.resp import RedisError
 
 
@@ -125,3 +125,36 @@ def is_alive(pid: int) -> bool:
             return stat.read().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
+
+
+def test_mariadb_runs_unprivileged_and_keeps_its_data_over_a_crash() -> None:
+    with MariaDBServer(password="se'c\\ret") as server:
+        assert os.stat(f"/proc/{server.pid}").st_uid != 0
+        server.query("CREATE TABLE kept (x INT)")
+        server.query("INSERT INTO kept VALUES (%s)", 7)
+        port = server.port
+        server.restart()
+        assert server.query("SELECT x FROM kept") == [(7,)]
+        assert server.port == port
+        link = server.connect("app", "se'c\\ret")
+        assert len(server.sessions()) == 1
+        assert server.end_sessions() == 1
+        assert server.sessions() == []
+        link.close()
+        assert server.statements()["select"] >= 1
+
+
+def test_a_postgres_server_keeps_its_data_over_restarts_and_is_ended_with_all_its_processes() -> None:
+    with PostgresServer(password="it's") as server, PgBouncerServer(PostgresServer().start()) as pooler:
+        server.execute("CREATE TABLE kept (n INTEGER); INSERT INTO kept VALUES (42)")
+        server.restart()
+        server.restart(crash=True)
+        assert server.query("SELECT n FROM kept") == [(42,)]
+        server.configure(work_mem="8MB")
+        assert server.query("SHOW work_mem") == [("8MB",)]
+        family = server._family()
+        assert len(family) > 3
+        assert pooler.version.startswith("pgbouncer 1.")
+        assert server.version.startswith("postgres ")
+        pooler.server.stop()
+    assert [pid for pid in family if os.path.exists(f"/proc/{pid}")] == []

@@ -23,6 +23,7 @@ class Pair:
         self.client = client
         self.server = server
         self.deaf_to_replies = False
+        self.torn = False  # bytes are missing in it: no connection goes on after that, so nor may this one
         self.pumps: list[asyncio.Task[None]] = []
 
     def close(self, *, reset: bool) -> None:
@@ -173,6 +174,9 @@ class Carrier:
         if side is Side.REPLIES and pair.deaf_to_replies:
             self._end(pair, reset=True)
             return False
+        if pair.torn and all(fault.deed is not Deed.BLACKHOLE for fault in self.faults):
+            self._end(pair, reset=True)
+            return False
         met = [fault for fault in tuple(self.faults) if fault.meets(side, data)]
         for fault in met:
             if not await self._act(fault, pair):
@@ -185,7 +189,10 @@ class Carrier:
                 await asyncio.sleep(fault.seconds)
             case Deed.HOLD:
                 await fault.over.wait()
-            case Deed.DROP | Deed.BLACKHOLE:
+            case Deed.DROP:
+                return False
+            case Deed.BLACKHOLE:
+                pair.torn = True
                 return False
             case Deed.DROP_REPLY:
                 pair.deaf_to_replies = True

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from functools import wraps
 from inspect import iscoroutinefunction
-from typing import Any
+from typing import Any, cast
 
 from leasehold.runtimes.base import drive
 
@@ -68,6 +68,10 @@ def _faced(value: Any) -> Any:
 
 
 def _driven(value: Any) -> Any:
+    if isinstance(value, Face):
+        return value.blocking
+    if isinstance(value, list | tuple):
+        return [_driven(item) for item in cast(list[Any], value)]
     if not iscoroutinefunction(value):
         return value
 

@@ -24,12 +24,12 @@ import enum
 import random
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from leasehold.errors import StoreUnavailable
 from leasehold.model import Capabilities, Cell, Change, Departure, Finding, Granted, Standing, Ticket, View, Wait
 from leasehold.runtimes.base import Runtime, Signal
-from leasehold.stores.base import Opener, Store
+from leasehold.stores.base import ManyStore, Opener, Store, Watching
 
 T = TypeVar("T")
 
@@ -44,7 +44,7 @@ class Kind(enum.Enum):
     DELAY_REQUEST = "delay request"  # carried out later, if the caller's patience lasts; else as LATE
     DELAY_REPLY = "delay reply"  # carried out now, answered later, if the caller's patience lasts
     LATE = "late"  # the caller gives up; the request is carried out after that
-    DEAF = "deaf"  # `changed` only: the message that wakes the waiter is lost
+    DEAF = "deaf"  # `changed` and `cell_changed` only: the message that wakes the waiter is lost
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +66,9 @@ class Call:
 
 Plan = Callable[[Call], Fault | None]
 
+METHODS = ("claim", "claim_many", "leave", "leave_many", "renew", "look", "cell")
+"""All that a store is asked, but for `changed`."""
+
 
 def nth(number: int, fault: Fault, *, method: str | None = None) -> Plan:
     """Plan one fault: at the call of that number, from 0; of that method, if one is named."""
@@ -81,7 +84,7 @@ def nth(number: int, fault: Fault, *, method: str | None = None) -> Plan:
     return plan
 
 
-def always(fault: Fault, methods: Iterable[str] = ("claim", "leave", "renew", "look", "cell")) -> Plan:
+def always(fault: Fault, methods: Iterable[str] = METHODS) -> Plan:
     """Plan a fault at each call of some methods."""
     concerned = frozenset(methods)
     return lambda call: fault if call.method in concerned else None
@@ -93,7 +96,7 @@ def sometimes(chance: random.Random, rates: Mapping[Kind, float], longest: float
     def plan(call: Call) -> Fault | None:
         draw = chance.random()
         for kind, rate in rates.items():
-            if (kind is Kind.DEAF) != (call.method == "changed"):
+            if (kind is Kind.DEAF) != (call.method in ("changed", "cell_changed")):
                 continue
             draw -= rate
             if draw < 0:
@@ -141,6 +144,20 @@ class FaultyStore:
         )
         return replace(answer, since=since) if isinstance(answer, Granted) else answer
 
+    async def claim_many(
+        self, claims: Sequence[tuple[str, Ticket]], *, keep: bool, within: float
+    ) -> Sequence[Granted | Wait]:
+        since, inner = self._runtime.now(), cast(ManyStore, self._inner)
+        name = claims[0][0] if claims else ""
+        answers = await self._meet(
+            "claim_many", name, within, lambda: inner.claim_many(claims, keep=keep, within=within)
+        )
+        return [replace(answer, since=since) if isinstance(answer, Granted) else answer for answer in answers]
+
+    async def leave_many(self, leaves: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[bool]:
+        name, inner = leaves[0][0] if leaves else "", cast(ManyStore, self._inner)
+        return await self._meet("leave_many", name, within, lambda: inner.leave_many(leaves, within=within))
+
     async def leave(self, name: str, ticket: Ticket, *, how: Departure, within: float) -> bool:
         return await self._meet("leave", name, within, lambda: self._inner.leave(name, ticket, how=how, within=within))
 
@@ -171,6 +188,15 @@ class FaultyStore:
 
     async def cell(self, name: str, change: Change) -> Cell:
         return await self._meet("cell", name, 5.0, lambda: self._inner.cell(name, change))
+
+    async def cell_changed(self, name: str, version: int, *, timeout: float) -> None:
+        fault = self._next("cell_changed", name)
+        if fault is None:
+            await cast(Watching, self._inner).cell_changed(name, version, timeout=timeout)
+        elif fault.kind is Kind.DEAF:
+            await self._runtime.sleep(timeout)
+        else:
+            raise await self._failure("cell_changed", fault, timeout)
 
     async def diagnose(self) -> list[Finding]:
         return await self._inner.diagnose()

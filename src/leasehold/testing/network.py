@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from leasehold.errors import StoreUnavailable, Unsupported
 from leasehold.model import (
@@ -24,9 +24,13 @@ from leasehold.model import (
 )
 from leasehold.runtimes.base import Runtime
 from leasehold.runtimes.simulated import SimulatedRuntime
-from leasehold.stores.base import Opener, Store
+from leasehold.stores.base import ManyStore, Opener, Store, Watching
 
 T = TypeVar("T")
+
+
+class InVirtualTime:
+    """What opens a store that lives in simulated time by itself, with a network of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +68,17 @@ class RemoteStore:
         answer = await self._ask(lambda: self._inner.claim(name, ticket, join=join, within=within), "claim", within)
         return replace(answer, since=since) if isinstance(answer, Granted) else answer
 
+    async def claim_many(
+        self, claims: Sequence[tuple[str, Ticket]], *, keep: bool, within: float
+    ) -> Sequence[Granted | Wait]:
+        since, inner = self._runtime.now(), cast(ManyStore, self._inner)
+        answers = await self._ask(lambda: inner.claim_many(claims, keep=keep, within=within), "claim_many", within)
+        return [replace(answer, since=since) if isinstance(answer, Granted) else answer for answer in answers]
+
+    async def leave_many(self, leaves: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[bool]:
+        inner = cast(ManyStore, self._inner)
+        return await self._ask(lambda: inner.leave_many(leaves, within=within), "leave_many", within)
+
     async def leave(self, name: str, ticket: Ticket, *, how: Departure, within: float) -> bool:
         return await self._ask(lambda: self._inner.leave(name, ticket, how=how, within=within), "leave", within)
 
@@ -81,6 +96,10 @@ class RemoteStore:
 
     async def cell(self, name: str, change: Change) -> Cell:
         return await self._ask(lambda: self._inner.cell(name, change), "cell", 5.0)
+
+    async def cell_changed(self, name: str, version: int, *, timeout: float) -> None:
+        await cast(Watching, self._inner).cell_changed(name, version, timeout=timeout)
+        await self._runtime.sleep(self._delay())
 
     async def diagnose(self) -> list[Finding]:
         return await self._inner.diagnose()

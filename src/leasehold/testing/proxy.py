@@ -110,7 +110,11 @@ class FaultProxy:
         return self._call(self._carrier.cut_all)
 
     def blackhole(self) -> Fault:
-        """Accept and read, and say nothing: everything is swallowed in both directions."""
+        """Accept and read, and say nothing: everything is swallowed in both directions.
+
+        A connection that lost bytes so is reset when it is used after the fault has ended: no network takes bytes out
+        of the middle of a stream and lets it go on.
+        """
         return self._set(Deed.BLACKHOLE, None, b"", 0)
 
     def deaf(self) -> None:

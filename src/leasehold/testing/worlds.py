@@ -48,7 +48,7 @@ from leasehold.stores.base import Opener
 from leasehold.stores.memory import Memory
 from leasehold.testing.face import face
 from leasehold.testing.faulty import Faulty
-from leasehold.testing.network import Network
+from leasehold.testing.network import InVirtualTime, Network
 
 T = TypeVar("T")
 
@@ -297,8 +297,10 @@ class SimulatedWorld(World):
         """Put the network between the clients and the store of an opener; faults happen on the client's side of it."""
         if isinstance(opener, Faulty):
             return opener.over(self.remote(opener.opener))
+        if isinstance(opener, InVirtualTime):
+            return opener
         if not isinstance(opener, Memory):
-            raise Unsupported("a simulated world needs a store that lives in its time: memory:")
+            raise Unsupported("a simulated world needs a store that lives in its time: memory:, or a model")
         return Network(Memory(f"{self._space}/{opener.space}"), self._server, self._latency)
 
     def trace(self) -> str:

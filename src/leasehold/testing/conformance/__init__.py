@@ -27,11 +27,14 @@ from leasehold.model import Capabilities
 from leasehold.testing.conformance import (
     breaking,
     cells,
+    counting,
     doing_once,
+    electing,
     exclusion,
     leases,
     looking,
     losing,
+    meeting,
     naming,
     optimistic,
     permits,
@@ -40,6 +43,8 @@ from leasehold.testing.conformance import (
     reading,
     reentrance,
     releasing,
+    renewing,
+    several,
     sharing,
 )
 from leasehold.testing.conformance.arena import REGISTER, Case
@@ -58,11 +63,16 @@ PARTS = (
     reentrance,
     reading,
     permits,
+    renewing,
+    several,
+    electing,
     protocol,
     cells,
     optimistic,
     doing_once,
     sharing,
+    counting,
+    meeting,
 )
 """The modules that state cases, in the order in which a new store meets them."""
 

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from leasehold.client import AsyncClient
 from leasehold.inspection import LockInfo
-from leasehold.model import Owner, Rule, Terms, Ticket, ticket_id
+from leasehold.model import Capabilities, Owner, Rule, Terms, Ticket, ticket_id
 from leasehold.primitives.hold import AsyncHold
 from leasehold.primitives.mutex import AsyncMutex
 from leasehold.stores.base import Opener
@@ -28,6 +28,9 @@ SHORT = 0.4
 
 NOISE = 1.0
 """Seconds that a busy machine may be late."""
+
+GIVES_UP = 1.5
+"""Seconds after which a waiter gives up: by then the next one stands behind it, on a busy machine, too."""
 
 SOON = 5.0
 """Seconds in which something that does not depend on a lease must have happened."""
@@ -48,6 +51,8 @@ class Variant(enum.Enum):
     FAIR_RLOCK = "fair-rlock"
     WRITER = "writer"
     ONE_PERMIT = "one-permit"
+    ONE_NAME = "one-name"
+    ELECTION = "election"
 
     @property
     def fair(self) -> bool:
@@ -67,12 +72,14 @@ class Variant(enum.Enum):
                 return ("shared", "fair")
             case Variant.ONE_PERMIT:
                 return ("permits", "fair")
+            case Variant.ELECTION:
+                return ("cells",)
         return ("fair",) if self.fair else ()
 
 
 ALL = tuple(Variant)
-STAND_INS = (Variant.WRITER, Variant.ONE_PERMIT)
-"""What else excludes all others: the writer of a read-write lock, and a semaphore of one permit."""
+STAND_INS = (Variant.WRITER, Variant.ONE_PERMIT, Variant.ONE_NAME, Variant.ELECTION)
+"""What else excludes all others: a writer, a semaphore of one permit, a multi-lock of one name, a candidate."""
 
 UNFAIR = (Variant.LOCK, Variant.RLOCK, *STAND_INS)
 MUTEX = (Variant.LOCK, *STAND_INS)
@@ -99,10 +106,43 @@ class Arena:
         self.where = where
         self.variant = variant
         self.namespace = f"conformance-{secrets.token_hex(8)}"
+        self._promised: Capabilities | None = None
+
+    @property
+    def name(self) -> str:
+        """The name of the lock as people see it."""
+        return self.spelled(NAME)
+
+    def spelled(self, name: str) -> str:
+        """Return a lock's name as people see it."""
+        return f"election/{name}" if self.variant is Variant.ELECTION else name
 
     def client(self, **options: Any) -> AsyncClient:
         """Make a client; the world closes it."""
-        return self.world.client(self.where, **{"namespace": self.namespace, **options})
+        client = self.world.client(self.where, **{"namespace": self.namespace, **options})
+        self._promised = client.store.capabilities
+        return client
+
+    @property
+    def promised(self) -> Capabilities:
+        """What the store promises."""
+        if self._promised is None:
+            self.client()
+        assert self._promised is not None
+        return self._promised
+
+    @property
+    def short(self) -> float:
+        """Seconds of a lease that a case lets run out: as short as the store can keep one."""
+        return self.kept(SHORT)
+
+    def kept(self, seconds: float) -> float:
+        """Return for how many seconds the store keeps a lease or a cell that asks for so many."""
+        return max(seconds, self.promised.shortest)
+
+    def gone(self, seconds: float) -> float:
+        """Return after how many seconds the store has surely noticed that a lease or a cell of so many has ended."""
+        return self.kept(seconds) + 0.1 + self.promised.tardy
 
     def lock(self, client: AsyncClient | None = None, name: str = NAME, **options: Any) -> AsyncMutex:
         """Make the lock that the case is about, of a client of its own unless one is given."""
@@ -113,14 +153,19 @@ class Arena:
             return client.rw_lock(name, **options).writer()
         if self.variant is Variant.ONE_PERMIT:
             return client.semaphore(name, 1, **options).permits(1)
+        if self.variant is Variant.ONE_NAME:
+            return client.multi_lock([name], **options)
+        if self.variant is Variant.ELECTION:
+            return client.election(name, options.pop("meta", None), **options)
         return client.lock(name, fair=self.variant.fair, **options)
 
     async def holder(self, client: AsyncClient | None = None, name: str = NAME, **options: Any) -> AsyncHold:
         """Acquire the lock at once, which must succeed."""
         return held(await self.lock(client, name, **options).acquire(timeout=SOON))
 
-    async def queued(self, client: AsyncClient, count: int, name: str = NAME) -> LockInfo:
+    async def queued(self, client: AsyncClient, count: int, name: str | None = None) -> LockInfo:
         """Wait until ``count`` tickets wait for the name, and return what is seen."""
+        name = self.name if name is None else name
         until = self.world.now() + SOON
         while True:
             info = await client.inspect(name)

@@ -74,12 +74,13 @@ async def an_older_token_is_refused(arena: Arena) -> None:
 async def an_untouched_cell_is_forgotten(arena: Arena) -> None:
     """``life`` counts from the last change."""
     store = arena.client().store
-    assert (await store.cell(NAME, Change(b"a", life=0.8))).changed
-    await arena.world.sleep(0.5)
-    assert (await store.cell(NAME, Change(b"b", life=0.8))).changed
-    await arena.world.sleep(0.5)
+    life = arena.kept(0.8)
+    assert (await store.cell(NAME, Change(b"a", life=life))).changed
+    await arena.world.sleep(0.6 * life)
+    assert (await store.cell(NAME, Change(b"b", life=life))).changed
+    await arena.world.sleep(0.6 * life)
     assert (await store.cell(NAME, Change())).value == b"b"
-    await arena.world.sleep(0.5)
+    await arena.world.sleep(arena.gone(0.4 * life))
     gone = await store.cell(NAME, Change())
     assert (gone.value, gone.version, gone.fence) == (None, 0, 0)
 

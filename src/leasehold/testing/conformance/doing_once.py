@@ -7,7 +7,7 @@ from typing import Any
 
 from leasehold.errors import AcquireTimeout, LeaseLost
 from leasehold.primitives.hold import AsyncHold
-from leasehold.testing.conformance.arena import SHORT, SOON, Arena, Variant, case, raised
+from leasehold.testing.conformance.arena import SOON, Arena, Variant, case, raised
 
 KEY = "payment:7 {ключ}"
 CALLERS = 5
@@ -53,7 +53,7 @@ async def a_result_is_kept_for_its_time(arena: Arena) -> None:
     once = arena.client().once(KEY, keep=0.3)
     assert await once.run(lambda: b"\x00first") == b"\x00first"
     assert await once.run(lambda: b"second") == b"\x00first"
-    await arena.world.sleep(0.4)
+    await arena.world.sleep(arena.gone(0.3))
     assert await once.run(lambda: b"second") == b"second"
 
 
@@ -88,7 +88,7 @@ async def the_first_result_is_everybodys(arena: Arena) -> None:
         done.append(await arena.client().once(KEY, keep=60).run(lambda: "theirs"))
         return "ours"
 
-    await raised(LeaseLost, arena.client().once(KEY, keep=60, lease=SHORT).run(slow))
+    await raised(LeaseLost, arena.client().once(KEY, keep=60, lease=arena.short).run(slow))
     assert done == ["theirs"] or (arena.world.cancels and not done)  # it may be cut short before
     assert await arena.client().once(KEY, keep=60).run(lambda: "theirs") == "theirs"
 
@@ -120,7 +120,7 @@ async def a_tick_runs_in_one_instance(arena: Arena) -> None:
 
     assert sorted(await arena.world.gather(*(tick() for _ in range(CALLERS)))) == [False] * (CALLERS - 1) + [True]
     assert not await tick()  # a clock that is late
-    await arena.world.sleep(0.6)
+    await arena.world.sleep(arena.gone(0.5))
     assert await tick()
     assert ran == [1, 1]
 
@@ -140,18 +140,18 @@ async def a_job_that_fails_has_had_its_tick(arena: Arena) -> None:
 @case((Variant.LOCK,), needs=("cells",))
 async def a_job_loses_its_right_after_at_most(arena: Arena) -> None:
     """One that takes longer is told, and another instance may begin."""
-    began = arena.world.event()
+    began, at_most = arena.world.event(), arena.kept(0.6)
 
     async def slow() -> None:
         began.set()
-        await arena.world.sleep(1.5)
+        await arena.world.sleep(2.5 * at_most)
 
-    job = arena.world.spawn(lambda: arena.client().scheduled("mail", at_least=0.1, at_most=0.6).run(slow))
+    job = arena.world.spawn(lambda: arena.client().scheduled("mail", at_least=0.1, at_most=at_most).run(slow))
     assert await began.wait(SOON)
-    other = arena.client().scheduled("mail", at_least=0.1, at_most=0.6)
+    other = arena.client().scheduled("mail", at_least=0.1, at_most=at_most)
     await arena.world.sleep(0.2)
     assert not await other.run(lambda: None)
-    await arena.world.sleep(0.6)
+    await arena.world.sleep(arena.gone(at_most) - 0.2)
     assert await other.run(lambda: None)
     await raised(LeaseLost, job.result())
 
@@ -169,7 +169,7 @@ async def calls_with_the_same_arguments_take_turns(arena: Arena) -> None:
             assert hold is not None
             assert hold.name == f"order:{order}"
             if again:
-                tokens.append(hold.token)
+                tokens.append((order, hold.token))
                 inside[order] = inside.get(order, 0) + 1
                 most[order] = max(most.get(order, 0), inside[order])
                 await arena.world.sleep(0.05)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from leasehold.errors import AcquireTimeout
-from leasehold.testing.conformance.arena import ALL, NAME, NOISE, SOON, Arena, case, held, raised
+from leasehold.testing.conformance.arena import ALL, NOISE, SOON, Arena, case, held, raised
 
 JOBS = 4
 ROUNDS = 6
@@ -73,7 +73,7 @@ async def a_try_does_not_wait(arena: Arena) -> None:
         start = arena.world.now()
         assert await rival.acquire(blocking, timeout) is None
         assert arena.world.now() - start < NOISE
-        info = await client.inspect(NAME)
+        info = await client.inspect(arena.name)
         assert info is not None
         assert info.waiters == ()
         await hold.release()
@@ -88,11 +88,11 @@ async def a_timeout_is_kept_and_leaves_no_trace(arena: Arena) -> None:
     start = arena.world.now()
     assert await arena.lock().acquire(timeout=0.25) is None
     assert 0.25 <= arena.world.now() - start < 0.25 + NOISE
-    info = await client.inspect(NAME)
+    info = await client.inspect(arena.name)
     assert info is not None
     assert info.waiters == ()
     await hold.release()
-    assert await client.inspect(NAME) is None
+    assert await client.inspect(arena.name) is None
 
 
 @case(ALL)
@@ -110,7 +110,7 @@ async def with_raises_instead_of_running_the_block(arena: Arena) -> None:
     error = await raised(AcquireTimeout, work())
     assert not ran
     assert isinstance(error, TimeoutError)
-    assert (error.name, error.owner, error.held_by) == (NAME, other.owner, mine.owner)
+    assert (error.name, error.owner, error.held_by) == (arena.name, other.owner, mine.owner)
     assert error.waited is not None
     assert 0.2 <= error.waited < 0.2 + NOISE
     await hold.release()

@@ -9,10 +9,11 @@ from leasehold.testing.conformance.arena import MUTEX, NOISE, SHORT, SOON, UNFAI
 @case(MUTEX)
 async def renewals_keep_a_short_lease_alive(arena: Arena) -> None:
     """A holder that lives holds for many times its lease."""
-    hold = await arena.holder(lease=0.6)
-    await arena.world.sleep(1.5)
+    lease = arena.kept(0.6)
+    hold = await arena.holder(lease=lease)
+    await arena.world.sleep(2.5 * lease)
     hold.check()
-    assert 0 < hold.remaining() <= 0.6
+    assert 0 < hold.remaining() <= lease
     assert await arena.lock().acquire(blocking=False) is None
     assert await hold.release() is True
 
@@ -21,21 +22,21 @@ async def renewals_keep_a_short_lease_alive(arena: Arena) -> None:
 async def a_fixed_lease_is_free_when_it_ends_and_not_before(arena: Arena) -> None:
     """With ``renew=False`` the next one enters when the lease has run out: no earlier, and at most 250 ms later."""
     start = arena.world.now()
-    first = await arena.holder(lease=SHORT, renew=False)
+    first = await arena.holder(lease=arena.short, renew=False)
     successor = await arena.holder()
     assert successor.token > first.token
-    assert SHORT * 0.99 <= arena.world.now() - start < SHORT + 0.25 + NOISE
+    assert arena.short * 0.99 <= arena.world.now() - start < arena.gone(SHORT) + 0.15 + NOISE
     await successor.release()
 
 
 @case(MUTEX)
 async def max_hold_ends_the_renewals(arena: Arena) -> None:
     """After ``max_hold`` the lease runs out like a fixed one."""
-    start = arena.world.now()
-    first = await arena.holder(lease=SHORT, max_hold=0.8)
+    start, max_hold = arena.world.now(), 2 * arena.short
+    first = await arena.holder(lease=arena.short, max_hold=max_hold)
     successor = await arena.holder()
     assert first.lost
-    assert 0.8 <= arena.world.now() - start < 0.8 + SHORT + 0.25 + NOISE
+    assert max_hold <= arena.world.now() - start < max_hold + arena.gone(SHORT) + 0.15 + NOISE
     await successor.release()
 
 
@@ -61,7 +62,7 @@ async def after_an_expiry_the_name_is_kept_free(arena: Arena) -> None:
     waiter = arena.world.spawn(lambda: arena.holder())
     await arena.world.sleep(0.5)
     assert await arena.lock().acquire(blocking=False) is None
-    info = await client.inspect("stock:42")
+    info = await client.inspect(arena.name)
     assert info is not None
     assert info.holders == ()
     assert 0 < info.free_in <= 0.5
@@ -91,7 +92,7 @@ async def after_a_break_the_delay_counts(arena: Arena) -> None:
     client = arena.client()
     hold = await arena.holder(client, delay=0.5)
     start = arena.world.now()
-    assert await client.break_("stock:42", hold.token)
+    assert await client.break_(arena.name, hold.token)
     successor = await arena.holder()
     assert 0.5 * 0.99 <= arena.world.now() - start < 0.5 + 0.25 + NOISE
     assert successor.token > hold.token

@@ -7,7 +7,7 @@ import platform
 from functools import partial
 
 from leasehold.client import AsyncClient
-from leasehold.testing.conformance.arena import ALL, MUTEX, NAME, UNFAIR, Arena, case
+from leasehold.testing.conformance.arena import ALL, MUTEX, UNFAIR, Arena, case
 from leasehold.testing.worlds import Job
 
 
@@ -15,11 +15,11 @@ from leasehold.testing.worlds import Job
 async def the_holder_is_shown(arena: Arena) -> None:
     """`inspect` shows the holder with its facts, and nothing when nobody is there."""
     client, watcher = arena.client(), arena.client()
-    assert await watcher.inspect(NAME) is None
+    assert await watcher.inspect(arena.name) is None
     hold = await arena.holder(client, lease=20.0, meta={"job": "nightly", "try": 2})
-    info = await watcher.inspect(NAME)
+    info = await watcher.inspect(arena.name)
     assert info is not None
-    assert (info.name, info.kind, info.waiters, info.free_in) == (NAME, arena.variant.kind, (), 0)
+    assert (info.name, info.kind, info.waiters, info.free_in) == (arena.name, arena.variant.kind, (), 0)
     assert info.token == hold.token
     (holder,) = info.holders
     assert (holder.owner, holder.token) == (client.owner, hold.token)
@@ -27,7 +27,7 @@ async def the_holder_is_shown(arena: Arena) -> None:
     assert holder.meta == {"job": "nightly", "try": 2}
     assert 0 < holder.remaining <= 20
     await hold.release()
-    assert await watcher.inspect(NAME) is None
+    assert await watcher.inspect(arena.name) is None
 
 
 @case(ALL)
@@ -46,7 +46,7 @@ async def waiters_are_shown_in_order(arena: Arena) -> None:
     await hold.release()
     for job in jobs:
         await job.result()
-    assert await watcher.inspect(NAME) is None
+    assert await watcher.inspect(arena.name) is None
 
 
 async def _hold_once(arena: Arena, client: AsyncClient, number: int) -> None:
@@ -60,12 +60,10 @@ async def holds_lists_what_begins_with_a_prefix(arena: Arena) -> None:
     client = arena.client()
     names = ["a", "a*c", "abc", "abd", "b", "[ab]c", "a?c", "a\\c"]
     holds = [await arena.holder(client, name) for name in names]
-    assert [info.name for info in await client.holds()] == sorted(names)
-    assert [info.name for info in await client.holds("ab")] == ["abc", "abd"]
-    assert [info.name for info in await client.holds("a*")] == ["a*c"]
-    assert [info.name for info in await client.holds("[")] == ["[ab]c"]
-    assert [info.name for info in await client.holds("a\\")] == ["a\\c"]
-    assert await client.holds("none") == []
+    assert [info.name for info in await client.holds()] == sorted(map(arena.spelled, names))
+    for prefix, found in (("ab", ["abc", "abd"]), ("a*", ["a*c"]), ("[", ["[ab]c"]), ("a\\", ["a\\c"]), ("none", [])):
+        infos = await client.holds(arena.spelled(prefix))
+        assert [info.name for info in infos] == [arena.spelled(name) for name in found]
     for hold in holds:
         await hold.release()
     assert await client.holds() == []
@@ -76,8 +74,8 @@ async def an_expired_holder_is_not_shown(arena: Arena) -> None:
     """What has run out is gone for who looks, too."""
     client = arena.client()
     hold = await arena.holder(lease=0.3, renew=False)
-    await arena.world.sleep(0.4)
-    assert await client.inspect(NAME) is None
+    await arena.world.sleep(arena.gone(0.3))
+    assert await client.inspect(arena.name) is None
     assert await client.holds() == []
     assert not await arena.lock().locked()
     assert hold.lost

@@ -5,9 +5,7 @@ from __future__ import annotations
 from leasehold.errors import LeaseLost
 from leasehold.testing.conformance.arena import (
     MUTEX,
-    NAME,
     NOISE,
-    SHORT,
     SOON,
     UNFAIR,
     Arena,
@@ -21,12 +19,12 @@ from leasehold.testing.conformance.arena import (
 @case(UNFAIR)
 async def a_lost_lease_is_told_at_every_call(arena: Arena) -> None:
     """After the lease ran out every call on the hold says so; `release` raises as well."""
-    hold = await arena.holder(lease=SHORT, renew=False)
-    await arena.world.sleep(SHORT + 0.1)
+    hold = await arena.holder(lease=arena.short, renew=False)
+    await arena.world.sleep(arena.short + 0.1)
     assert hold.lost
     assert hold.remaining() == 0
     error = await raised(LeaseLost, checked(hold))
-    assert (error.name, error.token, error.owner) == (NAME, hold.token, hold.owner)
+    assert (error.name, error.token, error.owner) == (arena.name, hold.token, hold.owner)
     await raised(LeaseLost, hold.extend())
     await raised(LeaseLost, hold.release())
     assert hold.lost
@@ -39,25 +37,25 @@ async def a_lost_block_ends_with_the_error(arena: Arena) -> None:
     start = world.now()
 
     async def work() -> None:
-        async with arena.lock(lease=SHORT, renew=False):
-            await world.sleep(3 * SHORT)
+        async with arena.lock(lease=arena.short, renew=False):
+            await world.sleep(3 * arena.short)
 
     await raised(LeaseLost, work())
     took = world.now() - start
-    assert took < 3 * SHORT + NOISE
-    assert took >= SHORT * 0.9
+    assert took < 3 * arena.short + NOISE
+    assert took >= arena.short * 0.9
 
 
 @case(UNFAIR)
 async def the_successor_is_left_alone(arena: Arena) -> None:
     """The late release of an expired holder is refused, and does not free the name for a third."""
     client = arena.client()
-    late = await arena.holder(lease=SHORT, renew=False)
+    late = await arena.holder(lease=arena.short, renew=False)
     successor = await arena.holder(client)
     assert successor.token > late.token
     await raised(LeaseLost, late.release())
     successor.check()
-    info = await client.inspect(NAME)
+    info = await client.inspect(arena.name)
     assert info is not None
     assert [who.token for who in info.holders] == [successor.token]
     assert await arena.lock().acquire(blocking=False) is None
@@ -67,7 +65,7 @@ async def the_successor_is_left_alone(arena: Arena) -> None:
 @case(MUTEX)
 async def on_lost_is_called_once(arena: Arena) -> None:
     """Each callback is called once with the error; one that comes late is called at once."""
-    hold, heard, late = await arena.holder(lease=SHORT, renew=False), list[LeaseLost](), list[LeaseLost]()
+    hold, heard, late = await arena.holder(lease=arena.short, renew=False), list[LeaseLost](), list[LeaseLost]()
     hold.on_lost(heard.append)
     until = arena.world.now() + SOON
     while not heard and arena.world.now() < until:
@@ -84,10 +82,10 @@ async def on_lost_is_called_once(arena: Arena) -> None:
 async def on_lost_is_not_called_after_a_release(arena: Arena) -> None:
     """A hold that was released was not lost."""
     heard = list[LeaseLost]()
-    hold = await arena.holder(lease=SHORT, renew=False)
+    hold = await arena.holder(lease=arena.short, renew=False)
     hold.on_lost(heard.append)
     await hold.release()
-    await arena.world.sleep(SHORT + 0.1)
+    await arena.world.sleep(arena.short + 0.1)
     assert heard == []
     assert not hold.lost
 
@@ -95,9 +93,9 @@ async def on_lost_is_not_called_after_a_release(arena: Arena) -> None:
 @case(UNFAIR)
 async def a_lost_lock_can_be_had_again(arena: Arena) -> None:
     """The object is as good as new after a loss."""
-    lock = arena.lock(lease=SHORT, renew=False)
+    lock = arena.lock(lease=arena.short, renew=False)
     first = held(await lock.acquire())
-    await arena.world.sleep(SHORT + 0.1)
+    await arena.world.sleep(arena.short + 0.1)
     await raised(LeaseLost, first.release())
     second = held(await lock.acquire(timeout=SOON))
     assert second.token > first.token

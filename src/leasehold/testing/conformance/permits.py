@@ -119,12 +119,14 @@ async def those_who_fit_enter_together(arena: Arena) -> None:
 @case(needs=SEM)
 async def a_crash_leaks_no_permit(arena: Arena) -> None:
     """Permits that are not renewed are there again when their lease has run out, each on its own."""
-    dead = held(await sem(arena, lease=SHORT, renew=False).acquire(2))
-    alive = held(await sem(arena, lease=SHORT).acquire())
-    start = arena.world.now()
+    before = arena.world.now()
+    dead = held(await sem(arena, lease=arena.short, renew=False).acquire(2))
+    after = arena.world.now()
+    alive = held(await sem(arena, lease=arena.short).acquire())
     mine = sem(arena)
     two = held(await mine.acquire(2, timeout=SOON))
-    assert SHORT * 0.9 < arena.world.now() - start < SHORT + NOISE
+    assert arena.world.now() - before > arena.short * 0.99, "the lease began after it was asked for"
+    assert arena.world.now() - after < arena.gone(SHORT) + NOISE
     await raised(LeaseLost, dead.release())
     alive.check()
     two.check()

@@ -8,7 +8,7 @@ from typing import Any
 from leasehold.client import AsyncClient
 from leasehold.errors import LeaseLost, NotHeld, WrongKind
 from leasehold.primitives.rw_lock import AsyncRWLock
-from leasehold.testing.conformance.arena import NAME, NOISE, SHORT, SOON, Arena, case, held, raised
+from leasehold.testing.conformance.arena import GIVES_UP, NAME, NOISE, SHORT, SOON, Arena, case, held, raised
 from leasehold.testing.worlds import Job
 
 RW = ("shared", "fair")
@@ -129,14 +129,14 @@ async def a_writer_who_gave_up_lets_readers_in(arena: Arena) -> None:
     """Readers who waited only for a writer that waits enter at once when it gives up."""
     client = arena.client()
     first = held(await rw(arena, client).reader().acquire())
-    writer = arena.world.spawn(lambda: rw(arena).writer().acquire(timeout=0.3))
+    writer = arena.world.spawn(lambda: rw(arena).writer().acquire(timeout=GIVES_UP))
     await arena.queued(client, 1)
     reader = arena.world.spawn(lambda: rw(arena).reader().acquire())
     await arena.queued(client, 2)
     start = arena.world.now()
     assert await writer.result() is None
     await held(await reader.result()).release()
-    assert arena.world.now() - start < 0.3 + NOISE
+    assert arena.world.now() - start < GIVES_UP + NOISE
     await first.release()
 
 
@@ -221,6 +221,25 @@ async def an_upgrade_waits_for_readers_and_passes_all_others(arena: Arena) -> No
 
 
 @case(needs=RW)
+async def readers_who_come_later_do_not_pass_an_upgrade_that_waits(arena: Arena) -> None:
+    """Or readers who come and go, so that there is always one, would keep it waiting for ever."""
+    client = arena.client()
+    first = held(await rw(arena).reader().acquire())
+    hold = held(await rw(arena, client).upgradeable().acquire())
+    upgrade = arena.world.spawn(lambda: hold.upgrade())
+    await arena.queued(client, 1)
+    assert await rw(arena).reader().acquire(blocking=False) is None
+    later = arena.world.spawn(lambda: rw(arena).reader().acquire())
+    await arena.queued(client, 2)
+    await first.release()
+    writer = held(await upgrade.result())
+    assert not later.done()
+    await writer.release()
+    await held(await later.result()).release()
+    await hold.release()
+
+
+@case(needs=RW)
 async def two_who_would_upgrade_do_not_wait_for_each_other(arena: Arena) -> None:
     """Each reads, decides and writes under one upgradeable reader: no update is lost, and all get on."""
     world, count = arena.world, 0
@@ -256,13 +275,13 @@ async def a_reader_that_asks_to_write_is_refused(arena: Arena) -> None:
 @case(needs=RW)
 async def a_dead_reader_blocks_a_writer_for_its_lease(arena: Arena) -> None:
     """Each reader has its own lease: one that is not renewed ends, whatever the others do."""
-    alive = held(await rw(arena, lease=SHORT).reader().acquire())
-    dead = held(await rw(arena, lease=SHORT, renew=False).reader().acquire())
+    alive = held(await rw(arena, lease=arena.short).reader().acquire())
+    dead = held(await rw(arena, lease=arena.short, renew=False).reader().acquire())
     start = arena.world.now()
-    await arena.world.sleep(SHORT / 2)
+    await arena.world.sleep(arena.short / 2)
     await alive.release()
     writer = held(await rw(arena).writer().acquire(timeout=SOON))
-    assert arena.world.now() - start < SHORT + NOISE
+    assert arena.world.now() - start < arena.gone(SHORT) + NOISE
     await raised(LeaseLost, dead.release())
     writer.check()
     await writer.release()
@@ -271,9 +290,9 @@ async def a_dead_reader_blocks_a_writer_for_its_lease(arena: Arena) -> None:
 @case(needs=RW)
 async def an_upgradeable_that_was_lost_does_not_become_the_writer(arena: Arena) -> None:
     """Its holder is told: another may have written since it read."""
-    hold = held(await rw(arena, lease=SHORT, renew=False).upgradeable().acquire())
+    hold = held(await rw(arena, lease=arena.short, renew=False).upgradeable().acquire())
     reader = held(await rw(arena).reader().acquire())
-    await raised(LeaseLost, hold.upgrade(timeout=SHORT * 3))
+    await raised(LeaseLost, hold.upgrade(timeout=arena.short * 3))
     await raised(LeaseLost, hold.upgrade(timeout=0))
     await raised(LeaseLost, hold.release())
     await reader.release()

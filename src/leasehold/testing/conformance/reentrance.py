@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from leasehold.errors import LeaseLost, NotHeld
-from leasehold.testing.conformance.arena import NAME, SHORT, SOON, Arena, Variant, case, held, raised
+from leasehold.testing.conformance.arena import SOON, Arena, Variant, case, held, raised
 
 BOTH = (Variant.RLOCK, Variant.FAIR_RLOCK, Variant.WRITER)
 
@@ -23,10 +23,10 @@ async def it_is_entered_again_across_objects_and_functions(arena: Arena) -> None
         assert await inner() == hold.token
         assert await inner() == hold.token
         hold.check()
-        info = await watcher.inspect(NAME)
+        info = await watcher.inspect(arena.name)
         assert info is not None
         assert [who.token for who in info.holders] == [hold.token]
-    assert await watcher.inspect(NAME) is None
+    assert await watcher.inspect(arena.name) is None
 
 
 @case(BOTH)
@@ -80,9 +80,9 @@ async def another_thread_or_task_waits(arena: Arena) -> None:
 @case(BOTH)
 async def a_lost_lock_is_not_entered_again(arena: Arena) -> None:
     """Who lost it is told at the next acquire, and can have it anew after that."""
-    lock = arena.lock(lease=SHORT, renew=False)
+    lock = arena.lock(lease=arena.short, renew=False)
     first = held(await lock.acquire())
-    await arena.world.sleep(SHORT + 0.1)
+    await arena.world.sleep(arena.short + 0.1)
     await raised(LeaseLost, lock.acquire())
     await raised(LeaseLost, first.release())
     second = held(await lock.acquire(timeout=SOON))

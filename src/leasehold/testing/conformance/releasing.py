@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from leasehold.errors import NotHeld
-from leasehold.testing.conformance.arena import ALL, MUTEX, NAME, UNFAIR, Arena, case, checked, held, raised
+from leasehold.testing.conformance.arena import ALL, MUTEX, UNFAIR, Arena, case, checked, held, raised
 
 
 @case(UNFAIR)
@@ -12,14 +12,14 @@ async def a_release_frees_the_name(arena: Arena) -> None:
     client = arena.client()
     hold = await arena.holder(client)
     hold.check()
-    assert hold.name == NAME
+    assert hold.name == arena.name
     assert hold.owner == client.owner
     assert 0 < hold.remaining() <= 30
     assert not hold.lost
     assert await hold.release() is True
     assert hold.remaining() == 0
     assert not hold.lost
-    assert await client.inspect(NAME) is None
+    assert await client.inspect(arena.name) is None
     error = await raised(NotHeld, checked(hold))
     assert error.token == hold.token
 
@@ -46,7 +46,7 @@ async def a_lock_releases_what_it_acquired(arena: Arena) -> None:
     assert hold.remaining() == 0
     error = await raised(NotHeld, lock.release())
     assert isinstance(error, RuntimeError)
-    assert error.name == NAME
+    assert error.name == arena.name
 
 
 @case(ALL)
@@ -55,7 +55,7 @@ async def a_stranger_cannot_release(arena: Arena) -> None:
     lock = arena.lock()
     hold = held(await lock.acquire())
     error = await arena.world.spawn(lambda: raised(NotHeld, lock.release())).result()
-    assert error.name == NAME
+    assert error.name == arena.name
     await raised(NotHeld, arena.lock().release())
     hold.check()
     await lock.release()

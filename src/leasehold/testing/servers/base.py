@@ -32,10 +32,15 @@ STOP_WITHIN = 5.0
 
 DIES_WITH_PARENT = """
 import ctypes, os, sys
-ctypes.CDLL(None).prctl(1, 9)  # PR_SET_PDEATHSIG, SIGKILL
+uid, gid = int(sys.argv[2]), int(sys.argv[3])
+if uid:
+    os.setgroups([])
+    os.setgid(gid)
+    os.setuid(uid)
+ctypes.CDLL(None).prctl(1, 9)  # PR_SET_PDEATHSIG, SIGKILL; after the change of user, which would undo it
 if os.getppid() != int(sys.argv[1]):  # the parent died before we asked
     os._exit(1)
-os.execv(sys.argv[2], sys.argv[2:])
+os.execv(sys.argv[4], sys.argv[4:])
 """
 
 
@@ -47,6 +52,8 @@ class Server(ABC):
     """One server. It is started by `start` or ``with``, and leaves nothing behind after `stop`.
 
     A subclass says which program it is (`programs`, `package`), with which arguments it runs, and when it is ready.
+    A program that refuses to run as root names `accounts`: root starts it, and owns its files, as the first of them
+    that exists.
 
     Attributes:
         port: of 127.0.0.1; it stays the same over a restart.
@@ -56,6 +63,7 @@ class Server(ABC):
 
     programs: tuple[str, ...] = ()
     package = ""
+    accounts: tuple[str, ...] = ()
 
     def __init__(self, binary: str | None = None) -> None:
         self.binary = find_program((binary,) if binary else self.programs, self.package)
@@ -96,8 +104,11 @@ class Server(ABC):
             RuntimeError: it ended at once or does not answer; the message has the end of its log.
 
         """
+        arguments, account = self._arguments(), self.account()
+        if account is not None:
+            give(self.folder, account)
         with (self.folder / "log").open("ab") as log:
-            self._process = spawn([self.binary, *self._arguments()], log.fileno(), self.folder)
+            self._process = spawn([self.binary, *arguments], log.fileno(), self.folder, account)
         _children.add(self)
         started[self.version] += 1
         until = time.monotonic() + READY_WITHIN
@@ -139,6 +150,10 @@ class Server(ABC):
     def resume(self) -> None:
         """Let a paused process go on."""
         os.kill(self.pid, signal.SIGCONT)
+
+    def account(self) -> Account | None:
+        """Return as whom the server runs; None is as this process."""
+        return unprivileged(self.accounts) if self.accounts and os.name == "posix" and os.geteuid() == 0 else None
 
     def log(self) -> str:
         """Return what the server wrote so far."""
@@ -190,18 +205,68 @@ def free_port() -> int:
         return port
 
 
-def spawn(command: Sequence[str], log: int, folder: Path) -> subprocess.Popen[bytes]:
-    """Start a child process that dies with this one and writes to the file descriptor ``log``."""
+Account = tuple[int, int]
+"""User and group id."""
+
+
+def unprivileged(names: Sequence[str]) -> Account:
+    """Return the first account that exists, or else that of nobody."""
+    import pwd
+
+    for name in names:
+        try:
+            found = pwd.getpwnam(name)
+        except KeyError:
+            continue
+        return found.pw_uid, found.pw_gid
+    return 65534, 65534
+
+
+def give(folder: Path, account: Account) -> None:
+    """Make the account the owner of a folder and of all that is in it."""
+    for path in (folder, *folder.rglob("*")):
+        os.chown(path, *account, follow_symlinks=False)
+
+
+def reserve(port: int) -> int:
+    """Keep a port of 127.0.0.1 from everybody but a server that listens on it; return the file descriptor that does.
+
+    The socket is bound and never listens. A server may bind the port all the same, since both say SO_REUSEADDR, also
+    again after a crash; nobody is given it as a free one meanwhile.
+    """
+    holder = socket.socket()
+    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    holder.bind(("127.0.0.1", port))
+    descriptor = holder.detach()
+    reserved.add(descriptor)
+    return descriptor
+
+
+def let_go(descriptor: int) -> None:
+    """Give back a port that `reserve` kept."""
+    reserved.discard(descriptor)
+    os.close(descriptor)
+
+
+def spawn(command: Sequence[str], log: int, folder: Path, account: Account | None = None) -> subprocess.Popen[bytes]:
+    """Start a child process, as ``account`` if given, that dies with this one and writes to the descriptor ``log``."""
+    uid, gid = account or (None, None)
     if sys.platform == "linux":
-        command = [sys.executable, "-ISc", DIES_WITH_PARENT, str(os.getpid()), *command]
+        command = [sys.executable, "-ISc", DIES_WITH_PARENT, str(os.getpid()), str(uid or 0), str(gid or 0), *command]
+        uid = gid = None
+    groups: Sequence[int] | None = None if uid is None else ()
 
     def start() -> subprocess.Popen[bytes]:
         return subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=folder, start_new_session=True
-        )
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=folder, start_new_session=True, user=uid,
+            group=gid, extra_groups=groups,
+        )  # fmt: skip
 
     return _starter().submit(start).result()
 
+
+reserved: set[int] = set()
+"""File descriptors that keep the ports of servers of this process."""
 
 started: Counter[str] = Counter()
 """How often each version of a server was started by this process: for the table at the end of a test run."""

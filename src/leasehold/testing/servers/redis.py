@@ -7,11 +7,12 @@ import re
 import socket
 import ssl
 import subprocess
+import weakref
 from collections.abc import Mapping, Sequence
 from functools import cache
 from urllib.parse import quote
 
-from leasehold.testing.servers.base import READY_WITHIN, Server
+from leasehold.testing.servers.base import READY_WITHIN, Server, let_go, reserve
 from leasehold.testing.servers.certificates import Certificates
 from leasehold.testing.servers.resp import Connection, RedisError, Reply
 
@@ -25,7 +26,7 @@ class RedisServer(Server):
     Args:
         password: of the default user; with it the server refuses whoever does not know it.
         users: further users, as in an ACL file without the word ``user``, for example ``"app on >secret ~* +@all"``.
-        tls: speak TLS and nothing else on the port; `certificates` has the files.
+        tls: speak TLS and nothing else on the port; `certificates` has the files, made here unless they are given.
         unix_socket: listen on `unix_path` as well.
         append_only: keep data by an append-only file, synced at each write.
         maxmemory: for example ``"8mb"``.
@@ -42,7 +43,7 @@ class RedisServer(Server):
         *,
         password: str | None = None,
         users: Sequence[str] = (),
-        tls: bool = False,
+        tls: bool | Certificates = False,
         unix_socket: bool = False,
         append_only: bool = False,
         maxmemory: str | None = None,
@@ -50,10 +51,11 @@ class RedisServer(Server):
         binary: str | None = None,
     ) -> None:
         super().__init__(binary)
+        self._reserved = [weakref.finalize(self, let_go, reserve(self.port))]
         self.password = password
         self.users = tuple(users)
         self.unix_path = str(self.folder / "s") if unix_socket else None
-        self.certificates = Certificates.make(self.folder) if tls else None
+        self.certificates = tls if isinstance(tls, Certificates) else Certificates.make(self.folder) if tls else None
         self._config = {
             "bind": "127.0.0.1",
             "port": "0" if tls else str(self.port),
@@ -82,6 +84,12 @@ class RedisServer(Server):
     @property
     def _major(self) -> int:
         return int(re.findall(r"\d+", self.version.partition(" ")[2])[0])
+
+    def stop(self) -> None:
+        """End the server, remove its files, and let go of its ports."""
+        super().stop()
+        for reserved in self._reserved:
+            reserved()
 
     def restart(self, *, keep_data: bool = True) -> None:
         """End and start it on the same port, with its data, or empty."""
@@ -136,18 +144,21 @@ class RedisServer(Server):
 
     def _arguments(self) -> Sequence[str]:
         lines = [f"{name} {value}" for name, value in self._config.items()]
-        if self.certificates is not None:
-            lines += [
-                f"tls-port {self.port}",
-                f"tls-ca-cert-file {self.certificates.authority}",
-                f"tls-cert-file {self.certificates.server}",
-                f"tls-key-file {self.certificates.server_key}",
-                "tls-auth-clients optional",
-            ]
-        lines += self._accounts()
+        lines += [*self._tls_lines(), *self._accounts()]
         path = self.folder / "server.conf"
         path.write_text("\n".join(lines) + "\n")
         return [str(path)]
+
+    def _tls_lines(self) -> list[str]:
+        if self.certificates is None:
+            return []
+        return [
+            f"tls-port {self.port}",
+            f"tls-ca-cert-file {self.certificates.authority}",
+            f"tls-cert-file {self.certificates.server}",
+            f"tls-key-file {self.certificates.server_key}",
+            "tls-auth-clients optional",
+        ]
 
     def _accounts(self) -> list[str]:
         if not self.users and not self.password:

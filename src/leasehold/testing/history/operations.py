@@ -1,0 +1,161 @@
+"""What a history consists of: holds, tries that failed, guarded writes, and times at which a client stood still.
+
+An operation has a *window*: it was sent at one moment, and answered at a later one. The store acted somewhere between.
+What was never answered has no end; what it did is unknown, and it may not be counted against anybody.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from dataclasses import dataclass
+
+FOREVER = math.inf
+
+
+class Mode(enum.StrEnum):
+    """Beside whom a hold may stand."""
+
+    EXCLUSIVE = "exclusive"
+    SHARED = "shared"  # beside other shared ones: a reader
+    PERMITS = "permits"  # beside others while all permits together stay within the limit
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """One acquire, and what became of it. Its *claim* is [granted, until].
+
+    Attributes:
+        who: the client, thread or task; one that acquires again what it holds does so within its claim.
+        name: what was held.
+        asked: when the acquire was sent.
+        granted: when it was answered; None if it never was, so that it may or may not have held.
+        until: when the claim ended as its holder saw it: it sent the release, was told of the loss, died, or its
+            deadline passed, whatever came first.
+        freed: when the store confirmed the release; None if it never did.
+        token: the fencing token; None if unknown.
+        lease: seconds for which the store may keep it beyond `until` if no release was confirmed.
+        queued: when the store had said that it must wait, so that it had its place; None if it was never told.
+        told: when the holder was told that it had lost it; None if it was not lost.
+        deadline: the last end of its validity that the holder knew.
+        checked: the last moment at which the holder asked whether it still held, and heard yes; None if never.
+        nested: whether it was acquired inside a hold of the same owner.
+
+    """
+
+    who: str
+    name: str
+    asked: float
+    granted: float | None = None
+    until: float = FOREVER
+    freed: float | None = None
+    token: int | None = None
+    mode: Mode = Mode.EXCLUSIVE
+    permits: int = 1
+    limit: int = 1
+    lease: float = FOREVER
+    queued: float | None = None
+    told: float | None = None
+    deadline: float = FOREVER
+    checked: float | None = None
+    nested: bool = False
+    fair: bool = False
+
+    @property
+    def free_by(self) -> float:
+        """When the store must have given it up: the release was confirmed, or the lease ran out."""
+        return self.until + self.lease if self.freed is None else self.freed
+
+    def __str__(self) -> str:
+        got = "never answered" if self.granted is None else f"held {self.granted:.4f}..{self.until:.4f}"
+        token = "" if self.token is None else f", token {self.token}"
+        what = f"{self.name!r}" if self.mode is Mode.EXCLUSIVE else f"{self.name!r} ({self.mode.value} {self.permits})"
+        return f"{self.who}: {what} asked {self.asked:.4f}, {got}{token}"
+
+
+@dataclass(frozen=True, slots=True)
+class Try:
+    """An acquire that ended without the name: somebody else had it.
+
+    Attributes:
+        queued: when the store had said that it must wait. From then on it may have been granted, and given up unseen.
+        lease: seconds for which the store may have kept what was granted to it, if it could not give it up.
+
+    """
+
+    who: str
+    name: str
+    asked: float
+    answered: float
+    queued: float | None = None
+    lease: float = 0.0
+
+    def __str__(self) -> str:
+        return f"{self.who}: {self.name!r} asked {self.asked:.4f}, refused {self.answered:.4f}"
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """A write that a guarded resource saw, in the order in which it saw them.
+
+    Attributes:
+        order: counts the writes of one resource; given by the resource itself.
+        accepted: whether the resource applied it.
+
+    """
+
+    who: str
+    resource: str
+    order: int
+    token: int
+    owner: str
+    accepted: bool
+    at: float = 0.0
+
+    def __str__(self) -> str:
+        did = "applied" if self.accepted else "refused"
+        return f"{self.who}: write {self.order} to {self.resource!r} with token {self.token} {did}"
+
+
+@dataclass(frozen=True, slots=True)
+class Stall:
+    """A time in which a client could not run (stopped, or its event loop blocked), or could not reach the store.
+
+    ``who`` is the client, whose threads and tasks are called ``client.thread``; or one of these.
+    """
+
+    who: str
+    begin: float
+    end: float = FOREVER
+
+    def within(self, who: str, begin: float, end: float) -> float:
+        """Return for how many seconds of that time it kept ``who`` from going on."""
+        if self.who not in (who, who.partition(".")[0]):
+            return 0.0
+        return max(0.0, min(self.end, end) - max(self.begin, begin))
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """What all clients of one run saw.
+
+    Attributes:
+        stalls: when clients could not run.
+        outages: when clients could not reach the store.
+
+    """
+
+    holds: tuple[Hold, ...] = ()
+    tries: tuple[Try, ...] = ()
+    writes: tuple[Write, ...] = ()
+    stalls: tuple[Stall, ...] = ()
+    outages: tuple[Stall, ...] = ()
+
+    def __add__(self, other: History) -> History:
+        return History(
+            self.holds + other.holds,
+            self.tries + other.tries,
+            self.writes + other.writes,
+            self.stalls + other.stalls,
+            self.outages + other.outages,
+        )

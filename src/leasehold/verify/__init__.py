@@ -1,0 +1,1 @@
+"""Looks for broken promises in a user's own deployment: several processes, faults, a history, a verdict, a picture."""

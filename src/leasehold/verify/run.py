@@ -1,0 +1,282 @@
+"""One run: start the clients, make faults, gather what they wrote down, and check it."""
+
+from __future__ import annotations
+
+import random
+import secrets
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Protocol
+
+from leasehold.client import Client
+from leasehold.errors import StoreUnavailable
+from leasehold.runtimes.base import Colour
+from leasehold.runtimes.clock import boottime
+from leasehold.stores.url import Secret, StoreURL, parse
+from leasehold.testing.history import History, Stall, Verdict, Violation
+from leasehold.testing.history.journal import assemble, from_files
+from leasehold.verify.bounds import Suspension, judge
+from leasehold.verify.breaking import Breaker
+from leasehold.verify.clients import Links, Process, VerifyError, default_port, end_all
+from leasehold.verify.faults import KINDS, Done, as_pause, of_links, under
+from leasehold.verify.leases import outlives
+from leasehold.verify.resource import Resource
+from leasehold.verify.sites import Site
+from leasehold.verify.worker import Orders
+from leasehold.verify.workload import Load
+
+WORKERS = 3
+"""Threads or tasks of each client."""
+
+RECOVERS = 1.5
+"""Seconds in which a client that was cut off asks again: the longest pause between two attempts, and its jitter."""
+
+PREFIX = "leasehold-verify-"
+"""How the namespace of a run begins."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the user asked for. ``servers``: which kind of servers the run itself starts, and may break."""
+
+    url: StoreURL
+    clients: int = 8
+    seconds: float = 60.0
+    faults: tuple[str, ...] = tuple(KINDS)
+    seed: str = "1"
+    lease: float = 1.0
+    load: Load = field(default_factory=Load)
+    servers: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a run came to.
+
+    Attributes:
+        outside: violations for which a fault of the servers is the reason: there the promise does not bind.
+        left_out: kinds of faults that could not be made here, with the reason.
+        broken: clients that ended with an error of their own, with their last words.
+        begin: when the clients began, by the history's clock; ``end``: when they were told to end.
+
+    """
+
+    settings: Settings
+    namespace: str
+    history: History
+    verdict: Verdict
+    outside: tuple[Violation, ...]
+    faults: tuple[Done, ...]
+    left_out: dict[str, str]
+    broken: dict[str, str]
+    begin: float
+    end: float
+
+    @property
+    def ok(self) -> bool:
+        """Whether every promise was kept and every client went on."""
+        return self.verdict.ok and not self.broken
+
+
+class Witness(Protocol):
+    """Someone who watches a run."""
+
+    def moves(self, seconds: float, of: float, fault: str) -> None: ...
+
+
+def possible(url: StoreURL) -> dict[str, str]:
+    """Return the kinds of faults that cannot be made on a store at this URL, with the reason."""
+    if url.scheme == "memory":
+        raise VerifyError("memory: is seen by one process only, and a run has several; name a server, or sqlite:PATH")
+    if default_port(url) is not None and url.hosts:
+        return {}
+    why = (
+        "the store is reached without a network"
+        if not url.hosts
+        else f"the clients of a {url.scheme} URL find their servers by themselves, or check their certificates"
+    )
+    return {kind.key: why for kind in KINDS.values() if kind.needs_links}
+
+
+def run(settings: Settings, witness: Witness, site: Site | None = None) -> Outcome:
+    """Run once, on servers of the user's own, or on those of a site, which then may be broken.
+
+    Raises:
+        VerifyError: it cannot run here; the message says why.
+        ValueError, MissingDriver, StoreUnavailable: the store cannot be used.
+
+    """
+    left_out = {kind: why for kind, why in possible(settings.url).items() if kind in settings.faults}
+    namespace = PREFIX + secrets.token_hex(6)
+    with Client.from_url(settings.url.raw.reveal(), namespace=namespace) as client:
+        client.holds()  # a store that is down says so before anything starts
+        with tempfile.TemporaryDirectory(prefix="leasehold-verify-") as folder, Resource(boottime) as resource:
+            tardy = client._core._engine.store.capabilities.tardy + outlives(settings.url, settings.lease)
+            settings = replace(settings, load=replace(settings.load, lease=settings.lease, tardy=tardy))
+            crew = Crew(settings, namespace, Path(folder), resource.port, site)
+            try:
+                crew.start()
+                begin = boottime()
+                crew.work(witness, [kind for kind in settings.faults if kind not in left_out])
+                end = boottime()
+                broken = crew.end()
+            finally:
+                crew.kill()
+            history = crew.history(resource)
+        _clean_up(client)
+    verdict, excused = judge(history, settings.lease, settings.url, crew.suspensions)
+    return Outcome(settings, namespace, history, verdict, excused, tuple(crew.faults), left_out, broken, begin, end)
+
+
+class Crew:
+    """The clients of a run, and what is done to them."""
+
+    def __init__(self, settings: Settings, namespace: str, folder: Path, port: int, site: Site | None = None) -> None:
+        self._settings = settings
+        self._namespace = namespace
+        self._folder = folder
+        self._port = port
+        self._random = random.Random(settings.seed)
+        self._count = 0
+        self._working: list[Process] = []
+        self._journals: list[Path] = []
+        self._deaths: dict[str, float] = {}
+        self._breaker = Breaker(site, settings.lease, RECOVERS, namespace, self._random)
+        self.faults: list[Done] = []
+
+    @property
+    def suspensions(self) -> Sequence[Suspension]:
+        """When which promises did not bind."""
+        return self._breaker.suspensions
+
+    def start(self) -> None:
+        """Start all clients, and wait until they work."""
+        for _ in range(self._settings.clients):
+            self._working.append(self._new())
+        for process in self._working:
+            process.wait_ready()
+
+    def _new(self) -> Process:
+        self._count += 1
+        colour = Colour.ASYNCIO if self._count % 2 else Colour.BLOCKING
+        load = replace(self._settings.load, blocks="block" in self._settings.faults)
+        journal = self._folder / f"client-{self._count}.jsonl"
+        self._journals.append(journal)
+        orders = Orders(
+            who=str(self._count),
+            url="",
+            namespace=self._namespace,
+            colour=colour,
+            workers=WORKERS,
+            seed=f"{self._settings.seed}.{self._count}",
+            journal=str(journal),
+            port=self._port,
+            load=load,
+            response_timeout=max(1.0, self._settings.lease),
+        )
+        return Process(orders, Links(self._settings.url), self._folder)
+
+    def work(self, witness: Witness, kinds: Sequence[str]) -> None:
+        """Let them work, and make one fault after the other until the time is up."""
+        begin = time.monotonic()
+        until = begin + self._settings.seconds
+        chosen = [kind for kind in kinds if kind != "block"]
+        queue = list[str]()
+
+        def sleep(seconds: float) -> None:
+            end = time.monotonic() + seconds
+            while (left := end - time.monotonic()) > 0:
+                time.sleep(min(left, 0.2))
+                witness.moves(time.monotonic() - begin, self._settings.seconds, doing)
+
+        doing = ""
+        while (left := until - time.monotonic()) > 0:
+            doing = ""
+            sleep(min(left, self._random.uniform(0.1, 0.5) * self._settings.lease))
+            if chosen and until - time.monotonic() > self._settings.lease:
+                if not queue:  # every kind comes once before any comes again
+                    queue = self._random.sample(chosen, len(chosen))
+                doing = queue.pop()
+                self._make(doing, sleep)
+
+    def _make(self, kind: str, sleep: Callable[[float], None]) -> None:
+        for process in self._working:
+            if not process.alive:
+                raise VerifyError(f"a client ended by itself: {process.last_words()}")
+        places = self._random.sample(range(len(self._working)), self._random.randint(1, len(self._working) // 2))
+        length = self._random.choice((0.1, 0.3, 0.8, 1.3, 2.0)) * self._settings.lease
+        slow = self._random.choice((0.03, 0.15, 0.3)) * self._settings.lease
+        if kind == "kill":
+            self._replace(places[0])
+            return
+        if kind in self._breaker.kinds:
+            self.faults.append(self._breaker.make(kind, sleep))
+            return
+        victims, begin = [self._working[place] for place in places], boottime()
+        with ExitStack() as stack:
+            for victim in victims:
+                stack.enter_context(under(kind, victim, slow))
+            sleep(length)
+        self.faults += [Done(kind, victim.who, begin, boottime()) for victim in victims]
+
+    def _replace(self, place: int) -> None:
+        victim, begin = self._working[place], boottime()
+        victim.kill()
+        self._deaths[victim.who] = boottime()
+        self.faults.append(Done("kill", victim.who, begin, boottime()))
+        self._working[place] = self._new()
+        self._working[place].wait_ready()
+
+    def end(self) -> dict[str, str]:
+        """End all clients; return the last words of those that did not end well."""
+        bad = end_all(self._working)
+        return {process.who: process.last_words() for process in bad}
+
+    def kill(self) -> None:
+        """End whatever still runs."""
+        for process in self._working:
+            if process.alive:
+                process.kill()
+
+    def history(self, resource: Resource) -> History:
+        """Put together what was written down."""
+        stalls = [as_pause(fault, 0.0) for fault in self.faults if fault.kind == "stall"]
+        outages = [as_pause(fault, RECOVERS) for fault in self.faults if fault.kind in KINDS and of_links(fault)]
+        everyone = [str(number) for number in range(1, self._count + 1)]
+        outages += [Stall(who, one.begin, one.served) for one in self.suspensions for who in everyone]
+        records = list(from_files(path for path in self._journals if path.exists()))
+        if "block" in self._settings.faults:
+            stalls += [
+                Stall(record["whom"], record["t"] - record["for"], record["t"])
+                for record in records
+                if record["is"] == "blocked"
+            ]
+        return assemble(
+            (record for record in records if record["is"] != "blocked"),
+            deaths=self._deaths,
+            stalls=stalls,
+            outages=outages,
+            writes=resource.writes,
+        )
+
+
+def _clean_up(client: Client) -> None:
+    """Take from the run's own namespace what dead clients left: it ends with the run, not with their leases."""
+    try:
+        for info in client.holds():
+            for holder in info.holders:
+                if holder.token is not None:
+                    client.break_(info.name, holder.token)
+    except StoreUnavailable:
+        return  # what is left ends with its leases
+
+
+def read_url(text: str | None) -> StoreURL:
+    """Read the URL of the store; None is what `Client.from_url` takes it for."""
+    from leasehold.stores.registry import hide
+
+    return parse(hide(Secret(text) if text is not None else None))

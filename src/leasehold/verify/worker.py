@@ -1,0 +1,118 @@
+"""One client of a run, a process of its own: ``python -m leasehold.verify.worker``, with orders on standard input.
+
+The orders are one line of JSON; they hold the store's URL, which may have a password, so they are no arguments. When
+standard input ends, so does the process: nothing is left behind by a run that was cut short.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import os
+import random
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from leasehold.client import AsyncClient, Client
+from leasehold.runtimes.base import Colour, drive
+from leasehold.runtimes.clock import boottime as now
+from leasehold.testing.history.journal import Journal, into_file
+from leasehold.verify.resource import Visitor
+from leasehold.verify.workload import Load, Worker, note_queueing
+
+ENDS_WITHIN = 20.0
+"""Seconds that the threads or tasks get to end what they are at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """What a client is to do."""
+
+    who: str
+    url: str
+    namespace: str
+    colour: Colour
+    workers: int
+    seed: str
+    journal: str
+    port: int
+    load: Load
+    response_timeout: float
+
+    @classmethod
+    def read(cls, line: str) -> Orders:
+        """Read what `as_line` wrote."""
+        facts: dict[str, Any] = json.loads(line)
+        facts["colour"], facts["load"] = Colour(facts["colour"]), Load(**facts["load"])
+        return cls(**facts)
+
+    def __repr__(self) -> str:
+        return f"<Orders of {self.who}>"  # the URL may have a password
+
+
+def main() -> int:
+    """Work until standard input ends or says stop."""
+    orders = Orders.read(sys.stdin.readline())
+    stop = threading.Event()
+    threading.Thread(target=_listen, args=(stop,), daemon=True).start()
+    if orders.colour is Colour.BLOCKING:
+        _in_threads(orders, stop)
+    else:
+        asyncio.run(_in_tasks(orders, stop))
+    return 0
+
+
+def _listen(stop: threading.Event) -> None:
+    if not sys.stdin.readline():
+        os._exit(1)  # whoever steers the run is gone
+    stop.set()
+    sys.stdin.readline()
+    os._exit(1)
+
+
+def _worker(orders: Orders, number: int, client: AsyncClient, put: Callable[[dict[str, Any]], None]) -> Worker:
+    journal = Journal(f"{orders.who}.{number}", now, put)
+    visitor = Visitor(orders.port)
+    runtime = client._engine.runtime
+    seed = random.Random(f"{orders.seed}.{number}")
+    return Worker(client, orders.load, journal, visitor.write, runtime.sleep, now, seed)
+
+
+def _in_threads(orders: Orders, stop: threading.Event) -> None:
+    put = into_file(Path(orders.journal))
+    client = Client.from_url(
+        orders.url, namespace=orders.namespace, response_timeout=orders.response_timeout, observer=note_queueing
+    )
+    with client:
+        workers = [_worker(orders, number, client._core, put) for number in range(orders.workers)]
+        print("ready", flush=True)
+
+        def work(worker: Worker) -> None:
+            drive(worker.run(stop.is_set))
+
+        threads = [threading.Thread(target=work, args=(worker,), daemon=True) for worker in workers]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+
+async def _in_tasks(orders: Orders, stop: threading.Event) -> None:
+    put = into_file(Path(orders.journal))
+    client = AsyncClient.from_url(
+        orders.url, namespace=orders.namespace, response_timeout=orders.response_timeout, observer=note_queueing
+    )
+    gc.freeze()
+    async with client:
+        workers = [_worker(orders, number, client, put) for number in range(orders.workers)]
+        print("ready", flush=True)
+        await asyncio.gather(*(worker.run(stop.is_set) for worker in workers))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

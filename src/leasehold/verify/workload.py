@@ -1,0 +1,203 @@
+"""What each thread or task of a run does, again and again: acquire something, work, write under its token, release.
+
+Written once for both colours: in a thread the client's ports block.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+from leasehold.client import AsyncClient
+from leasehold.engine.events import Event, Queued
+from leasehold.errors import LeaseLost, StoreUnavailable, Unsupported
+from leasehold.primitives.hold import AsyncHold
+from leasehold.primitives.mutex import AsyncMutex
+from leasehold.runtimes.base import Colour
+from leasehold.testing.history import Mode
+from leasehold.testing.history.journal import Journal
+
+LIMIT = 3
+"""Permits of the semaphore."""
+
+LONG = 0.05
+"""The part of the holds that last longer than a renewal."""
+
+PAUSE = 0.05
+"""Seconds to wait after an error, so that a store that is down is not asked in a tight loop."""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """How hard the clients work.
+
+    Attributes:
+        lease: seconds.
+        names: how many locks of each kind.
+        work: longest time, in seconds, that a hold is used, but for a few, which outlive a renewal.
+        patience: longest timeout of an acquire.
+        tardy: seconds by which the store may be late to notice that a lease has run out.
+        blocks: whether a holder may also block its thread or loop for longer than its lease.
+
+    """
+
+    lease: float = 2.0
+    names: int = 2
+    work: float = 0.02
+    patience: float = 4.0
+    tardy: float = 0.0
+    blocks: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One thing to acquire, and how it stands beside others."""
+
+    lock: AsyncMutex
+    mode: Mode = Mode.EXCLUSIVE
+    permits: int = 1
+    fair: bool = False
+    fixed: bool = False  # the lease is not renewed, and often runs out
+
+
+_asking: ContextVar[tuple[Journal, int] | None] = ContextVar("_asking", default=None)
+
+
+def note_queueing(event: Event) -> None:
+    """Write down, as the client's observer, that the acquire under way has its place in the queue."""
+    if isinstance(event, Queued) and (asking := _asking.get()) is not None:
+        journal, n = asking
+        journal.queued(n)
+
+
+@contextmanager
+def _asking_for(journal: Journal, n: int) -> Generator[None]:
+    reset = _asking.set((journal, n))
+    try:
+        yield
+    finally:
+        _asking.reset(reset)
+
+
+class Worker:
+    """One thread or task."""
+
+    def __init__(
+        self,
+        client: AsyncClient,
+        load: Load,
+        journal: Journal,
+        write: Callable[[str, str, int], bool],
+        sleep: Callable[[float], Awaitable[None]],
+        now: Callable[[], float],
+        random_: random.Random,
+    ) -> None:
+        self._load = load
+        self._journal = journal
+        self._write = write
+        self._sleep = sleep
+        self._now = now
+        self._random = random_
+        self._targets = targets(client, load)
+        self._colour = client._engine.runtime.colour
+
+    def keep(self, wanted: Callable[[Target], bool]) -> None:
+        """Acquire nothing but what is wanted."""
+        self._targets = [target for target in self._targets if wanted(target)]
+
+    async def run(self, until: Callable[[], bool]) -> None:
+        """Work until told to stop."""
+        while not until():
+            await self._once(self._random.choice(self._targets))
+
+    async def _once(self, target: Target) -> None:
+        timeout = self._random.choice((0.0, 1.0, 1.0, 1.0)) * self._random.uniform(0.05, 1.0) * self._load.patience
+        n = self._journal.asked(
+            target.lock.name,
+            target.mode,
+            lease=self._load.lease + self._load.tardy,
+            permits=target.permits,
+            limit=LIMIT if target.mode is Mode.PERMITS else 1,
+            fair=target.fair,
+        )
+        try:
+            with _asking_for(self._journal, n):
+                hold = await target.lock.acquire(timeout=timeout)
+        except (StoreUnavailable, LeaseLost) as error:
+            self._journal.failed(n, error)
+            await self._sleep(PAUSE)
+        else:
+            if hold is None:
+                self._journal.refused(n)
+            else:
+                self._journal.granted(n, hold.token)
+                await self._hold(n, target, hold)
+
+    async def _hold(self, n: int, target: Target, hold: AsyncHold) -> None:
+        lease = hold._lease
+        hold.on_lost(lambda error: self._journal.told(n, lease.deadline))
+        try:
+            async with hold:
+                await self._work(n, target, hold)
+                self._journal.leaving(n)
+                confirmed = await hold.release()
+        except LeaseLost:
+            return
+        self._journal.freed(n, confirmed)
+
+    async def _work(self, n: int, target: Target, hold: AsyncHold) -> None:
+        length = self._random.uniform(0, self._load.work)
+        if target.fixed:  # most of them run out, and whoever comes next is right behind
+            length = self._random.uniform(0.5, 1.5) * self._load.lease
+        elif self._random.random() < LONG:
+            length = self._random.uniform(0, self._load.lease)
+        if self._load.blocks and self._random.random() < 0.01:
+            self._block(n)
+        slices = self._random.randint(1, 3)
+        for _ in range(slices):
+            await self._sleep(length / slices)
+            asked = self._now()
+            hold.check()
+            self._journal.checked(n, asked, hold._lease.deadline)
+            if target.mode is Mode.EXCLUSIVE:
+                self._write(self._journal.who, hold.name, hold.token)
+
+    def _block(self, n: int) -> None:
+        """Hold up the whole thread or event loop, as a call of a C library would, and write down that it was so."""
+        length = self._random.uniform(0.5, 1.5) * self._load.lease
+        time.sleep(length)
+        whole = self._journal.who.partition(".")[0]
+        self._journal.blocked(n, length, whole if self._colour is Colour.ASYNCIO else self._journal.who)
+
+
+def targets(client: AsyncClient, load: Load) -> list[Target]:
+    """Return what this store can offer, each as often as it is to be chosen."""
+    found: list[Target] = []
+    for number in range(load.names):
+        found += [Target(client.lock(f"lock-{number}", lease=load.lease))] * 5
+        fixed = client.lock(f"fixed-{number}", lease=load.lease, renew=False)
+        found += [Target(fixed, fixed=True)] * 2
+        for make in (_fair, _sides, _permits):
+            try:
+                found += make(client, load, number)
+            except Unsupported:
+                continue
+    return found
+
+
+def _fair(client: AsyncClient, load: Load, number: int) -> list[Target]:
+    return [Target(client.lock(f"fair-{number}", fair=True, lease=load.lease), fair=True)] * 3
+
+
+def _sides(client: AsyncClient, load: Load, number: int) -> list[Target]:
+    sides = client.rw_lock(f"read-write-{number}", lease=load.lease)
+    return [Target(sides.reader(), Mode.SHARED)] * 2 + [Target(sides.writer())]
+
+
+def _permits(client: AsyncClient, load: Load, number: int) -> list[Target]:
+    semaphore = client.semaphore(f"permits-{number}", LIMIT, lease=load.lease)
+    return [Target(semaphore.permits(count), Mode.PERMITS, count) for count in (1, 2)]

@@ -1,0 +1,97 @@
+"""The catalogue of faults, and where each is covered. Run as a program, it writes the table into the docs."""
+
+from __future__ import annotations
+
+import ast
+import tomllib
+from collections import Counter, defaultdict
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from leasehold.testing.conformance import cases
+from leasehold.verify.faults import KINDS
+from leasehold.verify.sites import PLANS
+
+TESTS = Path(__file__).parents[1]
+PAGE = TESTS.parent / "docs" / "correctness.md"
+BEGIN, END = "<!-- faults: begin (tests/chaos/coverage_of_faults.py writes it) -->", "<!-- faults: end -->"
+
+ROWS: dict[str, dict[str, Any]] = tomllib.loads(Path(__file__).with_name("coverage.toml").read_text(encoding="utf-8"))
+
+REAL = ("stores", "process", "guard", "verify", "chaos", "security")
+"""Folders of tests that run on real servers, files and processes."""
+
+EXPECTED = {"A": 10, "B": 11, "C": 22, "D": 9, "E": 14, "F": 10, "G": 9, "H": 8, "I": 4, "J": 6, "K": 8}
+"""Rows of each group."""
+
+
+def provoked() -> dict[str, list[str]]:
+    """Return for each row the faults of ``leasehold verify`` that provoke it."""
+    found = defaultdict[str, list[str]](list)
+    for kind in KINDS.values():
+        for row in kind.ids:
+            found[row].append(kind.key)
+    for name, plan in PLANS.items():
+        for fault in plan.faults:
+            for row in fault.ids:
+                found[row].append(f"{name}: {fault.key}")
+    return found
+
+
+@cache
+def functions(path: Path) -> frozenset[str]:
+    """Return the names of all functions of a file."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    return frozenset(node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+
+
+def missing(reference: str) -> str | None:
+    """Say what is wrong with the reference to a test."""
+    if reference.startswith("kit:"):
+        known = {name.rpartition("/")[2] for name, _ in cases()}
+        return None if reference[4:] in known else f"the kit has no case {reference[4:]}"
+    path, _, name = reference.partition("::")
+    if not (TESTS / path).is_file():
+        return f"there is no {path}"
+    return None if name in functions(TESTS / path) else f"{path} has no {name}"
+
+
+def real(row: str) -> bool:
+    """Say whether a row is covered on real servers, files or processes."""
+    tests = ROWS[row].get("tests", [])
+    return bool(provoked().get(row)) or any(test.startswith(("kit:", *REAL)) for test in tests)
+
+
+def covered(row: str) -> bool:
+    """Say whether a row is covered at all."""
+    return bool(ROWS[row].get("tests")) or bool(provoked().get(row))
+
+
+def table() -> str:
+    """Return the table for the page."""
+    faults = provoked()
+    count = Counter({"all": len(ROWS), "real": sum(map(real, ROWS)), "any": sum(map(covered, ROWS))})
+    lines = [
+        f"{count['any']} of {count['all']} rows are covered, "
+        f"{count['real']} of them on real servers, files and processes.",
+        "",
+        "| | fault | `leasehold verify` | tests, in `tests/` | else |",
+        "|---|---|---|---|---|",
+    ]
+    for row, facts in ROWS.items():
+        made = ", ".join(f"`{fault}`" for fault in dict.fromkeys(faults.get(row, [])))
+        tests = "<br>".join(f"`{test}`" for test in facts.get("tests", []))
+        lines.append(f"| {row} | {facts['fault']} | {made} | {tests} | {facts.get('why', '')} |")
+    return "\n".join(lines)
+
+
+def written(page: str) -> str:
+    """Return the page with the table as it is now."""
+    before, _, rest = page.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return f"{before}{BEGIN}\n\n{table()}\n\n{END}{after}"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(written(PAGE.read_text(encoding="utf-8")), encoding="utf-8")

@@ -1,0 +1,382 @@
+"""The scenarios. Each is one way in which locks are known to break, done to one lock, and looked at from outside."""
+
+from __future__ import annotations
+
+import asyncio
+
+from leasehold.testing.proxy import Side
+from museum.catalogue import Seen, Verdict, exhibit, exposed, partly, sound
+from museum.hall import Hall, fork_and_release, outcome
+
+LEASE = 1.0
+"""Seconds of a lease that is to run out."""
+
+SOON = 1.0
+"""Seconds in which what waits for no timer has happened, on a busy machine too."""
+
+
+class NotReached(AssertionError):
+    """A fault was set and did not come about: the scenario has shown nothing."""
+
+
+@exhibit("the reply to acquire is lost", known="node-redlock #168", needs="link")
+async def lost_acquire_reply(hall: Hall) -> Seen:
+    """The server grants the lock, and the connection breaks before the client hears of it. Sound: the client asks
+    again, sees that the lock is its own, and has it; or it leaves nothing behind. Default settings."""
+    lock = await hall.lock(link=True)
+    lost = hall.proxy.drop_reply(where=hall.variant.claim)
+    said = await outcome(lock.acquire(2.0))
+    _reached(lost.hits)
+    taken = await hall.taken()
+    if said.error is None and said.value:
+        if not taken:
+            return exposed("says that it has the lock while others can have it")
+        await lock.release()
+        return sound("asks again and has it")
+    if not taken:
+        return sound(f"{said.words}, and leaves nothing behind")
+    words = f"{said.words}, and the lock stays taken {hall.remains()}"
+    return partly(words) if said.error is not None and not hall.forever() else exposed(words)
+
+
+@exhibit("the reply to release is lost", needs="link")
+async def lost_release_reply(hall: Hall) -> Seen:
+    """The server frees the lock, and the connection breaks before the client hears of it. Sound: no error that
+    says the lock was lost, and the lock is free."""
+    lock = await hall.lock(lease=10, link=True)
+    await lock.acquire(0)
+    lost = hall.proxy.drop_reply(where=hall.variant.leave)
+    said = await outcome(lock.release())
+    _reached(lost.hits)
+    if await hall.taken():
+        return partly(f"the lock stays taken {hall.remains()}")
+    if said.error is not None:
+        return partly(f"`release` {said.words} although it freed the lock")
+    return sound("free, without an error")
+
+
+@exhibit("the holder crashes, default settings", known="redis-py #554, redis-py #818, celery-once #147, pulpcore #7945")
+async def crash_with_defaults(hall: Hall) -> Seen:
+    """A process acquires with the library's default settings and is killed. Sound: free again in bounded time."""
+    await asyncio.to_thread(hall.crash, None)
+    if hall.variant.backend == "redis":
+        if hall.forever():
+            return exposed("taken for ever: the key has no expiry unless one is asked for")
+        left = await hall.left()
+        return sound(f"taken {hall.remains() if left is None else f'until its lease ends ({round(left)} s)'}")
+    return sound("free soon after") if await hall.free_within(6.0) else exposed("taken for more than 6 s")
+
+
+@exhibit("the holder crashes while another waits", known="python-redis-lock #6", needs="redis leases")
+async def crash_while_another_waits(hall: Hall) -> Seen:
+    """A process holds the lock for 1 s and is killed; another waits with default settings, for ever. Nobody tells
+    it of the expiry. Sound: it has the lock soon after the lease has ended."""
+    lock = await hall.lock()
+    await asyncio.to_thread(hall.crash, LEASE)
+    waiting = lock.begin_acquire(None)
+    done, _ = await asyncio.wait((waiting,), timeout=LEASE + 2.0)
+    if not done:
+        return exposed("the waiter sleeps on, 2 s after the lease has ended")
+    await lock.release()
+    return sound("the waiter has it soon after the lease has ended")
+
+
+@exhibit("acquire is cancelled", known="CURATOR-79", needs="asyncio link")
+async def cancelled_acquire(hall: Hall) -> Seen:
+    """A task is cancelled while the reply to its acquire is under way. Sound: nothing is left, soon after. Default
+    settings."""
+    lock = await hall.lock(link=True)
+    hall.proxy.forget()
+    replies = hall.proxy.hold(Side.REPLIES)
+    task = lock.begin_acquire(None)
+    await _sent(hall, hall.variant.claim)
+    await asyncio.sleep(0.1)
+    task.cancel()
+    await asyncio.sleep(0.05)
+    replies.remove()
+    await asyncio.wait((task,), timeout=SOON)
+    if await hall.free_within(SOON):
+        return sound("nothing is left")
+    words = f"the lock stays taken {hall.remains()}; its token is forgotten"
+    return exposed(words) if hall.forever() else partly(words)
+
+
+@exhibit("release is cancelled", known="redis-py #3847, redis-py #4258", needs="asyncio redis")
+async def cancelled_release(hall: Hall) -> Seen:
+    """A release is cancelled at its first, second, third … step, and then called again. Sound: the lock is free."""
+    client = await hall.client()
+    for step in range(1, 16):
+        name = f"{hall.name}-{step}"
+        lock = await hall.lock(name, lease=30, client=client)
+        if not await lock.acquire(0):
+            return exposed("after an earlier cancellation the client gets locks no more")
+        task = lock.begin_release()
+        for _ in range(step):
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait((task,), timeout=SOON)
+        if await hall.free_within(0.2, name):
+            continue
+        again = await outcome(lock.release())
+        if not await hall.free_within(0.3, name):
+            end = "does not help" if again.error is None else again.words
+            return exposed(f"held until its lease ends, and releasing again {end}")
+    return sound("free at once, or when released again")
+
+
+@exhibit("a cancelled call's reply meets the next call", known="CVE-2023-28858", needs="asyncio link")
+async def reply_of_another_call(hall: Hall) -> Seen:
+    """A task is cancelled while the reply to its acquire is under way, and the client is used on. Sound: each later
+    call gets its own answer."""
+    client = await hall.client(link=True)
+    for turn in range(5):
+        replies = hall.proxy.hold(Side.REPLIES)
+        task = (await hall.lock(f"{hall.name}-{turn}", lease=5, client=client)).begin_acquire(None)
+        await asyncio.sleep(0.05)
+        task.cancel()
+        replies.remove()
+        await asyncio.wait((task,), timeout=SOON)
+        other = f"{hall.name}+{turn}"
+        mine, theirs = [await hall.lock(other, lease=5, client=one) for one in (client, await hall.client())]
+        first = await outcome(mine.acquire(0))
+        if first.error is not None or not first.value:
+            return exposed(f"the next acquire of a free lock {first.words}")
+        if await theirs.acquire(0):
+            return exposed("the next acquire says that it has a lock that others can have")
+        await mine.release()
+        if not await theirs.acquire(0):
+            return exposed("the next release frees nothing")
+        if (await outcome(mine.acquire(0))).value:
+            return exposed("a later acquire has a lock that another holds")
+        await theirs.release()
+    return sound("each call gets its own answer")
+
+
+@exhibit("one lock object, two users", known="aredis #119, aioredis #1040, dogpile.cache #171", needs="leases")
+async def shared_object(hall: Hall) -> Seen:
+    """Two tasks (or threads) share a lock object. The lease of the first runs out, the second acquires, and then the
+    first releases. Sound: the second still has the lock."""
+    first = await hall.lock(lease=LEASE, fixed=True)
+    second = await hall.beside(first)
+    await first.acquire(0)
+    await asyncio.sleep(LEASE + 0.2)
+    got = await outcome(second.acquire(0.5))
+    if got.error is not None or not got.value:
+        return partly(f"the second user {got.words}: an object is for one user")
+    said = await outcome(first.release())
+    if not await hall.taken():
+        return exposed("the first user's release frees the second's lock")
+    return sound(f"the second keeps it; the first's release {_end(said.error)}")
+
+
+@exhibit("release after the lease has ended", known="redis-py #1095", needs="leases")
+async def release_after_expiry(hall: Hall) -> Seen:
+    """The lease of a holder runs out, another client acquires, and then the first releases. Sound: the other keeps
+    the lock, and the first is told."""
+    late, other = await hall.lock(lease=LEASE, fixed=True), await hall.lock(lease=10)
+    await late.acquire(0)
+    await asyncio.sleep(LEASE + 0.2)
+    if not await other.acquire(0):
+        return exposed("the lock is still taken after its lease")
+    said = await outcome(late.release())
+    if not await hall.taken():
+        return exposed("frees the other's lock")
+    if said.error is None and said.value is not False:
+        return partly("leaves the other's lock alone; the late holder hears nothing")
+    return sound(f"leaves the other's lock alone; `release` {_end(said.error)}")
+
+
+@exhibit("the reply to acquire comes after the lease has ended", known="node-redlock #369", needs="leases link")
+async def late_reply(hall: Hall) -> Seen:
+    """The network keeps the reply to an acquire for longer than the lease. Sound: the caller is not told that it
+    has a lock that others can have."""
+    lock = await hall.lock(lease=LEASE, link=True)
+    hall.proxy.forget()
+    replies = hall.proxy.hold(Side.REPLIES, where=hall.variant.granted)
+    task = lock.begin_acquire(3.0)
+    await _sent(hall, hall.variant.claim)
+    await asyncio.sleep(LEASE + 0.6)
+    replies.remove()
+    said = await outcome(task)
+    if said.error is None and said.value and not await hall.taken():
+        return exposed("says that it has the lock, 0.6 s after the lease has ended")
+    return sound(f"{said.words}" + (", and so it is" if said.value else ""))
+
+
+@exhibit("the lock is freed just before the waiter listens", known="Redisson #1763, redis-lock-py #3", needs="wakes")
+async def missed_wake_up(hall: Hall) -> Seen:
+    """A waiter was told that the lock is taken; before its request to be woken arrives, the lock is released. Sound:
+    it has the lock soon after."""
+    holder, waiter = await hall.lock(lease=30), await hall.lock(lease=30, client=await hall.client(link=True))
+    await holder.acquire(0)
+    asks = hall.proxy.hold(Side.REQUESTS, where=hall.variant.wakes)
+    task = waiter.begin_acquire(10.0)
+    _reached(await asyncio.to_thread(asks.wait, 5.0))
+    await holder.release()
+    await asyncio.sleep(0.2)
+    asks.remove()
+    return await _woken(task)
+
+
+@exhibit("connections break while waiting", known="Redisson #6026", needs="link")
+async def connection_lost_while_waiting(hall: Hall) -> Seen:
+    """All connections of a waiter break; then the lock is released. Sound: it has the lock soon after."""
+    holder, waiter = await hall.lock(lease=30), await hall.lock(lease=30, link=True)
+    await holder.acquire(0)
+    task = waiter.begin_acquire(10.0)
+    await asyncio.sleep(0.4)
+    hall.proxy.cut()
+    await asyncio.sleep(0.3)
+    await holder.release()
+    return await _woken(task)
+
+
+@exhibit("the lock is taken away while its block runs", known="python-redis-lock #85, redbeat #230", needs="redis")
+async def silent_loss(hall: Hall) -> Seen:
+    """The key of a held lock is deleted (an operator, an eviction, a failover). Sound: the holder is told while it
+    works, without asking; and if it asks, it hears the truth."""
+    lock = await hall.lock(lease=LEASE)
+    await lock.acquire(0)
+    hall.delete()
+    await asyncio.sleep(0.8 * LEASE)
+    told, asked = lock.raw.told, await outcome(lock.valid())
+    if told:
+        return sound("told without asking, within a third of the lease" if asked.value is False else "told")
+    if asked.error is None and asked.value:
+        return exposed("still says that it has the lock")
+    if asked.error is None and asked.value is None:
+        said = await outcome(lock.release())
+        end = "and `release` is silent" if said.error is None else f"until `release` {said.words}"
+        return exposed(f"nothing tells the holder, {end}")
+    return partly("says so when it is asked; nothing tells the holder")
+
+
+@exhibit("the session ends while the block runs", known="kazoo #2", needs="zookeeper")
+async def session_ends(hall: Hall) -> Seen:
+    """The server ends the holder's session, and with it the lock; the holder's connection comes back. Sound: the
+    holder is told without asking; and if it asks, it hears the truth."""
+    client = await hall.client()
+    lock = await hall.lock(client=client)
+    await lock.acquire(0)
+    await hall.end_session(client)
+    if not await hall.free_within(SOON):
+        raise NotReached("the session goes on")
+    await asyncio.sleep(SOON)
+    if lock.raw.told:
+        return sound("told without asking")
+    if (await outcome(lock.valid())).value:
+        return exposed("still says that it has the lock; only a listener on the client's state hears of it")
+    return partly("says so when it is asked; nothing tells the holder")
+
+
+@exhibit("a new session meets the old one's node", known="CURATOR-498, CURATOR-604", needs="zookeeper")
+async def node_of_the_old_session(hall: Hall) -> Seen:
+    """An acquire is applied, and the server is out of reach before the reply comes. The client is restarted, goes
+    on or acquires again in its new session, and meets the node of its old one, which ends soon. Sound: what it then
+    has, it keeps."""
+    client = await hall.client(link=True)
+    await hall.warm(client)
+    lock = await hall.lock(client=client)
+    reply = hall.proxy.hold(Side.REPLIES, where=hall.variant.granted)
+    task = lock.begin_acquire(1.0)
+    _reached(await asyncio.to_thread(reply.wait, 5.0))
+    hall.proxy.stop()
+    await hall.restart(client, hall.reconnect)
+    said, holder = await outcome(asyncio.wait_for(task, 5.0)), lock
+    if not said.value:
+        holder = await hall.lock(client=client)
+        said = await outcome(holder.acquire(6.0))
+    if said.error is not None or not said.value:
+        return partly(f"the second acquire {said.words}")
+    if await hall.free_within(3.0):
+        return exposed("takes the old session's node for its own; when that ends, others have the lock too")
+    await holder.release()
+    return sound("has a node of its own, and keeps it")
+
+
+@exhibit("a fork inherits a held lock", known="psycopg2 #829, filelock #657", needs="blocking")
+async def fork_with_a_held_lock(hall: Hall) -> Seen:
+    """A process forks while it holds a lock, and the child ends its copy of the block. Sound: the parent still has
+    the lock."""
+    lock = await hall.lock(lease=10)
+    await lock.acquire(0)
+    ended = await lock.actor.start(fork_and_release, lock.raw)
+    if not await hall.taken():
+        return exposed("the child's release frees the parent's lock")
+    return sound("the parent keeps it") if ended else partly("the parent keeps it; the child hangs in `release`")
+
+
+@exhibit("one name runs into another")
+async def name_collision(hall: Hall) -> Seen:
+    """A lock is held, and locks of names that resemble it or its keys are tried. Sound: they are had."""
+    holder = await hall.lock(lease=10)
+    await holder.acquire(0)
+    name, client = hall.name, await hall.client()
+    clashes = []
+    for other in (name.upper(), f"{name} ", f"{name}:lock", f"lock:{name}", f"{{{name}}}", f"{name}}}", f"{name}%20"):
+        lock = await hall.lock(other, lease=10, client=client)
+        if not await lock.acquire(0):
+            clashes.append(other.replace(name, "x").replace(name.upper(), "X"))
+            continue
+        await lock.release()
+        if not await hall.taken():
+            return exposed(f"a release of {other.replace(name, 'x')!r} frees 'x'")
+    return exposed(f"'x' excludes {', '.join(map(repr, clashes))}") if clashes else sound("distinct names do not meet")
+
+
+@exhibit("a fencing token", known="Redisson #4684, portalocker #146")
+async def fencing_token(hall: Hall) -> Seen:
+    """Four holders, one after the other; before the last the keys are lost. Sound: each has a higher number than
+    all before it, for the resource to refuse those who are late."""
+    tokens: list[int | None] = []
+    for turn in range(4):
+        if turn == 3 and hall.variant.backend == "redis":
+            hall.delete()
+        lock = await hall.lock(lease=5)
+        await lock.acquire(0)
+        tokens.append(lock.raw.token)
+        await lock.release()
+    known = [token for token in tokens if token is not None]
+    if len(known) < len(tokens):
+        return exposed("has none: a resource cannot tell a late holder from the present one")
+    return (
+        sound("always higher, also after the keys were lost") if known == sorted(set(known)) else exposed("not rising")
+    )
+
+
+@exhibit("a `with` block that did not get the lock", known="etcd3 #599, etcd3 #1314")
+async def block_without_the_lock(hall: Hall) -> Seen:
+    """Another holds the lock for longer than a ``with`` block waits. Sound: the block does not run."""
+    holder = await hall.lock(lease=20)
+    await holder.acquire(0)
+    said = await outcome(hall.body(hall.name, 0.4))
+    if said.error is None and said.value is None:
+        return Seen(Verdict.NOT_APPLICABLE, "its block waits for ever")
+    return sound(f"{said.words}, the block does not run") if said.error else exposed("the block runs without the lock")
+
+
+async def _woken(task: asyncio.Future[object]) -> Seen:
+    done, _ = await asyncio.wait((task,), timeout=2 * SOON)
+    if not done:
+        return exposed("the waiter sleeps on, though the lock is free")
+    said = await outcome(task)
+    if said.error is not None:
+        return partly(f"the waiter {said.words}")
+    return sound("the waiter has it soon after") if said.value else exposed("the waiter gives up on a free lock")
+
+
+async def _sent(hall: Hall, where: bytes) -> None:
+    for _ in range(500):
+        if hall.proxy.count(where):
+            return
+        await asyncio.sleep(0.01)
+    raise NotReached(f"no request with {where!r} came by")
+
+
+def _reached(true: object) -> None:
+    if not true:
+        raise NotReached("the fault was not met")
+
+
+def _end(error: BaseException | None) -> str:
+    return "is silent" if error is None else f"raises `{type(error).__name__}`"

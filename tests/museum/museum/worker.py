@@ -1,0 +1,68 @@
+"""The process that puts one library through all scenarios: it imports the library once and forks for each."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import signal
+import sys
+import time
+import traceback
+from importlib import import_module, metadata
+
+from museum import scenarios  # noqa: F401 - puts them on show
+from museum.catalogue import EXHIBITS, WITHIN, look
+from museum.port import Place
+
+
+def main(module: str, text: str) -> None:
+    """Print a line about the library, and one for each colour and scenario."""
+    spec = json.loads(text)
+    answers = os.dup(1)
+    os.dup2(2, 1)  # what a library prints is no answer
+    try:
+        subject = import_module(f"museum.subjects.{module}")
+    except ImportError as error:
+        _say(answers, missing=str(error))
+        return
+    _say(answers, version=version(subject.PACKAGE), python=platform.python_version())
+    for colour, variant in subject.VARIANTS.items():
+        if variant.backend not in spec["ports"] and variant.backend != "file":
+            continue
+        place = Place(spec["ports"].get(variant.backend, 0), spec["folder"])
+        for name in EXHIBITS:
+            _apart(answers, module, colour, name, place)
+
+
+def version(package: str) -> str:
+    """Return the version of a package, with that of the driver that it is installed with."""
+    beside = "" if package in ("redis", "coredis", "filelock", "kazoo", "aioredlock") else metadata.version("redis")
+    return metadata.version(package) + (f" (redis-py {beside})" if beside else "")
+
+
+def _apart(answers: int, module: str, colour: str, name: str, place: Place) -> None:
+    pid = os.fork()
+    if pid == 0:
+        try:
+            seen = look(EXHIBITS[name], module, colour, place)
+            _say(answers, colour=colour, exhibit=name, verdict=seen.verdict, words=seen.words)
+        except BaseException as error:
+            traceback.print_exc()
+            last = traceback.extract_tb(error.__traceback__)[-1]
+            _say(answers, colour=colour, exhibit=name, error=f"{type(error).__name__}: {error} ({last.name})")
+        finally:
+            sys.stderr.flush()
+            os._exit(0)
+    until = time.monotonic() + WITHIN + 10
+    while not os.waitpid(pid, os.WNOHANG)[0]:
+        if time.monotonic() > until:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            _say(answers, colour=colour, exhibit=name, error="hangs")
+            return
+        time.sleep(0.01)
+
+
+def _say(answers: int, **facts: object) -> None:
+    os.write(answers, f"{json.dumps(facts)}\n".encode())

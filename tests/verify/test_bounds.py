@@ -1,0 +1,89 @@
+"""What a fault of the servers excuses: overlaps with what was granted before it, and waits; tokens never."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from leasehold.stores.url import parse
+from leasehold.testing.history import History, Hold, Promise, Try, Violation, Write, check
+from leasehold.verify.bounds import Suspension, judge
+
+LOST = Suspension("server-flush", begin=10.0, end=10.1, served=12.0, forgets=11.1)
+KEPT = replace(LOST, key="server-freeze", forgets=None)
+URL = parse("redis://localhost")
+
+
+def two(first: tuple[float, float], second: tuple[float, float], tokens: tuple[int, int] = (1, 2)) -> History:
+    (a, b), (c, d) = first, second
+    return History(
+        holds=(
+            Hold("1.0", "x", a - 0.01, a, b, b, tokens[0], lease=1.0),
+            Hold("2.0", "x", c - 0.01, c, d, d, tokens[1], lease=1.0),
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    ("history", "excused"),
+    [
+        (two((9.5, 10.6), (10.3, 10.5)), True),
+        (two((9.5, 9.8), (9.7, 9.9)), False),  # before the loss
+        (two((10.105, 10.6), (10.3, 10.5)), True),  # asked before the end of the loss, heard of after it
+        (two((10.2, 10.6), (10.3, 10.5)), False),  # both were granted after it
+        (two((9.5, 12.5), (11.5, 12.0)), False),  # more than a lease after it
+    ],
+    ids=["granted before, overlaps after", "both before", "asked before", "both after", "too long after"],
+)
+def test_an_overlap_with_what_was_forgotten_is_excused_for_a_lease(history: History, excused: bool) -> None:
+    verdict, outside = judge(history, 1.0, URL, [LOST])
+    assert verdict.ok is excused
+    assert bool(outside) is excused
+    assert verdict.by_promise[Promise.EXCLUSION] == (0 if excused else 1)
+    assert not judge(history, 1.0, URL, [KEPT])[0].ok, "a server that forgets nothing excuses no overlap"
+
+
+def test_tokens_and_guarded_writes_are_never_excused() -> None:
+    backwards = two((9.5, 9.9), (10.3, 10.5), tokens=(2, 1))
+    verdict, outside = judge(backwards, 1.0, URL, [LOST])
+    assert verdict.by_promise[Promise.TOKENS] > 0
+    assert not outside
+    stale = History(
+        writes=(
+            Write("2.0", "x", 0, 2, "2.0", True, 10.2),
+            Write("1.0", "x", 1, 1, "1.0", True, 10.3),
+        )
+    )
+    verdict, outside = judge(stale, 1.0, URL, [LOST])
+    assert verdict.by_promise[Promise.FENCED] == 1
+    assert not outside
+
+
+def test_grants_that_were_under_way_together_show_an_overlap_and_not_a_token_that_went_back() -> None:
+    late = History(
+        holds=(
+            Hold("1.0", "x", 9.9, 10.4, 10.6, 10.6, 1, lease=1.0),  # granted, forgotten, and then heard of
+            Hold("2.0", "x", 10.2, 10.3, 10.5, 10.5, 2, lease=1.0),
+        )
+    )
+    assert not check(late).ok
+    assert not judge(late, 1.0, URL, [])[0].ok
+    verdict, outside = judge(late, 1.0, URL, [replace(LOST, end=10.35)])
+    assert verdict.ok, verdict.report()
+    assert {one.promise for one in outside} >= {Promise.EXCLUSION}
+
+
+def test_who_asked_in_vain_while_the_servers_were_away_is_excused_and_nobody_later() -> None:
+    def refused(asked: float) -> Violation:
+        return Violation(Promise.FREE, (Try("1.0", "x", asked, asked + 0.1),), "")
+
+    assert KEPT.excuses(refused(10.0))
+    assert KEPT.excuses(refused(11.9))
+    assert not KEPT.excuses(refused(12.1))
+    assert not KEPT.excuses(refused(9.8))
+
+
+def test_a_loss_that_was_told_late_is_never_excused() -> None:
+    late = Violation(Promise.TOLD, (Hold("1.0", "x", 9.0, 9.1, 10.0, told=11.0, deadline=10.0),), "")
+    assert not LOST.excuses(late)
