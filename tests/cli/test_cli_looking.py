@@ -50,6 +50,19 @@ def test_ls_shows_a_row_for_each_holder(locks: Client) -> None:
     assert call("ls", "--namespace", "other", "--json").stdout == "[]\n"
 
 
+def test_a_leader_is_shown_with_the_value_that_it_proclaimed_last(locks: Client) -> None:
+    with locks.election("scheduler", value="first") as leadership:
+        assert "first" in call("ls").stdout
+        leadership.proclaim({"port": 9090})
+        for shown in (call("ls").stdout, call("show", "election/scheduler").stdout):
+            assert "election/scheduler" in shown
+            assert '{"port": 9090}' in shown
+            assert "first" not in shown
+        (listed,) = json.loads(call("ls", "--json").stdout)
+        assert (listed["kind"], listed["holders"][0]["meta"]) == ("election", {"port": 9090})
+    assert call("ls").stdout == ""
+
+
 def test_json_has_its_documented_shape(locks: Client) -> None:
     hold = locks.lock("stock:42", meta={"a": 1}).acquire()
     assert hold is not None

@@ -5,13 +5,14 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
+from leasehold.bench.places import Place
+
 
 class Mode(enum.StrEnum):
     """How a contestant is called."""
 
     BLOCKING = "blocking"
     ASYNCIO = "asyncio"
-    FILE = "file"  # blocking, on a file of this machine; no server
 
 
 class Role(enum.StrEnum):
@@ -32,7 +33,8 @@ class Contestant:
         role: what it stands for.
         module: in `leasehold.bench.subjects`; see `subjects.base` for what it offers.
         modes: how it can be called.
-        requires: the module that must be importable.
+        places: the kinds of store that it works with.
+        requires: the module that must be importable; empty for none.
         package: of that module, for its version; empty if it is part of leasehold.
         settings: what is not the default, for people.
         contends: it is measured in hand-over, too.
@@ -48,6 +50,7 @@ class Contestant:
     requires: str = "redis"
     package: str = ""
     settings: str = ""
+    places: frozenset[Place] = frozenset({Place.REDIS})
     contends: bool = True
     rests: bool = False
 
@@ -55,15 +58,18 @@ class Contestant:
 BOTH = frozenset({Mode.BLOCKING, Mode.ASYNCIO})
 BLOCKING = frozenset({Mode.BLOCKING})
 ASYNCIO = frozenset({Mode.ASYNCIO})
-FILE = frozenset({Mode.FILE})
+FILE = frozenset({Place.FILE})
+REDLOCK = frozenset({Place.REDIS, Place.REDLOCK})
 
 OURS = Contestant(
     "leasehold",
     "leasehold",
     Role.OURS,
     "ours",
-    BOTH | FILE,
+    BOTH,
+    "",
     settings="defaults: lease 30 s, renewed, with token and queue",
+    places=frozenset(Place),
     rests=True,
 )
 
@@ -101,9 +107,70 @@ CONTESTANTS: tuple[Contestant, ...] = (
         "floor: two transactions",
         Role.FLOOR,
         "transactions",
-        FILE,
+        BLOCKING,
         "sqlite3",
         settings="two times BEGIN IMMEDIATE, one row written, COMMIT; WAL, synchronous=FULL as leasehold has it",
+        places=FILE,
+    ),
+    Contestant(
+        "floor-synced",
+        "floor: two synced writes",
+        Role.FLOOR,
+        "synced",
+        BLOCKING,
+        "",
+        settings="128 bytes appended to a file and forced to the disk of this machine, twice; no lock at all",
+        places=frozenset(Place) - REDLOCK,
+    ),
+    Contestant(
+        "floor-postgresql",
+        "floor: two statements",
+        Role.FLOOR,
+        "postgres_rows",
+        BLOCKING,
+        "psycopg",
+        settings="two prepared statements that change a row, each a transaction, over a bare connection of psycopg",
+        places=frozenset({Place.POSTGRES}),
+    ),
+    Contestant(
+        "floor-mysql",
+        "floor: two statements",
+        Role.FLOOR,
+        "mysql_rows",
+        BLOCKING,
+        "pymysql",
+        settings="two statements that change a row, each a transaction, over a bare connection of PyMySQL",
+        places=frozenset({Place.MYSQL}),
+    ),
+    Contestant(
+        "floor-zookeeper",
+        "floor: create, delete",
+        Role.FLOOR,
+        "nodes",
+        BLOCKING,
+        "kazoo",
+        settings="one ephemeral node made and deleted over a bare session of kazoo; no queue",
+        places=frozenset({Place.ZOOKEEPER}),
+    ),
+    Contestant(
+        "floor-etcd",
+        "floor: put, delete",
+        Role.FLOOR,
+        "keys",
+        BLOCKING,
+        "",
+        settings="a key put unless it is there, and deleted, a transaction each, over bare HTTP; no lease, no queue",
+        places=frozenset({Place.ETCD}),
+    ),
+    Contestant(
+        "floor-majority",
+        "floor: slowest of 3 fastest",
+        Role.FLOOR,
+        "majority",
+        BLOCKING,
+        "hiredis",
+        settings="leasehold's bytes for a single server to all of them at once, until the majority has answered",
+        places=frozenset({Place.REDLOCK}),
     ),
     OURS,
     Contestant(
@@ -138,6 +205,16 @@ CONTESTANTS: tuple[Contestant, ...] = (
         rests=True,
     ),
     Contestant(
+        "aioredlock",
+        "aioredlock",
+        Role.PEER,
+        "aioredlock_lock",
+        ASYNCIO,
+        "aioredlock",
+        "aioredlock",
+        settings="one server, lock_timeout=30, else defaults (three tries, 0.1 to 0.3 s apart; then asked again)",
+    ),
+    Contestant(
         "sherlock",
         "sherlock",
         Role.PEER,
@@ -155,7 +232,8 @@ CONTESTANTS: tuple[Contestant, ...] = (
         BOTH,
         "pottery",
         "pottery",
-        settings="one server, auto_release_time=30; asyncio with more than 50 tasks: a blocking pool of 50",
+        settings="auto_release_time=30; asyncio with more than 50 tasks: a blocking pool of 50",
+        places=REDLOCK,
     ),
     Contestant(
         "redlock-ng",
@@ -165,19 +243,38 @@ CONTESTANTS: tuple[Contestant, ...] = (
         BOTH,
         "redlock.lock",
         "redlock-ng",
-        settings="one server, ttl 30 s, blocking=True, else defaults (polls each 0.1 to 0.3 s)",
+        settings="ttl 30 s, blocking=True, else defaults (polls each 0.1 to 0.3 s)",
+        places=REDLOCK,
     ),
     Contestant(
         "filelock",
         "filelock",
         Role.PEER,
         "file_lock",
-        FILE,
+        BLOCKING,
         "filelock",
         "filelock",
         settings="FileLock, defaults: a lock of the operating system; no lease, no token, no queue, nothing written",
+        places=FILE,
+    ),
+    Contestant(
+        "kazoo",
+        "kazoo Lock",
+        Role.PEER,
+        "kazoo_lock",
+        BLOCKING,
+        "kazoo",
+        "kazoo",
+        settings="defaults; one session for all threads; no lease but the session's, no token",
+        places=frozenset({Place.ZOOKEEPER}),
     ),
 )
+
+ABSENT = {
+    "Redisson": "a library of Java: only what Python can call is measured",
+    "redsync": "a library of Go: only what Python can call is measured",
+}
+"""Known libraries that are left out, and why."""
 
 
 def by_key(key: str) -> Contestant:

@@ -5,24 +5,37 @@ from __future__ import annotations
 import os
 import platform
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 
+DRIVERS = ("redis", "hiredis", "psycopg", "PyMySQL", "kazoo")
+"""Packages that leasehold or a floor may use."""
 
-def facts(server: str, seconds: float, rounds: int, versions: Mapping[str, str], *, own_server: bool) -> dict[str, str]:
+
+def facts(
+    servers: Sequence[str], seconds: float, rounds: int, versions: Mapping[str, str], *, own: bool
+) -> dict[str, str]:
     """Collect what a reader must know to repeat a run."""
     load = os.getloadavg()[0]
+    whose = ", started for this run, on loopback" if own else ", given; others may use it, too"
     return {
         "leasehold": metadata.version("leasehold"),
         "machine": f"{_processor()}, {_cores()} cores usable, {platform.system()} {platform.release()}",
         "load": f"{load:.1f} at the end of the run, by its one-minute average",
         "python": f"{platform.python_implementation()} {platform.python_version()}",
-        "server": server + (", started for this run, on loopback" if own_server else ", given; others may use it, too"),
-        "drivers": ", ".join(f"{name} {metadata.version(name)}" for name in ("redis", "hiredis")),
+        "server": ", ".join(servers) + whose if servers else "none",
+        "drivers": ", ".join(_installed()),
         "trials": f"{rounds} rounds of {seconds:g} s, the contestants in turn, each trial in a process of its own",
         **{f"version of {title}": version for title, version in versions.items() if not version.startswith("on ")},
     }
+
+
+def _installed() -> Iterator[str]:
+    for name in DRIVERS:
+        with suppress(metadata.PackageNotFoundError):
+            yield f"{name} {metadata.version(name)}"
 
 
 def _processor() -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from leasehold.bench.aims import aims
 from leasehold.bench.result import Result, Row
 from leasehold.bench.table import cells, heads
 
@@ -13,15 +14,18 @@ INTRODUCTION = """\
 All figures here come from one run of `leasehold bench`, which anyone can repeat:
 
 ```
-pip install 'leasehold[redis,cli]'
+pip install 'leasehold[redis,postgres,mysql,zookeeper,etcd,cli]'
 python -m venv peers
-peers/bin/pip install 'redis[hiredis]' python-redis-lock pottery coredis sherlock redlock-ng filelock
+peers/bin/pip install 'redis[hiredis]' python-redis-lock pottery coredis sherlock redlock-ng aioredlock filelock
 leasehold bench --peers-python peers/bin/python
 ```
 
-It starts a Redis server of its own, or uses the one whose URL is given. `--full` adds 100 processes, 10,000 locks held
-and 10,000 waiters; `--report FILE.html` writes a page with charts, `--json` prints every round, `--docs FILE` writes
-this page.
+It starts a server of each kind that is installed: Redis, five of them for Redlock, PostgreSQL, MariaDB, ZooKeeper and
+etcd. With a URL it measures that store alone: `redis:`, `redlock:`, `sqlite:`, `postgresql:` and `mysql:` (with the
+tables made before, by `leasehold init URL`), `zookeeper:` or `etcd:`, without TLS. What it writes there has names that
+begin with `bench-` or `bench_`, and is deleted at the end. `--only KEY` chooses measures. `--full` adds 100 processes,
+10,000 locks held and 10,000 waiters; `--report FILE.html` writes a page with charts, `--json` prints every round,
+`--docs FILE` writes this page and its picture.
 
 ## How to read it
 
@@ -29,7 +33,11 @@ this page.
   round, which follow each other; in parentheses stand the lowest and the highest of the rounds.
 - The **floor** is what the wire allows: for acquire + release the very bytes that leasehold sends, from a bare socket
   or one hand-written asyncio protocol, with nothing around them; for hand-over one token in a list, passed on by
-  `RPUSH` and `BLPOP`, which knows no lease, no token and no loss; for SQLite two bare write transactions.
+  `RPUSH` and `BLPOP`, which knows no lease, no token and no loss; for databases two bare write transactions; for
+  ZooKeeper a bare create and delete, for etcd a bare put and delete; for Redlock one claim sent to all servers at once
+  until the majority has answered, which is the slowest of the three fastest of five single claims. None of them waits
+  in a queue or leaves a token. Beside them stand two small writes forced to the disk: a store that promises to keep
+  what it said pays for at least that.
 - **ours is** says how many times the rate of the others leasehold reaches.
 - A wake-up across cores costs two or three times as much as one on the same core, and the kernel's choice differs from
   trial to trial. So a single caller is kept on one core with the server (`--pin`), for all contestants alike.
@@ -41,12 +49,29 @@ this page.
 - Each contestant must refuse a name that is held, and give it after its release, or its trial fails.
 - leasehold has everything on that it promises: lease and renewal, tokens, the queue, server time. Most others have none
   of these. Each is set as its users are told to; see the settings below.
+- Servers that are started for the run force to the disk what they have confirmed, as they do by default.
+- A dash stands for what is not known: of stores other than Redis **reads** are the requests on the wire, each of which
+  waits for its answer, and commands are not counted; **server µs** is known of a server that was started for the run,
+  in steps of 10 ms, so it means little in short trials.
 """
+
+
+PICTURE = "bench.svg"
+"""Name of the drawing that stands beside the page."""
 
 
 def markdown(result: Result) -> str:
     """Return the page."""
-    parts = [INTRODUCTION, *map(_section, result.rows), "## Settings\n", _list(result.settings), "## The run\n"]
+    drawing = f"![All measures as bars]({PICTURE})\n"
+    parts = [
+        INTRODUCTION,
+        aims(result),
+        drawing,
+        *map(_section, result.rows),
+        "## Settings\n",
+        _list(result.settings),
+        "## The run\n",
+    ]
     parts.append(_list(result.facts))
     if result.missing:
         parts += ["Not measured:\n", _list(result.missing)]

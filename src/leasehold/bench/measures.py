@@ -6,6 +6,7 @@ import enum
 from dataclasses import dataclass
 
 from leasehold.bench.contestants import Mode
+from leasehold.bench.places import Place
 
 
 class Trial(enum.StrEnum):
@@ -31,6 +32,9 @@ class Measure:
         work: seconds of work inside the lock.
         full: only in a full run.
         processes: the contenders are processes, not tasks of one.
+        place: the kind of store.
+        also: keys of further floors, for comparison.
+        names: how many there are, shared out among the threads or tasks.
 
     """
 
@@ -43,6 +47,9 @@ class Measure:
     work: float = 0.0
     full: bool = False
     processes: bool = False
+    place: Place = Place.REDIS
+    also: tuple[str, ...] = ()
+    names: int = 1000
 
     @property
     def rests(self) -> bool:
@@ -54,8 +61,28 @@ class Measure:
         return f"{self.key}-".startswith(f"{word}-")
 
 
+FEW = 8
+"""Names of each thread at the slower stores: each is used in the warm-up, so that its first use is not in the run."""
+
+
 def _pairs(key: str, title: str, mode: Mode, concurrency: int) -> Measure:
     return Measure(key, title, Trial.PAIRS, mode, concurrency, "floor-scripts")
+
+
+def _elsewhere(place: Place, title: str, threads: int, floor: str, *also: str) -> Measure:
+    inside = "1 thread" if threads == 1 else f"{threads} threads"
+    title = f"{title}, acquire + release, {inside}"
+    return Measure(
+        f"{place}-{threads}",
+        title,
+        Trial.PAIRS,
+        Mode.BLOCKING,
+        threads,
+        floor,
+        place=place,
+        also=also,
+        names=FEW * threads,
+    )
 
 
 def _processes(count: int, work_ms: int, *, full: bool = False) -> Measure:
@@ -92,7 +119,16 @@ MEASURES: tuple[Measure, ...] = (
         1000,
         "floor-token",
     ),
-    Measure("sqlite-1", "SQLite file, acquire + release, 1 thread", Trial.PAIRS, Mode.FILE, 1, "floor-sqlite"),
+    _elsewhere(Place.REDLOCK, "Redlock on five servers", 1, "floor-majority"),
+    _elsewhere(Place.FILE, "SQLite file", 1, "floor-sqlite", "floor-synced"),
+    _elsewhere(Place.POSTGRES, "PostgreSQL", 1, "floor-postgresql", "floor-synced"),
+    _elsewhere(Place.POSTGRES, "PostgreSQL", 8, "floor-postgresql"),
+    _elsewhere(Place.MYSQL, "MySQL or MariaDB", 1, "floor-mysql", "floor-synced"),
+    _elsewhere(Place.MYSQL, "MySQL or MariaDB", 8, "floor-mysql"),
+    _elsewhere(Place.ZOOKEEPER, "ZooKeeper", 1, "floor-zookeeper", "floor-synced"),
+    _elsewhere(Place.ZOOKEEPER, "ZooKeeper", 8, "floor-zookeeper"),
+    _elsewhere(Place.ETCD, "etcd", 1, "floor-etcd", "floor-synced"),
+    _elsewhere(Place.ETCD, "etcd", 8, "floor-etcd"),
     Measure(
         "held-10000",
         "10,000 locks held by tasks and renewed",

@@ -11,6 +11,7 @@ import os
 from collections.abc import Sequence
 
 from leasehold.bench.measures import Measure
+from leasehold.bench.places import Place
 from leasehold.testing.servers.redis import RedisServer
 
 
@@ -36,7 +37,7 @@ class Cores:
     def share(self, measure: Measure) -> tuple[int, ...]:
         """Put the server on its cores for a measure; return the client's, none for all."""
         pin = self.of(measure)
-        if self._server is None or not self._all:
+        if self._server is None or not self._all or measure.place is not Place.REDIS:
             return ()
         os.sched_setaffinity(self._server.pid, self._all if pin is Pin.NONE else self._all[:1])
         return {Pin.SAME: (self._all[0],), Pin.OTHER: (self._all[-1],)}.get(pin, ())
@@ -51,7 +52,7 @@ class Cores:
         if not self._all:
             return "left to the kernel"
         return {
-            Pin.ALONE: "a single caller is on one core with the server; else left to the kernel",
+            Pin.ALONE: "a single caller of Redis is on one core with the server; else left to the kernel",
             Pin.SAME: "client and server on the same core",
             Pin.OTHER: "client and server on a core each",
             Pin.NONE: "left to the kernel",

@@ -36,7 +36,7 @@ class Sample:
 
     outcome: Outcome
     commands: dict[str, int]
-    reads: int
+    reads: float
     server_cpu: float
     server_memory: int
 
@@ -79,7 +79,7 @@ class Entry:
 
     @property
     def reads(self) -> float:
-        """Times that the server read from a connection, for one acquire and release."""
+        """Times that the server read from a connection, or was sent a request, for one acquire and release."""
         return median(sample.per_operation(sample.reads) for sample in self.samples)
 
     @property
@@ -183,6 +183,7 @@ def _row(row: Row) -> dict[str, Any]:
         "key": measure.key,
         "title": measure.title,
         "trial": measure.trial.value,
+        "place": measure.place.value,
         "mode": measure.mode.value,
         "concurrency": measure.concurrency,
         "contestants": [_entry(entry, row) for entry in row.entries],
@@ -236,7 +237,12 @@ def _spread(spread: Spread | None) -> dict[str, float] | None:
     return None if spread is None else asdict(spread)
 
 
-def in_order(entries: Sequence[Entry]) -> list[Entry]:
-    """Put the floor first, then us, then the others by rate."""
-    ranks = {Role.FLOOR: 0, Role.OURS: 1, Role.PEER: 2}
-    return sorted(entries, key=lambda one: (ranks[one.contestant.role], -one.rate.median if one.samples else 0.0))
+def in_order(entries: Sequence[Entry], floor: str) -> list[Entry]:
+    """Put the floor first, then further floors, then us, then the others by rate."""
+    ranks = {Role.FLOOR: 1, Role.OURS: 2, Role.PEER: 3}
+
+    def place(one: Entry) -> tuple[int, float]:
+        rank = 0 if one.contestant.key == floor else ranks[one.contestant.role]
+        return rank, -one.rate.median if one.samples else 0.0
+
+    return sorted(entries, key=place)

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import secrets
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from statistics import median
 from typing import Protocol
 
-from leasehold.bench.contestants import CONTESTANTS, Contestant, Mode, Role
-from leasehold.bench.machine import Bustle, facts
-from leasehold.bench.measures import LONG_SECONDS, MEASURES, Measure, Trial
+from leasehold.bench.contestants import ABSENT, CONTESTANTS, Contestant, Role
+from leasehold.bench.machine import facts
+from leasehold.bench.measures import MEASURES, Measure, Trial
 from leasehold.bench.pinning import Cores, Pin
-from leasehold.bench.result import Entry, Result, Row, Sample, in_order
-from leasehold.bench.server import Observer
-from leasehold.bench.subjects.base import Scope
-from leasehold.bench.trials.talk import Outcome, Task
-from leasehold.bench.workers import TrialFailed, Worker
-from leasehold.testing.servers.redis import RedisServer
+from leasehold.bench.places import KINDS, Place, place_of
+from leasehold.bench.result import Entry, Result, Row, in_order
+from leasehold.bench.sites import Site, Sites
+from leasehold.bench.tries import Tries
+from leasehold.bench.workers import Worker
+from leasehold.testing.servers.base import MissingServer
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +25,7 @@ class Settings:
     """How to run.
 
     Attributes:
-        url: the server; None starts one.
+        url: the store, whose kind says what is measured; None measures all kinds, on servers started for the run.
         seconds: length of a trial.
         rounds: trials of each contestant in each measure.
         only: keys of measures, or beginnings of them; none means all.
@@ -50,16 +47,19 @@ class Settings:
         """Choose the measures.
 
         Raises:
-            ValueError: nothing is called so.
+            ValueError: nothing is called so, or not on the store at the URL; or the URL cannot be measured.
 
         """
+        place = place_of(self.url) if self.url else None
+        offered = [measure for measure in MEASURES if place in (None, measure.place)]
         for word in self.only:
-            if not any(measure.is_called(word) for measure in MEASURES):
-                known = ", ".join(measure.key for measure in MEASURES)
-                raise ValueError(f"no measure is called {word!r}; there are: {known}")
+            if not any(measure.is_called(word) for measure in offered):
+                known = ", ".join(measure.key for measure in offered)
+                where = f" on {KINDS[place].title}" if place else ""
+                raise ValueError(f"no measure{where} is called {word!r}; there are: {known}")
         if self.only:
-            return [measure for measure in MEASURES if any(map(measure.is_called, self.only))]
-        return [measure for measure in MEASURES if self.full or not measure.full]
+            return [measure for measure in offered if any(map(measure.is_called, self.only))]
+        return [measure for measure in offered if self.full or not measure.full]
 
 
 class Progress(Protocol):
@@ -75,41 +75,54 @@ class Progress(Protocol):
 
 
 def run(settings: Settings, progress: Progress) -> Result:
-    """Measure.
+    """Measure. A store whose server or driver is not installed is left out, and the result says so.
 
     Raises:
-        MissingServer: there is no server program to start; the message says what to install.
-        OSError: the server does not answer.
+        MissingServer: that is so for all of them; the message says what to install.
+        LeaseholdError: the server at the URL cannot be used.
 
     """
     measures, start = settings.measures(), time.monotonic()
     with ExitStack() as stack:
-        server = None if settings.url else stack.enter_context(RedisServer())
-        url = settings.url if server is None else server.url
-        assert url is not None
-        cores = Cores(settings.pin, server)
-        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="leasehold-bench-"))
-        scope = Scope(url, f"bench-{secrets.token_hex(4)}", 1, folder)
-        observer = stack.enter_context(Observer(scope))
-        stack.callback(observer.clean, scope.namespace)
-        workers, missing = _workers(stack, measures, settings)
-        bench = Bench(settings, scope, observer, workers, progress, cores)
+        sites, missing = Sites(stack, settings.url), dict[str, str]()
+        for place in dict.fromkeys(measure.place for measure in measures):
+            try:
+                sites.open(place)
+            except MissingServer as error:
+                missing[KINDS[place].title] = str(error)
+        if not sites.opened:
+            raise MissingServer("; ".join(f"{title}: {why}" for title, why in missing.items()))
+        measures = [measure for measure in measures if measure.place in sites.opened]
+        workers = _workers(stack, measures, settings, missing)
+        tries = Tries(settings.seconds, sites.opened, workers, _cores(settings, sites.opened))
+        bench = Bench(settings.rounds, workers, tries, progress)
         rows = bench.rows(measures)
         versions = {one.title: workers[one.key].version for one in CONTESTANTS if one.key in workers}
-        told = facts(observer.version, settings.seconds, settings.rounds, versions, own_server=settings.url is None)
-        told["cores"] = str(cores)
-        if bench.others:
-            usual, worst = median(bench.others), max(bench.others)
-            told["others"] = f"used {usual:.2f} cores during a trial (median), {worst:.2f} at most: the less the better"
-    notes = {one.title: one.settings for one in CONTESTANTS if one.key in workers}
+        told = facts(_servers(sites.opened), settings.seconds, settings.rounds, versions, own=settings.url is None)
+        told |= tries.facts() | {"disk": f"files of servers and locks are below {sites.folder.rpartition('/')[0]}"}
+    notes = {one.title + _where(one): one.settings for one in CONTESTANTS if one.key in workers}
     return Result(rows, told, notes, missing, time.monotonic() - start)
+
+
+def _servers(sites: Mapping[Place, Site]) -> list[str]:
+    return [site.observer.version for site in sites.values() if site.observer.version]
+
+
+def _cores(settings: Settings, sites: Mapping[Place, Site]) -> Cores:
+    return Cores(settings.pin, sites[Place.REDIS].server if Place.REDIS in sites else None)
+
+
+def _where(contestant: Contestant) -> str:
+    """Tell apart contestants of one title."""
+    alike = [one for one in CONTESTANTS if one.title == contestant.title]
+    return "" if len(alike) == 1 else f" ({', '.join(KINDS[place].title for place in contestant.places)})"
 
 
 def takes_part(contestant: Contestant, measure: Measure) -> bool:
     """Say whether a contestant is run in a measure."""
     if contestant.role is Role.FLOOR:
-        return contestant.key == measure.floor
-    if measure.mode not in contestant.modes:
+        return contestant.key in (measure.floor, *measure.also)
+    if measure.place not in contestant.places or measure.mode not in contestant.modes:
         return False
     match measure.trial:
         case Trial.HANDOVER:
@@ -123,9 +136,9 @@ def takes_part(contestant: Contestant, measure: Measure) -> bool:
 
 
 def _workers(
-    stack: ExitStack, measures: Sequence[Measure], settings: Settings
-) -> tuple[dict[str, Worker], dict[str, str]]:
-    found, missing = dict[str, Worker](), dict[str, str]()
+    stack: ExitStack, measures: Sequence[Measure], settings: Settings, missing: dict[str, str]
+) -> dict[str, Worker]:
+    found = dict[str, Worker]()
     for contestant in CONTESTANTS:
         if any(takes_part(contestant, measure) for measure in measures):
             worker = stack.enter_context(Worker(contestant, settings.peers_python))
@@ -133,39 +146,29 @@ def _workers(
                 missing[contestant.title] = worker.missing
             else:
                 found[contestant.key] = worker
-    return found, missing
+    if any(measure.place is Place.REDIS for measure in measures):
+        missing |= ABSENT
+    return found
 
 
 class Bench:
-    """The measuring itself."""
+    """The order in which all is tried."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        scope: Scope,
-        observer: Observer,
-        workers: Mapping[str, Worker],
-        progress: Progress,
-        cores: Cores,
-    ) -> None:
-        self._cores = cores
-        self._settings = settings
-        self._scope = scope
-        self._observer = observer
+    def __init__(self, rounds: int, workers: Mapping[str, Worker], tries: Tries, progress: Progress) -> None:
+        self._rounds = rounds
         self._workers = workers
+        self._tries = tries
         self._progress = progress
         self._done = 0
         self._of = 0
-        self.others: list[float] = []
-        """Cores that other processes used during each trial."""
 
     def rows(self, measures: Sequence[Measure]) -> list[Row]:
         """Take one measure after the other."""
         rows = [Row(measure, [Entry(one) for one in self._for(measure)]) for measure in measures]
-        self._of = sum(len(row.entries) for row in rows) * self._settings.rounds
+        self._of = sum(len(row.entries) for row in rows) * self._rounds
         for row in rows:
             self._measure(row)
-            row.entries = in_order(row.entries)
+            row.entries = in_order(row.entries, row.measure.floor)
             self._progress.row_ends(row)
         return rows
 
@@ -173,52 +176,10 @@ class Bench:
         return [one for one in CONTESTANTS if one.key in self._workers and takes_part(one, measure)]
 
     def _measure(self, row: Row) -> None:
-        for number in range(self._settings.rounds):
+        for number in range(self._rounds):
             at = number % len(row.entries)
             for entry in row.entries[at:] + row.entries[:at]:
                 self._progress.trial_begins(row.measure, entry.contestant, self._done, self._of)
                 self._done += 1
                 if not entry.error:
-                    self._try(row.measure, entry)
-
-    def _try(self, measure: Measure, entry: Entry) -> None:
-        worker = self._workers[entry.contestant.key]
-        try:
-            entry.samples.append(self._sample(measure, entry.contestant, worker))
-        except TrialFailed as error:
-            entry.error = str(error)
-
-    def _sample(self, measure: Measure, contestant: Contestant, worker: Worker) -> Sample:
-        namespace = f"{self._scope.namespace}-{contestant.key}-{self._done}"
-        task = Task(
-            contestant.module,
-            measure.trial.value,
-            Mode(measure.mode).value,
-            measure.concurrency,
-            measure.processes,
-            measure.work,
-            self._seconds(measure),
-            f"sqlite:{self._scope.folder}/locks.db" if measure.mode is Mode.FILE else self._scope.url,
-            namespace,
-            self._scope.folder,
-            self._cores.share(measure),
-        )
-        empty = self._observer.look()
-        worker.begin(task)
-        before, bustle = self._observer.look(), Bustle()
-        worker.go()
-        after, busy = self._observer.look(), bustle.seconds()
-        outcome = Outcome(**worker.outcome())
-        work = after.since(before)
-        self._note_others(busy, outcome, work.cpu)
-        self._observer.clean(namespace)
-        if measure.mode is Mode.FILE:
-            return Sample(outcome, {}, 0, 0.0, 0)
-        return Sample(outcome, work.commands, work.reads, work.cpu, after.memory - empty.memory)
-
-    def _note_others(self, busy: float | None, outcome: Outcome, server: float) -> None:
-        if busy is not None:
-            self.others.append(max(0.0, busy - outcome.cpu - server) / outcome.seconds)
-
-    def _seconds(self, measure: Measure) -> float:
-        return max(self._settings.seconds, LONG_SECONDS) if measure.rests else self._settings.seconds
+                    self._tries.one(row.measure, entry)

@@ -1,11 +1,12 @@
-"""What the server says of itself: its version, and how much it did between two looks."""
+"""What a Redis server says of itself: its version, and how much it did between two looks."""
 
 from __future__ import annotations
 
 import re
 import socket
-from dataclasses import dataclass
-from types import TracebackType
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import Protocol
 
 from leasehold.bench.subjects.base import Scope
 from leasehold.testing.servers.resp import Connection
@@ -20,7 +21,7 @@ class Look:
 
     Attributes:
         commands: executed, by name; those that a script called count, too.
-        reads: times that it read from a connection. One read may bring many commands.
+        reads: times that it read from a connection, not counting looks. One read may bring many commands.
         cpu: seconds of processor time.
         memory: bytes used by data and connections.
 
@@ -32,18 +33,39 @@ class Look:
     memory: int
 
     def since(self, before: Look) -> Look:
-        """Return what happened between two looks; looking itself, one command and one read, is left out."""
+        """Return what happened between two looks; the commands of looking itself are left out."""
         commands = {name: count - before.commands.get(name, 0) for name, count in self.commands.items()}
         commands.pop("info", None)
         return Look(
             {name: count for name, count in sorted(commands.items()) if count},
-            self.reads - before.reads - 1,
+            self.reads - before.reads,
             self.cpu - before.cpu,
             self.memory - before.memory,
         )
 
 
-class Observer:
+class Observer(Protocol):
+    """Who looks at a store while it is measured, and cleans up after."""
+
+    @property
+    def version(self) -> str:
+        """Program and version."""
+        ...
+
+    def look(self) -> Look:
+        """Look at the counts now; those that are not known are 0."""
+        ...
+
+    def clean(self, namespace: str) -> None:
+        """Delete all that has a namespace that begins so."""
+        ...
+
+    def close(self) -> None:
+        """Close connections."""
+        ...
+
+
+class RedisObserver:
     """A connection on which the server is asked about itself."""
 
     def __init__(self, scope: Scope) -> None:
@@ -51,6 +73,7 @@ class Observer:
         if scope.credentials is not None:
             self._connection.command("AUTH", *scope.credentials)
         self._connection.command("SELECT", scope.database)
+        self._looks = 0
 
     @property
     def version(self) -> str:
@@ -63,12 +86,13 @@ class Observer:
 
     def look(self) -> Look:
         """Look at the counts now."""
+        self._looks += 1
         said = str(self._connection.command("INFO", "all"))
         fields = dict(re.findall(r"^(\w+):([\d.]+)\r?$", said, re.MULTILINE))
         calls = re.findall(r"^cmdstat_([^:]+):calls=(\d+)", said, re.MULTILINE)
         return Look(
             {name.lower(): int(count) for name, count in calls},
-            int(fields.get("total_reads_processed", 0)),
+            int(fields.get("total_reads_processed", self._looks)) - self._looks,
             float(fields["used_cpu_sys"]) + float(fields["used_cpu_user"]),
             int(fields["used_memory"]),
         )
@@ -90,10 +114,35 @@ class Observer:
         """Close the connection."""
         self._connection.close()
 
-    def __enter__(self) -> Observer:
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+class Observers:
+    """Several servers as one: what they did is added up."""
+
+    def __init__(self, scope: Scope) -> None:
+        self._each = [RedisObserver(replace(scope, url=url)) for url in scope.urls]
+
+    @property
+    def version(self) -> str:
+        """Program and version of the first."""
+        return f"{self._each[0].version} × {len(self._each)}"
+
+    def look(self) -> Look:
+        """Look at all of them now."""
+        looks = [one.look() for one in self._each]
+        commands = sum((Counter(look.commands) for look in looks), Counter[str]())
+        return Look(
+            dict(commands),
+            sum(look.reads for look in looks),
+            sum(look.cpu for look in looks),
+            sum(look.memory for look in looks),
+        )
+
+    def clean(self, namespace: str) -> None:
+        """Delete all keys that have the namespace in their names."""
+        for one in self._each:
+            one.clean(namespace)
+
+    def close(self) -> None:
+        """Close the connections."""
+        for one in self._each:
+            one.close()

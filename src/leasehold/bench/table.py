@@ -16,7 +16,7 @@ COLUMNS = (
     "reads",
     "commands",
 )
-"""The last four are for one acquire and release."""
+"""The last four are for one acquire and release; a dash stands where nothing is known."""
 
 
 RESTING = ("", "client core", "server core", "commands/s", "client KiB each", "server bytes each", "threads")
@@ -49,9 +49,10 @@ def _running(entry: Entry, row: Row) -> tuple[str, ...]:
         f"{entry.median('p50') * 1e3:.3f}",
         f"{entry.median('p99') * 1e3:.3f}",
         f"{entry.client_us:.1f}",
-        f"{entry.server_us:.1f}",
-        f"{entry.reads:.2f}",
-        f"{entry.commands:.1f}" + (f"  NOT EXCLUSIVE: {entry.overlaps} times" if entry.overlaps else ""),
+        f"{entry.server_us:.1f}" if entry.server_us else "–",
+        f"{entry.reads:.2f}" if entry.reads else "–",
+        (f"{entry.commands:.1f}" if entry.commands else "–")
+        + (f"  NOT EXCLUSIVE: {entry.overlaps} times" if entry.overlaps else ""),
     )
 
 

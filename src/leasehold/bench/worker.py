@@ -71,7 +71,9 @@ def version(package: str) -> str:
         return ""
     try:
         driver = (
-            f" with redis-py {metadata.version('redis')}" if package not in ("redis", "coredis", "filelock") else ""
+            f" with redis-py {metadata.version('redis')}"
+            if package not in ("redis", "coredis", "filelock", "kazoo")
+            else ""
         )
     except metadata.PackageNotFoundError:
         driver = ""

@@ -24,6 +24,10 @@ GRACE = 60.0
 """Seconds that a trial may take for connecting and ending, beside its own length."""
 
 
+DRIVERS = ("redis-py", "kazoo")
+"""Libraries that leasehold itself uses: they are measured as they are installed beside it."""
+
+
 class TrialFailed(RuntimeError):
     """A trial came to no result; the message says why."""
 
@@ -38,7 +42,7 @@ class Worker:
     """
 
     def __init__(self, contestant: Contestant, peers_python: str | None) -> None:
-        elsewhere = peers_python if contestant.role is Role.PEER and contestant.key != "redis-py" else None
+        elsewhere = peers_python if contestant.role is Role.PEER and contestant.key not in DRIVERS else None
         self._process = subprocess.Popen(
             worker.command(elsewhere or sys.executable, contestant.module, contestant.requires, contestant.package),
             stdin=subprocess.PIPE,

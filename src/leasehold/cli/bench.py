@@ -10,8 +10,9 @@ from types import FrameType
 
 import click
 
+from leasehold.bench.bars import picture
 from leasehold.bench.contestants import Contestant
-from leasehold.bench.markdown import markdown
+from leasehold.bench.markdown import PICTURE, markdown
 from leasehold.bench.measures import Measure
 from leasehold.bench.page import page
 from leasehold.bench.pinning import Pin
@@ -68,7 +69,7 @@ def _terminated(signum: int, frame: FrameType | None) -> None:
     "kernel likes. Only on Linux and without URL.",
 )
 @click.option("--report", type=TARGET, help="Write a page with charts, as HTML.")
-@click.option("--docs", type=TARGET, help="Write the documentation's page, as Markdown.")
+@click.option("--docs", type=TARGET, help=f"Write the documentation's page, as Markdown, and beside it {PICTURE}.")
 @json_option
 def bench(
     url: str | None,
@@ -82,15 +83,17 @@ def bench(
     docs: Path | None,
     json_: bool,
 ) -> None:
-    """Measure locks on the Redis server at URL, beside the floor and other libraries.
+    """Measure locks on the store at URL, beside the floor and other libraries.
 
-    Without URL it starts a server of its own. It works under names of its own, and deletes them at the end.
+    Without URL it starts a server of each kind that is installed, and measures all. URL may be of redis:, redlock:,
+    sqlite:, postgresql:, mysql:, zookeeper: and etcd:, without TLS; a database needs its tables (leasehold init URL).
+    It works under names of its own, and deletes them at the end.
 
     To measure other libraries too, make an environment for them and name its interpreter:
 
     \b
       python -m venv peers
-      peers/bin/pip install 'redis[hiredis]' python-redis-lock pottery coredis sherlock redlock-ng filelock
+      peers/bin/pip install 'redis[hiredis]' python-redis-lock pottery coredis sherlock redlock-ng aioredlock filelock
       leasehold bench --peers-python peers/bin/python
 
     Exit code: 0 if all of leasehold's trials came to a result and never two were inside, 1 if not.
@@ -112,6 +115,7 @@ def bench(
         report.write_text(page(result), encoding="utf-8")
     if docs is not None:
         docs.write_text(markdown(result), encoding="utf-8")
+        docs.with_name(PICTURE).write_text(picture(result), encoding="utf-8")
     if json_:
         as_json(result.as_json())
     else:

@@ -57,7 +57,7 @@ def doctor(store: str | None, url: str | None, namespace: str, json_: bool) -> N
 def _versions() -> dict[str, str]:
     versions = {"leasehold": version("leasehold"), "python": platform.python_version()}
     versions["sqlite"] = sqlite3.sqlite_version
-    for package in ("redis", "hiredis"):
+    for package in ("redis", "hiredis", "psycopg"):
         try:
             versions[package] = version(package)
         except PackageNotFoundError:

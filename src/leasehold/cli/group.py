@@ -31,8 +31,10 @@ COMMANDS: Mapping[str, Entry] = {
     "show": Entry("leasehold.cli.show", "show", "Show one lock: who holds it, who waits."),
     "break": Entry("leasehold.cli.break_", "break_", "Take a lock from its holder."),
     "doctor": Entry("leasehold.cli.doctor", "doctor", "Check the store's settings, and say what they mean."),
+    "init": Entry("leasehold.cli.init", "init", "Make the tables of a store on a database server."),
     "demo": Entry("leasehold.cli.demo", "demo", "See updates lost without a lock, and none lost with it."),
     "bench": Entry("leasehold.cli.bench", "bench", "Measure locks in your store."),
+    "servers": Entry("leasehold.cli.servers", "servers", "Start Redis servers on this machine, for development."),
     "verify": Entry("leasehold.cli.verify", "verify", "Look for broken promises in your store under faults."),
 }
 

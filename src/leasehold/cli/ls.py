@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from leasehold.cli.looking import connected
+from leasehold.cli.looking import connected, with_leaders
 from leasehold.cli.options import Command, json_option, store_options
 from leasehold.cli.output import as_json, lock_record, meta_text, printable, seconds, shortened, table, who
 from leasehold.inspection import LockInfo
@@ -22,7 +22,7 @@ def ls(prefix: str, url: str | None, namespace: str, json_: bool) -> None:
     REMAINING is the time after which the store drops the holder unless it renews, which a living holder does.
     """
     with connected(url, namespace) as client:
-        infos = client.holds(prefix)
+        infos = with_leaders(client, client.holds(prefix))
     if json_:
         as_json([lock_record(info) for info in infos])
     elif infos:

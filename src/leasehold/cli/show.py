@@ -7,7 +7,7 @@ import sys
 import click
 
 from leasehold.cli.codes import Exit
-from leasehold.cli.looking import connected
+from leasehold.cli.looking import connected, with_leaders
 from leasehold.cli.options import Command, json_option, store_options
 from leasehold.cli.output import as_json, lock_record, meta_text, printable, seconds, who
 from leasehold.inspection import Contender, LockInfo
@@ -23,7 +23,8 @@ def show(name: str, url: str | None, namespace: str, json_: bool) -> None:
     Exit code: 0 if someone holds it or waits, or it is kept free after an expiry; 1 if it is free.
     """
     with connected(url, namespace) as client:
-        info = client.inspect(name)
+        found = client.inspect(name)
+        info = None if found is None else with_leaders(client, [found])[0]
     if json_:
         as_json(None if info is None else lock_record(info))
     elif info is None:

@@ -24,7 +24,7 @@ class Scope:
     """Where a session works.
 
     Attributes:
-        url: the server, as ``redis://user:password@host:port/db``.
+        url: the server; for several that know nothing of each other ``redlock://`` with all hosts.
         namespace: part of every key.
         concurrency: how many threads, tasks or processes there are.
         folder: for files.
@@ -41,6 +41,16 @@ class Scope:
         """Host and port."""
         parts = urlsplit(self.url)
         return parts.hostname or "localhost", parts.port or 6379
+
+    @property
+    def urls(self) -> list[str]:
+        """The URLs of the Redis servers, one each."""
+        scheme, _, rest = self.url.partition("://")
+        if scheme != "redlock":
+            return [self.url]
+        there, _, database = rest.partition("/")
+        user, at, hosts = there.rpartition("@")
+        return [f"redis://{user}{at}{host}/{database}" for host in hosts.split(",")]
 
     @property
     def database(self) -> int:

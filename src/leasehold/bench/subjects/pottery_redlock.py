@@ -1,4 +1,4 @@
-"""pottery's Redlock on one server."""
+"""pottery's Redlock, on one server or several."""
 
 # pyright: reportUnknownMemberType=false
 # redis-py annotates `from_url` in part only.
@@ -22,7 +22,7 @@ class Blocking:
 
     def __init__(self, scope: Scope) -> None:
         self._scope = scope
-        self._client = redis.Redis.from_url(scope.url)
+        self._clients = {redis.Redis.from_url(url) for url in scope.urls}
 
     def turn(self, name: str) -> Turn:
         lock = self._lock(name)
@@ -32,10 +32,11 @@ class Blocking:
         return not self._lock(name).acquire(blocking=False)
 
     def close(self) -> None:
-        self._client.close()
+        for client in self._clients:
+            client.close()
 
     def _lock(self, name: str) -> Any:
-        return pottery.Redlock(key=self._scope.key(name), masters={self._client}, auto_release_time=LEASE)
+        return pottery.Redlock(key=self._scope.key(name), masters=self._clients, auto_release_time=LEASE)
 
 
 class Awaiting:

@@ -34,6 +34,26 @@ class Line:
             self._reader.feed(data)
         return reply
 
+    @property
+    def descriptor(self) -> int:
+        """The socket's, to wait for replies on it."""
+        return self._socket.fileno()
+
+    def send(self, command: bytes) -> None:
+        """Send a packed command; `heard` will have its reply."""
+        self._socket.sendall(command)
+
+    def heard(self) -> list[Any]:
+        """Read what has come, or wait for it; return the replies that are complete."""
+        data = self._socket.recv(65536)
+        if not data:
+            raise ConnectionError("the server closed the connection")
+        self._reader.feed(data)
+        replies = list[Any]()
+        while (reply := self._reader.gets()) is not False:
+            replies.append(reply)
+        return replies
+
     def close(self) -> None:
         """Close the socket."""
         self._socket.close()

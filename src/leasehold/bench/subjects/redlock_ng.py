@@ -1,4 +1,4 @@
-"""redlock-ng on one server."""
+"""redlock-ng, on one server or several."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class Blocking:
 
     def __init__(self, scope: Scope) -> None:
         self._scope = scope
-        self._client = redlock.Redlock([scope.url])
-        self._impatient = redlock.Redlock([scope.url], retry_count=0)
+        self._client = redlock.Redlock(scope.urls)
+        self._impatient = redlock.Redlock(scope.urls, retry_count=0)
 
     def turn(self, name: str) -> Turn:
         client, key, held = self._client, self._scope.key(name), list[Any]()
@@ -40,8 +40,8 @@ class Awaiting:
 
     def __init__(self, scope: Scope) -> None:
         self._scope = scope
-        self._client = redlock.AsyncRedlock([scope.url])
-        self._impatient = redlock.AsyncRedlock([scope.url], retry_count=0)
+        self._client = redlock.AsyncRedlock(scope.urls)
+        self._impatient = redlock.AsyncRedlock(scope.urls, retry_count=0)
 
     async def turn(self, name: str) -> AsyncTurn:
         client, key, held = self._client, self._scope.key(name), list[Any]()

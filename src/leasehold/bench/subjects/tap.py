@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import select
-import socket
-import threading
 from dataclasses import dataclass
 
 from leasehold import Client
+from leasehold.bench.relay import Relay
 from leasehold.bench.subjects.base import Scope
 
 NAME = "%07d"
@@ -32,7 +30,7 @@ class Recording:
 
 def record(scope: Scope) -> Recording:
     """Let two clients of leasehold lock through a socket that is listened to."""
-    tap = _Tap(scope.address)
+    tap = Relay(scope.address)
     url = f"redis://{_userinfo(scope)}127.0.0.1:{tap.port}/{scope.database}"
     name = NAME % 0
     try:
@@ -60,62 +58,3 @@ def _client(url: str, scope: Scope) -> Client:
 
 def _userinfo(scope: Scope) -> str:
     return scope.url.partition("://")[2].rpartition("@")[0] + "@" if "@" in scope.url else ""
-
-
-class _Tap:
-    """Passes bytes on between clients and the server, and keeps what clients send."""
-
-    def __init__(self, server: tuple[str, int]) -> None:
-        self._server = server
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self._listener.getsockname()[1]
-        self._kept: list[bytes] = []
-        self._peers: dict[socket.socket, socket.socket] = {}
-        self._clients: set[socket.socket] = set()
-        self._ends, self._end = socket.socketpair()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def take(self) -> bytes:
-        """Return what was sent since the last call; its replies have come, so all of it has passed here."""
-        kept = b"".join(self._kept)
-        self._kept.clear()
-        return kept
-
-    def close(self) -> None:
-        """End the thread and close all sockets."""
-        self._end.close()
-        self._thread.join()
-        for one in (self._listener, self._ends, *self._peers):
-            one.close()
-
-    def _run(self) -> None:
-        while True:
-            ready, _, _ = select.select([self._listener, self._ends, *self._peers], [], [])
-            if self._ends in ready:
-                return
-            for one in ready:
-                if one is self._listener:
-                    self._accept()
-                elif one in self._peers:
-                    self._pass_on(one)
-
-    def _accept(self) -> None:
-        client, _ = self._listener.accept()
-        server = socket.create_connection(self._server)
-        for one in (client, server):
-            one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._clients.add(client)
-        self._peers[client], self._peers[server] = server, client
-
-    def _pass_on(self, one: socket.socket) -> None:
-        other = self._peers[one]
-        data = one.recv(65536)
-        if data:
-            if one in self._clients:
-                self._kept.append(data)
-            other.sendall(data)
-            return
-        for end in (one, other):
-            del self._peers[end]
-            end.close()

@@ -11,27 +11,27 @@ from leasehold.bench.subjects.base import AsyncSession, AsyncTurn, Scope, Sessio
 from leasehold.bench.subjects.tap import NAME
 from leasehold.bench.trials.talk import Outcome, Talk, Task, quantile
 
-NAMES = 1000
-"""Names of a trial, shared out among its threads or tasks: the same number for each concurrency."""
-
 WARM = 0.2
 """Part of the trial's length for which it runs before, unmeasured."""
+
+FIRST = 8
+"""Names of each thread that are used before, at least."""
 
 
 class NotLocked(RuntimeError):
     """A contestant did not lock. Its figures would mean nothing."""
 
 
-def shares(concurrency: int) -> list[list[str]]:
-    """Share the names out."""
-    each = max(1, NAMES // concurrency)
+def shares(names: int, concurrency: int) -> list[list[str]]:
+    """Share so many names out."""
+    each = max(1, names // concurrency)
     return [[NAME % (index * each + at) for at in range(each)] for index in range(concurrency)]
 
 
 def blocking(subject: ModuleType, scope: Scope, task: Task, talk: Talk) -> None:
     """Run with threads."""
     session: Session = subject.blocking(scope)
-    runners = [Runner(session, names) for names in shares(task.concurrency)]
+    runners = [Runner(session, names) for names in shares(task.names, task.concurrency)]
     gate = threading.Barrier(len(runners) + 1)
     threads = [threading.Thread(target=one.run, args=(gate, task.seconds)) for one in runners]
     for thread in threads:
@@ -70,6 +70,8 @@ class Runner:
         turns: list[Turn] = []
         try:
             turns = [self._session.turn(name) for name in self._names]
+            for turn in turns[:FIRST]:
+                repeat([turn], 0.0, [])
             repeat(turns, time.perf_counter() + seconds * WARM, [])
         except BaseException as error:
             self.error = error
@@ -112,7 +114,7 @@ def check(session: Session) -> None:
 async def awaiting(subject: ModuleType, scope: Scope, task: Task, talk: Talk) -> None:
     """Run with asyncio tasks."""
     session: AsyncSession = await subject.awaiting(scope)
-    mine = [[await session.turn(name) for name in names] for names in shares(task.concurrency)]
+    mine = [[await session.turn(name) for name in names] for names in shares(task.names, task.concurrency)]
     until = time.perf_counter() + task.seconds * WARM
     await asyncio.gather(*[arepeat(turns, until, []) for turns in mine])
     await acheck(session)

@@ -23,6 +23,7 @@ class Task:
     namespace: str
     folder: str
     cores: tuple[int, ...]
+    names: int = 1000
 
 
 @dataclass(frozen=True, slots=True)

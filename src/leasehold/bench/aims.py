@@ -1,0 +1,106 @@
+"""What leasehold aims at in each measure, beside what a run reached."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from leasehold.bench.result import Result, Row
+
+
+@dataclass(frozen=True, slots=True)
+class Aim:
+    """What is to be reached in a measure.
+
+    Attributes:
+        measure: its key.
+        floor: part of the floor's rate; 0 for none.
+        redis_py: times the rate of redis-py's lock; 0 for none.
+        p50: times the floor's median time that ours may be at most; 0 for none.
+        p99: times the floor's 99th percentile that ours may be at most; 0 for none.
+
+    """
+
+    measure: str
+    floor: float = 0.0
+    redis_py: float = 0.0
+    p50: float = 0.0
+    p99: float = 0.0
+
+
+AIMS = (
+    Aim("blocking-1", floor=0.75, redis_py=1.7),
+    Aim("blocking-8", redis_py=2.0),
+    Aim("asyncio-1", floor=0.7),
+    Aim("asyncio-100", floor=0.5, redis_py=5.0),
+    Aim("asyncio-1000", floor=0.5, redis_py=10.0),
+    Aim("handover-2", floor=0.6, p99=3.0),
+    Aim("handover-10", floor=0.6, p99=3.0),
+    Aim("handover-100", floor=0.6, p99=3.0),
+    Aim("handover-10-1ms", floor=0.9),
+    Aim("handover-100-1ms", floor=0.9),
+    Aim("handover-asyncio-1000", floor=0.5),
+    Aim("redlock-1", p50=1.5),
+)
+
+PROFILE = """\
+What an uncontended acquire and release costs, each part measured alone, client and server on one core of the machine
+below (processor time; on a busy machine all of it is longer, by what others leave in the caches):
+
+| part | µs |
+| --- | ---: |
+| client: system calls and hiredis, as the floor has them | 14 |
+| client: a connection from the pool, a look whether it is open, a time limit | 3 |
+| client: all else: ticket, packing, its place with the keeper, state, decoding, the `Hold` | 14 |
+| server: two reads, two writes, parsing, two turns of its loop | 18 |
+| server: the two scripts | 16 |
+
+So where an aim is missed, it is for this:
+
+- *One thread*: the 14 µs of Python. Each is a function call or an object that a promise needs: an id chosen before
+  anything is sent, a deadline read before that, a place with the keeper before that. redis-py's lock sends one plain
+  command to acquire and keeps nothing: its server part is 10 µs cheaper than that of any lock with a queue.
+- *Eight threads*: one interpreter lock. Two system calls let it go for each operation, as they do in the floor; what is
+  Python in between runs one thread at a time, so it counts in full.
+- *1,000 tasks*: the state of 1,000 acquires does not fit the nearer caches, and the collector walks through it.
+- *Hand-over*: the floor is two commands and one wake-up. A hand-over is a release, which reads and rewrites a queue (23
+  commands in two scripts with the next claim), one message, and a claim that says "wait": one answer more to write, one
+  more to read, and all of it stands between one holder and the next. With work inside the lock the share grows to one.
+- *Redlock*: the floor is one thread that sends five times and waits for three answers, and is switched off the core 3
+  times in a pair. leasehold asks each server by a thread of its own, so that a stalled one delays nobody, and hands
+  each question over: about 40 switches, and 20 more where threads wait for the interpreter lock.
+
+Of the other stores no rate is aimed at, but the number of requests, each of which waits for its answer (the column
+**reads**). An acquire and a release are one request each on etcd and ZooKeeper, as in their floors. On PostgreSQL and
+MySQL they are two each: one that locks the name's row and reads who is there, and one that writes and commits, because
+what is written depends on what was read.
+"""
+
+
+def aims(result: Result) -> str:
+    """Return a table of what was aimed at and reached, as Markdown; empty if nothing of it was measured."""
+    rows = {row.measure.key: row for row in result.rows}
+    lines = [line for aim in AIMS if (row := rows.get(aim.measure)) is not None for line in _lines(aim, row)]
+    if not lines:
+        return ""
+    head = ["| measure | beside | aim | reached |", "| --- | --- | ---: | ---: |"]
+    return "\n".join(["## Aims\n", *head, *lines, "", PROFILE])
+
+
+def _lines(aim: Aim, row: Row) -> Iterator[str]:
+    ours, floor = row.ours, row.floor
+    peer = next((one for one in row.entries if one.contestant.key == "redis-py" and one.samples), None)
+    if ours is None:
+        return
+    for least, other, name in ((aim.floor, floor, "the floor"), (aim.redis_py, peer, "redis-py Lock")):
+        reached = ours.ratio(other) if least else None
+        if reached is not None:
+            yield _line(row, name, f"≥ {least:g} ×", f"{reached.median:.2f} ×", reached.median >= least)
+    for most, part in ((aim.p50, "p50"), (aim.p99, "p99")):
+        if most and floor is not None:
+            times = ours.median(part) / max(floor.median(part), 1e-9)
+            yield _line(row, f"{part} of the floor", f"≤ {most:g} ×", f"{times:.1f} ×", times <= most)
+
+
+def _line(row: Row, beside: str, aim: str, reached: str, met: bool) -> str:
+    return f"| {row.measure.title} | {beside} | {aim} | {reached if met else f'**{reached}**'} |"

@@ -1,0 +1,80 @@
+"""``leasehold servers``: it prints a URL, its servers work, and they end with it."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+
+import pytest
+from shells import Shell, alive, until
+
+from leasehold.testing.servers.resp import Connection
+
+SIZES = {"replicas": 4, "sentinel": 7, "cluster": 6, "redlock": 5}
+
+
+@pytest.mark.parametrize("kind", SIZES)
+def test_servers_run_until_they_are_ended(sqlite_shell: Shell, kind: str) -> None:
+    process = sqlite_shell.start("servers", kind, "--json")
+    assert process.stdout is not None
+    said = json.loads(until_brace(process))
+    assert said["kind"] == kind
+    assert len(said["nodes"]) == SIZES[kind]
+    assert said["url"].startswith(("redis://", f"redis+{kind}://", "redlock://"))
+    assert all(alive(node["pid"]) for node in said["nodes"])
+    assert ping(said["nodes"][0]["address"]) == "PONG"
+    ending = {"replicas": signal.SIGTERM, "redlock": signal.SIGKILL}.get(kind, signal.SIGINT)
+    process.send_signal(ending)
+    process.communicate(timeout=20)
+    assert process.returncode == (-ending if ending is signal.SIGKILL else 0)
+    until(lambda: not any(alive(node["pid"]) for node in said["nodes"]))
+
+
+def test_servers_are_shown_to_people(sqlite_shell: Shell) -> None:
+    process = sqlite_shell.start("servers", "replicas")
+    assert process.stdout is not None
+    lines = [process.stdout.readline() for _ in range(9)]
+    text = "".join(lines)
+    assert "1 primary with 3 replicas" in text
+    assert text.count("replica ") == 3
+    assert "redis://127.0.0.1:" in text
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=20)
+    assert err.strip() == "ended"
+
+
+def test_a_kind_that_is_not_known_is_a_mistake(sqlite_shell: Shell) -> None:
+    code, _, err = sqlite_shell.call("servers", "frogs")
+    assert (code, "frogs" in err, err.count("\n")) == (64, True, 1)
+
+
+def test_a_missing_program_is_said(sqlite_shell: Shell) -> None:
+    sqlite_shell.env["PATH"] = "/nowhere"
+    code, _, err = sqlite_shell.call("servers", "redlock")
+    assert (code, "apt-get install redis-server" in err, err.count("\n")) == (3, True, 1)
+
+
+def until_brace(process: subprocess.Popen[str]) -> str:
+    """Read one JSON object."""
+    assert process.stdout is not None
+    text = ""
+    while True:
+        line = process.stdout.readline()
+        assert line, "it ended without a word"
+        text += line
+        try:
+            json.loads(text)
+        except ValueError:
+            continue
+        return text
+
+
+def ping(address: str) -> object:
+    host, _, port = address.partition(":")
+    link = Connection(socket.create_connection((host, int(port)), timeout=5))
+    try:
+        return link.command("PING")
+    finally:
+        link.close()
