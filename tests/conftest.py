@@ -20,15 +20,55 @@ from typing import Any
 
 import pytest
 
-from leasehold.testing.servers import MissingServer, RedisServer
-from leasehold.testing.servers.base import started
+from leasehold.runtimes.base import drive
+from leasehold.runtimes.blocking import BlockingRuntime
+from leasehold.stores import registry
+from leasehold.stores.postgres.statements import script
+from leasehold.testing.servers import (
+    EtcdServer,
+    MariaDBServer,
+    MissingServer,
+    PostgresServer,
+    RedisCluster,
+    RedisReplicas,
+    RedisSentinel,
+    RedisServer,
+    RedlockNodes,
+    ZooKeeperServer,
+)
+from leasehold.testing.servers.base import reserved, started
 
 pytest.register_assert_rewrite("leasehold.testing.conformance")
 
-PROGRAMS = {"redis-server": "redis-server or valkey-server", "nginx": "nginx", "openssl": "openssl"}
-"""Programs that tests start, by the Debian package that has them."""
+PROGRAMS = {
+    "redis-server": "redis-server or valkey-server",
+    "postgresql": "pg_ctl",
+    "mariadb-server": "mariadbd",
+    "zookeeper": "zkServer.sh",
+    "libcurator-recipes-java": "/usr/share/java/curator-recipes.jar",
+    "default-jdk-headless": "javac",
+    "etcd-server": "etcd",
+    "etcd-client": "etcdctl",
+    "pgbouncer": "pgbouncer",
+    "iptables": "iptables",
+    "nginx": "nginx",
+    "openssl": "openssl",
+}
+"""Programs that tests start, and files that they need, by the Debian package that has them."""
 
-DRIVERS = {"redis": "redis", "hiredis": "redis", "click": "cli"}
+PLACES = ("/usr/sbin", "/usr/share/zookeeper/bin", *map(str, Path("/usr/lib/postgresql").glob("*/bin")))
+"""Where Debian puts programs that are not for everybody."""
+
+DRIVERS = {
+    "redis": "redis",
+    "hiredis": "redis",
+    "psycopg": "postgres",
+    "pymysql": "mysql",
+    "asyncmy": "mysql",
+    "kazoo": "zookeeper",
+    "h11": "etcd",
+    "click": "cli",
+}
 """Modules that tests need, by the extra that installs them."""
 
 LINGER = 3.0
@@ -42,6 +82,9 @@ FAILED = pytest.StashKey[bool]()
 
 in_ci = os.environ.get("CI", "").lower() in ("true", "1")
 used: Counter[str] = Counter()
+sums: Counter[str] = Counter()
+"""What tests counted by themselves, as properties called ``sum:…``."""
+
 left_out: set[str] = set()
 
 
@@ -83,6 +126,14 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     return report
 
 
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Add up what a test counted, here or in a worker."""
+    if report.when == "call" and report.passed:
+        for name, value in report.user_properties:
+            if name.startswith("sum:"):
+                sums[name.removeprefix("sum:")] += int(str(value))
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any, error: object) -> None:
     """Take over what a worker of pytest-xdist did."""
@@ -109,6 +160,8 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
         )
     for server, times in sorted(started.items()):
         terminalreporter.line(f"{'server':<10} {server:<24} started {times} times")
+    for name, count in sums.items():
+        terminalreporter.line(f"{'counted':<10} {name:<24} {count:,}")
     gone = missing()
     for line in gone:
         terminalreporter.line(f"LEFT OUT: {line}", yellow=not in_ci, red=in_ci)
@@ -130,10 +183,10 @@ def versions() -> dict[str, str]:
 
 def missing() -> list[str]:
     """Return what is not installed, and what tests missed."""
-    path = f"{os.environ.get('PATH', '')}:/usr/sbin"
+    path = os.pathsep.join((os.environ.get("PATH", ""), *PLACES))
     lines = sorted(left_out)
     for package, names in PROGRAMS.items():
-        if not any(shutil.which(name, path=path) for name in names.split(" or ")):
+        if not any(shutil.which(name, path=path) or _is_file(name) for name in names.split(" or ")):
             lines.append(f"no {names}; install it, on Debian with: apt-get install {package}")
     for module, extra in DRIVERS.items():
         if not importlib.util.find_spec(module):
@@ -141,7 +194,26 @@ def missing() -> list[str]:
     return lines
 
 
+def _is_file(name: str) -> bool:
+    return name.startswith("/") and Path(name).exists()
+
+
 # --- fixtures ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[PostgresServer]:
+    """One server for all tests of a worker, with the tables made."""
+    with PostgresServer() as server:
+        lasting.add(server.pid)
+        server.execute(script())
+        yield server
+
+
+@pytest.fixture(scope="session")
+def outlive() -> set[int]:
+    """Process ids of servers that outlive a test: add those that a fixture of yours starts for several."""
+    return lasting
 
 
 @pytest.fixture(scope="session")
@@ -150,6 +222,70 @@ def redis_server() -> Iterator[RedisServer]:
     with RedisServer() as server:
         lasting.add(server.pid)
         yield server
+
+
+@pytest.fixture(scope="session")
+def redis_replicas() -> Iterator[RedisReplicas]:
+    """A primary with two replicas for all tests of a worker, which must not break it."""
+    with RedisReplicas(2) as group:
+        lasting.update(server.pid for server in group.servers)
+        yield group
+
+
+@pytest.fixture(scope="session")
+def redis_sentinel() -> Iterator[RedisSentinel]:
+    """Servers under Sentinel for all tests of a worker, which must not break them."""
+    with RedisSentinel() as group:
+        lasting.update(server.pid for server in group.servers)
+        yield group
+
+
+@pytest.fixture(scope="session")
+def redis_cluster() -> Iterator[RedisCluster]:
+    """A cluster for all tests of a worker, which must not break it."""
+    with RedisCluster() as group:
+        lasting.update(server.pid for server in group.servers)
+        yield group
+
+
+@pytest.fixture(scope="session")
+def redlock_nodes() -> Iterator[RedlockNodes]:
+    """Five independent servers for all tests of a worker, which must not break them."""
+    with RedlockNodes(5) as group:
+        lasting.update(server.pid for server in group.servers)
+        yield group
+
+
+@pytest.fixture(scope="session")
+def mariadb_server() -> Iterator[MariaDBServer]:
+    """One server for all tests of a worker: use a `namespace` of your own, and start another to break it."""
+    with MariaDBServer(config={"innodb-flush-log-at-trx-commit": "0"}) as server:  # it never loses power
+        lasting.add(server.pid)
+        yield server
+
+
+@pytest.fixture(scope="session")
+def etcd_server() -> Iterator[EtcdServer]:
+    """One etcd for all tests of a worker, as `redis_server` is."""
+    with EtcdServer() as server:
+        lasting.add(server.pid)
+        yield server
+
+
+@pytest.fixture(scope="session")
+def zookeeper_server() -> Iterator[ZooKeeperServer]:
+    """One server for all tests of a worker: use a namespace of your own, and start another to break it."""
+    with ZooKeeperServer() as server:
+        lasting.add(server.pid)
+        yield server
+
+
+@pytest.fixture(scope="session")
+def mariadb_url(mariadb_server: MariaDBServer) -> str:
+    """Return the URL of that server, with the tables made."""
+    opener: Any = registry.opener(mariadb_server.url)
+    drive(opener.prepare(BlockingRuntime()))
+    return mariadb_server.url
 
 
 _count = itertools.count(1)
@@ -173,6 +309,7 @@ def no_leaks(request: pytest.FixtureRequest) -> Iterator[None]:
     if request.node.get_closest_marker("leaks"):
         yield
         return
+    request.node.stash[FAILED] = False  # it may be run again
     before = alive()
     yield
     if request.node.stash.get(FAILED, False):
@@ -223,6 +360,6 @@ def sockets() -> set[str]:
             target = path.readlink()
         except OSError:  # the file descriptor of this very search
             continue
-        if str(target).startswith("socket:"):
+        if str(target).startswith("socket:") and int(path.name) not in reserved:
             found.add(str(target))
     return found

@@ -21,7 +21,7 @@ import pytest
 
 import leasehold
 from leasehold.cli.codes import Exit
-from leasehold.testing.servers import RedisServer
+from leasehold.testing.servers import EtcdServer, RedisServer, ZooKeeperServer
 
 TOP = Path(__file__).parents[2]
 PAGES = [TOP / "README.md", *sorted((TOP / "docs").rglob("*.md"))]
@@ -81,6 +81,14 @@ def substituted(place: Path, request: pytest.FixtureRequest) -> Callable[[str], 
         if "redis://localhost:6379" in text:
             server: RedisServer = request.getfixturevalue("redis_server")
             text = re.sub(r"redis://localhost:6379(/\d+)?", server.url, text)
+        if "mysql://app:secret@localhost:3306/app" in text:
+            text = text.replace("mysql://app:secret@localhost:3306/app", request.getfixturevalue("mariadb_url"))
+        if "etcd://localhost:2379" in text:
+            etcd: EtcdServer = request.getfixturevalue("etcd_server")
+            text = text.replace("etcd://localhost:2379", f"{etcd.url}/{place.name}")
+        if "zookeeper://localhost:2181" in text:
+            zookeeper: ZooKeeperServer = request.getfixturevalue("zookeeper_server")
+            text = text.replace("zookeeper://localhost:2181", zookeeper.url)
         return text.replace("/var/lib/app/", f"{place}/")
 
     return substitute

@@ -28,18 +28,22 @@ MAY_IMPORT: dict[str, set[str]] = {
     "engine": {"engine", "runtimes.base", "runtimes.process", "stores.base", *VALUES},
     "primitives": {"primitives", "engine", "validate", "runtimes.base", *VALUES},
     "observe": {"observe", "engine.events"},
+    "guard": {"guard", "primitives", "engine", "stores", "runtimes.base", *VALUES},
     "client": {
         *{"client", "primitives", "engine", "observe", "inspection", "validate", "runtimes"},
         *{"stores.base", "stores.registry", *VALUES},
     },
+    "postgres": {"guard", "validate", "errors", "stores.postgres"},
+    "tables": {"runtimes", "stores.registry", "stores.sql", "stores.url", *VALUES},
     "__init__": {"client", "errors", "inspection", "primitives"},
 }
 """By file or folder of the package, what it may import of the package; ``a.b`` is that module alone.
 
-Not listed are the edges of the package, which may use all of it: command line, demo, benchmarks, testing, integrations.
+Not listed are the edges of the package, which may use all of it: the command line, demo,
+benchmarks, testing, verify, integrations.
 """
 
-EDGES = {"cli", "demo", "bench", "testing", "integrations", "__main__"}
+EDGES = {"cli", "demo", "bench", "testing", "verify", "integrations", "__main__"}
 
 MACHINE = {"asyncio", "threading", "time", "socket", "select", "selectors", "socketserver", "concurrent", "queue"}
 """Modules that wait, run beside, or talk."""

@@ -8,11 +8,19 @@ from pathlib import Path
 
 import pytest
 
+from leasehold.stores.etcd.store import EtcdStore
 from leasehold.stores.memory import MemoryStore
+from leasehold.stores.mysql import MySQLSessionStore, MySQLStore
+from leasehold.stores.postgres.session import SessionStore
+from leasehold.stores.postgres.store import PostgresStore
+from leasehold.stores.redis.cluster import ClusterStore
+from leasehold.stores.redis.redlock import RedlockStore
+from leasehold.stores.redis.sentinel import SentinelStore
 from leasehold.stores.redis.store import RedisStore
 from leasehold.stores.sqlite.store import SQLiteStore
+from leasehold.stores.zookeeper.store import ZooKeeperStore
 from leasehold.testing.conformance import Case, cases
-from leasehold.testing.servers import RedisServer
+from leasehold.testing.servers import EtcdServer, Group, PostgresServer, RedisServer, ZooKeeperServer
 from leasehold.testing.worlds import AsyncioWorld, BlockingWorld, SimulatedWorld, World
 
 REAL: dict[str, Callable[[], World]] = {"blocking": BlockingWorld, "asyncio": AsyncioWorld}
@@ -22,14 +30,47 @@ STORES = {
     "memory": (MemoryStore.capabilities, REAL | SIMULATED),  # simulated time needs a store that lives in it
     "sqlite": (SQLiteStore.capabilities, REAL),
     "redis": (RedisStore.capabilities, REAL),
+    "replicas": (RedisStore.capabilities, REAL),
+    "sentinel": (SentinelStore.capabilities, REAL),
+    "cluster": (ClusterStore.capabilities, REAL),
+    "redlock": (RedlockStore.capabilities, REAL),
+    "etcd": (EtcdStore.capabilities, REAL),
+    "mariadb": (MySQLStore.capabilities, REAL),
+    "mariadb-session": (MySQLSessionStore.capabilities, REAL),
+    "postgresql": (PostgresStore.capabilities, REAL),
+    "postgresql-session": (SessionStore.capabilities, REAL),
+    "zookeeper": (ZooKeeperStore.capabilities, REAL),
 }
 """What each promises, and in which worlds it can live."""
 
+BY_DAY: dict[str, tuple[int, ...]] = {
+    "replicas": (),
+    "sentinel": (0,),
+    "cluster": (1,),
+    "mariadb-session": (0, 3),
+    "postgresql-session": (1, 2),
+    "mariadb": (0, 3),
+    "postgresql": (1, 2),
+    "etcd": (0, 3),
+    "zookeeper": (1, 2),
+}
+"""Stores of which by day a part runs: each case has four quarters, two neighbours by two colours.
+
+By night all of it runs. Where a store has half by day, each case runs in one colour, in turn. Those that share an
+algorithm with `redis`, which runs all, have less.
+"""
+
+
+def marks(store: str, world: str, number: int) -> list[pytest.MarkDecorator]:
+    quarter = number % 2 + 2 * list(REAL).index(world) if world in REAL else 0
+    return [] if quarter in BY_DAY.get(store, range(4)) else [pytest.mark.nightly]
+
+
 RUNS = [
-    pytest.param(store, world, case, id=f"{store}-{world_name}-{case_name}")
+    pytest.param(store, world, case, id=f"{store}-{world_name}-{case_name}", marks=marks(store, world_name, number))
     for store, (promised, worlds) in STORES.items()
     for world_name, world in worlds.items()
-    for case_name, case in cases(promised)
+    for number, (case_name, case) in enumerate(cases(promised))
 ]
 
 
@@ -39,9 +80,28 @@ def url(store: str, request: pytest.FixtureRequest) -> Iterator[str]:
     if store == "sqlite":
         folder: Path = request.getfixturevalue("tmp_path")
         yield f"sqlite:{folder}/locks.db"
+    elif store.startswith("postgresql"):
+        database: PostgresServer = request.getfixturevalue("postgres_server")
+        yield database.url + ("?mode=session" if store == "postgresql-session" else "")
+    elif store == "etcd":
+        etcd: EtcdServer = request.getfixturevalue("etcd_server")
+        yield etcd.url
     elif store == "redis":
         server: RedisServer = request.getfixturevalue("redis_server")
         yield server.url
+    elif store in ("replicas", "sentinel", "cluster"):
+        group: Group = request.getfixturevalue(f"redis_{store}")
+        yield group.url
+    elif store == "redlock":
+        nodes: Group = request.getfixturevalue("redlock_nodes")
+        yield nodes.url
+    elif store == "mariadb":
+        yield request.getfixturevalue("mariadb_url")
+    elif store == "mariadb-session":
+        yield f"{request.getfixturevalue('mariadb_url')}?mode=session"
+    elif store == "zookeeper":
+        zookeeper: ZooKeeperServer = request.getfixturevalue("zookeeper_server")
+        yield f"{zookeeper.url}/conformance"
     else:
         yield "memory:conformance"
 

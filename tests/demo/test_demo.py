@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from leasehold.demo import service
 from leasehold.demo.children import Children, nginx_config
 from leasehold.demo.overlaps import crowded, cut, most_at_once, overlapping_pairs, rest, shelves
 from leasehold.demo.picture import picture
@@ -24,6 +26,7 @@ from leasehold.demo.rows import Guard
 from leasehold.demo.run import Settings, repeat_command
 from leasehold.demo.table import table
 from leasehold.demo.timeline import close_up
+from leasehold.testing.servers import ZooKeeperServer
 
 CODE = """
 import signal
@@ -209,6 +212,8 @@ def test_on_sqlite_leasehold_is_exact_and_no_lock_loses(tmp_path: Path) -> None:
     assert said["passed"]
     assert (rows["leasehold"]["final"], rows["leasehold"]["lost"]) == (60, 0)
     assert rows["leasehold"]["overlapping_pairs"] == 0
+    if shutil.which("redis-server"):
+        assert (rows["redlock"]["final"], rows["redlock"]["errors"], rows["redlock"]["overlapping_pairs"]) == (60, 0, 0)
     assert rows["none"]["lost"] > 0
     assert rows["none"]["final"] + rows["none"]["lost"] == 60
     assert rows["none"]["overlapping_pairs"] > 0
@@ -230,6 +235,15 @@ def test_without_options_it_prints_a_table_and_what_one_sees() -> None:
     assert "leasehold: 20 requests ..." in done.stderr
 
 
+def test_on_zookeeper_leasehold_is_exact(zookeeper_server: ZooKeeperServer) -> None:
+    done = leasehold_demo("--url", f"{zookeeper_server.url}/demo", "--requests", "666", "--json")
+    assert done.returncode == 0, done.stderr
+    rows = {row["row"]: row for row in json.loads(done.stdout)["rows"]}
+    assert (rows["leasehold"]["final"], rows["leasehold"]["errors"]) == (666, 0)
+    assert rows["leasehold"]["overlapping_pairs"] == 0
+    assert rows["none"]["lost"] > 0
+
+
 def test_through_nginx() -> None:
     if not has_nginx():
         message = "nginx is not installed, so the demo was not run through it"
@@ -247,7 +261,7 @@ def test_requests_that_fail_are_counted_and_shown() -> None:
     with started("--requests", "200", "--json") as demo:
         assert demo.stderr is not None
         assert "no lock: 200" in demo.stderr.readline()
-        os.kill(descendants(demo.pid)[0], signal.SIGKILL)
+        os.kill(next(pid for pid in descendants(demo.pid) if runs(pid, service.__name__)), signal.SIGKILL)
         said = json.loads(demo.communicate(timeout=60)[0])
     locked = next(row for row in said["rows"] if row["row"] == "leasehold")
     assert (demo.returncode, said["passed"]) == (1, False)
@@ -312,6 +326,10 @@ def has_nginx() -> bool:
 def descendants(pid: int) -> list[int]:
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     return [found for child in map(int, children) for found in (child, *descendants(child))]
+
+
+def runs(pid: int, module: str) -> bool:
+    return module.encode() in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
 
 
 def alive(pid: int) -> bool:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from leasehold import Client, Hold, NotHeld, Semaphore
+from leasehold import Barrier, BrokenBarrier, Client, Hold, NotHeld, Semaphore
 from leasehold.primitives.mutex import Mutex
 from leasehold.stores.memory import MemoryStore
 from leasehold.stores.redis.store import RedisStore
@@ -47,6 +47,10 @@ OF_RLOCK = {
 OF_SEMAPHORE = {
     "test_repr": "only the store knows how many permits are there; repr asks nobody",
     "test_release_unacquired": "permits come from acquires alone: a_semaphore_releases_what_it_acquired, in the kit",
+}
+
+OF_BARRIER = {
+    "test_repr": "only the store knows who waits; repr asks nobody",
 }
 
 MAKERS: dict[str, Callable[[Client, str], Mutex]] = {
@@ -85,6 +89,40 @@ class AsInThreading:
         self.release()
 
 
+class AsBarrier:
+    """A barrier of ours with properties and error of `threading.Barrier`; its action runs between two meetings."""
+
+    def __init__(self, barrier: Barrier, action: Callable[[], object] | None) -> None:
+        self._barrier = barrier
+        self._action = action
+        self.parties = barrier.parties
+
+    def wait(self, timeout: float | None = None) -> int:
+        try:
+            place = self._barrier.wait(timeout)
+            if self._action is not None:
+                if place == 0:
+                    self._action()
+                self._barrier.wait(timeout)
+        except BrokenBarrier as error:
+            raise threading.BrokenBarrierError from error
+        return place
+
+    def abort(self) -> None:
+        self._barrier.abort()
+
+    def reset(self) -> None:
+        self._barrier.reset()
+
+    @property
+    def broken(self) -> bool:
+        return self._barrier.broken()
+
+    @property
+    def n_waiting(self) -> int:
+        return self._barrier.n_waiting()
+
+
 class OnAStore(unittest.TestCase):
     """Makes locks of a client, and ends what it started before the standard library counts threads."""
 
@@ -103,10 +141,10 @@ class OnAStore(unittest.TestCase):
             self.url = {"memory": "memory:stdlib", "sqlite": f"sqlite:{tmp_path}/locks.db"}[self.store]
 
     def setUp(self) -> None:
-        super().setUp()
         self.client = Client.from_url(self.url)
         with self.client.lock("first"):  # so that the threads of a client run before a test counts its own
             self.client.lock("first").acquire(timeout=0.01)
+        super().setUp()
 
     def tearDown(self) -> None:
         self.client.close()
@@ -117,8 +155,24 @@ class OnAStore(unittest.TestCase):
     def locktype(self) -> Mutex:
         return MAKERS[self.method](self.client, f"stdlib-{next(names)}")
 
+    def barriertype(
+        self, parties: int, action: Callable[[], object] | None = None, timeout: float | None = None
+    ) -> AsBarrier:
+        return AsBarrier(self.client.barrier(f"stdlib-{next(names)}", parties, timeout=timeout), action)
+
     def semtype(self, value: int = 1) -> AsInThreading:
         return AsInThreading(self.client.semaphore(f"stdlib-{next(names)}", value))
+
+
+class Meets(OnAStore):
+    """What makes barriers, which their tests abort at the end."""
+
+    barrier: AsBarrier
+
+    def tearDown(self) -> None:
+        self.barrier.abort()
+        self.barrier.abort = lambda: None  # type: ignore[method-assign]  # the client is closed by then
+        super().tearDown()
 
 
 class Ours(OnAStore):
@@ -175,6 +229,7 @@ KINDS = (
     ("writer", lock_tests.RLockTests, OF_ALL | OF_RLOCK, Ours, "shared"),
     ("permit", lock_tests.LockTests, OF_ALL | OF_LOCK, Ours, "permits"),
     ("semaphore", lock_tests.SemaphoreTests, OF_SEMAPHORE, OnAStore, "permits"),
+    ("barrier", lock_tests.BarrierTests, OF_BARRIER, Meets, "permits"),
     ("bounded", lock_tests.BoundedSemaphoreTests, {"test_repr": OF_SEMAPHORE["test_repr"]}, OnAStore, "permits"),
 )
 """What is made, the tests, what is left out of them, what makes it, and the capability without which there is none."""
@@ -186,4 +241,4 @@ for _store, _promised in PROMISES.items():
             _body = {"store": _store, "method": _method, **left_out(_of, _tests)}
             globals()[_name] = type(_name, (_base, _tests), _body)
 
-del Ours, OnAStore, _tests, _base, KINDS  # else they are collected themselves
+del Meets, Ours, OnAStore, _tests, _base, KINDS  # else they are collected themselves

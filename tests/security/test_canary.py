@@ -22,12 +22,15 @@ import redis.asyncio
 
 from leasehold import AsyncClient, Client
 from leasehold.engine.events import Event
+from leasehold.runtimes.base import drive
+from leasehold.runtimes.blocking import BlockingRuntime
 from leasehold.stores import registry
 from leasehold.stores.url import Secret
 from leasehold.testing.proxy import FaultProxy
-from leasehold.testing.servers import RedisServer
+from leasehold.testing.servers import MariaDBServer, RedisCluster, RedisSentinel, RedisServer
 from leasehold.testing.servers.base import free_port
 
+HERE = os.path.dirname(__file__)
 CANARY = "Zc4naryZ"
 WRONG = f"{CANARY}wrong"
 
@@ -69,7 +72,7 @@ class Record:
             shown = todo.pop()
             if shown is not None:
                 todo += [shown.__cause__, shown.__context__]
-                self.texts += [repr(frame.locals) for frame in shown.stack if frame.filename != __file__]
+                self.texts += [repr(frame.locals) for frame in shown.stack if os.path.dirname(frame.filename) != HERE]
 
     def hits(self) -> list[str]:
         """Return what has the canary in it."""
@@ -127,6 +130,11 @@ def bad_urls(server: RedisServer) -> list[str]:
 REFUSED = [
     f"nosuch://app:{CANARY}@host",
     f"redis+sentinel://app:{CANARY}@host",
+    f"redis+sentinel://app:{CANARY}@host?sentinel_password={CANARY}",
+    f"redis+sentinel://host/name?sentinel_password={CANARY}&nosuch=1",
+    f"redis+sentinel://host/name/x?sentinel_password={CANARY}",
+    f"redis+cluster://app:{CANARY}@host/1",
+    f"redis+cluster://app:{CANARY}@host?db=1",
     f"redis://app:{CANARY}@host:port",
     f"redis://app:{CANARY}@host/x",
     f"redis://app:{CANARY}@host/1?nosuch=1",
@@ -151,10 +159,18 @@ REFUSED = [
 
 def shown(record: Record, client: Any) -> None:
     """Show a client and what it is made of."""
-    parts = [client, client.store, client.store._settings, client.store._wire, client.owner, client.lock("x")]
-    record.objects(*parts, vars(client), vars(client.store._settings), client.store._settings.options)
+    store = client.store
+    inner = [getattr(store, name) for name in INNER if hasattr(store, name)]
+    parts = [client, store, *inner, client.owner, client.lock("x")]
+    record.objects(*parts, vars(client), vars(store))
+    if hasattr(store, "_settings"):
+        record.objects(vars(store._settings), store._settings.options)
     for part in parts:
         record.pickled(part)
+
+
+INNER = ("_settings", "_wire", "_watched", "_sentinels", "_topology")
+"""What stores keep that knows a password."""
 
 
 async def awaited(value: Any) -> Any:
@@ -232,6 +248,33 @@ def test_what_fails_shows_no_password(kind: Any, server: RedisServer, record: Re
     assert len(record.texts) > 100
 
 
+@pytest.mark.parametrize("kind", [AsyncClient, pytest.param(Client, marks=pytest.mark.nightly)])
+def test_several_servers_show_no_password(kind: Any, record: Record) -> None:
+    secrets: dict[str, Any] = {"password": CANARY, "users": [f"app on >{CANARY} ~* &* +@all"]}
+    watcher = f"watcher on >{CANARY} ~* &* +@all"
+    with (
+        RedisSentinel(replicas=1, sentinel_password=CANARY, sentinel_users=[watcher], **secrets) as sentinel,
+        RedisCluster(replicas=0, **secrets) as cluster,
+    ):
+        options = f"?sentinel_username=watcher&sentinel_password={CANARY}"
+        as_user = sentinel.url.replace("//:", "//app:").partition("?")[0] + options
+        for url in (sentinel.url, as_user, cluster.url, cluster.url.replace("//:", "//app:")):
+            run(lambda client: use(record, client), kind.from_url, url)
+            record.objects(registry.opener(url), registry.opener(Secret(url)))
+            record.pickled(registry.opener(url))
+        wrong = f"{CANARY}wrong"
+        for url in (
+            as_user.replace(f"app:{CANARY}", f"app:{wrong}"),
+            as_user.replace(f"word={CANARY}", f"word={wrong}"),
+            as_user.replace("/locks", "/other"),
+            cluster.url.replace(CANARY, wrong),
+            f"redis+cluster://:{CANARY}@127.0.0.1:{free_port()}",
+            f"redis+sentinel://:{CANARY}@127.0.0.1:{free_port()}/x{options}",
+            f"rediss+sentinel://:{CANARY}@127.0.0.1:{sentinel.sentinels[0].port}/x{options}",
+        ):
+            run(lambda client: fail(record, client), kind.from_url, url, response_timeout=0.5)
+
+
 @COLOURS
 def test_a_refused_url_shows_no_password(kind: Any, record: Record) -> None:
     for url in REFUSED:
@@ -290,6 +333,57 @@ def test_a_client_of_ones_own_shows_no_password(kind: Any, server: RedisServer, 
         other = AsyncClient if kind is Client else Client
         with pytest.raises(TypeError, match="does not fit") as caught:
             other.from_client(client)
+        record.error(caught.value)
+
+
+@pytest.fixture(scope="module")
+def database() -> Iterator[MariaDBServer]:
+    with MariaDBServer(password=CANARY) as running:
+        opener: Any = registry.opener(running.url)
+        drive(opener.prepare(BlockingRuntime()))
+        yield running
+
+
+@COLOURS
+@pytest.mark.parametrize("mode", ["", "?mode=session"], ids=["rows", "session"])
+def test_a_database_shows_no_password(kind: Any, mode: str, database: MariaDBServer, record: Record) -> None:
+    def attempt(url: str, *, quick: bool = False) -> None:
+        async def work(client: Any) -> None:
+            calls = [lambda: client.lock("x").acquire(timeout=0.2), client.diagnose, client.holds]
+            for call in calls[:1] if quick else calls:
+                try:
+                    found = await awaited(call())
+                    record.objects(found, *(found if isinstance(found, list) else ()))
+                except Exception as error:
+                    record.error(error)
+            store = client.store
+            rows = getattr(store, "_rows", store)
+            wire = rows.mysql
+            parts = [client, store, rows, wire, wire.pool, rows._settings]
+            parts += [*wire.pool._idle, *wire.pool._used]
+            record.objects(*parts, vars(rows._settings), rows._settings.options)
+            for part in parts:
+                record.pickled(part)
+
+        run(work, kind.from_url, url, response_timeout=0.5)
+        record.objects(registry.opener(url))
+        record.pickled(registry.opener(url))
+
+    good = database.url + mode
+    with FaultProxy(database.port) as proxy:
+        attempt(good)
+        attempt(good.replace(CANARY, WRONG))
+        attempt(good.replace("/locks", "/nowhere"))
+        attempt(good.replace(f":{database.port}/", f":{free_port()}/"))
+        attempt(good.replace("127.0.0.1", "nowhere.invalid"))
+        attempt(good + ("&" if mode else "?") + "ssl=true")
+        through = good.replace(f":{database.port}/", f":{proxy.port}/")
+        for fault in (proxy.cut_at(2), proxy.drop_reply(0, where=b"SELECT"), proxy.blackhole()):
+            attempt(through, quick=True)
+            fault.remove()
+    for url in (f"mysql://app:{CANARY}@host", f"mysql://app:{CANARY}@a,b/db", f"mysql://:{CANARY}@host/db"):
+        with pytest.raises(ValueError, match=r".") as caught:
+            kind.from_url(url)
         record.error(caught.value)
 
 

@@ -9,16 +9,26 @@ from typing import assert_type
 
 from leasehold import (
     AcquireTimeout,
+    AsyncBarrier,
     AsyncClient,
     AsyncHold,
+    AsyncLatch,
+    AsyncLeadership,
     AsyncLock,
+    AsyncMultiHold,
     AsyncRLock,
+    Barrier,
+    BrokenBarrier,
     Client,
     Contender,
     Hold,
+    Latch,
+    Leader,
+    Leadership,
     LeaseLost,
     Lock,
     LockInfo,
+    MultiHold,
     RLock,
     Shared,
     StoreUnavailable,
@@ -95,6 +105,40 @@ def errors() -> None:
         print(connection)
 
 
+def together(locks: Client) -> None:
+    latch = locks.latch("import:7", 3, life=timedelta(hours=1))
+    assert_type(latch, Latch)
+    assert_type(latch.count_down(2), int)
+    assert_type(latch.wait(timeout=timedelta(seconds=1)), bool)
+    assert_type(latch.count(), int)
+    assert_type(latch.total, int)
+    barrier = locks.barrier("phase", 3, leave_out=True, lease=5, timeout=timedelta(minutes=1))
+    assert_type(barrier, Barrier)
+    try:
+        assert_type(barrier.wait(timeout=1), int)
+    except BrokenBarrier as error:
+        runtime: RuntimeError = error
+        print(runtime)
+    with barrier as index:
+        assert_type(index, int)
+    assert_type(barrier.broken(), bool)
+    assert_type(barrier.n_waiting(), int)
+    assert_type(barrier.parties, int)
+
+
+async def together_awaiting(locks: AsyncClient) -> None:
+    latch = locks.latch("import:7", 3)
+    assert_type(latch, AsyncLatch)
+    assert_type(await latch.count_down(), int)
+    assert_type(await latch.wait(), bool)
+    barrier = locks.barrier("phase", 3)
+    assert_type(barrier, AsyncBarrier)
+    assert_type(await barrier.enter(), int)
+    await barrier.leave(timeout=1)
+    async with barrier as index:
+        assert_type(index, int)
+
+
 def plain(order: int, *, fast: bool = False) -> str:
     return f"{order} {fast}"
 
@@ -126,9 +170,51 @@ async def everyday_awaited(locks: AsyncClient) -> None:
     assert_type(await locks.scheduled("mail", at_least=60, at_most=600).run(coroutine, 7), bool)
 
 
+def several(locks: Client) -> None:
+    lock = locks.multi_lock(["a", locks.rlock("b"), locks.semaphore("c", 3), locks.rw_lock("d").reader()], timeout=5)
+    with lock as hold:
+        assert_type(hold, MultiHold)
+        assert_type(hold.tokens, dict[str, int])
+        assert_type(hold.names, tuple[str, ...])
+    assert_type(lock.acquire(timeout=0), MultiHold | None)
+    assert_type(locks.lock("nightly")(plain)(7, fast=True), str)
+
+
+async def several_awaited(locks: AsyncClient) -> None:
+    async with locks.multi_lock(["a", locks.rlock("b")]) as hold:
+        assert_type(hold, AsyncMultiHold)
+    assert_type(await locks.lock("nightly")(coroutine)(7), str)
+
+
+def elected(leadership: Leadership) -> int:
+    return leadership.token
+
+
+def election(locks: Client) -> None:
+    candidate = locks.election("scheduler", {"host": "a"}, fair=True)
+    with candidate as leadership:
+        assert_type(leadership, Leadership)
+        leadership.proclaim("b")
+        assert_type(leadership.resign(), bool)
+    assert_type(candidate.campaign(timeout=1), Leadership | None)
+    assert_type(candidate.leader(), Leader | None)
+    for seen in candidate.observe(every=timedelta(seconds=2)):
+        assert_type(seen, Leader | None)
+    candidate.run(elected)
+
+
+async def election_awaited(locks: AsyncClient) -> None:
+    async with locks.election("scheduler") as leadership:
+        assert_type(leadership, AsyncLeadership)
+    async for seen in locks.election("scheduler").observe():
+        assert_type(seen, Leader | None)
+
+
 def mistakes(locks: Client) -> None:
     """Each line is an error to both checkers; a comment that hides nothing is an error as well."""
     locks.lock(42)  # type: ignore[arg-type]
     locks.lock("a", lease="30")  # type: ignore[arg-type]
     locks.lock("a", 30)  # type: ignore[call-arg, arg-type]
+    locks.multi_lock([7])  # type: ignore[list-item]
+    locks.election("a", 7)  # type: ignore[arg-type]
     locks.lock("a").acquire().release()  # type: ignore[union-attr]
