@@ -53,6 +53,8 @@ PROGRAMS = {
     "iptables": "iptables",
     "nginx": "nginx",
     "openssl": "openssl",
+    "gcc": "gcc",
+    "libc6-dev": "/usr/include/time.h",
 }
 """Programs that tests start, and files that they need, by the Debian package that has them."""
 

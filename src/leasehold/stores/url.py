@@ -13,6 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
+OF_SEVERAL = ("redlock", "redlocks")
+"""Schemes of which each server may have a URL of its own."""
+
 
 class Secret:
     """A text that is never shown: its repr, str and pickle do not have it."""
@@ -51,6 +54,7 @@ class StoreURL:
         hosts: host and port of each server; port None where none was given.
         path: decoded, without the slash that follows the hosts.
         options: what follows the question mark.
+        members: of ``redlock:URL|URL|URL``: the URL of each; then there are no hosts, and no path.
 
     """
 
@@ -61,8 +65,11 @@ class StoreURL:
     path: str = ""
     options: Mapping[str, str] = field(default_factory=Veiled)
     raw: Secret = field(default_factory=lambda: Secret(""))
+    members: tuple[Secret, ...] = ()
 
     def __str__(self) -> str:
+        if self.members:
+            return f"{self.scheme}:{'|'.join(str(parse(each)) for each in self.members)}"
         user = "***@" if self.username else ""
         if self.password is not None:
             user = f"{self.username or ''}:***@"
@@ -115,6 +122,8 @@ def _read(hidden: Secret) -> StoreURL | str:
     if any(c.isspace() or unicodedata.category(c) in ("Cc", "Cs") for c in text):
         return f"the {scheme} URL has white space or control characters in it; percent-encode them"
     try:
+        if scheme in OF_SEVERAL and not rest.startswith("//"):
+            return _several(scheme, rest, hidden)
         return _assemble(scheme, urlsplit("x:" + rest), hidden)
     except _Malformed as error:
         return f"the {scheme} URL {error}"
@@ -138,6 +147,18 @@ def _assemble(scheme: str, parts: SplitResult, hidden: Secret) -> StoreURL:
         _options(parts.query),
         hidden,
     )
+
+
+def _several(scheme: str, rest: str, hidden: Secret) -> StoreURL:
+    """Read ``URL|URL|URL|?options``: each has what it has by itself; the last part may be what is said of all."""
+    *members, last = rest.split("|")
+    if not last.startswith("?"):
+        members, last = [*members, last], ""
+    for number, member in enumerate(members, start=1):
+        wrong = _read(Secret(member))
+        if isinstance(wrong, str):
+            raise _Malformed(f"is wrong at member {number} of {len(members)}: {wrong}")
+    return StoreURL(scheme, options=_options(last[1:]), raw=hidden, members=tuple(map(Secret, members)))
 
 
 def _options(query: str) -> Veiled:

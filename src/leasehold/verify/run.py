@@ -96,7 +96,7 @@ def possible(url: StoreURL) -> dict[str, str]:
         return {}
     why = (
         "the store is reached without a network"
-        if not url.hosts
+        if not (url.hosts or url.members)
         else f"the clients of a {url.scheme} URL find their servers by themselves, or check their certificates"
     )
     return {kind.key: why for kind in KINDS.values() if kind.needs_links}

@@ -11,7 +11,7 @@ from leasehold.stores.base import Opener
 from leasehold.stores.redis import strict
 from leasehold.stores.redis.cluster import ClusterStore
 from leasehold.stores.redis.redlock import RedlockStore
-from leasehold.stores.redis.redlock_members import Followed, Single
+from leasehold.stores.redis.redlock_members import Followed, Member, Sharded, Single
 from leasehold.stores.redis.sentinel import SentinelStore
 from leasehold.stores.redis.store import RedisStore
 from leasehold.stores.url import Secret, StoreURL, parse
@@ -76,8 +76,8 @@ class Redlock:
         """Check what can be checked without a connection.
 
         Args:
-            members: the nodes: URLs (``redis://``, ``rediss://``, ``unix://``, ``redis+sentinel://``), or what `Redis`
-                or `Sentinel` make.
+            members: the nodes: URLs (``redis://``, ``rediss://``, ``unix://``, ``redis+sentinel://``,
+                ``redis+cluster://``), or what `Redis`, `Sentinel`, `Cluster` or `adopt` make.
             quarantine: seconds for which a node that was restarted, or emptied, gives no votes; no lease may be longer.
                 0 for none. It must be the same for all clients.
 
@@ -104,7 +104,7 @@ class Redlock:
         return RedlockStore(runtime, self._members, namespace, quarantine=self._quarantine)
 
 
-def _member(given: Secret | Opener) -> Single | Followed:
+def _member(given: Secret | Opener) -> Member:
     opened = from_url(parse(given)) if isinstance(given, Secret) else given
     match opened:
         case Redis():
@@ -113,8 +113,14 @@ def _member(given: Secret | Opener) -> Single | Followed:
         case Sentinel():
             _refuse_strict(opened.watched.server)
             return Followed(opened.watched)
+        case Cluster():
+            _refuse_strict(opened.seeds[0])
+            return Sharded(opened.seeds)
     kind = type(opened).__name__
-    raise TypeError(f"a node of Redlock is one server, or what sentinels watch over, not a {kind}; pass redis:// URLs")
+    raise TypeError(
+        f"a node of Redlock is one server, what sentinels watch over, or a cluster, not a {kind}; "
+        "pass redis://, redis+sentinel:// or redis+cluster:// URLs"
+    )
 
 
 def _refuse_strict(node: Settings) -> None:
@@ -123,8 +129,19 @@ def _refuse_strict(node: Settings) -> None:
 
 
 def _redlock_from_url(url: StoreURL) -> Redlock:
-    """Read ``redlock://user:password@h1,h2,h3/0?quarantine=60``; ``redlocks`` is the same with TLS."""
-    nodes = [Redis(each) for each in deployments.nodes_from_url(url)]
+    """Read ``redlock://user:password@h1,h2,h3/0?quarantine=60``; ``redlocks`` is the same with TLS.
+
+    Or ``redlock:URL|URL|URL|?quarantine=60``, where each node has a URL of its own.
+    """
+    if url.members:
+        if url.scheme != "redlock":
+            raise ValueError(
+                "each URL in redlock:URL|URL|URL says itself whether it uses TLS; write redlock: before them"
+            )
+        url.refuse_options(("quarantine",))
+        nodes: Sequence[Secret | Opener] = url.members
+    else:
+        nodes = [Redis(each) for each in deployments.nodes_from_url(url)]
     text = url.options.get("quarantine", "0")
     try:
         quarantine = float(text)

@@ -56,9 +56,6 @@ AT_ONCE = 2
 ROUNDS = 4
 """Attempts of one renewal, each where the one before was redirected to; what is left over is renewed at the next."""
 
-MOST_TRIES = 200_000
-"""Numbers tried for a channel in a slot of a node: even one slot of all is missed once in 100,000 times."""
-
 T = TypeVar("T")
 
 
@@ -291,23 +288,25 @@ class ClusterStore:
             self._topology.learn(moved.slot, moved.address)
         known = self._topology.known()
         if known is not None and address in known.replicas:
-            for number in range(MOST_TRIES):
-                channel = keys.shard_channel(self._namespace, self._client, number)
-                if self._topology.owner(keys.slot_of(channel)) == address:
-                    return channel
+            number = keys.number_where(
+                lambda number: (
+                    self._topology.owner(keys.slot_of(keys.shard_channel(self._namespace, self._client, number)))
+                    == address
+                )
+            )
+            if number is not None:
+                return keys.shard_channel(self._namespace, self._client, number)
         return keys.channel(self._namespace, self._client)
 
     def _marker(self, address: Address, another: bool) -> bytes:
         """Return the key of strict mode's marker at one node: in the first slot that the node has; or in the next."""
         first = self._markers.get(address, 0)
-        start = first + 1 if another else first
-        for number in range(start, start + MOST_TRIES):
-            key = keys.marker_key(self._namespace, str(number))
-            if self._topology.owner(keys.slot_of(key)) == address:
-                self._markers[address] = number
-                return key
-        self._markers[address] = 0
-        return keys.marker_key(self._namespace, "0")
+        number = keys.number_where(
+            lambda number: self._topology.owner(keys.slot_of(keys.marker_key(self._namespace, str(number)))) == address,
+            first + 1 if another else first,
+        )
+        self._markers[address] = number or 0
+        return keys.marker_key(self._namespace, str(number or 0))
 
     def _client_id(self) -> str:
         return ticket_id(self._runtime.random_bytes(16))

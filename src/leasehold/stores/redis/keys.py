@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from binascii import crc_hqx
+from collections.abc import Callable
 from functools import lru_cache
 from urllib.parse import quote, unquote
 
@@ -10,6 +11,9 @@ PREFIX = "leasehold"
 
 SLOTS = 16384
 """Hash slots of a cluster."""
+
+MOST_TRIES = 200_000
+"""Numbers tried for a key in a slot of a node: even one slot of all is missed once in 100,000 times."""
 
 _PLAIN_IN_NAME = "!#$&'()+,-./:;<=>@_|~"  # '{', '}', '%', glob characters, white space and controls are encoded
 _PLAIN_IN_NAMESPACE = _PLAIN_IN_NAME.replace(":", "")  # the first ':' ends the namespace
@@ -56,9 +60,9 @@ def node_keys(namespace: str, name: str) -> tuple[bytes, ...]:
     return tuple((stem + role).encode() for role in ("vote", "votequeue", "votebeat", "votewaiters", "votetoken"))
 
 
-def memory_key(namespace: str) -> bytes:
-    """Return the key by which a node of Redlock knows whether it may have forgotten votes."""
-    return f"{PREFIX}:{{{tag(namespace, '')}}}:memory".encode()
+def memory_key(namespace: str, number: str) -> bytes:
+    """Return the key by which a node of Redlock knows whether it may have forgotten votes; as `marker_key`."""
+    return f"{PREFIX}:{{{tag(namespace, number)}}}:memory".encode()
 
 
 def cell_key(namespace: str, name: str) -> bytes:
@@ -71,6 +75,11 @@ def channel(namespace: str, client: str) -> bytes:
     return f"{PREFIX}:{{{tag(namespace, '')}}}:wake:{client}".encode()
 
 
+def bus_channel(channel: bytes) -> bytes:
+    """Return the same for a cluster, all nodes of which hear what one publishes, and do not count who hears it."""
+    return channel.replace(b"}:wake:", b"}:bus:", 1)
+
+
 def shard_channel(namespace: str, client: str, number: int) -> bytes:
     """Return a channel of one client in one shard of a cluster; the number decides the slot."""
     return f"{PREFIX}:{{{tag(namespace, str(number))}}}:shard:{client}".encode()
@@ -79,6 +88,11 @@ def shard_channel(namespace: str, client: str, number: int) -> bytes:
 def marker_key(namespace: str, number: str) -> bytes:
     """Return the key of strict mode's marker of one server; on a cluster the number decides the slot."""
     return f"{PREFIX}:{{{tag(namespace, number)}}}:marker".encode()
+
+
+def number_where(true: Callable[[int], bool], start: int = 0) -> int | None:
+    """Return the first number from ``start`` on of which it is true, as that a key of it is in a node's slots."""
+    return next((number for number in range(start, start + MOST_TRIES) if true(number)), None)
 
 
 def probe_keys(channel: bytes) -> tuple[bytes, ...]:

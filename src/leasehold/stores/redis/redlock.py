@@ -45,7 +45,8 @@ from leasehold.stores.redis import keys, redlock_commands, redlock_doctor, redlo
 from leasehold.stores.redis.redlock_ballots import Ballots
 from leasehold.stores.redis.redlock_debts import Debts
 from leasehold.stores.redis.redlock_electing import Electing
-from leasehold.stores.redis.redlock_node import Member, Node, refuse_twice
+from leasehold.stores.redis.redlock_members import Member
+from leasehold.stores.redis.redlock_node import Node, refuse_twice
 from leasehold.stores.redis.redlock_panel import Panel, Poll
 from leasehold.stores.redis.redlock_waiting import Waiting
 from leasehold.wires.redis.base import ReplyError
@@ -150,13 +151,17 @@ class RedlockStore:
             return []
         waiting = [(name, ticket) for name, ticket in tickets if self._waiting.knows(ticket)]
         holding = [(name, ticket) for name, ticket in tickets if not self._waiting.knows(ticket)]
-        batches = list(redlock_commands.renewals(self._namespace, holding, waiting))
+        batches = {
+            apart: list(redlock_commands.renewals(self._namespace, holding, waiting, apart=apart))
+            for apart in {node.member.apart for node in self._panel.nodes}
+        }
         ids = [ticket.id for _, ticket in tickets]
 
         async def renew(node: Node) -> dict[str, int]:
-            replies = await node.run_all([command for command, _ in batches], within)
+            mine = batches[node.member.apart]
+            replies = await node.run_all([command for command, _ in mine], within)
             found: dict[str, int] = {}
-            for (_, some), reply in zip(batches, replies, strict=True):
+            for (_, some), reply in zip(mine, replies, strict=True):
                 if not isinstance(reply, ReplyError):
                     found.update(zip((ticket.id for ticket in some), reply, strict=True))
             return found

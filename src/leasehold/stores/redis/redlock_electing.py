@@ -99,10 +99,10 @@ class Electing:
 
     def fill(self, ballot: Ballot, nodes: Sequence[Node]) -> None:
         """Ask nodes, for a ticket that holds, for the votes that it lacks; nobody waits for it."""
-        command = self._claim(ballot, ballot.token, b"", join=False)
+        token = ballot.token
 
         async def vote(node: Node) -> Vote:
-            return Vote.parse(await node.run(command, FILL_WITHIN))
+            return Vote.parse(await node.run(self._claim(node, ballot, token, b"", join=False), FILL_WITHIN))
 
         self._panel.ask(vote, only=nodes)
 
@@ -111,14 +111,15 @@ class Electing:
 
         async def vote(node: Node) -> Vote:
             ballot.asked.add(node.index)
-            command = self._claim(ballot, token, channels[node.index], join=join)
+            command = self._claim(node, ballot, token, channels[node.index], join=join)
             return Vote.parse(await node.run(command, max(until - self._runtime.now(), 0.001)))
 
         return self._panel.ask(vote, until=until)
 
-    def _claim(self, ballot: Ballot, token: int, channel: bytes, *, join: bool) -> Command:
+    def _claim(self, node: Node, ballot: Ballot, token: int, channel: bytes, *, join: bool) -> Command:
+        memory = node.memory(ballot.name) if self._quarantine else b""
         return redlock_commands.claim(
-            self._namespace, ballot, token, join=join, channel=channel, quarantine=self._quarantine
+            self._namespace, ballot, token, join=join, channel=channel, quarantine=self._quarantine, memory=memory
         )
 
     async def _count(self, poll: Poll[Vote], token: int, since: float, until: float) -> Mapping[int, Vote]:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from leasehold.errors import LeaseholdError, StoreUnavailable, Unsupported
 from leasehold.model import Finding
 from leasehold.runtimes.base import Runtime, Signal
-from leasehold.stores.redis import doctor, rights
+from leasehold.stores.redis import keys, rights
 from leasehold.stores.redis.commands import Command
-from leasehold.wires.redis.base import DEMOTED, OnMessage, OnSilence, ReplyError, Wire, pack, refused
-from leasehold.wires.redis.settings import Settings
+from leasehold.stores.redis.redlock_members import Member
+from leasehold.wires.redis.base import DEMOTED, ReplyError, pack, refused
 
 STUCK = 0.25
 """Seconds after which a node that owes an answer is asked nothing new until it has given it."""
@@ -24,17 +24,6 @@ FIRST_REST = 0.1
 
 LONGEST_REST = 2.0
 """Seconds: a node that is back is asked again at most so much later."""
-
-
-class Member(Protocol):
-    """What a node is reached by."""
-
-    @property
-    def settings(self) -> Settings: ...
-
-    def wire(self, runtime: Runtime, channel: bytes, on_message: OnMessage, on_silence: OnSilence) -> Wire:
-        """Make the wire; it connects at the first call."""
-        ...
 
 
 class Ear:
@@ -78,12 +67,15 @@ class Node:
     ) -> None:
         self._runtime = runtime
         self._namespace = namespace
-        self._channel = channel
+        self.channel = member.channel(channel)
         self._known = known
         self.index = index
+        self.member = member
         self.settings = member.settings
         self.ear = Ear()
-        self.wire = member.wire(runtime, channel, lambda message: heard(self, message), lambda: silence(self))
+        self.wire = member.wire(
+            runtime, namespace, self.channel, lambda message: heard(self, message), lambda: silence(self)
+        )
         self._forget()
 
     def _forget(self) -> None:
@@ -98,6 +90,10 @@ class Node:
     def where(self) -> str:
         """Its address, for messages to people."""
         return self.settings.where
+
+    def memory(self, name: str) -> bytes:
+        """Return the key in which the server that has ``name`` keeps what it remembers of its own votes."""
+        return self.member.memory(self.wire, self._namespace, name)
 
     def rests(self, now: float) -> bool:
         """Say whether it is to be left alone."""
@@ -145,9 +141,29 @@ class Node:
         (reply,) = await self.run_all([command], within)
         if isinstance(reply, ReplyError):
             if reply.code == "NOPERM":
-                await rights.check(self.wire, self.where, self._namespace, self._channel, within=within)
+                await rights.check(self.wire, self.where, self._namespace, self.channel, within=within)
             raise refused(self.where, reply)
         return reply
+
+    async def names(self, prefix: str, within: float) -> list[str]:
+        """Return the names beginning with ``prefix`` for which it has given a vote, or knows one to be kept free.
+
+        Raises:
+            StoreUnavailable: no answer, or a refusal.
+
+        """
+        found = dict[str, None]()
+        pattern = keys.lock_pattern(self._namespace, prefix, "vote")
+        for wire in await self.member.parts(self.wire, within):
+            cursor = b""
+            while cursor != b"0":
+                scan = pack(b"SCAN", cursor or b"0", b"MATCH", pattern, b"COUNT", b"1000")
+                reply = await wire.call(scan, within=within)
+                if isinstance(reply, ReplyError):
+                    raise refused(self.where, reply)
+                cursor = reply[0]
+                found.update(dict.fromkeys(map(keys.name_of, reply[1])))
+        return list(found)
 
     async def run_all(self, commands: Sequence[Command], within: float) -> list[Any]:
         """Run scripts in one write; return their replies, of which some may be errors."""
@@ -168,10 +184,10 @@ class Node:
 
     async def _meet(self, within: float) -> None:
         """Learn, once, who it is, and whether we have the rights that we need."""
-        reply = await self.wire.call(pack(b"INFO", b"server"), within=within)
+        identity = await self.member.identity(self.wire, within)
         if self.settings.restricted:
-            await rights.check(self.wire, self.where, self._namespace, self._channel, within=within)
-        self.identity = "" if isinstance(reply, ReplyError) else _run_id(reply.decode("utf-8", "replace"))
+            await rights.check(self.wire, self.where, self._namespace, self.channel, within=within)
+        self.identity = identity
         self._known(self)
 
     async def diagnose(self) -> list[Finding]:
@@ -181,7 +197,7 @@ class Node:
                 await self._meet(WITHIN)
             except Unsupported:  # it is there twice, which the others say
                 pass
-        return await doctor.diagnose(self._runtime, self.wire, self.settings, self._namespace, self._channel)
+        return await self.member.diagnose(self._runtime, self.wire, self._namespace, self.channel)
 
     async def close(self) -> None:
         """End its connections."""
@@ -191,15 +207,10 @@ class Node:
 
     def after_fork(self, channel: bytes) -> None:
         """Start anew in a forked child, on a channel of its own."""
-        self._channel = channel
+        self.channel = self.member.channel(channel)
         self.ear = Ear()
         self._forget()
-        self.wire.after_fork(self._channel)
-
-
-def _run_id(info: str) -> str:
-    lines = (line.partition(":") for line in info.splitlines())
-    return next((value for key, _, value in lines if key == "run_id"), "")
+        self.wire.after_fork(self.channel)
 
 
 def refuse_twice(nodes: Sequence[Node]) -> None:

@@ -81,6 +81,10 @@ class Server(ABC):
     def _arguments(self) -> Sequence[str]:
         """Return the arguments of the command line, writing configuration files where needed."""
 
+    def _before(self) -> Sequence[str]:
+        """Return what stands before the program on the command line: nothing, as a rule."""
+        return ()
+
     @abstractmethod
     def _ready(self) -> bool:
         """Say whether the server answers now; `OSError` counts as no."""
@@ -108,7 +112,7 @@ class Server(ABC):
         if account is not None:
             give(self.folder, account)
         with (self.folder / "log").open("ab") as log:
-            self._process = spawn([self.binary, *arguments], log.fileno(), self.folder, account)
+            self._process = spawn([*self._before(), self.binary, *arguments], log.fileno(), self.folder, account)
         _children.add(self)
         started[self.version] += 1
         until = time.monotonic() + READY_WITHIN

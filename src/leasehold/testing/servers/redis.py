@@ -14,6 +14,7 @@ from urllib.parse import quote
 
 from leasehold.testing.servers.base import READY_WITHIN, Server, let_go, reserve
 from leasehold.testing.servers.certificates import Certificates
+from leasehold.testing.servers.clock import Clock
 from leasehold.testing.servers.resp import Connection, RedisError, Reply
 
 ANSWER_WITHIN = 5.0
@@ -52,6 +53,7 @@ class RedisServer(Server):
     ) -> None:
         super().__init__(binary)
         self._reserved = [weakref.finalize(self, let_go, reserve(self.port))]
+        self.clock: Clock | None = None
         self.password = password
         self.users = tuple(users)
         self.unix_path = str(self.folder / "s") if unix_socket else None
@@ -84,6 +86,16 @@ class RedisServer(Server):
     @property
     def _major(self) -> int:
         return int(re.findall(r"\d+", self.version.partition(" ")[2])[0])
+
+    def give_clock(self) -> Clock:
+        """Let the server, which is not started yet, have a wall clock of its own, which can be stepped.
+
+        Raises:
+            MissingServer: there is no gcc.
+
+        """
+        self.clock = Clock(self.folder)
+        return self.clock
 
     def stop(self) -> None:
         """End the server, remove its files, and let go of its ports."""
@@ -141,6 +153,9 @@ class RedisServer(Server):
     def flush(self) -> None:
         """Delete all data, as an operator's slip does."""
         self.command("FLUSHALL")
+
+    def _before(self) -> Sequence[str]:
+        return () if self.clock is None else self.clock.before
 
     def _arguments(self) -> Sequence[str]:
         lines = [f"{name} {value}" for name, value in self._config.items()]
