@@ -60,6 +60,7 @@ class Load:
     names: list[str]
     workers: int = 2
     lease: float = LEASE
+    fair: bool = True
     ends: bool = False
     holdings: list[Holding] = field(default_factory=list)
     failures: list[tuple[float, Exception]] = field(default_factory=list)
@@ -126,7 +127,7 @@ class Load:
             assert tokens == sorted(tokens), f"{name}: a guarded write went backwards"
 
     async def _work(self, locks: Any, name: str) -> None:
-        lock = locks.lock(name, lease=self.lease, fair=True)
+        lock = locks.lock(name, lease=self.lease, fair=self.fair)
         while not self.ends:
             asked = time.monotonic()
             try:

@@ -1,8 +1,8 @@
 """A wall clock of a server's own, which a test can step: a small library that is loaded before all others (Linux).
 
 The server asks the library for the time of day, which adds what stands in a file of eight bytes that both have mapped.
-Only the wall clock is moved: what a server measures by its monotonic clock goes on as ever. It is compiled once for each
-process, by gcc.
+Only the wall clock is moved: what a server measures by its monotonic clock goes on as ever. It is compiled once for
+each process, by gcc.
 """
 
 from __future__ import annotations

@@ -5,9 +5,15 @@
 --       {2, kind}                     in use as another kind
 local ticket, lease, delay, join, fair = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4] == '1', ARGV[5] == '1'
 
-local state = redis.call('HMGET', lock, 't', 'f', 'd', 'k', 'o')
+local state = redis.call('HMGET', lock, 't', 'f', 'd', 'k', 'o', 'l')
 local holder, fence, holders_delay = state[1], state[2], tonumber(state[3] or 0)
 local left = blocked(holder)
+local longest = tonumber(state[6] or left) + holders_delay
+
+if left > longest then                               -- the clock was set back: no lease lasts longer for that than once more
+  redis.call('PEXPIRE', lock, text(longest + KEEP))
+  left = longest
+end
 
 if holder == ticket and left > holders_delay then    -- a repeated claim: the same answer, and a full lease again
   redis.call('PEXPIRE', lock, text(lease + holders_delay + KEEP))

@@ -23,10 +23,16 @@ local function abstains()
   return math.max(since + quarantine - now() / 1000, 0)
 end
 
-local state = redis.call('HMGET', lock, 't', 'f', 'd', 'o')
+local state = redis.call('HMGET', lock, 't', 'f', 'd', 'o', 'l')
 local holder, token, holders_delay = state[1], tonumber(state[2] or 0), tonumber(state[3] or 0)
 local left, highest = vote_left(), top()
 local crowd = crowded()
+local longest = tonumber(state[5] or left) + holders_delay
+
+if left > longest then                                -- the clock was set back: no vote lasts longer for that than once more
+  redis.call('PEXPIRE', lock, text(longest))
+  left = longest
+end
 
 if holder == ticket and left > holders_delay then     -- the same round again, or a new one with a higher token
   if proposed > highest then
