@@ -54,8 +54,8 @@ class Rival:
     def ask(self, words: Words) -> tuple[int, Any, int]:
         """Return the server's time before the command, its reply, and by how much its idea of now may differ.
 
-        The server reads its clock when it wakes up for a request, and takes that time for all that expires within it: it lies
-        between our sending and the second TIME. All in microseconds.
+        The server reads its clock when it wakes up for a request, and takes that time for all that expires within it:
+        it lies between our sending and the second TIME. All in microseconds.
         """
         sent = time.time_ns() // 1000
         parts = [pack(b"MULTI"), pack(b"TIME"), pack(*words), pack(b"TIME"), pack(b"EXEC")]
