@@ -142,12 +142,14 @@ class Wait:
         ask_again: seconds after which it is worth asking again even if no message arrives: the holder's lease,
             or that of the waiter ahead, has run out by then.
         held_by: who holds it, for messages to people.
+        barred: words that say why nobody may have it until then, where that is nobody's lease; for messages.
 
     """
 
     mark: object
     ask_again: float
     held_by: Owner | None = None
+    barred: str = ""
 
 
 class Standing(enum.Enum):
@@ -255,6 +257,7 @@ class Capabilities:
         longest: seconds of the longest lease with its delay that it takes; infinity for any.
         tardy: seconds by which it may be late to notice that a lease or a cell's life has run out.
         crash_bound: words that say when a dead holder's lock is free again.
+        why_not: words that say why it does not promise what others do, and what to use instead; for messages.
 
     """
 
@@ -272,6 +275,7 @@ class Capabilities:
     longest: float = float("inf")
     tardy: float = 0.0
     crash_bound: str = "within the lease"
+    why_not: str = ""
 
 
 class Severity(enum.IntEnum):

@@ -171,7 +171,7 @@ def test_the_clocks_of_two_of_five_nodes_step_under_load(world: World, namespace
 
 @both
 def test_one_node_whose_clock_steps_forward_takes_no_lock_away(world: World, namespace: str) -> None:
-    """Four votes are left, and then three. A node votes for no token that it knows, so they stay away until the next."""
+    """Four votes are left, and then three. A node votes for no token that it knows, so they are away until the next."""
     with redlock() as nodes:
 
         async def body(world: World) -> None:

@@ -58,7 +58,7 @@ def refusal(world: World, url: str, kind: type[Exception] = StoreUnavailable) ->
 
 
 @both
-@pytest.mark.parametrize("deployment", ["server", "sentinel"])
+@pytest.mark.parametrize("deployment", ["server", "replicas", "sentinel"])
 def test_an_uncontended_pair_is_two_commands(
     deployment: str, world: World, namespace: str, request: pytest.FixtureRequest
 ) -> None:

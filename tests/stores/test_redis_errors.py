@@ -36,6 +36,7 @@ from leasehold.wires.redis.base import (
     refused,
 )
 from leasehold.wires.redis.blocking import BlockingWire
+from leasehold.wires.redis.quorum import Strict
 
 RUNTIME = BlockingRuntime()
 
@@ -301,10 +302,32 @@ def test_where_a_redirection_leads() -> None:
 
 def test_an_error_that_is_not_listed_is_unknown(server: RedisServer) -> None:
     with wire_to(server) as wire:
-        for script in (b"return redis.error_reply('ERR odd')", b"return redis.error_reply('UNBLOCKED by force')"):
-            reply = drive(wire.call(pack(b"EVAL", script, b"0"), within=5.0))
-            assert isinstance(reply, ReplyError)
-            assert refused("here", reply).unknown
+        reply = drive(wire.call(pack(b"EVAL", b"return redis.error_reply('ERR odd')", b"0"), within=5.0))
+        assert isinstance(reply, ReplyError)
+        assert refused("here", reply).unknown
+
+
+def test_a_wait_that_a_change_of_role_ends_is_unknown() -> None:
+    """A server that becomes a replica answers UNBLOCKED to who waits: so it does to the WAIT of strict mode."""
+    with RedisServer() as server:
+        said: list[object] = []
+        with wire_to(server) as wire:
+            waiting = threading.Thread(
+                target=lambda: said.append(drive(wire.call(pack(b"WAIT", b"1", b"5000"), within=6.0)))
+            )
+            waiting.start()
+            until = time.monotonic() + 5
+            while "blocked_clients:1" not in str(server.command("INFO", "clients")):
+                assert time.monotonic() < until
+                time.sleep(0.01)
+            server.command("REPLICAOF", "127.0.0.1", free_port())
+            waiting.join()
+        (reply,) = said
+        assert isinstance(reply, ReplyError)
+        assert reply.code == "UNBLOCKED"
+        assert refused("here", reply).unknown
+        strict = Strict(replicas=1)
+        assert not strict.acknowledged(reply, 1)
 
 
 @pytest.mark.parametrize("fault", ["silence", "reset", "end", "refusal"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import threading
@@ -11,17 +12,17 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+import redis
+import redis.asyncio
 
-from leasehold import AcquireTimeout, Client, LeaseLost, StoreUnavailable, Unsupported
+from leasehold import AcquireTimeout, AsyncClient, Client, LeaseLost, StoreUnavailable, Unsupported
 from leasehold.model import Severity
-from leasehold.runtimes.base import Colour
-from leasehold.stores.redis import adopt
+from leasehold.stores.redis import Strict
 from leasehold.stores.redis.group_checks import cut_off
 from leasehold.stores.redis.strict_checks import judged, judged_state
 from leasehold.testing.history import History, Hold, check
 from leasehold.testing.servers import RedisCluster, RedisReplicas, RedisSentinel, RedisServer
 from leasehold.testing.worlds import AsyncioWorld, BlockingWorld, World
-from leasehold.wires.redis.quorum import Strict
 
 LONGEST = 1.5
 """Seconds of the longest lease, and of the leases here."""
@@ -154,8 +155,12 @@ def test_many_who_wait_are_served_when_the_quarantine_ends(world: World, namespa
         async with world.client(url, namespace=namespace) as locks:
             began = world.now()
             assert await locks.lock("a", lease=1.0).acquire(timeout=0) is None
-            with pytest.raises(AcquireTimeout):
+            with pytest.raises(AcquireTimeout, match=r"may have forgotten grants.* none for [01]\.\d s more") as late:
                 async with locks.lock("a", lease=1.0, timeout=0.2):
+                    pass
+            assert late.value.held_by is None
+            with pytest.raises(AcquireTimeout, match=r"none for [01]\.\d s more"):
+                async with locks.semaphore("s", 2, lease=1.0, timeout=0.1):
                     pass
             assert world.now() - began < LONGEST
 
@@ -504,14 +509,32 @@ def test_a_lease_above_the_bound_is_refused_when_the_lock_is_made(scheme: str) -
 
 
 def test_a_client_of_ones_own_can_be_strict(redis_server: RedisServer, namespace: str) -> None:
-    import redis
-
     mine = redis.Redis(port=redis_server.port)
-    opener = adopt(mine, Colour.BLOCKING, strict=Strict(longest=LONGEST))
-    with Client(opener, namespace=namespace) as locks:
+    with Client.from_client(mine, strict=Strict(longest=LONGEST), namespace=namespace) as locks:
         assert locks.lock("a", lease=1.0).acquire(timeout=0) is None
         assert locks.lock("a", lease=1.0).acquire(timeout=10.0) is not None
     mine.close()
+
+    async def body() -> None:
+        theirs = redis.asyncio.Redis(port=redis_server.port)
+        bound = Strict(longest=2 * LONGEST)
+        async with AsyncClient.from_client(theirs, strict=bound, namespace=namespace) as locks:
+            assert await locks.lock("a", lease=1.0).acquire(timeout=10.0) is not None
+            with pytest.raises(Unsupported, match="longest_lease"):
+                locks.lock("a", lease=2 * LONGEST + 0.1)
+        await theirs.aclose()
+
+    asyncio.run(body())
+
+
+def test_who_cannot_be_strict_says_so() -> None:
+    import sqlalchemy
+
+    nodes = [redis.Redis(port=port) for port in (1, 2, 3)]
+    with pytest.raises(ValueError, match="no strict mode; leave out strict"):
+        Client.from_client(nodes, strict=Strict())
+    with pytest.raises(TypeError, match="strict mode is one of Redis"):
+        Client.from_client(sqlalchemy.create_engine("sqlite://"), strict=Strict())
 
 
 RIGHTS = (

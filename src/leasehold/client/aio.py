@@ -38,6 +38,7 @@ from leasehold.runtimes.base import Colour, Runtime
 from leasehold.stores import registry
 from leasehold.stores.base import Opener, Store
 from leasehold.validate import Meta, Seconds
+from leasehold.wires.redis.quorum import Strict
 
 RESPONSE_TIMEOUT = 5.0
 """Seconds after which a store that has not answered counts as unavailable."""
@@ -118,6 +119,7 @@ class AsyncClient:
         cls,
         client: object,
         *,
+        strict: Strict | None = None,
         namespace: str = "default",
         response_timeout: Seconds = RESPONSE_TIMEOUT,
         observer: Observer | None = None,
@@ -125,8 +127,9 @@ class AsyncClient:
         """Make a client that reaches the store as an asyncio client object of yours does: a ``redis.asyncio.Redis``.
 
         Your object stays yours: it is neither used for commands nor closed; connections are made by its settings.
+        ``strict``: the options of strict mode, for clients of Redis, Sentinel and Cluster.
         """
-        opener = registry.adopt(client, Colour.ASYNCIO)
+        opener = registry.adopt(client, Colour.ASYNCIO, strict=strict)
         return cls(opener, namespace=namespace, response_timeout=response_timeout, observer=observer)
 
     @property

@@ -33,6 +33,7 @@ from leasehold.runtimes.blocking import BlockingRuntime
 from leasehold.stores import registry
 from leasehold.stores.base import Opener, Store
 from leasehold.validate import Meta, Seconds
+from leasehold.wires.redis.quorum import Strict
 
 
 class Client:
@@ -84,6 +85,7 @@ class Client:
         cls,
         client: object,
         *,
+        strict: Strict | None = None,
         namespace: str = "default",
         response_timeout: Seconds = RESPONSE_TIMEOUT,
         observer: Observer | None = None,
@@ -91,8 +93,9 @@ class Client:
         """Make a client that reaches the store as a blocking client object of yours does, for example ``redis.Redis``.
 
         Your object stays yours: it is neither used for commands nor closed; connections are made by its settings.
+        ``strict``: the options of strict mode, for clients of Redis, Sentinel and Cluster.
         """
-        opener = registry.adopt(client, Colour.BLOCKING)
+        opener = registry.adopt(client, Colour.BLOCKING, strict=strict)
         return cls(opener, namespace=namespace, response_timeout=response_timeout, observer=observer)
 
     @property

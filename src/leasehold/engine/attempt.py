@@ -27,10 +27,11 @@ TOO_LATE = "the grant came too late to be of use: the store is slow, or the leas
 
 @dataclass(frozen=True, slots=True)
 class Missed:
-    """An acquire that ended without the lock, because someone else had it."""
+    """An acquire that ended without the lock, because someone else had it, or (``barred``, for people) nobody may."""
 
     waited: float
     held_by: Owner | None
+    barred: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,7 @@ class Attempt:
     """One call of `Engine.acquire`."""
 
     __slots__ = (
+        "_barred",
         "_engine",
         "_heard",
         "_held_by",
@@ -78,6 +80,7 @@ class Attempt:
         self._until = None if timeout is None else self._start + timeout
         self._heard = False  # whether the store has answered
         self._held_by: Owner | None = None
+        self._barred: tuple[str, float] | None = None  # why nobody may have it, and until when
         self._may_be_there = False  # whether the store may know the ticket
         self._lease = engine.lease(wish)
 
@@ -92,7 +95,7 @@ class Attempt:
                 await closed_meanwhile(self._engine, self._runtime.shield(self._engine.leave(self._lease)))
             if answer is None:
                 await self.give_up("timeout", leave=self._wish.join)
-                return Missed(self._waited(), self._held_by)
+                return Missed(self._waited(), self._held_by, self._why_barred())
             if self._lease.granted(answer):
                 return self._acquired()
             await self._too_late()
@@ -168,6 +171,7 @@ class Attempt:
             if not self._heard and self._engine.observe is not None:
                 self._engine.observe(Queued(*self._who(), None if answer.held_by is None else str(answer.held_by)))
             self._held_by = answer.held_by
+            self._barred = (answer.barred, self._runtime.now() + answer.ask_again) if answer.barred else None
         self._heard = True
         return answer
 
@@ -183,6 +187,12 @@ class Attempt:
 
     def _who(self) -> tuple[str, str, float]:
         return self._lease.name, str(self._engine.owner), self._runtime.now()
+
+    def _why_barred(self) -> str:
+        if self._barred is None:
+            return ""
+        why, until = self._barred
+        return f"{why} for {max(until - self._runtime.now(), 0.0):.1f} s more"
 
     def _waited(self) -> float:
         return self._runtime.now() - self._start

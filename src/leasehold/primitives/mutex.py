@@ -130,8 +130,9 @@ class AsyncMutex(AsyncDecorating):
 
     def _timed_out(self, missed: Missed) -> AcquireTimeout:
         held_by = None if missed.held_by is None else str(missed.held_by)
+        why = f"held by {held_by}" if held_by else missed.barred
         return AcquireTimeout(
-            f"lock {self.name!r} was not had in {missed.waited:.3g} s" + (f"; held by {held_by}" if held_by else ""),
+            f"lock {self.name!r} was not had in {missed.waited:.3g} s" + (f"; {why}" if why else ""),
             name=self.name,
             owner=str(self._engine.owner),
             waited=missed.waited,

@@ -106,7 +106,8 @@ def _refuse_unsupported(engine: Engine, terms: Terms) -> None:
         if wanted and not offered
     ]
     if missing:
-        raise Unsupported(f"{engine.store!r} cannot promise {' and '.join(missing)}; use another store, or do without")
+        instead = can.why_not or "use another store, or do without"
+        raise Unsupported(f"{engine.store!r} cannot promise {' and '.join(missing)}; {instead}")
     if terms.lease + terms.delay > can.longest:
         raise Unsupported(
             f"{engine.store!r} takes no lease longer than {can.longest:g} s, delay included, and this is one of "

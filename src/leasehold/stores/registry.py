@@ -18,6 +18,7 @@ from leasehold.errors import MissingDriver
 from leasehold.runtimes.base import Colour
 from leasehold.stores.base import Opener
 from leasehold.stores.url import Secret, StoreURL, parse
+from leasehold.wires.redis.quorum import Strict
 
 GROUP = "leasehold.stores"
 
@@ -91,22 +92,25 @@ def hide(url: str | Secret | None) -> Secret:
     return Secret(os.environ.get("LEASEHOLD_URL") or f"sqlite:{quote(str(default_path()))}" if url is None else url)
 
 
-def adopt(client: object, colour: Colour) -> Opener:
+def adopt(client: object, colour: Colour, *, strict: Strict | None = None) -> Opener:
     """Return what opens the store that ``client``, an object of a driver, is connected to.
 
     A list of them are the nodes of a Redlock.
 
     Raises:
-        TypeError: it is not known, or of the other colour.
+        TypeError: it is not known, or of the other colour, or has no strict mode.
 
     """
     if isinstance(client, list | tuple):
-        several: Opener = _load(ADOPTERS["redis"]).adopt_all(client, colour)
+        several: Opener = _load(ADOPTERS["redis"]).adopt_all(client, colour, strict=strict)
         return several
     for cls in type(client).__mro__:
         module = ADOPTERS.get(cls.__module__.partition(".")[0])
         if module is not None:
-            found: Opener = _load(module).adopt(client, colour)
+            if strict is not None and module != ADOPTERS["redis"]:
+                raise TypeError(f"strict mode is one of Redis; leave out strict= for a {type(client).__name__}")
+            options = {} if strict is None else {"strict": strict}
+            found: Opener = _load(module).adopt(client, colour, **options)
             return found
     known = ", ".join(sorted(ADOPTERS))
     raise TypeError(f"cannot make locks from a {type(client).__name__}; known are clients of: {known}")

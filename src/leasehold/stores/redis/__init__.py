@@ -192,6 +192,6 @@ def _strictly(opener: Redis | Sentinel | Cluster, demanded: Strict | None) -> Re
             return Cluster([replace(seed, strict=demanded) for seed in seeds])
 
 
-def adopt_all(clients: Sequence[Any], colour: Colour) -> Opener:
+def adopt_all(clients: Sequence[Any], colour: Colour, *, strict: Strict | None = None) -> Opener:
     """Reach the nodes of a Redlock as ``clients`` do, one for each node."""
-    return Redlock([adopt(client, colour) for client in clients])
+    return Redlock([adopt(client, colour, strict=strict) for client in clients])

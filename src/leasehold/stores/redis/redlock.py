@@ -62,6 +62,8 @@ class RedlockStore:
         fair=False,
         cells=False,
         crash_bound="within the lease + back-off among those who wait",
+        why_not="its nodes know nothing of each other, so they cannot keep a common queue or count: leave it out, or "
+        "use a store that keeps one (redis://, redis+sentinel://, redis+cluster://, etcd://, zookeeper://)",
     )
 
     def __init__(self, runtime: Runtime, members: Sequence[Member], namespace: str, *, quarantine: float = 0.0) -> None:

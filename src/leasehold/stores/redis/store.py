@@ -157,7 +157,7 @@ class RedisStore:
                     self._wake(heir)  # one lease has ended, others may hold on: it watches those
             return Granted(int(reply[1]), since, terms.lease)
         if reply[0] == strict.QUARANTINED:
-            return Wait(epoch, int(reply[1]) / 1000 + ASK_AGAIN_AT_LEAST, None)
+            return Wait(epoch, int(reply[1]) / 1000 + ASK_AGAIN_AT_LEAST, barred=strict.barred(self.where))
         self._anchor = anchor = Anchor(since, int(reply[1]))
         expiry = max(int(reply[2]) / 1000, 0.0) + ASK_AGAIN_AT_LEAST
         if slot is not None:

@@ -61,6 +61,11 @@ def from_url(url: StoreURL) -> tuple[Strict | None, StoreURL]:
     ), rest
 
 
+def barred(where: str) -> str:
+    """Say why a server in quarantine grants nothing."""
+    return f"Redis at {where} may have forgotten grants (restarted, emptied, promoted), so in strict mode it makes none"
+
+
 def _read(url: StoreURL, key: str, text: str, read: Callable[[str], Any], form: str) -> Any:
     try:
         return read(text)

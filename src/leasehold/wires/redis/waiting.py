@@ -39,7 +39,7 @@ class WaitingWire(AioWire):
         self._turn = 0
 
     async def call_all(self, commands: Sequence[bytes], *, within: float) -> list[Any]:
-        if not waits(commands[-1]):
+        if not commands or not waits(commands[-1]):
             return await super().call_all(commands, within=within)
         wire, alone = self._taken()
         answered = False
