@@ -12,7 +12,8 @@ import redis.asyncio
 
 from leasehold import AsyncClient, Client, StoreUnavailable, Unsupported
 from leasehold.model import Severity
-from leasehold.stores.redis import scripts
+from leasehold.runtimes.base import Colour
+from leasehold.stores.redis import adopt, scripts
 from leasehold.testing.proxy import FaultProxy
 from leasehold.testing.servers import Node, RedisCluster, RedisReplicas, RedisSentinel, RedisServer
 from leasehold.testing.servers.base import free_port
@@ -362,6 +363,38 @@ def test_doctor_on_sentinels() -> None:
         assert "2 of 3" in text
         group.sentinels[1].kill()
         assert findings(group.url)["sentinels"][0] is Severity.ERROR
+
+
+@both
+def test_doctor_speaks_tls_to_sentinels_that_have_users_of_their_own(world: World) -> None:
+    """By a URL, and by a client of ones own; without the sentinels' password it says what is missing."""
+    with RedisSentinel(replicas=1, tls=True, password="a b", sentinel_password="c d") as group:
+        assert group.certificates is not None
+        blocking = isinstance(world, BlockingWorld)
+        tls = {"ssl": True, "ssl_ca_certs": str(group.certificates.authority)}
+        mine = (redis if blocking else redis.asyncio).Sentinel(
+            [("127.0.0.1", each.port) for each in group.sentinels],
+            sentinel_kwargs={"password": "c d", **tls},
+            password="a b",
+            **tls,
+        )
+        hosts = ",".join(f"127.0.0.1:{each.port}" for each in group.sentinels)
+        files = f"ssl_ca_certs={group.certificates.authority}"
+        url = f"rediss+sentinel://:a%20b@{hosts}/{group.name}?sentinel_password=c%20d&{files}"
+
+        async def body(world: World) -> None:
+            for where in (url, adopt(mine, Colour.BLOCKING if blocking else Colour.ASYNCIO)):
+                locks = world.client(where)
+                found = {each.subject: each for each in await locks.diagnose()}
+                assert found["sentinels"].severity is Severity.OK
+                assert found["transport"].severity is Severity.OK
+                assert "TLS" in found["transport"].found
+                async with locks.lock("a", timeout=5.0):
+                    pass
+            with pytest.raises(StoreUnavailable, match="sentinel_password="):
+                await world.client(url.replace("sentinel_password=c%20d&", "")).diagnose()
+
+        world.run(body)
 
 
 def test_doctor_on_a_cluster() -> None:

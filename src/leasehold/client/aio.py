@@ -38,7 +38,6 @@ from leasehold.runtimes.base import Colour, Runtime
 from leasehold.stores import registry
 from leasehold.stores.base import Opener, Store
 from leasehold.validate import Meta, Seconds
-from leasehold.wires.redis.quorum import Strict
 
 RESPONSE_TIMEOUT = 5.0
 """Seconds after which a store that has not answered counts as unavailable."""
@@ -119,7 +118,7 @@ class AsyncClient:
         cls,
         client: object,
         *,
-        strict: Strict | None = None,
+        strict: registry.Strict | None = None,
         namespace: str = "default",
         response_timeout: Seconds = RESPONSE_TIMEOUT,
         observer: Observer | None = None,

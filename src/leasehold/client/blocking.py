@@ -33,7 +33,6 @@ from leasehold.runtimes.blocking import BlockingRuntime
 from leasehold.stores import registry
 from leasehold.stores.base import Opener, Store
 from leasehold.validate import Meta, Seconds
-from leasehold.wires.redis.quorum import Strict
 
 
 class Client:
@@ -85,7 +84,7 @@ class Client:
         cls,
         client: object,
         *,
-        strict: Strict | None = None,
+        strict: registry.Strict | None = None,
         namespace: str = "default",
         response_timeout: Seconds = RESPONSE_TIMEOUT,
         observer: Observer | None = None,

@@ -18,7 +18,7 @@ from leasehold.errors import MissingDriver
 from leasehold.runtimes.base import Colour
 from leasehold.stores.base import Opener
 from leasehold.stores.url import Secret, StoreURL, parse
-from leasehold.wires.redis.quorum import Strict
+from leasehold.wires.redis.quorum import Strict as Strict
 
 GROUP = "leasehold.stores"
 
