@@ -18,7 +18,10 @@ from leasehold.errors import MissingDriver
 from leasehold.runtimes.base import Colour
 from leasehold.stores.base import Opener
 from leasehold.stores.url import Secret, StoreURL, parse
-from leasehold.wires.redis.quorum import Strict as Strict
+from leasehold.wires.redis import quorum
+
+Strict = quorum.Strict
+"""The options of strict mode on Redis."""
 
 GROUP = "leasehold.stores"
 
