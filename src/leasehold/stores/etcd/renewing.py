@@ -52,11 +52,11 @@ class Renewals:
             else:
                 mine.ring()
         late = list[Mine]()
-        for index, mine in enumerate(tickets):
-            if mine is not None and sent >= mine.until:
-                if mine.dooms():
-                    late.append(mine)
-                    mine.ring()  # one that waits stands in the queue anew
+        for index, one in enumerate(tickets):
+            if one is not None and sent >= one.until:
+                if one.dooms():
+                    late.append(one)
+                    one.ring()  # one that waits stands in the queue anew
                 else:
                     standings[index] = Standing.UNKNOWN  # the claim under way finds out
         left_behind = await self.take_out([*late, *abandoned], until)

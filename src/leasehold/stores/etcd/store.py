@@ -25,7 +25,7 @@ from leasehold.stores.etcd.cells import Cells
 from leasehold.stores.etcd.keys import Json, Keys, deleted, only, put, removed, span, txn, unb64
 from leasehold.stores.etcd.mutex import Verdict
 from leasehold.stores.etcd.renewing import Renewals
-from leasehold.stores.etcd.sessions import Session, Sessions
+from leasehold.stores.etcd.sessions import Sessions
 from leasehold.stores.etcd.shared import Entering
 from leasehold.stores.etcd.waiting import Mine, Watch
 from leasehold.wires.etcd.faults import Meaning, Refused
