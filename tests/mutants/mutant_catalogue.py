@@ -43,8 +43,8 @@ class Mutant:
     killed_by: tuple[str, ...]
     day: bool = False
 
-    def apply(self, package: Path) -> None:
-        """Make the mistake in a copy of the package.
+    def patched(self, package: Path) -> str:
+        """Return the text of the file with the mistake in it.
 
         Raises:
             PatchError: the text is not there, or not once, or nothing would change.
@@ -58,7 +58,11 @@ class Mutant:
             raise PatchError(f"{self.name}: its text stands in {self.file} {count} times, not once")
         if self.old == self.new:
             raise PatchError(f"{self.name}: it changes nothing")
-        path.write_text(text.replace(self.old, self.new), encoding="utf-8")
+        return text.replace(self.old, self.new)
+
+    def apply(self, package: Path) -> None:
+        """Make the mistake in a copy of the package; errors as `patched`."""
+        (package / self.file).write_text(self.patched(package), encoding="utf-8")
 
 
 def catalogue() -> tuple[Mutant, ...]:
