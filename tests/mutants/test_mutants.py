@@ -37,8 +37,8 @@ def test_there_are_enough_of_all_parts() -> None:
     assert 6 <= sum(mutant.day for mutant in MUTANTS) <= 10
     parts = {mutant.file.split("/")[0] for mutant in MUTANTS}
     stores = {mutant.file.split("/")[1] for mutant in MUTANTS if mutant.file.startswith("stores/")}
-    assert parts >= {"engine", "rules.py", "primitives", "stores", "guard", "runtimes"}
-    assert stores >= {"redis", "ledger.py", "cells.py", "zookeeper", "etcd"}
+    assert parts >= {"engine", "rules.py", "primitives", "stores", "guard", "wires", "runtimes"}
+    assert stores >= {"redis", "postgres", "mysql", "sqlite", "zookeeper", "etcd"}
 
 
 def test_a_patch_that_does_not_apply_is_an_error() -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from leasehold.model import Departure, Owner, Rule, Terms, Ticket, ticket_id
 from leasehold.stores.redis import keys
+from leasehold.testing.proxy import FaultProxy, Side
 from leasehold.testing.servers import RedisServer
 from leasehold.testing.worlds import AsyncioWorld, BlockingWorld, World
 
@@ -40,6 +41,27 @@ def test_tokens_go_on_though_the_servers_clock_is_behind_them(
         hold = await getattr(locks, kind)(kind).acquire(timeout=1.0)
         assert hold is not None
         return hold
+
+    world.run(body)
+
+
+@both
+def test_a_grant_that_came_slowly_leaves_as_much_of_its_lease_as_is_left(
+    world: World, redis_server: RedisServer, namespace: str
+) -> None:
+    lease, late = 3.0, 0.8
+
+    async def body(world: World) -> None:
+        with FaultProxy(redis_server.port) as proxy:
+            async with world.client(f"redis://127.0.0.1:{proxy.port}", namespace=namespace) as locks:
+                async with locks.lock("warm"):
+                    pass
+                slow = proxy.delay(late, Side.REPLIES)
+                hold = await locks.lock("x", lease=lease, renew=False).acquire()
+                assert hold is not None
+                assert 0 < hold.remaining() <= lease - late
+                slow.remove()
+                await hold.release()
 
     world.run(body)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_kill_on_servers import NOISE, Place, place
+from test_kill_on_servers import Place, place
 
 from leasehold import AsyncClient, Client, LeaseLost, StoreUnavailable
 from leasehold.stores import registry
@@ -26,6 +26,9 @@ from leasehold.verify.clients import Links
 __all__ = ["place"]
 
 AT_ONCE = 8
+BUSY = 1.0
+"""Seconds: some tens of clients share one loop here."""
+
 MOST = 200
 """Requests that no scenario has."""
 
@@ -116,21 +119,23 @@ async def meet(place: Place, namespace: str, deed: str, k: int, others: AsyncCli
     hold = await others.lock(name, lease=place.lease).acquire(timeout=place.free + 10)
     assert hold is not None
     took = asyncio.get_running_loop().time() - begin
-    assert took <= place.free + NOISE, f"{name}: what was left behind stayed for {took:.3f} s"
+    assert took <= place.free + BUSY, f"{name}: what was left behind stayed for {took:.3f} s"
     assert hold.token > max(room.tokens, default=0)
     await hold.release()
     return met
 
 
 async def sweep(place: Place, namespace: str, deed: str, step: int) -> int:
-    """Meet each ``step``-th; return how many there were."""
+    """Meet each ``step``-th, of which the first differs by deed, so that both colours come; return how many were met."""
+    begin, count = 1 + deeds(place).index(deed) % step, 0
     async with AsyncClient.from_url(place.url, namespace=namespace) as others:
-        for first in range(1, MOST, step * AT_ONCE):
+        for first in range(begin, MOST, step * AT_ONCE):
             some = range(first, first + step * AT_ONCE, step)
             met = await asyncio.gather(*(meet(place, namespace, deed, k, others) for k in some))
+            count += sum(met)
             if not all(met):
                 assert await others.holds() == []
-                return first + step * sum(met)
+                return count
     raise AssertionError("it never ends")
 
 
@@ -145,8 +150,8 @@ def test_a_fault_at_every_request(place: Place, namespace: str, step: int, recor
         return await asyncio.gather(*(sweep(place, f"{namespace}-{deed}", deed, step) for deed in deeds(place)))
 
     met = asyncio.run(all_deeds())
-    assert min(met) > 4, "each was met"
-    record_property("sum:fault sweep: faults", sum(met) // step)
+    assert all(met), "each was met"
+    record_property("sum:fault sweep: faults", sum(met))
 
 
 def test_the_room_sees_two_at_once_and_tokens_that_do_not_rise(tmp_path: Path) -> None:

@@ -46,13 +46,13 @@ class Place:
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     match request.param:
         case "redis":
-            return Place(request.getfixturevalue("redis_server").url, 1.2, 1.2 + 0.25, 10)
+            return Place(request.getfixturevalue("redis_server").url, 2.0, 2.0 + 0.25, 10)
         case "sqlite":  # the process is gone, whatever its lease
             return Place(f"sqlite:{tmp_path}/locks.db", 2.0, 1.0, 20)
         case "postgresql":
-            return Place(request.getfixturevalue("postgres_server").url, 1.2, 1.2 + 0.25, 15)
+            return Place(request.getfixturevalue("postgres_server").url, 2.0, 2.0 + 0.25, 15)
         case "mariadb":
-            return Place(request.getfixturevalue("mariadb_url"), 1.2, 1.2 + 0.25, 15)
+            return Place(request.getfixturevalue("mariadb_url"), 2.0, 2.0 + 0.25, 15)
         case "etcd":  # it looks for leases that have ended twice a second
             return Place(request.getfixturevalue("etcd_server").url, 2.0, 2.0 + 1.0, 8)
         case _:  # a session and a tick
