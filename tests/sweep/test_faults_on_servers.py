@@ -126,7 +126,7 @@ async def meet(place: Place, namespace: str, deed: str, k: int, others: AsyncCli
 
 
 async def sweep(place: Place, namespace: str, deed: str, step: int) -> int:
-    """Meet each ``step``-th, of which the first differs by deed, so that both colours come; return how many were met."""
+    """Meet each ``step``-th; return how many were met. The first differs by deed, so that both colours come."""
     begin, count = 1 + deeds(place).index(deed) % step, 0
     async with AsyncClient.from_url(place.url, namespace=namespace) as others:
         for first in range(begin, MOST, step * AT_ONCE):
@@ -143,7 +143,17 @@ def deeds(place: Place) -> list[str]:
     return list(CALLS) if place.url.startswith("sqlite:") else [*WIRES, "call-doubled"]
 
 
+BY_NIGHT = ("postgresql", "mariadb")
+"""Their rows are tested fault by fault by day; so many clients at once wait there for each other's connections."""
+
+PLACES = [
+    pytest.param(kind, marks=pytest.mark.nightly) if kind in BY_NIGHT else kind
+    for kind in ("redis", "sqlite", "postgresql", "mariadb", "etcd", "zookeeper")
+]
+
+
 @pytest.mark.timeout(240)
+@pytest.mark.parametrize("place", PLACES, indirect=True)
 @pytest.mark.parametrize("step", [4, pytest.param(1, marks=pytest.mark.nightly)], ids=["some", "all"])
 def test_a_fault_at_every_request(place: Place, namespace: str, step: int, record_property: Any) -> None:
     async def all_deeds() -> list[int]:
