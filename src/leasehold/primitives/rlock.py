@@ -75,8 +75,8 @@ class AsyncRLock(AsyncMutex):
             del self._reentries[key]
         return await self._engine.release(entry.lease)
 
-    def _last(self, key: int) -> AsyncHold | None:
-        entry = self._entry(key)
+    def _last(self, party: Party) -> AsyncHold | None:
+        entry = self._entry(party.key)
         return entry.holds[-1] if entry is not None else None
 
 
