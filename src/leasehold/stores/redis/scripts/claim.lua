@@ -11,7 +11,7 @@ local left = blocked(holder)
 
 if holder == ticket and left > holders_delay then    -- a repeated claim: the same answer, and a full lease again
   redis.call('PEXPIRE', lock, text(lease + holders_delay + KEEP))
-  return {1, fence, now()}
+  return {1, fence, text(now())}
 end
 
 if state[4] and state[4] ~= 'mutex' and left > 0 then
@@ -19,23 +19,21 @@ if state[4] and state[4] ~= 'mutex' and left > 0 then
 end
 
 local function waits(ms, owner)
-  return {0, now(), ms, owner}
+  return {0, text(now()), text(ms), owner}
 end
 
 -- Types are looked at before the first write: those of queue and beat by reading, that of waiters by that write itself.
 local function enqueue()
-  local there, last, placed = redis.call('EXISTS', queue, beat, waiters), 0, nil
-  if there > 0 then
-    last = redis.call('ZRANGE', queue, -1, -1, 'WITHSCORES')[2] or 0
-    placed = waiting(ticket)                         -- a place that was given up is not had back
-  end
+  local all = redis.call('EXISTS', queue, beat, waiters) == 3
+  local last = redis.call('ZRANGE', queue, -1, -1, 'WITHSCORES')[2] or 0
+  local placed = waiting(ticket)                     -- a place that was given up is not had back
   -- Again at each claim: the channel may be open by now.
   redis.call('HSET', waiters, ticket, table.concat({ARGV[6], ARGV[2], ARGV[3], ARGV[7], ARGV[8]}, SEP))
   if holder == ticket then redis.call('HSET', lock, 't', '', 'd', 0, 'o', '') end  -- never holder and waiter at once
   if not placed then redis.call('ZADD', queue, text(last + 1), ticket) end
   redis.call('ZADD', beat, text(now() / 1000 + lease), ticket)
   -- All three are given their time to live at once, so if none is new, one speaks for all.
-  if there < 3 or redis.call('PTTL', queue) < lease + KEEP / 2 then keep_waiters(lease, there == 0) end
+  if not all or redis.call('PTTL', queue) < lease + KEEP / 2 then keep_waiters(lease) end
 end
 
 if left > 0 then
@@ -48,7 +46,7 @@ local crowd = redis.call('EXISTS', queue) == 1       -- nobody waits for most lo
 if fair and crowd then                               -- whoever is first enters, and that may be me
   if join then enqueue() end
   local winner, token, owner, held = hand_over(fence, ticket)
-  if winner == ticket then return {1, token, now()} end
+  if winner == ticket then return {1, text(token), text(now())} end
   if winner then return waits(held, owner) end
 end
 
@@ -57,4 +55,4 @@ local token = next_token(fence)
 local failed = hold(ticket, ARGV[2], ARGV[3], ARGV[7], ARGV[8], token)
 if failed then return failed end
 if crowd then unqueue(ticket) end
-return {1, token, now()}
+return {1, text(token), text(now())}
