@@ -150,16 +150,15 @@ class Lease:
 
     def granted(self, grant: Granted) -> bool:
         """Take the grant; return False if it came too late to be believed (the hold stays queued)."""
-        since, length = grant.since, grant.lease
-        deadline, now = deadline_of(since, length), self._runtime.now()
+        deadline, now = deadline_of(grant.since, grant.lease), self._runtime.now()
         if deadline <= now:
             return False
         with self._mutex:
             if not self._turn(Turn.GRANTED):
                 return False
-            self.token, self.since, self.confirmed, self.deadline = grant.token, since, now, deadline
-            self.length = length
-            self.full = deadline if length >= self.ticket.terms.lease else self._end(since)
+            self.token, self.since, self.confirmed, self.deadline = grant.token, grant.since, now, deadline
+            self.length = grant.lease
+            self.full = deadline if grant.lease >= self.ticket.terms.lease else self._end(grant.since)
         return True
 
     @property

@@ -76,8 +76,8 @@ class AsyncRLock(AsyncMutex):
         return await self._engine.release(entry.lease)
 
     def _last(self, party: Party) -> AsyncHold | None:
-        entry = self._entry(party.key)
-        return entry.holds[-1] if entry is not None else None
+        mine = self._entry(party.key)
+        return mine.holds[-1] if mine is not None else None
 
 
 class RLock(Mutex):
