@@ -50,8 +50,11 @@ APT::Sandbox::User "";
 """A configuration that knows of nothing installed, so that all that a package needs is fetched with it."""
 
 WRAPPER = """#!/bin/sh
-exec '{loader}' --library-path '{libraries}' --argv0 "$0" '{program}' "$@" {words}
+exec '{loader}' --library-path '{libraries}' {name} '{program}' "$@" {words}
 """
+
+NAMED = '--argv0 "$0"'
+"""Lets a program know by which name it was started; loaders before glibc 2.33 cannot, nor do their programs ask."""
 
 
 class FetchError(RuntimeError):
@@ -162,8 +165,10 @@ def _wrap(release: Release, new: Path, tree: Path) -> None:
             if real.read_bytes()[:2] == b"#!":
                 text = f"#!/bin/sh\nexec '{_there(real, new, tree)}' \"$@\" {words.get(place.name, '')}\n"
             else:
+                loader = _only(new, "**/ld-linux*.so.*")
                 text = WRAPPER.format(
-                    loader=_there(_only(new, "**/ld-linux*.so.*"), new, tree),
+                    loader=_there(loader, new, tree),
+                    name=NAMED if b"--argv0" in loader.read_bytes() else "",
                     libraries=":".join(_there(path, new, tree) for path in _libraries(new)),
                     program=_there(real, new, tree),
                     words=words.get(place.name, ""),

@@ -63,7 +63,6 @@ RELEASES = {
     "mariadb-10.5": Release("10.5.", "bullseye", ("mariadb-server-10.5",), MARIADB, MARIADB_WORDS, too_old=True),
     "mariadb-11.8": Release("11.8.", "trixie", ("mariadb-server",), MARIADB, MARIADB_WORDS),
     "mysql-9.7": Release("9.7.", "sid", ("mysql-server-core",), ("usr/sbin/mysqld",), MYSQL_WORDS),
-    "etcd-3.3": Release("3.3.", "bullseye", ("etcd-server", "etcd-client"), ETCD, too_old=True),
     "etcd-3.5": Release("3.5.", "trixie", ("etcd-server", "etcd-client"), ETCD),
     "zookeeper-3.4": Release("3.4.", "bullseye", ("zookeeper",), too_old=True),
     "zookeeper-3.9": Release("3.9.", "trixie", ("zookeeper",)),

@@ -16,8 +16,8 @@ from leasehold.testing.servers.certificates import Certificates
 JAR = "usr/share/java/zookeeper.jar"
 """Where Debian's package has the server; its manifest names the libraries beside it."""
 
-BESIDE = ("slf4j-nop.jar", "netty-codec.jar")
-"""Libraries that its manifest does not name: to say nothing, and for TLS."""
+BESIDE = ("slf4j-nop.jar", "netty-codec.jar", "slf4j-api.jar", "log4j-1.2.jar")
+"""Libraries that its manifest does not name: to say nothing, for TLS, and those of releases before 3.5."""
 
 MAIN = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 
