@@ -13,7 +13,7 @@ from leasehold.model import Change
 from leasehold.runtimes.base import drive
 from leasehold.testing.servers import EtcdCluster, EtcdServer
 from leasehold.wires.etcd import faults
-from leasehold.wires.etcd.faults import TABLE, Meaning, classed, read, refusal
+from leasehold.wires.etcd.faults import TABLE, Meaning, classed, read
 from leasehold.wires.http.base import Reply
 
 
@@ -222,8 +222,8 @@ def test_a_lease_that_exists_is_classed(etcd_server):
 
 def test_a_request_that_the_gateway_does_not_know_is_no_lease_that_is_not_found():
     for status, words in ((404, "Not Found"), (405, "Method Not Allowed"), (501, "Not Implemented")):  # as from 3.5 on
-        assert refusal(None, words, status).meaning is Meaning.LASTING
-    assert refusal(None, "etcdserver: requested lease not found", 404).meaning is Meaning.LEASE
+        assert faults.refusal(None, words, status).meaning is Meaning.LASTING
+    assert faults.refusal(None, "etcdserver: requested lease not found", 404).meaning is Meaning.LEASE
 
 
 def test_every_row_can_be_found_and_says_what_to_do():
