@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from releases.archive import fetch
+from releases.catalogue import RELEASES
 
 from leasehold.runtimes.base import drive
 from leasehold.runtimes.blocking import BlockingRuntime
@@ -37,8 +39,6 @@ from leasehold.testing.servers import (
     ZooKeeperServer,
 )
 from leasehold.testing.servers.base import ROOTS, reserved, started
-from releases.archive import fetch
-from releases.catalogue import RELEASES
 
 pytest.register_assert_rewrite("leasehold.testing.conformance")
 

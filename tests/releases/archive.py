@@ -1,8 +1,8 @@
 """Fetch a release of a server from Debian's archive, and unpack it into a cache without installing it.
 
 apt looks for the packages and checks their signatures, with lists and a state of its own, so that nothing of the system
-changes; dpkg unpacks them into one tree. Each program in it is started by the tree's own dynamic loader with the tree's own
-libraries, so that it needs none of the system.
+changes; dpkg unpacks them into one tree. Each program in it is started by the tree's own dynamic loader with the tree's
+own libraries, so that it needs none of the system.
 
 Run by itself it prints the trees: ``python tests/releases/archive.py valkey-8.1``.
 """

@@ -34,7 +34,7 @@ class Release:
 REDIS = ("usr/bin/redis-server",)
 VALKEY = ("usr/bin/valkey-server",)
 POSTGRES = ("usr/lib/postgresql/*/bin/postgres", "usr/lib/postgresql/*/bin/initdb")
-MARIADB = ("usr/sbin/mariadbd", "usr/bin/mariadb-install-db", "usr/bin/my_print_defaults")
+MARIADB = ("usr/sbin/mariadbd", "usr/bin/mariadb-install-db", "usr/bin/my_print_defaults", "usr/bin/resolveip")
 MARIADB_WORDS = (
     (
         "mariadbd",

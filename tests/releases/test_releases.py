@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from releases.archive import fetch
+from releases.catalogue import RELEASES
 
 from leasehold.runtimes.base import drive
 from leasehold.runtimes.blocking import BlockingRuntime
 from leasehold.stores import registry
 from leasehold.testing.servers import EtcdServer, MariaDBServer, PostgresServer, RedisServer, ZooKeeperServer
 from leasehold.testing.servers.base import ROOTS
-from releases.archive import fetch
-from releases.catalogue import RELEASES
 
 TESTS = Path(__file__).parents[1]
 
@@ -33,7 +33,7 @@ SUITES: dict[str, tuple[Any, str, tuple[str, ...]]] = {
     "etcd": (EtcdServer, "etcd", ("etcd",)),
     "zookeeper": (ZooKeeperServer, "zookeeper", ("zookeeper_setup", "zookeeper_faults", "zookeeper_ensemble")),
 }
-"""By what a release's name begins with: a server, the stores of the conformance kit, and the files of `tests/stores`."""
+"""By what a release's name begins with: a server, stores of the conformance kit, and files of `tests/stores`."""
 
 SUPPORTED = [name for name, release in RELEASES.items() if not release.too_old]
 

@@ -1,4 +1,4 @@
-"""Strict mode with ``fsync=true`` on servers that have `WAITAOF`, which Debian 12's has not: a grant is on disks, or none."""
+"""Strict mode with ``fsync=true`` on servers that have `WAITAOF`, as Debian 12's has not: a grant on disks, or none."""
 
 from __future__ import annotations
 

@@ -31,8 +31,8 @@ STOP_WITHIN = 5.0
 """Seconds that a server gets to end by itself before it is killed."""
 
 ROOTS = "LEASEHOLD_SERVERS"
-"""Environment variable: folders laid out as a file system (``usr/bin``, ...), separated as in ``PATH``, in which servers
-are looked for before those that are installed. So other releases can be run without installing them."""
+"""Environment variable: folders laid out as a file system (``usr/bin``, ...), separated as in ``PATH``, in which
+servers are looked for before those that are installed. So other releases can be run without installing them."""
 
 DIES_WITH_PARENT = """
 import ctypes, os, sys
@@ -208,7 +208,7 @@ def roots() -> list[Path]:
 
 
 def find_files(pattern: str) -> Iterator[list[Path]]:
-    """Look for files by a pattern such as ``usr/share/java/a-*.jar`` in each of `ROOTS`, then in the file system itself."""
+    """Look for files by a pattern such as ``usr/share/java/a-*.jar`` in each of `ROOTS`, then among those installed."""
     for root in (*roots(), Path("/")):
         found = sorted(root.glob(pattern))
         if found:

@@ -85,7 +85,7 @@ NO_GATEWAY = Fault(
 )
 
 NO_SUCH_REQUEST = (404, 405, 501)
-"""Statuses of a path that the gateway does not know. Until 3.4 it says so in plain text, from 3.5 on in its own form."""
+"""Statuses of a path that the gateway does not know. Until 3.4 it says so in plain text, then in its own form."""
 
 ITS_WORDS = ("Not Found", "Method Not Allowed", "Not Implemented")
 """That form has these words alone; what etcd itself does not find it says in words of its own."""
