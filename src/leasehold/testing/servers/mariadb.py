@@ -111,7 +111,8 @@ class MariaDBServer(Server):
 
         ``questions`` is how many requests clients sent; a request of several statements counts once for each.
         """
-        rows = self.query("SHOW GLOBAL STATUS WHERE Variable_name LIKE 'Com|_%' ESCAPE '|' OR Variable_name = 'Questions'")
+        asked = "Variable_name LIKE 'Com|_%' ESCAPE '|' OR Variable_name = 'Questions'"
+        rows = self.query(f"SHOW GLOBAL STATUS WHERE {asked}")
         return {name.lower().removeprefix("com_"): int(count) for name, count in rows}
 
     def sessions(self, user: str = USER) -> list[int]:
