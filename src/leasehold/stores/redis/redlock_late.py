@@ -66,7 +66,8 @@ class Late:
     async def _look_on(self) -> None:
         quiet = 0
         while quiet < QUIET and not self._closed:
-            await self._runtime.sleep(TICK)
+            if await self._wake.wait(TICK) and not self._closed:
+                self._wake.clear()  # it was called just before it began to look
             quiet = 0 if self._owed() else quiet + 1
 
     def _owed(self) -> bool:
