@@ -72,8 +72,8 @@ So where an aim is missed, it is for this:
 
 Of the other stores no rate is aimed at, but the number of requests, each of which waits for its answer (the column
 **reads**). An acquire and a release are one request each, as in the floors, where nobody else is at the name. Where
-others are, they are two each on PostgreSQL and MySQL: one that locks the name's row and reads who is there, and one that
-writes and commits, because what is written depends on what was read.
+others are, they are two each on PostgreSQL and MySQL: one that locks the name's row and reads who is there, and one
+that writes and commits, because what is written depends on what was read.
 """
 
 
