@@ -212,32 +212,6 @@ def test_a_lost_reply_to_a_commit_is_found_by_the_claim_that_follows(
 
 
 @worlds
-def test_a_lost_reply_to_a_claim_in_one_round_trip_is_no_second_claim(
-    proxied: tuple[FaultProxy, str], world: World, namespace: str
-) -> None:
-    """Its commit was in the same request, so nobody knows; the claim is repeated, and finds its own seat."""
-    proxy, url = proxied
-
-    async def body(world: World) -> None:
-        client = world.client(url, namespace=namespace)
-        warm = await client.lock("x").acquire(timeout=5)
-        assert warm is not None
-        await warm.release()
-        proxy.drop_reply(where=b"FOR UPDATE")
-        hold = await client.lock("x", lease=2.0).acquire(timeout=5)
-        assert hold is not None
-        info = await client.inspect("x")
-        assert info is not None
-        assert [holder.token for holder in info.holders] == [hold.token]
-        await world.sleep(2.5)
-        hold.check()  # it is renewed like any other
-        assert await hold.release() is True
-        assert await client.inspect("x") is None
-
-    world.run(body)
-
-
-@worlds
 def test_a_lost_reply_before_the_commit_means_that_nothing_was_done(
     proxied: tuple[FaultProxy, str], world: World, namespace: str
 ) -> None:
@@ -248,10 +222,6 @@ def test_a_lost_reply_before_the_commit_means_that_nothing_was_done(
         warm = await client.lock("x").acquire(timeout=5)
         assert warm is not None
         await warm.release()
-        other = await world.client(url, namespace=namespace).lock("x").acquire(timeout=5)
-        assert other is not None
-        assert await client.lock("x").acquire(blocking=False) is None  # so the next claim reads before it writes
-        await other.release()
         proxy.drop_reply(where=b"FOR UPDATE")
         error = await unavailable(client.lock("x").acquire(timeout=5))
         assert not error.unknown
@@ -300,7 +270,7 @@ def test_a_server_that_is_silent_is_an_error_in_time(
         silence = proxy.blackhole()
         start = world.now()
         await unavailable(client.lock("y").acquire(timeout=0.5))
-        assert world.now() - start < 2 * 1.0 + NOISE  # the claim, and a leave: who knows whether it was had
+        assert world.now() - start < 1.0 + NOISE
         await world.sleep(max(0.0, start + 1.3 - world.now()))
         assert hold.lost
         silence.remove()
@@ -372,7 +342,7 @@ def test_a_server_that_is_stopped_costs_the_hold_and_not_more(server: PostgresSe
         server.pause()
         start = world.now()
         error = await unavailable(client.lock("y").acquire(timeout=0.2))
-        assert world.now() - start < 2 * 1.0 + NOISE  # the claim, and a leave: who knows whether it was had
+        assert world.now() - start < 1.0 + NOISE
         assert "did not answer" in str(error) or "timed out" in str(error)
         await world.sleep(max(0.0, start + 1.1 - world.now()))
         assert hold.lost

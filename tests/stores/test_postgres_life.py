@@ -253,11 +253,11 @@ def test_what_each_operation_costs(
 
         hold = await client.lock("x").acquire(timeout=5)
         assert hold is not None
-        assert cost() == (1, 5)  # begin, limits, lock, name and seat, commit
+        assert cost() == (2, 7)  # begin, limits, lock, seats; name, seat, commit
         await hold.extend()
         assert cost() == (2, 6)  # begin, limits, lock; renew, standings, commit
         await hold.release()
-        assert cost() == (1, 5)  # begin, limits, lock, seat, commit
+        assert cost() == (2, 6)  # begin, limits, lock, seats; seat, commit
         three = await several.acquire(timeout=5)
         assert cost() == (2, 15)  # begin, limits, 3 locks, 3 times seats; 3 names, 3 seats, commit
         await three.release()
@@ -276,7 +276,7 @@ def test_what_each_operation_costs(
         await hold.release()
         got = await job.result()
         assert got is not None
-        assert cost() == (4, 15)  # 5 as if nobody waited; who listens, fence, seats, message; no claim
+        assert cost() == (3, 10)  # as a release, and who listens, the fence, the heir's seat, the message; no claim
         await got.release()
         monkeypatch.undo()
 

@@ -135,7 +135,6 @@ class Places:
         """Run statements as one transaction on the place's connection, again if it had bad luck."""
         while True:
             left = max(until - self._runtime.now(), 0.001)
-            place.line.patience = 0
             try:
                 return await self.on(place, (limits(left), BEGIN, *statements, COMMIT, place.life), until)
             except Refused as error:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from importlib.resources import files
 
-from leasehold.stores.sql.dialect import LAYOUT, Dialect
+from leasehold.stores.sql.dialect import Dialect
 from leasehold.stores.sql.pages import COLUMNS
 from leasehold.wires.sql import Statement
 
@@ -50,31 +50,6 @@ SET_CELL = """
     UPDATE leasehold_cell SET value = $1, version = $2, fence = $3, expires = $4, life = $5
     WHERE space = $6 AND name = $7
 """
-
-QUICK_CLAIM = (
-    f"""
-    INSERT INTO leasehold_seat (name_id, {COLUMNS})
-    SELECT id, $3, 0, GREATEST(leasehold_name.fence + 1, {CLOCK} DIV 1000, meta.fence + 1), {CLOCK} + $10,
-    $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15
-    FROM leasehold_name JOIN leasehold_meta meta
-    WHERE space = $1 AND name = $2 AND barred <= {CLOCK} AND meta.version = {LAYOUT}
-    AND NOT EXISTS (SELECT 1 FROM leasehold_seat other WHERE other.name_id = leasehold_name.id)
-    """,
-    f"SELECT ROW_COUNT(), token, expires - lease FROM leasehold_seat WHERE ticket = $3 AND name_id = {ID}",
-    f"""
-    UPDATE leasehold_name JOIN leasehold_seat ON ticket = $3 AND name_id = id AND place = 0
-    SET leasehold_name.fence = GREATEST(leasehold_name.fence, token), used = {CLOCK} WHERE space = $1 AND name = $2
-    """,
-)
-
-QUICK_LEAVE = (
-    f"""
-    DELETE mine FROM leasehold_name JOIN leasehold_seat mine ON mine.ticket = $3 AND mine.name_id = id
-    LEFT JOIN leasehold_seat other ON other.name_id = id AND other.ticket <> $3
-    WHERE space = $1 AND leasehold_name.name = $2 AND used > {CLOCK} - $4 AND other.ticket IS NULL
-    """,
-    "SELECT ROW_COUNT()",
-)
 
 DROP_CELLS = f"""
     DELETE FROM leasehold_cell WHERE (space, name) IN (
@@ -169,10 +144,6 @@ DIALECT = Dialect(
     unexpired=f"SELECT 1 FROM leasehold_seat WHERE name_id = $1 AND expires > {CLOCK} LIMIT 1",
     forget_name=_forget_name,
     drop_cells=DROP_CELLS,
-    quick_lock="SELECT 1 FROM leasehold_name WHERE space = $1 AND name = $2 FOR UPDATE",
-    quick_claim=QUICK_CLAIM,
-    quick_leave=QUICK_LEAVE,
-    shortest_wait=1.0,
 )
 
 

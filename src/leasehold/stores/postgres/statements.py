@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from importlib.resources import files
 
-from leasehold.stores.sql.dialect import LAYOUT, Dialect
+from leasehold.stores.sql.dialect import Dialect
 from leasehold.stores.sql.pages import COLUMNS
 from leasehold.wires.postgres.base import EARS, ear_number
 from leasehold.wires.sql import Statement
@@ -45,28 +45,6 @@ READ_CELL = f"SELECT value, version, fence, expires, {CLOCK} FROM leasehold_cell
 SET_CELL = """
     UPDATE leasehold_cell SET value = $1, version = $2, fence = $3, expires = $4, life = $5
     WHERE space = $6 AND name = $7
-"""
-
-QUICK_CLAIM = f"""
-    WITH clock AS (SELECT {CLOCK} AS now), free AS (
-        SELECT id, greatest(leasehold_name.fence + 1, now / 1000, meta.fence + 1) AS token, now
-        FROM leasehold_name, leasehold_meta meta, clock
-        WHERE space = $1 AND name = $2 AND barred <= now AND meta.version = {LAYOUT}
-        AND NOT EXISTS (SELECT 1 FROM leasehold_seat WHERE name_id = leasehold_name.id)
-    ), taken AS (
-        INSERT INTO leasehold_seat (name_id, {COLUMNS})
-        SELECT id, $3::text, 0, token, now + $10::bigint, $4::text, $5::smallint, $6::smallint, $7::integer,
-        $8::integer, $9::smallint, $10::bigint, $11::bigint, $12::text, $13::text, $14::text, $15::text FROM free
-    )
-    UPDATE leasehold_name SET fence = free.token, used = free.now FROM free WHERE leasehold_name.id = free.id
-    RETURNING 1::bigint, free.token, free.now
-"""
-
-QUICK_LEAVE = f"""
-    DELETE FROM leasehold_seat mine USING leasehold_name
-    WHERE space = $1 AND name = $2 AND mine.name_id = id AND mine.ticket = $3 AND used > {CLOCK} - $4::bigint
-    AND NOT EXISTS (SELECT 1 FROM leasehold_seat other WHERE other.name_id = id AND other.ticket <> $3)
-    RETURNING 1::bigint
 """
 
 DROP_CELLS = f"""
@@ -171,9 +149,6 @@ DIALECT = Dialect(
     unexpired=f"SELECT 1 FROM leasehold_seat WHERE name_id = $1 AND expires > {CLOCK} LIMIT 1",
     forget_name=_forget_name,
     drop_cells=DROP_CELLS,
-    quick_lock="SELECT 1 FROM leasehold_name WHERE space = $1 AND name = $2 FOR UPDATE",
-    quick_claim=(QUICK_CLAIM,),
-    quick_leave=(QUICK_LEAVE,),
 )
 
 

@@ -48,13 +48,6 @@ class Dialect:
         lock_idle: (id, before when used and barred) → fence; locks the row, or none if somebody has it.
         unexpired: (id) → 1 if the name has a seat that has not expired.
         forget_name: statements that drop the name with this id, its seats, and raise meta's fence to this one.
-        quick_lock: (space, name) → anything; locks the row as lock_name does.
-        quick_claim: (space, name, ticket, and SEAT from its kind on): where the name, whose row is locked, has no seat,
-            and is not barred, adds one that holds, with the next token, and writes down fence and use; the one that
-            answers with a row says 1, token, CLOCK. Else nothing is written, and it answers with no row, or with 0.
-        quick_leave: (space, name, ticket, ns): drops the seat of the ticket if the name has no other, and was used
-            within so long; the one that answers with a row says 1. Else nothing is written, and it says 0, or nothing.
-        shortest_wait: seconds for which the server waits for a lock at least, before it says that it is not to be had.
         drop_cells: (limit): drops so many cells whose life is over, and passes over those that somebody has locked.
 
     """
@@ -84,8 +77,4 @@ class Dialect:
     unexpired: str
     forget_name: Callable[[int, int], Sequence[Statement]]
     drop_cells: str
-    quick_lock: str
-    quick_claim: Sequence[str]
-    quick_leave: Sequence[str]
-    shortest_wait: float = 0.0
     listening: Callable[[Sequence[str]], Statement] | None = None

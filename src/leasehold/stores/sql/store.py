@@ -32,7 +32,6 @@ from leasehold.stores.sql import renewal, rows, several
 from leasehold.stores.sql.dialect import Dialect
 from leasehold.stores.sql.looking import Sight
 from leasehold.stores.sql.pages import Key, Page, above, ns
-from leasehold.stores.sql.quick import Not, Quick, Won
 from leasehold.stores.sql.rows import Clock
 from leasehold.stores.sql.sweep import Sweeper
 from leasehold.stores.sql.waiting import Waiting, message
@@ -69,7 +68,6 @@ class RowStore:
         self._waiting = Waiting(runtime, self._look_for)
         self._wire = connect(lambda text: self._waiting.heard(text), lambda: self._waiting.silence())
         self._sweeper = Sweeper(dialect, runtime)
-        self._quick = Quick(dialect)
 
     # --- the queue ---------------------------------------------------------------------------------------------
 
@@ -82,10 +80,6 @@ class RowStore:
         epoch, hint = self._wire.epoch(), self._wire.channel
         take = several.each([several.claiming(ticket, join=join)])
         try:
-            granted = await self._at_once(name, ticket, hint, until)
-            if granted is not None:
-                self._waiting.remove(ticket)
-                return granted
             since, ((clock, step),) = await self._claimed([(name, ticket)], take, hint, until)
         except BaseException as error:
             if slot is not None and not slot.asked and not (isinstance(error, StoreUnavailable) and error.unknown):
@@ -194,35 +188,6 @@ class RowStore:
                 if error.outcome is not Outcome.AGAIN or self._runtime.now() >= until:
                     raise
 
-    async def _at_once(self, name: str, ticket: Ticket, hint: str, until: float) -> Granted | None:
-        """Hold the name if nobody is at it; else return None."""
-        key = self._key(name)
-        none: Won | Not = Not.SIMPLE
-        while self._quick.worth(key) and self._quick.suffices(until - self._runtime.now()):
-            since = self._runtime.now()
-            won = await self._once(key, lambda tx: self._quick.claim(tx, key, ticket, hint), until, none)
-            if won is Not.THERE:
-                await self._transact(self._adding(key), until)
-            elif isinstance(won, Not):
-                return None
-            else:
-                token, clock = won
-                self._waiting.anchor = Anchor(since, clock // 1000)
-                return Granted(token, since, ticket.terms.lease)
-        return None
-
-    async def _once(
-        self, key: Key, work: Callable[[Transaction], Coroutine[Any, Any, T]], until: float, unlucky: T
-    ) -> T:
-        """Run a transaction once; one that was rolled back for want of luck counts as ``unlucky``."""
-        try:
-            return await self._wire.transact(work, within=max(until - self._runtime.now(), 0.001))
-        except Refused as error:
-            if error.outcome is not Outcome.AGAIN:
-                raise
-            self._quick.note(key)
-            return unlucky
-
     async def _claimed(
         self, claims: Sequence[tuple[str, Ticket]], take: rows.TakeAll, hint: str, until: float
     ) -> tuple[float, list[At]]:
@@ -241,23 +206,10 @@ class RowStore:
     async def _left(self, leaves: Sequence[tuple[str, Ticket]], how: Departure, until: float) -> list[bool]:
         for _, ticket in leaves:
             self._waiting.leaves(ticket)
-        if len(leaves) == 1 and how is Departure.RELEASE and await self._gone_at_once(*leaves[0], until):
-            found = [True]
-        else:
-            found = await self._left_in_steps(leaves, how, until)
-        if self._sweeper.due():
-            await self._sweep(until)
-        return found
-
-    async def _gone_at_once(self, name: str, ticket: Ticket, until: float) -> bool:
-        key = self._key(name)
-        if not self._quick.worth(key):
-            return False
-        return await self._once(key, lambda tx: self._quick.leave(tx, key, ticket), until, False)
-
-    async def _left_in_steps(self, leaves: Sequence[tuple[str, Ticket]], how: Departure, until: float) -> list[bool]:
         take = several.each([several.leaving(ticket, how) for _, ticket in leaves])
         steps = await self._steps(leaves, take, "", until)
+        if self._sweeper.due():
+            await self._sweep(until)
         return [one is not None and one[1] is not None and one[1].found for one in steps]
 
     async def _steps(
@@ -278,8 +230,6 @@ class RowStore:
             return taken
 
         taken = await self._transact(work, until)
-        for (key, mine), (page, _, step) in ((target, one) for target, one in zip(targets, taken, strict=True) if one):
-            self._quick.saw(key, mine, page.queue if step is None else step.queue)
         for _, clock, step in filter(None, taken):
             for seat in step.woken if step is not None else ():
                 self._waiting.handed(seat.ticket.id, _token(seat), int(clock.now * 1e6))

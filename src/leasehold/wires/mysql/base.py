@@ -58,16 +58,9 @@ class Silence(Exception):
 
 
 class Line(Protocol):
-    """One connection. It is used by one task or thread at a time, but for `abort`.
-
-    Attributes:
-        greeting: what the server said of itself.
-        patience: seconds for which its statements wait for locks; 0 if nobody knows.
-
-    """
+    """One connection. It is used by one task or thread at a time, but for `abort`."""
 
     greeting: Greeting
-    patience: int
 
     async def run(self, statements: bytes, until: float) -> list[Rows]:
         """Send statements, joined by semicolons, in one request; return the rows of each.

@@ -29,7 +29,6 @@ class BlockingLine:
     greeting: Greeting
 
     def __init__(self, connection: Any, runtime: Runtime) -> None:
-        self.patience = 0
         self._connection = connection
         self._runtime = runtime
         self._mutex = runtime.mutex()

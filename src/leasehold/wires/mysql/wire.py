@@ -41,19 +41,12 @@ ROLL_BACK_WITHIN = 1.0
 """Seconds that it may take to end a transaction that was not committed; after that its connection is closed."""
 
 
-def patience(seconds: float) -> int:
-    """Return for how many seconds a transaction may wait for a lock: the server counts whole ones, 1 at least."""
-    return max(int(seconds), 1)
-
-
 def limits(seconds: float) -> Statement:
     """Return what bounds a transaction: its waits for locks, of rows and of tables, and its silences."""
-    wait = patience(seconds)
-    return Statement(f"{_waits(wait)}, wait_timeout = {wait + 1 + GRACE}")
-
-
-def _waits(wait: int) -> str:
-    return f"SET SESSION innodb_lock_wait_timeout = {wait}, lock_wait_timeout = {wait}"
+    wait = max(int(seconds), 1)
+    return Statement(
+        f"SET SESSION innodb_lock_wait_timeout = {wait}, lock_wait_timeout = {wait}, wait_timeout = {wait + 1 + GRACE}"
+    )
 
 
 class MySQLWire:
@@ -158,13 +151,11 @@ class LineTransaction:
         return _lists(answers[len(before) :])
 
     async def commit(self, *statements: Statement) -> list[list[Row]]:
-        alone = not self.open
-        before = self._beginning_of_all() if alone else ()
-        after = (COMMIT,) if alone else (COMMIT, REST)
+        before = self._beginning()
         self.open = True
         last = len(before) + len(statements)
         try:
-            answers: Sequence[Rows] = await self.line.run(joined((*before, *statements, *after)), self._until)
+            answers: Sequence[Rows] = await self.line.run(joined((*before, *statements, COMMIT, REST)), self._until)
         except Refusal as error:
             if len(error.answers) <= last:
                 raise refused(self._where, error, committing=len(error.answers) == last) from error
@@ -179,18 +170,7 @@ class LineTransaction:
         return _lists(answers[len(before) : last])
 
     def _beginning(self) -> tuple[Statement, ...]:
-        if self.open:
-            return ()
-        self.line.patience = patience(self._within)
-        return limits(self._within), BEGIN
-
-    def _beginning_of_all(self) -> tuple[Statement, ...]:
-        """Return what begins a transaction that is one request: the server never waits for its client."""
-        wait = patience(self._within)
-        if self.line.patience == wait:
-            return (BEGIN,)
-        self.line.patience = wait
-        return Statement(_waits(wait)), BEGIN
+        return () if self.open else (limits(self._within), BEGIN)
 
 
 def _lists(answers: Sequence[Rows]) -> list[list[Row]]:
