@@ -71,9 +71,9 @@ So where an aim is missed, it is for this:
   has a token to compare, too.
 
 Of the other stores no rate is aimed at, but the number of requests, each of which waits for its answer (the column
-**reads**). An acquire and a release are one request each, as in the floors, where nobody else is at the name. Where
-others are, they are two each on PostgreSQL and MySQL: one that locks the name's row and reads who is there, and one
-that writes and commits, because what is written depends on what was read.
+**reads**). An acquire and a release are one request each on etcd and ZooKeeper, as in their floors. On PostgreSQL and
+MySQL they are two each: one that locks the name's row and reads who is there, and one that writes and commits, because
+what is written depends on what was read.
 """
 
 
