@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from leasehold.errors import LeaseholdError, StoreUnavailable, Unsupported
 from leasehold.model import Finding
 from leasehold.runtimes.base import Runtime, Signal
-from leasehold.stores.redis import keys, rights
+from leasehold.stores.redis import doctor, rights
 from leasehold.stores.redis.commands import Command
-from leasehold.stores.redis.redlock_members import Member
-from leasehold.wires.redis.base import DEMOTED, ReplyError, pack, refused
+from leasehold.wires.redis.base import DEMOTED, OnMessage, OnSilence, ReplyError, Wire, pack, refused
+from leasehold.wires.redis.posting import Answered, Pipe, posting
+from leasehold.wires.redis.settings import Settings
 
 STUCK = 0.25
 """Seconds after which a node that owes an answer is asked nothing new until it has given it."""
@@ -24,6 +25,17 @@ FIRST_REST = 0.1
 
 LONGEST_REST = 2.0
 """Seconds: a node that is back is asked again at most so much later."""
+
+
+class Member(Protocol):
+    """What a node is reached by."""
+
+    @property
+    def settings(self) -> Settings: ...
+
+    def wire(self, runtime: Runtime, channel: bytes, on_message: OnMessage, on_silence: OnSilence) -> Wire:
+        """Make the wire; it connects at the first call."""
+        ...
 
 
 class Ear:
@@ -67,15 +79,13 @@ class Node:
     ) -> None:
         self._runtime = runtime
         self._namespace = namespace
-        self.channel = member.channel(channel)
+        self._channel = channel
         self._known = known
         self.index = index
-        self.member = member
         self.settings = member.settings
         self.ear = Ear()
-        self.wire = member.wire(
-            runtime, namespace, self.channel, lambda message: heard(self, message), lambda: silence(self)
-        )
+        self.wire = member.wire(runtime, channel, lambda message: heard(self, message), lambda: silence(self))
+        self._posting = posting(runtime, self.wire)
         self._forget()
 
     def _forget(self) -> None:
@@ -90,10 +100,6 @@ class Node:
     def where(self) -> str:
         """Its address, for messages to people."""
         return self.settings.where
-
-    def memory(self, name: str) -> bytes:
-        """Return the key in which the server that has ``name`` keeps what it remembers of its own votes."""
-        return self.member.memory(self.wire, self._namespace, name)
 
     def rests(self, now: float) -> bool:
         """Say whether it is to be left alone."""
@@ -110,6 +116,49 @@ class Node:
         if now < self._rests_until and self._failed is not None:
             return StoreUnavailable(f"{self._failed}; it is asked again in {self._rests_until - now:.1f} s")
         return StoreUnavailable("it has owed an answer for a while", unknown=False)
+
+    def read(self, now: float) -> bool:
+        """Read the answers that came for nobody who waits; return whether more are owed."""
+        return self._posting is not None and self._posting.read(now)
+
+    def catches_up(self, now: float) -> bool:
+        """Read what nobody has read yet; return whether it need not be left alone for it."""
+        if now < self._rests_until or self._posting is None:
+            return False
+        self._posting.read(now)
+        return not self.rests(now)
+
+    @property
+    def posts(self) -> bool:
+        """Whether it can be asked without waiting: it is known who it is."""
+        return self._posting is not None and self.identity is not None
+
+    def post(self, packed: bytes, now: float, until: float, answered: Answered, taken: list[Pipe]) -> bool:
+        """Send a script's packed call without waiting, if that can be done at once; see `Posting.post`.
+
+        Whoever is told of the answer says so by `answers`, or by `ends` that there is none.
+        """
+        if self._posting is None:
+            return False
+        self._out[answered] = now
+        if self._posting.post(packed, until, answered, taken):
+            return True
+        self._out.pop(answered, None)
+        return False
+
+    def answers(self, asked: object, now: float) -> None:
+        """Take note of an answer to what was posted."""
+        self._heard = now
+        self._rest = 0.0
+        self._out.pop(asked, None)
+
+    async def connect(self, within: float) -> None:
+        """Make one more connection to ask on without waiting; nobody waits for it."""
+        if self.posts and self._posting is not None and not self.rests(self._runtime.now()):
+            try:
+                self._posting.add(within)
+            except (StoreUnavailable, Unsupported):  # whoever asks meets it
+                pass
 
     def begins(self) -> object:
         """Take note of a question."""
@@ -141,29 +190,9 @@ class Node:
         (reply,) = await self.run_all([command], within)
         if isinstance(reply, ReplyError):
             if reply.code == "NOPERM":
-                await rights.check(self.wire, self.where, self._namespace, self.channel, within=within)
+                await rights.check(self.wire, self.where, self._namespace, self._channel, within=within)
             raise refused(self.where, reply)
         return reply
-
-    async def names(self, prefix: str, within: float) -> list[str]:
-        """Return the names beginning with ``prefix`` for which it has given a vote, or knows one to be kept free.
-
-        Raises:
-            StoreUnavailable: no answer, or a refusal.
-
-        """
-        found = dict[str, None]()
-        pattern = keys.lock_pattern(self._namespace, prefix, "vote")
-        for wire in await self.member.parts(self.wire, within):
-            cursor = b""
-            while cursor != b"0":
-                scan = pack(b"SCAN", cursor or b"0", b"MATCH", pattern, b"COUNT", b"1000")
-                reply = await wire.call(scan, within=within)
-                if isinstance(reply, ReplyError):
-                    raise refused(self.where, reply)
-                cursor = reply[0]
-                found.update(dict.fromkeys(map(keys.name_of, reply[1])))
-        return list(found)
 
     async def run_all(self, commands: Sequence[Command], within: float) -> list[Any]:
         """Run scripts in one write; return their replies, of which some may be errors."""
@@ -180,14 +209,16 @@ class Node:
                 replies[index] = await self.wire.call(script.by_text(keys, args), within=left)
         if any(isinstance(reply, ReplyError) and reply.code in DEMOTED for reply in replies):
             self.wire.hang_up()
+            if self._posting is not None:
+                self._posting.hang_up()
         return replies
 
     async def _meet(self, within: float) -> None:
         """Learn, once, who it is, and whether we have the rights that we need."""
-        identity = await self.member.identity(self.wire, within)
+        reply = await self.wire.call(pack(b"INFO", b"server"), within=within)
         if self.settings.restricted:
-            await rights.check(self.wire, self.where, self._namespace, self.channel, within=within)
-        self.identity = identity
+            await rights.check(self.wire, self.where, self._namespace, self._channel, within=within)
+        self.identity = "" if isinstance(reply, ReplyError) else _run_id(reply.decode("utf-8", "replace"))
         self._known(self)
 
     async def diagnose(self) -> list[Finding]:
@@ -197,20 +228,29 @@ class Node:
                 await self._meet(WITHIN)
             except Unsupported:  # it is there twice, which the others say
                 pass
-        return await self.member.diagnose(self._runtime, self.wire, self._namespace, self.channel)
+        return await doctor.diagnose(self._runtime, self.wire, self.settings, self._namespace, self._channel)
 
     async def close(self) -> None:
         """End its connections."""
         self.ear.news = True
         self.wire.nudge(self.ear)
+        if self._posting is not None:
+            self._posting.close()
         await self.wire.close()
 
     def after_fork(self, channel: bytes) -> None:
         """Start anew in a forked child, on a channel of its own."""
-        self.channel = self.member.channel(channel)
+        self._channel = channel
         self.ear = Ear()
         self._forget()
-        self.wire.after_fork(self.channel)
+        self.wire.after_fork(self._channel)
+        if self._posting is not None:
+            self._posting.after_fork()
+
+
+def _run_id(info: str) -> str:
+    lines = (line.partition(":") for line in info.splitlines())
+    return next((value for key, _, value in lines if key == "run_id"), "")
 
 
 def refuse_twice(nodes: Sequence[Node]) -> None:

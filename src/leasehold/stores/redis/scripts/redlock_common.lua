@@ -7,8 +7,11 @@
 --       5 token    hash: f the highest token that this node has voted for; it outlives lease, delay and release by KEEP
 local top_key = KEYS[5]
 
+local highest_token                                  -- read once: nobody else writes while a script runs
+
 local function top()
-  return tonumber(redis.call('HMGET', top_key, 'f')[1] or 0)
+  highest_token = highest_token or tonumber(redis.call('HMGET', top_key, 'f')[1] or 0)
+  return highest_token
 end
 
 -- Never vote for less from now on; so a claim that comes late, after its ticket has left, finds no vote.
@@ -16,6 +19,7 @@ local function raise(token, lease)
   local highest = top()
   if token > highest then
     redis.call('HSET', top_key, 'f', text(token))
+    highest_token = token
     redis.call('PEXPIRE', top_key, text(lease + KEEP))
   end
 end
@@ -33,10 +37,9 @@ local function stand_in_line(ticket, order, lease, channel, owner, meta)
 end
 
 -- Tell the first who can be told that this node has its vote to give: one of those who wait, not all. It may ask
--- for it or not; ME need not be told. A server of a cluster passes the word on to the others, and does not know who hears
--- it there: two are told, since the first may be dead.
+-- for it or not; ME need not be told.
 local function wake(me)
-  local tried, passed = 0, 0
+  local tried = 0
   while true do
     local head = redis.call('ZRANGE', queue, tried, tried)[1]
     if not head then return end
@@ -45,11 +48,7 @@ local function wake(me)
     else
       local entry = redis.call('HGET', waiters, head)
       local channel = entry and string.match(entry, '^([^' .. SEP .. ']*)') or ''
-      if head ~= me and channel ~= '' then
-        if redis.call('PUBLISH', channel, head) > 0 then return end
-        if string.find(channel, '}:bus:', 1, true) then passed = passed + 1 end
-        if passed == 2 then return end
-      end
+      if head ~= me and channel ~= '' and redis.call('PUBLISH', channel, head) > 0 then return end
       tried = tried + 1
     end
   end
