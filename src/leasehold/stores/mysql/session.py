@@ -223,6 +223,8 @@ class MySQLSessionStore:
 
     async def _try_once(self, name: str, ticket: Ticket, until: float) -> Granted | Wait:
         """Try without a place in line: not while others of this client stand there."""
+        held: Sequence[Row]
+        holder = sql.holder((sql.MARK + self._space, name.encode()))
         if not self._lines.anybody(name):
             if not await self._once.take(until):
                 raise no_answer(self._wire.where, f"{ONCE} others are trying", unknown=False)
@@ -230,15 +232,12 @@ class MySQLSessionStore:
                 place, has = await self._connections.tried(name, ticket, until)
                 if has:
                     return await self._granted(place, until)
-                await self._connections.leave(place, (REST,), until)
+                held, _ = await self._connections.leave(place, (holder, REST), until)
             finally:
                 self._once.give()
-
-        async def work(tx: Transaction) -> Owner | None:
-            (held,) = await tx.commit(sql.holder((sql.MARK + self._space, name.encode())))
-            return Owner.parse(held[0][0]) if held else None
-
-        return Wait(None, ticket.terms.lease, await self._rows._transact(work, until))
+        else:
+            (held,) = await self._rows._transact(lambda tx: tx.commit(holder), until)
+        return Wait(None, ticket.terms.lease, Owner.parse(held[0][0]) if held else None)
 
     async def _entered(self, waiter: Waiter[Place], place: Place, until: float) -> Granted:
         """Let the first in line take the token of the lock that its session has."""

@@ -213,9 +213,11 @@ class SessionStore(PostgresStore):
                 self._once.give(None)
             if has:
                 return await self._granted(name, ticket, session, since, until)
+            (held,) = await self._sessions.ask(session, until, self._asking_holder(name))
             self._sessions.keep(session)
-        held_by = await self._transact(self._holder(name), until)
-        return Wait(None, ticket.terms.lease, held_by)
+        else:
+            (held,) = await self._transact(lambda tx: tx.commit(self._asking_holder(name)), until)
+        return Wait(None, ticket.terms.lease, Owner.parse(held[0][0]) if held else None)
 
     async def _repeated(self, held: Held, since: float, until: float) -> Granted:
         """Answer a claim of a ticket that holds: it is the same hold."""
@@ -325,13 +327,6 @@ class SessionStore(PostgresStore):
         async def work(tx: Transaction) -> bool:
             (found,) = await tx.commit(Statement(advisory.GRANTED, (session.backend, self._sessions.key(name))))
             return bool(found)
-
-        return work
-
-    def _holder(self, name: str) -> Callable[[Transaction], Coroutine[Any, Any, Owner | None]]:
-        async def work(tx: Transaction) -> Owner | None:
-            (held,) = await tx.commit(self._asking_holder(name))
-            return Owner.parse(held[0][0]) if held else None
 
         return work
 
