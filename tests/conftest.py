@@ -13,7 +13,7 @@ import sqlite3
 import subprocess
 import threading
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,7 @@ from leasehold.testing.servers import (
     ZooKeeperServer,
 )
 from leasehold.testing.servers.base import reserved, started
+from leasehold.verify.figures import Spread
 
 pytest.register_assert_rewrite("leasehold.testing.conformance")
 
@@ -85,6 +86,9 @@ used: Counter[str] = Counter()
 sums: Counter[str] = Counter()
 """What tests counted by themselves, as properties called ``sum:…``."""
 
+spreads: defaultdict[str, list[float]] = defaultdict(list)
+"""What tests measured by themselves, in seconds, as properties called ``spread:…`` with a list of them."""
+
 left_out: set[str] = set()
 
 
@@ -132,6 +136,8 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
         for name, value in report.user_properties:
             if name.startswith("sum:"):
                 sums[name.removeprefix("sum:")] += int(str(value))
+            if name.startswith("spread:") and isinstance(value, list):
+                spreads[name.removeprefix("spread:")] += value
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -162,6 +168,9 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
         terminalreporter.line(f"{'server':<10} {server:<24} started {times} times")
     for name, count in sums.items():
         terminalreporter.line(f"{'counted':<10} {name:<24} {count:,}")
+    for name, values in sorted(spreads.items()):
+        if (spread := Spread.of(values)) is not None:
+            terminalreporter.line(f"{'measured':<10} {name:<34} {spread}")
     gone = missing()
     for line in gone:
         terminalreporter.line(f"LEFT OUT: {line}", yellow=not in_ci, red=in_ci)

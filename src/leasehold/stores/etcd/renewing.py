@@ -35,7 +35,7 @@ class Renewals:
     ) -> tuple[list[Standing], set[Mine]]:
         """Renew; answer for each in order, and say whose key may still be there though its time is over.
 
-        ``abandoned`` are others of the client whose time is over.
+        ``abandoned`` are others of the client whose time is over, and that are doomed.
         """
         until, sent = self._runtime.now() + within, self._runtime.now()
         standings = [Standing.GONE] * len(tickets)
@@ -51,10 +51,15 @@ class Renewals:
                 asked.append((index, mine))
             else:
                 mine.ring()
-        late = [mine for mine in tickets if mine is not None and sent >= mine.until]
-        for mine in late:
-            mine.ring()  # one that waits stands in the queue anew
-        left_behind = await self._take_out([*late, *abandoned], until)
+        late = list[Mine]()
+        for index, one in enumerate(tickets):
+            if one is not None and sent >= one.until:
+                if one.dooms():
+                    late.append(one)
+                    one.ring()  # one that waits stands in the queue anew
+                else:
+                    standings[index] = Standing.UNKNOWN  # the claim under way finds out
+        left_behind = await self.take_out([*late, *abandoned], until)
         for start in range(0, len(asked), PER_LOOK):
             await self._look(asked[start : start + PER_LOOK], standings, until)
         return standings, left_behind
@@ -109,7 +114,7 @@ class Renewals:
         if deaf:
             self._watch.suspect()
 
-    async def _take_out(self, those: Sequence[Mine], until: float) -> set[Mine]:
+    async def take_out(self, those: Sequence[Mine], until: float) -> set[Mine]:
         """Delete keys that outlived their ticket's lease under a session that others keep alive.
 
         Return those of whom that is not confirmed: the next batch must find them again, since their session would

@@ -25,7 +25,7 @@ from leasehold.stores.etcd.cells import Cells
 from leasehold.stores.etcd.keys import Json, Keys, deleted, only, put, removed, span, txn, unb64
 from leasehold.stores.etcd.mutex import Verdict
 from leasehold.stores.etcd.renewing import Renewals
-from leasehold.stores.etcd.sessions import Session, Sessions
+from leasehold.stores.etcd.sessions import Sessions
 from leasehold.stores.etcd.shared import Entering
 from leasehold.stores.etcd.waiting import Mine, Watch
 from leasehold.wires.etcd.faults import Meaning, Refused
@@ -76,16 +76,15 @@ class EtcdStore:
             mine = await self._seated(name, ticket, until)
             try:
                 verdict = await self._ask(mine, join=join, until=until)
+                mine.unknown = False
+                return self._granted(mine, verdict) if verdict.token else self._waits(mine, verdict, join=join)
             except Refused as refused:
                 if refused.meaning is not Meaning.LEASE:
                     raise refused.unavailable(self._settings.where) from None
                 self._sessions.ended(mine.session)
                 self._forget(mine)
-                continue
-            mine.unknown = False
-            if verdict.token:
-                return self._granted(mine, verdict)
-            return self._waits(mine, verdict, join=join)
+            finally:
+                mine.claiming = False
 
     async def leave(self, name: str, ticket: Ticket, *, how: Departure, within: float) -> bool:
         mine = self._mine.get(ticket.id)
@@ -114,7 +113,8 @@ class EtcdStore:
         mine = [self._mine.get(ticket.id) for _, ticket in tickets]
         now = self._runtime.now()
         asked = {one.ticket.id for one in mine if one is not None}
-        abandoned = [one for one in list(self._mine.values()) if now >= one.until and one.ticket.id not in asked]
+        others = [one for one in list(self._mine.values()) if now >= one.until and one.ticket.id not in asked]
+        abandoned = [one for one in others if one.dooms()]
         standings, left_behind = await self._renewals.renew(mine, abandoned, within)
         gone = [one for one, standing in zip(mine, standings, strict=True) if standing is Standing.GONE]
         for one in [*gone, *abandoned]:
@@ -173,20 +173,34 @@ class EtcdStore:
     # --- claims ------------------------------------------------------------------------------------------------
 
     async def _seated(self, name: str, ticket: Ticket, until: float) -> Mine:
-        """Return the ticket's place under a session that lives and was renewed lately."""
-        mine = self._mine.get(ticket.id)
+        """Return the ticket's place under a session that lives and was renewed lately, with a claim under way there."""
+        mine, alone = self._mine.get(ticket.id), ticket.terms.fixed
         if mine is not None:
-            if await self._fresh(mine, until):
+            if await self._usable(mine, until):
                 return mine
+            alone = alone or mine.doomed  # a deletion that comes late must not find the new key
             self._forget(mine)
-        session = await self._session(ticket, until)
+        session = await (self._sessions.own if alone else self._sessions.shared)(ticket.terms.lease, until)
         mine = Mine(self._runtime, name, ticket, session, self._keys)
         self._mine[ticket.id] = mine
         return mine
 
-    async def _session(self, ticket: Ticket, until: float) -> Session:
-        sessions = self._sessions
-        return await (sessions.own if ticket.terms.fixed else sessions.shared)(ticket.terms.lease, until)
+    async def _usable(self, mine: Mine, until: float) -> bool:
+        """Begin a claim at a place, if its session lives and nobody takes its key out; else see that it is out.
+
+        Raises:
+            StoreUnavailable: that is not known.
+
+        """
+        mine.claiming, usable = True, False
+        try:
+            if not mine.doomed:
+                usable = await self._fresh(mine, until)
+            elif await self._renewals.take_out([mine], until):
+                raise StoreUnavailable(f"the key of an older claim of {mine.name!r} may still be there", unknown=True)
+        finally:
+            mine.claiming = usable
+        return usable
 
     async def _fresh(self, mine: Mine, until: float) -> bool:
         if mine.session.shared:
