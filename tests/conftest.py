@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from releases.archive import fetch
+from releases.catalogue import RELEASES
 
 from leasehold.runtimes.base import drive
 from leasehold.runtimes.blocking import BlockingRuntime
@@ -36,7 +38,7 @@ from leasehold.testing.servers import (
     RedlockNodes,
     ZooKeeperServer,
 )
-from leasehold.testing.servers.base import reserved, started
+from leasehold.testing.servers.base import ROOTS, reserved, started
 from leasehold.verify.figures import Spread
 
 pytest.register_assert_rewrite("leasehold.testing.conformance")
@@ -44,7 +46,7 @@ pytest.register_assert_rewrite("leasehold.testing.conformance")
 PROGRAMS = {
     "redis-server": "redis-server or valkey-server",
     "postgresql": "pg_ctl",
-    "mariadb-server": "mariadbd",
+    "mariadb-server": "mariadbd or mysqld",
     "zookeeper": "zkServer.sh",
     "libcurator-recipes-java": "/usr/share/java/curator-recipes.jar",
     "default-jdk-headless": "javac",
@@ -97,9 +99,16 @@ left_out: set[str] = set()
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--nightly", action="store_true", help="run the long tests, too")
+    named = f"one of {', '.join(RELEASES)}"
+    parser.addoption(
+        "--servers-of", action="append", default=[], metavar="RELEASE", choices=RELEASES,
+        help=f"run on this release of a server, fetched from Debian's archive if need be ({named}); may be repeated",
+    )  # fmt: skip
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if roots := [str(fetch(name)) for name in config.getoption("--servers-of")]:
+        os.environ[ROOTS] = os.pathsep.join(roots)
     config.addinivalue_line("markers", "nightly: takes long; runs with --nightly only")
     config.addinivalue_line("markers", "leaks(why): leaves threads, children or sockets behind on purpose")
 
