@@ -66,9 +66,9 @@ So where an aim is missed, it is for this:
 - *Hand-over*: the floor is two commands and one wake-up. A hand-over is a release, which reads and rewrites a queue (23
   commands in two scripts with the next claim), one message, and a claim that says "wait": one answer more to write, one
   more to read, and all of it stands between one holder and the next. With work inside the lock the share grows to one.
-- *Redlock*: the floor is one thread that sends five times and waits for three answers, and is switched off the core 3
-  times in a pair. leasehold asks each server by a thread of its own, so that a stalled one delays nobody, and hands
-  each question over: about 40 switches, and 20 more where threads wait for the interpreter lock.
+- *Redlock*: the floor is one thread that sends five times and waits for three answers. leasehold does the same, and
+  pays for each node: what was asked and by whom, whether it rests, what its answer adds up to; and each node's script
+  has a token to compare, too.
 
 Of the other stores no rate is aimed at, but the number of requests, each of which waits for its answer (the column
 **reads**). An acquire and a release are one request each on etcd and ZooKeeper, as in their floors. On PostgreSQL and

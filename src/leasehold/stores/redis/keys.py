@@ -56,6 +56,7 @@ def node_keys(namespace: str, name: str) -> tuple[bytes, ...]:
     return tuple((stem + role).encode() for role in ("vote", "votequeue", "votebeat", "votewaiters", "votetoken"))
 
 
+@lru_cache(maxsize=64)
 def memory_key(namespace: str) -> bytes:
     """Return the key by which a node of Redlock knows whether it may have forgotten votes."""
     return f"{PREFIX}:{{{tag(namespace, '')}}}:memory".encode()

@@ -46,7 +46,8 @@ from leasehold.stores.redis.redlock_ballots import Ballots
 from leasehold.stores.redis.redlock_debts import Debts
 from leasehold.stores.redis.redlock_electing import Electing
 from leasehold.stores.redis.redlock_node import Member, Node, refuse_twice
-from leasehold.stores.redis.redlock_panel import Panel, Poll
+from leasehold.stores.redis.redlock_panel import Panel
+from leasehold.stores.redis.redlock_poll import Poll, Question
 from leasehold.stores.redis.redlock_waiting import Waiting
 from leasehold.wires.redis.base import ReplyError
 
@@ -118,27 +119,26 @@ class RedlockStore:
         command = redlock_commands.leave(self._namespace, name, ticket, token, how)
         over = self._runtime.now() + ticket.terms.lease + ticket.terms.delay
 
-        async def take_out(node: Node) -> bool:
-            try:
-                found: int = await node.run(command, within)
-            except (StoreUnavailable, Unsupported):
-                self._debts.owe(node, command, over)
-                raise
+        def read(node: Node, found: int) -> bool:
             if ballot is not None:
                 ballot.left[node.index] = ballot.left.get(node.index, False) or found == 1
             return found == 1
 
+        def lost(node: Node) -> None:
+            self._debts.owe(node, command, over)
+
         def skipped(node: Node) -> None:
             if ballot is None or node.index in ballot.asked:
-                self._debts.owe(node, command, over)
+                lost(node)
 
         def told(poll: Poll[bool]) -> bool | None:
             before = {} if ballot is None else ballot.left.copy()
             return redlock_votes.was_there({**poll.answers, **before}, len(self._panel))
 
-        poll = self._panel.ask(take_out, skipped=skipped)
-        answers = await poll.until(lambda poll: told(poll) is not None, self._runtime, self._runtime.now() + within)
-        found = told(poll)
+        until = self._runtime.now() + within
+        with self._panel.ask(Question(lambda _: command, read, until, lost, skipped)) as poll:
+            answers = await poll.until(lambda poll: told(poll) is not None, until)
+            found = told(poll)
         if found is None:
             raise self._panel.too_few(poll, answers, "confirmed the release", {})
         if ballot is not None:
@@ -168,8 +168,8 @@ class RedlockStore:
         def decided(poll: Poll[dict[str, int]]) -> bool:
             return all(standing(poll, ticket) is not None for ticket in ids)
 
-        poll = self._panel.ask(renew)
-        answers = await poll.until(decided, self._runtime, self._runtime.now() + within)
+        poll = self._panel.ask_beside(renew)
+        answers = await poll.until(decided, self._runtime.now() + within)
         standings = {ticket: standing(poll, ticket) or Standing.UNKNOWN for ticket in ids}
         self._waiting.renewed(standings, answers)
         self._keep(tickets, holding, standings, answers)

@@ -36,8 +36,8 @@ async def diagnose(runtime: Runtime, panel: Panel, quarantine: float) -> list[Fi
         found = await node.diagnose()
         return await _ahead(runtime, node), found
 
-    poll = panel.ask(look, only=panel.nodes, rested=True)
-    answers = await poll.until(lambda _: False, runtime, runtime.now() + WITHIN)
+    poll = panel.ask_beside(look, only=panel.nodes, rested=True)
+    answers = await poll.until(lambda _: False, runtime.now() + WITHIN)
     if not answers:
         raise panel.too_few(poll, answers, "answered", {})
     silent = {node.where: str(poll.failures.get(node.index, "no answer in time")) for node in panel.nodes}

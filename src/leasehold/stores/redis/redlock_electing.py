@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from leasehold.errors import StoreUnavailable, Unsupported
+from leasehold.errors import StoreUnavailable
 from leasehold.model import Departure, Granted
 from leasehold.runtimes.base import Runtime
 from leasehold.stores.redis import redlock_commands, redlock_votes
@@ -17,7 +18,8 @@ from leasehold.stores.redis.redlock_ballots import Ballots
 from leasehold.stores.redis.redlock_commands import Ballot
 from leasehold.stores.redis.redlock_debts import Debts
 from leasehold.stores.redis.redlock_node import Node
-from leasehold.stores.redis.redlock_panel import Panel, Poll
+from leasehold.stores.redis.redlock_panel import Panel
+from leasehold.stores.redis.redlock_poll import Poll, Question
 from leasehold.stores.redis.redlock_votes import Outcome, Vote
 
 ROUNDS = 16
@@ -74,8 +76,8 @@ class Electing:
         votes: Mapping[int, Vote] = {}
         for _ in range(ROUNDS):
             since = self._runtime.now()
-            poll = self._ask(ballot, channels, join=join, until=until)
-            votes = await self._count(poll, ballot.token, since, until)
+            with self._ask(ballot, channels, join=join, until=until) as poll:
+                votes = await self._count(poll, ballot.token, since, until)
             outcome = redlock_votes.outcome(votes, ballot.token, len(self._panel))
             if outcome is Outcome.WON:
                 self._complete(ballot, votes, join=join)
@@ -100,21 +102,21 @@ class Electing:
     def fill(self, ballot: Ballot, nodes: Sequence[Node]) -> None:
         """Ask nodes, for a ticket that holds, for the votes that it lacks; nobody waits for it."""
         command = self._claim(ballot, ballot.token, b"", join=False)
-
-        async def vote(node: Node) -> Vote:
-            return Vote.parse(await node.run(command, FILL_WITHIN))
-
-        self._panel.ask(vote, only=nodes)
+        until = self._runtime.now() + FILL_WITHIN
+        self._panel.ask(Question(lambda _: command, _vote, until), only=nodes).leave()
 
     def _ask(self, ballot: Ballot, channels: Sequence[bytes], *, join: bool, until: float) -> Poll[Vote]:
         token = ballot.token
+        made: dict[bytes, Command] = {}
 
-        async def vote(node: Node) -> Vote:
+        def command(node: Node) -> Command:
             ballot.asked.add(node.index)
-            command = self._claim(ballot, token, channels[node.index], join=join)
-            return Vote.parse(await node.run(command, max(until - self._runtime.now(), 0.001)))
+            channel = channels[node.index]
+            if channel not in made:
+                made[channel] = self._claim(ballot, token, channel, join=join)
+            return made[channel]
 
-        return self._panel.ask(vote, until=until)
+        return self._panel.ask(Question(command, _vote, until))
 
     def _claim(self, ballot: Ballot, token: int, channel: bytes, *, join: bool) -> Command:
         return redlock_commands.claim(
@@ -128,9 +130,9 @@ class Electing:
         def settled(poll: Poll[Vote]) -> bool:
             return redlock_votes.settled(poll.answers, token, nodes)
 
-        votes = await poll.until(lambda poll: len(poll.answers) >= needed, self._runtime, until)
+        votes = await poll.until(lambda poll: len(poll.answers) >= needed, until)
         now = self._runtime.now()
-        return await poll.until(settled, self._runtime, min(until, now + max(SLOW, 2 * (now - since)))) or votes
+        return await poll.until(settled, min(until, now + max(SLOW, 2 * (now - since)))) or votes
 
     def _complete(self, ballot: Ballot, votes: Mapping[int, Vote], *, join: bool) -> None:
         """Ask on where it has no vote: there it may stand in line, though it holds."""
@@ -143,27 +145,22 @@ class Electing:
     ) -> None:
         """Take back, on each node that has voted for us or may have, what it has; nobody waits for it."""
         token, ticket = ballot.token, ballot.ticket
-        over = self._runtime.now() + ticket.terms.lease + ticket.terms.delay
+        now = self._runtime.now()
+        back = redlock_commands.leave(self._namespace, ballot.name, ticket, token, Departure.RELEASE)
+        over = now + ticket.terms.lease + ticket.terms.delay
 
         def command(node: Node) -> Command:
             if join:
                 return redlock_commands.retreat(self._namespace, ballot, token, channels[node.index])
-            return redlock_commands.leave(self._namespace, ballot.name, ticket, token, Departure.RELEASE)
-
-        async def take_back(node: Node) -> None:
-            try:
-                await node.run(command(node), FILL_WITHIN)
-            except (StoreUnavailable, Unsupported):
-                owe(node)
-                raise
+            return back
 
         def owe(node: Node) -> None:
-            back = redlock_commands.leave(self._namespace, ballot.name, ticket, token, Departure.RELEASE)
             self._debts.owe(node, back, over)
 
         may_have = [node for node in self._panel.nodes if _may_have(node.index, poll, votes)]
         if may_have:
-            self._panel.ask(take_back, only=may_have, skipped=owe)
+            question = Question(command, lambda _, found: found == 1, now + FILL_WITHIN, owe, owe)
+            self._panel.ask(question, only=may_have).leave()
 
     def _too_few(self, poll: Poll[Vote], votes: Mapping[int, Vote]) -> StoreUnavailable:
         abstain = {index: vote for index, vote in votes.items() if vote.abstains}
@@ -176,6 +173,10 @@ class Electing:
                 for index, vote in abstain.items()
             },
         )
+
+
+def _vote(node: Node, reply: Any) -> Vote:
+    return Vote.parse(reply)
 
 
 def _may_have(node: int, poll: Poll[Vote], votes: Mapping[int, Vote]) -> bool:

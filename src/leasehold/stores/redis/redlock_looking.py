@@ -36,9 +36,9 @@ async def look(runtime: Runtime, panel: Panel, namespace: str, prefix: str, *, e
                 found[name] = reply
         return found
 
-    poll = panel.ask(ask)
-    await poll.until(lambda poll: len(poll.answers) >= panel.majority, runtime, runtime.now() + WITHIN)
-    answers = await poll.until(lambda _: False, runtime, runtime.now() + SLOW)
+    poll = panel.ask_beside(ask)
+    await poll.until(lambda poll: len(poll.answers) >= panel.majority, runtime.now() + WITHIN)
+    answers = await poll.until(lambda _: False, runtime.now() + SLOW)
     if len(answers) < panel.majority:
         raise panel.too_few(poll, answers, "answered", {})
     names = sorted({name for found in answers.values() for name in found})

@@ -11,6 +11,7 @@ from leasehold.runtimes.base import Runtime, Signal
 from leasehold.stores.redis import doctor, rights
 from leasehold.stores.redis.commands import Command
 from leasehold.wires.redis.base import DEMOTED, OnMessage, OnSilence, ReplyError, Wire, pack, refused
+from leasehold.wires.redis.posting import Answered, Pipe, posting
 from leasehold.wires.redis.settings import Settings
 
 STUCK = 0.25
@@ -84,6 +85,7 @@ class Node:
         self.settings = member.settings
         self.ear = Ear()
         self.wire = member.wire(runtime, channel, lambda message: heard(self, message), lambda: silence(self))
+        self._posting = posting(runtime, self.wire)
         self._forget()
 
     def _forget(self) -> None:
@@ -114,6 +116,49 @@ class Node:
         if now < self._rests_until and self._failed is not None:
             return StoreUnavailable(f"{self._failed}; it is asked again in {self._rests_until - now:.1f} s")
         return StoreUnavailable("it has owed an answer for a while", unknown=False)
+
+    def read(self, now: float) -> bool:
+        """Read the answers that came for nobody who waits; return whether more are owed."""
+        return self._posting is not None and self._posting.read(now)
+
+    def catches_up(self, now: float) -> bool:
+        """Read what nobody has read yet; return whether it need not be left alone for it."""
+        if now < self._rests_until or self._posting is None:
+            return False
+        self._posting.read(now)
+        return not self.rests(now)
+
+    @property
+    def posts(self) -> bool:
+        """Whether it can be asked without waiting: it is known who it is."""
+        return self._posting is not None and self.identity is not None
+
+    def post(self, packed: bytes, now: float, until: float, answered: Answered, taken: list[Pipe]) -> bool:
+        """Send a script's packed call without waiting, if that can be done at once; see `Posting.post`.
+
+        Whoever is told of the answer says so by `answers`, or by `ends` that there is none.
+        """
+        if self._posting is None:
+            return False
+        self._out[answered] = now
+        if self._posting.post(packed, until, answered, taken):
+            return True
+        self._out.pop(answered, None)
+        return False
+
+    def answers(self, asked: object, now: float) -> None:
+        """Take note of an answer to what was posted."""
+        self._heard = now
+        self._rest = 0.0
+        self._out.pop(asked, None)
+
+    async def connect(self, within: float) -> None:
+        """Make one more connection to ask on without waiting; nobody waits for it."""
+        if self.posts and self._posting is not None and not self.rests(self._runtime.now()):
+            try:
+                self._posting.add(within)
+            except (StoreUnavailable, Unsupported):  # whoever asks meets it
+                pass
 
     def begins(self) -> object:
         """Take note of a question."""
@@ -164,6 +209,8 @@ class Node:
                 replies[index] = await self.wire.call(script.by_text(keys, args), within=left)
         if any(isinstance(reply, ReplyError) and reply.code in DEMOTED for reply in replies):
             self.wire.hang_up()
+            if self._posting is not None:
+                self._posting.hang_up()
         return replies
 
     async def _meet(self, within: float) -> None:
@@ -187,6 +234,8 @@ class Node:
         """End its connections."""
         self.ear.news = True
         self.wire.nudge(self.ear)
+        if self._posting is not None:
+            self._posting.close()
         await self.wire.close()
 
     def after_fork(self, channel: bytes) -> None:
@@ -195,6 +244,8 @@ class Node:
         self.ear = Ear()
         self._forget()
         self.wire.after_fork(self._channel)
+        if self._posting is not None:
+            self._posting.after_fork()
 
 
 def _run_id(info: str) -> str:

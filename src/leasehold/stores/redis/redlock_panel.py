@@ -2,9 +2,20 @@
 
 Theory of operation
 -------------------
-Each question goes to every node by a task of its own, or by the thread of that node, and whoever asks goes on as soon
-as what has been answered is enough. What is answered later is not lost: it ends its own task, and what it did on the
-node is undone by the ticket's leave, which names the token.
+Whoever asks sends its question to every node itself, one after the other and without waiting (`wires.redis.posting`),
+then reads what comes until that is enough, and goes on. No other thread or task has a part in it. What each can see:
+
+* A node sees its own question alone, on a connection where others may have gone before. It may carry it out after the
+  asker went on, and after later questions that came on other connections. So each question is one that may be repeated
+  and may come late: a claim that comes after its ticket's leave finds a higher token, and gets no vote.
+* The asker sees a majority, and of the others nothing. Their answers are read by whoever uses the connection next, or
+  within `redlock_late.TICK`. They end the node's debt, and where one is a refusal, as of a script that the node does
+  not know, the question is put again beside.
+* Where no connection is to be had, the question goes by the thread of that node (`Worker`), or by a task; so does all
+  that is not urgent. That thread makes the connection of which there was too few. Whoever asks waits for a majority of
+  all, so a thread that cannot connect holds up nobody.
+* If the asker is interrupted in the middle, its half written connections are closed, and whatever they owed is told as
+  lost: then a leave is owed to the node. If it dies, the nodes know a ticket that nobody renews.
 
 A node that gave no answer rests for a while, longer each time, and one that owes an answer for longer than `STUCK` is
 asked nothing new. Neither holds up anybody, and neither is connected to at each call. If too few others are left, all
@@ -19,62 +30,71 @@ from typing import Any, Generic, TypeVar
 
 from leasehold.errors import LeaseholdError, StoreUnavailable, Unsupported
 from leasehold.runtimes.base import Colour, Job, Runtime
+from leasehold.stores.redis.commands import Command
+from leasehold.stores.redis.redlock_late import Late
 from leasehold.stores.redis.redlock_node import Node
+from leasehold.stores.redis.redlock_poll import Poll, Question
 from leasehold.stores.redis.redlock_votes import majority
 from leasehold.stores.redis.redlock_worker import Worker
+from leasehold.wires.redis.base import ReplyError
 
 T = TypeVar("T")
 
 CLOSE_WITHIN = 0.5
 """Seconds that closing waits for questions that are still out, each."""
 
+CONNECT_WITHIN = 2.0
+"""Seconds that connecting may take for those who come later."""
 
 MOST_JOBS = 64
 """Tasks from which on those that have ended are forgotten."""
 
 
-class Poll(Generic[T]):
-    """The answers to one question, as they come. Used from many threads at once."""
+class Packed:
+    """Packs a command once for all nodes that get the same."""
 
-    def __init__(self, runtime: Runtime) -> None:
-        self._mutex = runtime.mutex()
-        self._signal = runtime.signal()
-        self._enough: Callable[[Poll[T]], bool] | None = None
-        self.answers: dict[int, T] = {}
-        self.failures: dict[int, LeaseholdError] = {}
-        self.waiting: set[int] = set()
+    __slots__ = ("_bytes", "_command")
 
-    def expect(self, node: int) -> None:
-        """Take note that a node was asked."""
-        self.waiting.add(node)
+    def __init__(self) -> None:
+        self._command: Command | None = None
+        self._bytes = b""
 
-    def settle(self, node: int, answer: T | None, failure: LeaseholdError | None) -> None:
-        """Take what a node answered."""
-        with self._mutex:
-            self.waiting.discard(node)
-            if failure is not None:
-                self.failures[node] = failure
-            elif answer is not None:
-                self.answers = {**self.answers, node: answer}
-            if self._enough is not None and (not self.waiting or self._enough(self)):
-                self._signal.set()
+    def of(self, command: Command) -> bytes:
+        """Return the packed command."""
+        if command is not self._command:
+            script, keys, args = self._command = command
+            self._bytes = script.by_digest(keys, args)
+        return self._bytes
 
-    async def until(self, enough: Callable[[Poll[T]], bool], runtime: Runtime, until: float) -> Mapping[int, T]:
-        """Wait until it is enough, all have answered, or the time is over; return the answers so far."""
-        with self._mutex:
-            self._enough = enough
-            self._signal.clear()
-            done = not self.waiting or enough(self)
-        if not done:
-            await self._signal.wait(max(until - runtime.now(), 0.0))
-        with self._mutex:
-            self._enough = None
-            return self.answers
 
-    def unknown(self) -> bool:
-        """Say whether a node may have done what it did not answer."""
-        lost = (isinstance(error, StoreUnavailable) and error.unknown for error in self.failures.values())
-        return bool(self.waiting) or any(lost)
+class Posted(Generic[T]):
+    """A question that was sent to one node. Called by whoever reads the answer; see `Answered`."""
+
+    __slots__ = ("_node", "_panel", "_poll", "_question")
+
+    def __init__(self, panel: Panel, node: Node, question: Question[T], poll: Poll[T]) -> None:
+        self._panel = panel
+        self._node = node
+        self._question = question
+        self._poll = poll
+
+    def __call__(self, reply: Any, failure: StoreUnavailable | None) -> None:
+        node, question = self._node, self._question
+        answer: T | None = None
+        if failure is None:
+            node.answers(self, self._panel.now())
+            if isinstance(reply, ReplyError):
+                self._panel.ask_again(node, question, self._poll)
+                return
+            try:
+                answer = question.read(node, reply)
+            except (ValueError, LookupError, TypeError, AttributeError) as error:
+                failure = StoreUnavailable(f"what {node.where} answered cannot be read: {error}", unknown=True)
+        else:
+            node.ends(self, failure)
+        if failure is not None:
+            question.lost(node)
+        self._poll.settle(node.index, answer, failure)
 
 
 class Panel:
@@ -82,12 +102,14 @@ class Panel:
 
     def __init__(self, runtime: Runtime, nodes: Sequence[Node]) -> None:
         self._runtime = runtime
+        self.now = runtime.now
         self.nodes = nodes
         self.majority = majority(len(nodes))
         self._jobs: set[Job] = set()
         self._most_jobs = MOST_JOBS
         # Tasks of one loop share a connection as it is, and cost little; threads do neither.
         self._workers = [Worker(runtime) for _ in nodes] if runtime.colour is Colour.BLOCKING else []
+        self._late = Late(runtime, nodes)
         self.closed = False
 
     def __len__(self) -> int:
@@ -98,40 +120,81 @@ class Panel:
         """All of them, for messages to people."""
         return ", ".join(node.where for node in self.nodes)
 
-    def ask(
+    def ask(self, question: Question[T], *, only: Iterable[Node] | None = None) -> Poll[T]:
+        """Ask all nodes, or those in ``only``, if they do not rest. Whoever asks leaves the poll in the end."""
+        poll: Poll[T] = Poll(self._runtime, self._late.notice)
+        try:
+            those, asked, rested = self._pick(poll, only, rested=False)
+            packed = Packed()
+            for node in those:
+                if node not in asked:
+                    question.skipped(node)
+                elif not self._post(node, question, poll, packed):
+                    self._ask_beside(node, question, poll, None if rested else question.skipped)
+                    self._connect(node)
+        except BaseException:
+            poll.leave()
+            raise
+        return poll
+
+    def ask_beside(
         self,
         work: Callable[[Node], Coroutine[Any, Any, T]],
         *,
         only: Iterable[Node] | None = None,
-        skipped: Callable[[Node], None] | None = None,
         rested: bool = False,
-        until: float = float("inf"),
     ) -> Poll[T]:
-        """Ask all nodes, or those in ``only``, if they do not rest (``rested``: even so).
+        """Let other threads, or tasks, ask all nodes, or those in ``only``, that do not rest (``rested``: even so)."""
+        poll: Poll[T] = Poll(self._runtime, self._late.notice)
+        those, asked, rested = self._pick(poll, only, rested=rested)
+        for node in those:
+            if node in asked:
+                self._beside(node, partial(self._one, node, work, poll, float("inf"), None if rested else _nothing))
+        return poll
 
-        ``skipped`` is told which are not asked. What has not been sent at the boot-time clock ``until`` never is.
-        """
-        poll: Poll[T] = Poll(self._runtime)
+    def _pick(
+        self, poll: Poll[Any], only: Iterable[Node] | None, *, rested: bool
+    ) -> tuple[Sequence[Node], Sequence[Node], bool]:
+        """Return who is concerned, who of them is to be asked, and whether those who rest are, too."""
         now = self._runtime.now()
         those = self.nodes if only is None else list(only)
-        awake = [node for node in those if rested or not node.rests(now)]
+        awake = those if rested else [node for node in those if not node.rests(now) or node.catches_up(now)]
         if only is None and len(awake) < self.majority:
-            awake, rested = list(those), True
-        for node in awake:
-            poll.expect(node.index)
+            awake, rested = those, True
+        poll.waiting.update(node.index for node in awake)
+        if len(awake) < len(those):
+            poll.failures.update((node.index, node.why(now)) for node in those if node not in awake)
+        return those, awake, rested
 
-        def skip(node: Node) -> None:
-            if skipped is not None:
-                skipped(node)
+    def _post(self, node: Node, question: Question[T], poll: Poll[T], packed: Packed) -> bool:
+        """Send a question from here; return whether that could be done at once."""
+        if not node.posts:
+            return False
+        posted = Posted(self, node, question, poll)
+        return node.post(packed.of(question.command(node)), self._runtime.now(), question.until, posted, poll.taken)
 
-        for node in those:
-            if node in awake:
-                one = partial(self._one, node, work, poll, until, None if rested else skip)
-                self._beside(node, one)
-            else:
-                poll.failures[node.index] = node.why(now)
-                skip(node)
-        return poll
+    def ask_again(self, node: Node, question: Question[Any], poll: Poll[Any]) -> None:
+        """Put a question again that a node has refused, in the way that knows what to do about each error."""
+        self._ask_beside(node, question, poll, None)
+
+    def _ask_beside(
+        self, node: Node, question: Question[T], poll: Poll[T], skip: Callable[[Node], None] | None
+    ) -> None:
+        async def work(node: Node) -> T:
+            try:
+                left = max(question.until - self._runtime.now(), 0.001)
+                return question.read(node, await node.run(question.command(node), left))
+            except (StoreUnavailable, Unsupported):
+                question.lost(node)
+                raise
+
+        poll.elsewhere = True
+        self._beside(node, partial(self._one, node, work, poll, question.until, skip))
+
+    def _connect(self, node: Node) -> None:
+        """Let a further connection be made, for the next who asks."""
+        if self._workers:
+            self._workers[node.index].do(partial(node.connect, CONNECT_WITHIN))
 
     async def _one(
         self,
@@ -192,6 +255,7 @@ class Panel:
             await node.close()
         for job in [job for job in self._jobs.copy() if job.alive()]:
             await job.join(CLOSE_WITHIN)
+        await self._late.close(CLOSE_WITHIN)
         for worker in self._workers:
             await worker.close(CLOSE_WITHIN)
         self._jobs.clear()
@@ -200,7 +264,12 @@ class Panel:
         """Drop, in a forked child, what belongs to the parent."""
         self._jobs = set()
         self.closed = False
+        self._late.after_fork()
         for worker in self._workers:
             worker.after_fork()
         for node in self.nodes:
             node.after_fork(channel)
+
+
+def _nothing(node: Node) -> None:
+    pass

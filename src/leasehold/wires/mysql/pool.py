@@ -14,8 +14,8 @@ L = TypeVar("L", bound=Line)
 AT_ONCE = 16
 """Connections in use at the same time, but for urgent calls; who comes later waits for one."""
 
-KEPT = 4
-"""Connections that are kept open when nobody uses them."""
+KEPT = 60.0
+"""Seconds for which a connection is kept open that nobody uses."""
 
 Connect = Callable[[float], Awaitable[L]]
 """Opens a connection, within so many seconds."""
@@ -75,7 +75,7 @@ class Pool(Generic[L]):
 
     def _reset(self) -> None:
         self._mutex = self._runtime.mutex()
-        self._idle: list[L] = []
+        self._idle: list[tuple[L, float]] = []  # and since when, the one that was used last at the end
         self._used: set[L] = set()
         self._turns = Turns(self._runtime, AT_ONCE)
         self._closed = False
@@ -98,15 +98,19 @@ class Pool(Generic[L]):
 
     async def give(self, line: L, *, urgent: bool = False) -> None:
         """Take a connection back, with no transaction open and no reply unread."""
+        now, done = self._runtime.now(), list[L]()
         with self._mutex:
             self._used.discard(line)
-            keep = not self._closed and line.usable() and len(self._idle) < KEPT
-            if keep:
-                self._idle.append(line)
+            if not self._closed and line.usable():
+                self._idle.append((line, now))
+            else:
+                done.append(line)
+            if self._idle and self._idle[0][1] < now - KEPT:
+                done.append(self._idle.pop(0)[0])
         if not urgent:
             self._turns.give()
-        if not keep:
-            await line.close()
+        for one in done:
+            await one.close()
 
     def drop(self, line: L, *, urgent: bool = False) -> None:
         """Close a connection of which nobody knows what it does."""
@@ -120,7 +124,7 @@ class Pool(Generic[L]):
         """Close those that nobody uses: the server hung up on one of them."""
         with self._mutex:
             idle, self._idle = self._idle, []
-        for line in idle:
+        for line, _ in idle:
             line.abort()
 
     async def close(self) -> None:
@@ -128,12 +132,12 @@ class Pool(Generic[L]):
         with self._mutex:
             self._closed = True
             idle, self._idle = self._idle, []
-        for line in idle:
+        for line, _ in idle:
             await line.close()
 
     def after_fork(self) -> None:
         """Start anew in a forked child; the connections are the parent's."""
-        self._inherited += [*self._idle, *self._used]  # kept: what becomes garbage would say so
+        self._inherited += [*(line for line, _ in self._idle), *self._used]  # kept: what becomes garbage would say so
         for line in self._inherited:
             line.disown()
         self._reset()
@@ -143,7 +147,7 @@ class Pool(Generic[L]):
             raise no_answer(self._where, "the client is closed", unknown=False)
         while True:
             with self._mutex:
-                line = self._idle.pop() if self._idle else None
+                line = self._idle.pop()[0] if self._idle else None
                 if line is not None:
                     self._used.add(line)
             if line is None:

@@ -222,6 +222,7 @@ class PostgresWire(ABC):
             raise cannot_connect(self.where, "the server is a standby, which is read-only")
         if not pooled:
             await self.run(link.exchange(KEEP), until)
+            link.prepares = True
         self.facts = link.facts = facts
         if pooled:
             self._hears = False

@@ -79,6 +79,7 @@ class ServerError(Exception):
         code: SQLSTATE, five characters.
         fatal: whether the connection is gone with it.
         in_commit: whether it answers the COMMIT itself.
+        stale: whether a statement that was prepared is to blame; the same connection plans it anew the next time.
 
     """
 
@@ -87,6 +88,7 @@ class ServerError(Exception):
         self.code = code
         self.fatal = fatal
         self.in_commit = in_commit
+        self.stale = False
 
 
 class Broken(Exception):
@@ -106,7 +108,8 @@ def refused(where: str, error: ServerError) -> Refused:
     """Make the error for a server that answered with an error."""
     remedy = REMEDIES.get(error.code, UNLISTED)
     text = f"PostgreSQL at {where} refused ({error.code}): {error}; {remedy}"
-    return Refused(text, code=error.code, outcome=outcome_of(error.code, in_commit=error.in_commit))
+    outcome = Outcome.AGAIN if error.stale else outcome_of(error.code, in_commit=error.in_commit)
+    return Refused(text, code=error.code, outcome=outcome)
 
 
 def no_answer(where: str, why: object, *, unknown: bool) -> StoreUnavailable:

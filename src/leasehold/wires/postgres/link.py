@@ -41,6 +41,12 @@ Steps = Generator[Need, Want | None, T]
 
 COMMIT = Statement("COMMIT")
 
+MOST_PREPARED = 64
+"""Statements that a connection prepares; the others are planned each time."""
+
+STALE = frozenset({"0A000", "26000"})
+"""What the server says of a prepared statement whose tables were made anew, or that somebody else has dropped."""
+
 _INTEGERS = frozenset({20, 21, 23, 26})  # int8, int2, int4, oid: see pg_type.dat
 _BYTES = 17
 
@@ -53,6 +59,9 @@ class Link:
         self._pid = os.getpid()
         self.open = True
         self.facts: dict[str, Any] = {}
+        self.prepares = False  # whether the session is ours alone, so that it keeps what was prepared in it
+        self._count = 0
+        self._prepared: dict[str, bytes | None] = {}  # by text: its name, or None if it was sent once
         pgconn.nonblocking = 1
         pgconn.notice_handler = None
         pgconn.enter_pipeline_mode()
@@ -81,11 +90,14 @@ class Link:
 
         """
         try:
-            for statement in statements:
-                self._send(statement)
+            preparing = [self._send(statement) for statement in statements]
             self._pgconn.pipeline_sync()
             yield from self._flush()
-            return (yield from self._answers(statements))
+            return (yield from self._answers(statements, preparing))
+        except ServerError as error:
+            if error.code in STALE and self.prepares:
+                self.prepares, error.stale = False, True
+            raise
         except Error as error:
             raise Broken(_line(error)) from None
 
@@ -130,15 +142,28 @@ class Link:
 
     # --- inside ------------------------------------------------------------------------------------------------
 
-    def _send(self, statement: Statement) -> None:
-        args = statement.args
-        self._pgconn.send_query_params(
-            statement.text.encode(),
-            [_packed(arg) for arg in args],
-            None,
-            [pq.Format.BINARY if isinstance(arg, bytes) else pq.Format.TEXT for arg in args],
-            pq.Format.BINARY,
-        )
+    def _send(self, statement: Statement) -> str | None:
+        """Send a statement; return its text if it is prepared first, which has an answer of its own.
+
+        What is sent for the second time with other values is prepared, since planning takes longer than running it.
+        """
+        text, args = statement
+        packed = [_packed(arg) for arg in args]
+        formats = [pq.Format.BINARY if isinstance(arg, bytes) else pq.Format.TEXT for arg in args]
+        known, preparing = text in self._prepared, None
+        if known and self.prepares:
+            name = self._prepared[text]
+            if name is None:
+                self._count += 1
+                preparing, name = text, b"leasehold_%d" % self._count
+                self._prepared[text] = name
+                self._pgconn.send_prepare(name, text.encode())
+            self._pgconn.send_query_prepared(name, packed, formats, pq.Format.BINARY)
+            return preparing
+        if args and not known and len(self._prepared) < MOST_PREPARED:
+            self._prepared[text] = None
+        self._pgconn.send_query_params(text.encode(), packed, None, formats, pq.Format.BINARY)
+        return None
 
     def _flush(self) -> Steps[None]:
         while self._pgconn.flush():
@@ -146,9 +171,10 @@ class Link:
             if not ready or Want.READ in ready:  # nothing, if it is driven on after a time-out
                 self._pgconn.consume_input()
 
-    def _answers(self, statements: Sequence[Statement]) -> Steps[list[list[Row]]]:
+    def _answers(self, statements: Sequence[Statement], preparing: Sequence[str | None]) -> Steps[list[list[Row]]]:
         pgconn, results = self._pgconn, list[list[Row]]()
         failure: ServerError | None = None
+        prepared = set[str]()
         while True:
             try:
                 while pgconn.is_busy():
@@ -165,11 +191,16 @@ class Link:
             elif result.status == pq.ExecStatus.PIPELINE_SYNC:
                 break
             elif result.status in (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK):
-                results.append(_rows(result))
+                text = preparing[len(results)] if len(results) < len(preparing) else None
+                if text is not None and text not in prepared:
+                    prepared.add(text)
+                else:
+                    results.append(_rows(result))
             elif failure is None:
                 answered = statements[min(len(results), len(statements) - 1)]  # it may end behind the last answer
                 failure = _failure(result, in_commit=answered is COMMIT)
         if failure is not None:
+            self._prepared |= {text: None for text in preparing if text is not None and text not in prepared}
             raise failure
         if len(results) != len(statements):
             raise Broken("an answer is missing")

@@ -66,6 +66,11 @@ class AioWire:
             await line.writable()
         return await line.send(command, within)
 
+    def post(self, command: bytes, within: float) -> asyncio.Future[Any] | None:
+        """Send a command if that takes no waiting, and return the future of its reply; None if it does."""
+        line = self._live()
+        return None if line is None or line.full else line.send(command, within)
+
     async def call_all(self, commands: Sequence[bytes], *, within: float) -> list[Any]:
         line = self._live() or await self._connected(within)
         await line.writable()

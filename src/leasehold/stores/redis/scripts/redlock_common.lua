@@ -7,8 +7,11 @@
 --       5 token    hash: f the highest token that this node has voted for; it outlives lease, delay and release by KEEP
 local top_key = KEYS[5]
 
+local highest_token                                  -- read once: nobody else writes while a script runs
+
 local function top()
-  return tonumber(redis.call('HMGET', top_key, 'f')[1] or 0)
+  highest_token = highest_token or tonumber(redis.call('HMGET', top_key, 'f')[1] or 0)
+  return highest_token
 end
 
 -- Never vote for less from now on; so a claim that comes late, after its ticket has left, finds no vote.
@@ -16,6 +19,7 @@ local function raise(token, lease)
   local highest = top()
   if token > highest then
     redis.call('HSET', top_key, 'f', text(token))
+    highest_token = token
     redis.call('PEXPIRE', top_key, text(lease + KEEP))
   end
 end

@@ -1,0 +1,143 @@
+"""Redlock asked by the caller's own thread: late answers, interrupts, many threads, connections that break."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from leasehold import Client
+from leasehold.stores.redis import keys, redlock_late, redlock_poll
+from leasehold.testing.proxy import FaultProxy, Side
+from leasehold.testing.servers import RedlockNodes
+
+
+@pytest.fixture
+def nodes():
+    """Three nodes to be broken."""
+    with RedlockNodes(3) as group:
+        yield group
+        for node in group.nodes:
+            if node.running:
+                node.resume()
+
+
+def through(nodes, proxy):
+    """Return the URL of all, the first behind the proxy."""
+    ports = [proxy.port] + [node.port for node in nodes.nodes[1:]]
+    return "redlock://" + ",".join(f"127.0.0.1:{port}" for port in ports)
+
+
+def voted(node, namespace, name="x"):
+    return node.command("HGET", keys.node_keys(namespace, name)[0], "t")
+
+
+def eventually(condition, limit=5.0):
+    end = time.monotonic() + limit
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def settled(locks, name="x", times=3):
+    """Use the lock until each node has been met, and has a connection for questions."""
+    for _ in range(times):
+        locks.lock(name).acquire(timeout=5).release()
+        time.sleep(0.1)
+
+
+def test_a_refusal_that_comes_late_is_put_again_though_nobody_asks_any_more(nodes, namespace):
+    slow = nodes.nodes[0]
+    with FaultProxy(slow.port) as proxy, Client.from_url(through(nodes, proxy), namespace=namespace) as locks:
+        settled(locks)
+        hold = locks.lock("x", lease=60).acquire(timeout=5)
+        eventually(lambda: voted(slow, namespace))
+        proxy.delay(0.1, Side.REPLIES)
+        slow.command("SCRIPT", "FLUSH")
+        start = time.monotonic()
+        assert hold.release() is True
+        took = time.monotonic() - start
+        assert voted(slow, namespace) or took > 0.1  # by the others alone
+        eventually(lambda: voted(slow, namespace) is None)  # far below the lease
+
+
+@pytest.mark.parametrize("tick", [redlock_late.TICK, 60.0], ids=["read behind", "read by the next"])
+def test_a_late_answer_does_not_make_a_node_seem_stuck(nodes, namespace, monkeypatch, tick):
+    """It is read by the background, or, if that sleeps, by who asks next."""
+    monkeypatch.setattr(redlock_late, "TICK", tick)
+    with FaultProxy(nodes.nodes[0].port) as proxy, Client.from_url(through(nodes, proxy), namespace=namespace) as locks:
+        settled(locks)
+        rule = proxy.delay(0.05, Side.REPLIES)
+        locks.lock("x").acquire(timeout=5).release()
+        rule.remove()
+        time.sleep(0.6)  # longer than a node may owe an answer
+        hold = locks.lock("x").acquire(timeout=5)
+        eventually(lambda: voted(nodes.nodes[0], namespace) is not None)
+        hold.release()
+
+
+def test_an_interrupt_leaves_nothing_behind(nodes, namespace, monkeypatch):
+    attend = redlock_poll.attend
+    with Client.from_url(nodes.url, namespace=namespace) as locks:
+        settled(locks)
+        for after in (True, False):
+            left = [1]
+
+            def interrupted(pipes, bell, seconds, left=left, after=after):
+                if after:
+                    attend(pipes, bell, seconds)
+                if left and left.pop():
+                    raise KeyboardInterrupt
+                if not after:
+                    attend(pipes, bell, seconds)
+
+            monkeypatch.setattr(redlock_poll, "attend", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                locks.lock("x").acquire(timeout=5)
+            monkeypatch.setattr(redlock_poll, "attend", attend)
+            start = time.monotonic()
+            hold = locks.lock("x").acquire(timeout=10)
+            assert time.monotonic() - start < 5.0  # the lease is 30 s
+            assert hold.release() is True
+        eventually(lambda: not any(voted(node, namespace) for node in nodes.nodes))
+
+
+def test_many_threads_share_few_connections_while_a_node_is_stalled(nodes, namespace):
+    """Eight at once, each with a name of its own and one that all want: nobody waits for the stalled node."""
+    inside, most, failures = [0], [0], []
+    with FaultProxy(nodes.nodes[0].port) as proxy, Client.from_url(through(nodes, proxy), namespace=namespace) as locks:
+        settled(locks)
+
+        def work(number):
+            try:
+                for turn in range(12):
+                    locks.lock(f"own{number}").acquire(timeout=20).release()
+                    with locks.lock("common", timeout=20):
+                        inside[0] += 1
+                        most[0] = max(most[0], inside[0])
+                        inside[0] -= 1
+                    if number == 0 and turn == 4:
+                        nodes.nodes[0].pause()
+            except BaseException as error:
+                failures.append(error)
+
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert not failures
+        assert most[0] == 1
+        assert proxy.connections <= 8 + 1 + 1 + 4  # a thread each, what is not urgent, messages, and some to spare
+
+
+def test_a_node_that_hung_up_is_asked_on_another_connection(nodes, namespace):
+    with FaultProxy(nodes.nodes[0].port) as proxy, Client.from_url(through(nodes, proxy), namespace=namespace) as locks:
+        settled(locks)
+        proxy.cut()
+        time.sleep(0.1)  # so that it can be known
+        hold = locks.lock("x").acquire(timeout=5)
+        eventually(lambda: voted(nodes.nodes[0], namespace) is not None, limit=2.0)
+        assert hold.release() is True
+        eventually(lambda: voted(nodes.nodes[0], namespace) is None)
