@@ -81,13 +81,13 @@ class RedisModel:
 
     def command(self, words: Sequence[bytes]) -> Any:
         """Carry out a command that is no script, now or inside a script."""
-        name = words[0].upper()
-        found = COMMANDS.get(name)
+        found = COMMANDS.get(words[0]) or COMMANDS.get(words[0].upper())
         if found is None:
-            raise NotImplementedError(f"the model of Redis has no command {name.decode()}")
+            raise NotImplementedError(f"the model of Redis has no command {words[0].decode()}")
         least, carry_out = found
-        if len(words) - 1 < abs(least) or (least >= 0 and len(words) - 1 != least):
-            return ReplyError(f"ERR wrong number of arguments for '{name.decode().lower()}' command")
+        count = len(words) - 1
+        if count != least if least >= 0 else count < -least:
+            return ReplyError(f"ERR wrong number of arguments for '{words[0].decode().lower()}' command")
         try:
             return carry_out(self, *words[1:])
         except ReplyError as error:
