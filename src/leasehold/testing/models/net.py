@@ -84,6 +84,11 @@ class Line:
         self._replies: deque[tuple[Any, bool]] = deque()
         self._requests_at = self._replies_at = 0.0  # when the last of each arrives: the next does not come before it
 
+    @property
+    def sent_until(self) -> float:
+        """When the last of what was sent arrives."""
+        return self._requests_at
+
     def send(self, request: Any) -> None:
         """Send something to the server."""
         self._requests.append(request)

@@ -64,6 +64,8 @@ class RedisServerModel(Host):
         """Carry out one command and return its reply."""
         if words[0] == b"ROLE":
             return [self.role]
+        if words[0] == b"INFO":
+            return f"run_id:{self.machine.name}\r\n".encode()
         if self.role != b"master" and words[0] in (b"EVALSHA", b"EVAL"):
             return ReplyError("READONLY You can't write against a read only replica.")
         return self.model.execute(words)

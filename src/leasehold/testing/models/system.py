@@ -65,8 +65,8 @@ class System(ABC):
         hit: Callable[[Strike], float | None] = getattr(self, one.kind.name.lower())
         return hit(one)
 
-    def prepare(self) -> None:
-        """Set up what an operator would before there are clients."""
+    def foresee(self, one: Strike) -> None:  # noqa: B027: most need nothing
+        """Get ready for what will happen."""
 
     def host(self, one: Strike) -> Host:
         """Return the server that is hit."""

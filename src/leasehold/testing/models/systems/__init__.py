@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from leasehold.testing.models.system import Spoilt, System
+from leasehold.testing.models.system import System
+from leasehold.testing.models.systems.postgres import PostgresSystem
 from leasehold.testing.models.systems.redis import RedisSystem
-from leasehold.testing.worlds import SimulatedWorld
+from leasehold.testing.models.systems.redlock import RedlockSystem
+from leasehold.testing.models.systems.sentinel import SentinelSystem
 
-SYSTEMS: dict[str, type[System]] = {each.name: each for each in (RedisSystem,)}
+SYSTEMS: dict[str, type[System]] = {each.name: each for each in (RedisSystem, SentinelSystem, RedlockSystem, PostgresSystem)}
