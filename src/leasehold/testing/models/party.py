@@ -141,10 +141,11 @@ class Party:
             TimeoutError: somebody waits for ever.
 
         """
+        for one in self.scenario.strikes:
+            self.system.foresee(one)
         for actor in self.scenario.actors:
             self.join(actor)
         for one in self.scenario.strikes:
-            self.system.foresee(one)
             self.world.scheduler.at(one.at, self.world.fate, partial(self._strike, one))
         for machine, job in self._jobs:  # heirs are added to it meanwhile
             while not job.done() and not machine.machine.killed:

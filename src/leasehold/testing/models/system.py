@@ -45,7 +45,7 @@ class System(ABC):
 
     name: ClassVar[str]
     menu: ClassVar[Menu]
-    tardy: ClassVar[float] = 0.0
+    tardy: float = 0.0
     late: ClassVar[float] = 0.0
     linearizable: ClassVar[bool] = True
     tries: ClassVar[bool] = True

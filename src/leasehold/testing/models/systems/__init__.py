@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from leasehold.testing.models.system import System
+from leasehold.testing.models.systems.etcd import EtcdSystem
 from leasehold.testing.models.systems.postgres import PostgresSystem
 from leasehold.testing.models.systems.redis import RedisSystem
 from leasehold.testing.models.systems.redlock import RedlockSystem
 from leasehold.testing.models.systems.sentinel import SentinelSystem
 
-SYSTEMS: dict[str, type[System]] = {each.name: each for each in (RedisSystem, SentinelSystem, RedlockSystem, PostgresSystem)}
+SYSTEMS: dict[str, type[System]] = {each.name: each for each in (RedisSystem, SentinelSystem, RedlockSystem, PostgresSystem, EtcdSystem)}
