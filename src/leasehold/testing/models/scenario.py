@@ -50,7 +50,7 @@ class Kind(enum.Enum):
     RESTART = "a server restarts, with all that it had"
     SCRIPTS = "a server forgets its scripts"
     LEADER = "the servers choose another leader"
-    COMPACT = "the servers forget old revisions"
+    COMPACT = "the servers tidy up: old revisions, empty folders"
     REVOKE = "an operator ends a client's session"
     ROLLBACK = "transactions are rolled back: deadlock, serialization"
     MOVE = "another primary is chosen, which has all"

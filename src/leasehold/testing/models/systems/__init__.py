@@ -8,5 +8,6 @@ from leasehold.testing.models.systems.postgres import PostgresSystem
 from leasehold.testing.models.systems.redis import RedisSystem
 from leasehold.testing.models.systems.redlock import RedlockSystem
 from leasehold.testing.models.systems.sentinel import SentinelSystem
+from leasehold.testing.models.systems.zookeeper import ZooKeeperSystem
 
-SYSTEMS: dict[str, type[System]] = {each.name: each for each in (RedisSystem, SentinelSystem, RedlockSystem, PostgresSystem, EtcdSystem)}
+SYSTEMS: dict[str, type[System]] = {each.name: each for each in (RedisSystem, SentinelSystem, RedlockSystem, PostgresSystem, EtcdSystem, ZooKeeperSystem)}
