@@ -240,7 +240,7 @@ def play(scenario: Scenario, spoilt: Spoilt = GOOD) -> Outcome:
         parties.append(Party(world, scenario, spoilt))
         await parties[0].live()
 
-    with _quiet():
+    with quiet():
         try:
             world.run(body)
         except Exception as failure:
@@ -265,7 +265,7 @@ def run(seed: int, system: str = "redis", spoilt: Spoilt = GOOD) -> Outcome:
 
 
 @contextmanager
-def _quiet() -> Generator[None]:
+def quiet() -> Generator[None]:
     """Let the library not write to its log what happens in thousands of histories: it is meant to go wrong."""
     logger = logging.getLogger("leasehold")
     before, logger.disabled = logger.disabled, True
