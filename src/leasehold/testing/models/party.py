@@ -31,6 +31,8 @@ from leasehold.verify.workload import Load, Worker, note_queueing
 LEASE = 2.0
 PATIENCE = 3.0
 WORK = 0.4
+LONG = 0.2
+"""The part of the holds that last for up to a lease, and are renewed."""
 
 ENDS_WITHIN = 90.0
 """Seconds of simulated time in which all must have ended; who has not waits for ever."""
@@ -65,7 +67,6 @@ class Outcome:
     verdict: Verdict
     faults: tuple[Fault, ...]
     error: BaseException | None
-    steps: int
     trace: Callable[[], str]
 
     @property
@@ -163,7 +164,7 @@ class Party:
         for host in self.system.hosts:
             host.link(name).latency = actor.latency
         client = machine.client(self._opener, observer=note_queueing, response_timeout=ANSWERS_WITHIN)
-        load = Load(lease=LEASE, names=1, work=WORK, patience=PATIENCE, tardy=self.system.tardy)
+        load = Load(lease=LEASE, names=1, work=WORK, patience=PATIENCE, tardy=self.system.tardy, long=LONG)
         for number, seeds in enumerate(actor.tasks):
             journal = TrueJournal(f"{name}.{number}", self.world, machine, self.records.append)
             hand = Hand(client, load, journal, self._write, machine.sleep, self.now, random.Random(0))
@@ -254,7 +255,6 @@ def play(scenario: Scenario, spoilt: Spoilt = GOOD) -> Outcome:
         party.verdict(),
         tuple(party.faults),
         error,
-        len(world.scheduler.trace),
         lambda: "\n".join([world.trace(), *map(repr, party.records)]),
     )
 
