@@ -31,15 +31,15 @@ class Renewals:
         self._keys = keys
 
     async def renew(
-        self, tickets: Sequence[Mine | None], abandoned: Sequence[Mine], within: float
+        self, tickets: Sequence[Mine | None], over: Sequence[Mine], within: float
     ) -> tuple[list[Standing], set[Mine]]:
         """Renew; answer for each in order, and say whose key may still be there though its time is over.
 
-        ``abandoned`` are others of the client whose time is over.
+        ``over`` are those of the client whose time is over, and whom nobody claims with any more.
         """
-        until, sent = self._runtime.now() + within, self._runtime.now()
+        until = self._runtime.now() + within
         standings = [Standing.GONE] * len(tickets)
-        living = [(index, mine) for index, mine in enumerate(tickets) if mine is not None and sent < mine.until]
+        living = [(index, mine) for index, mine in enumerate(tickets) if mine is not None]
         sessions = list(dict.fromkeys(mine.session for _, mine in living))
         alive = await self._kept_alive(sessions, until)
         asked = list[tuple[int, Mine]]()
@@ -51,10 +51,7 @@ class Renewals:
                 asked.append((index, mine))
             else:
                 mine.ring()
-        late = [mine for mine in tickets if mine is not None and sent >= mine.until]
-        for mine in late:
-            mine.ring()  # one that waits stands in the queue anew
-        left_behind = await self._take_out([*late, *abandoned], until)
+        left_behind = await self._take_out(over, until)
         for start in range(0, len(asked), PER_LOOK):
             await self._look(asked[start : start + PER_LOOK], standings, until)
         return standings, left_behind

@@ -68,7 +68,9 @@ class EtcdStore:
         self._watch = Watch(runtime, self._gateway, self._keys)
         self._cells = Cells(runtime, self._gateway)
         self._renewals = Renewals(runtime, self._gateway, self._sessions, self._watch, self._keys)
+        self._mutex = runtime.mutex()
         self._mine: dict[str, Mine] = {}
+        self._over: dict[Mine, None] = {}  # their time is over, and it is not confirmed that their keys are gone
 
     # --- the six -----------------------------------------------------------------------------------------------
 
@@ -76,6 +78,8 @@ class EtcdStore:
         until = self._runtime.now() + within
         while True:
             mine = await self._seated(name, ticket, until)
+            if not self._begins(mine):
+                continue
             try:
                 verdict = await self._ask(mine, join=join, until=until)
             except Refused as refused:
@@ -84,6 +88,9 @@ class EtcdStore:
                 self._sessions.ended(mine.session)
                 self._forget(mine)
                 continue
+            finally:
+                with self._mutex:
+                    mine.claims -= 1
             mine.unknown = False
             if verdict.token:
                 return self._granted(mine, verdict)
@@ -113,16 +120,40 @@ class EtcdStore:
         return removed(said, 0) > 0
 
     async def renew(self, tickets: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[Standing]:
-        mine = [self._mine.get(ticket.id) for _, ticket in tickets]
-        now = self._runtime.now()
-        asked = {one.ticket.id for one in mine if one is not None}
-        abandoned = [one for one in list(self._mine.values()) if now >= one.until and one.ticket.id not in asked]
-        standings, left_behind = await self._renewals.renew(mine, abandoned, within)
-        gone = [one for one, standing in zip(mine, standings, strict=True) if standing is Standing.GONE]
-        for one in [*gone, *abandoned]:
-            if one is not None and (one.held or one in abandoned) and one not in left_behind:
+        self._end_late()
+        mine, over = [self._mine.get(ticket.id) for _, ticket in tickets], list(self._over)
+        standings, left_behind = await self._renewals.renew(mine, over, within)
+        for one in over:
+            if one not in left_behind:
+                self._over.pop(one, None)
+        for one, standing in zip(mine, standings, strict=True):
+            if one is not None and one.held and standing is Standing.GONE:
                 self._forget(one)
         return standings
+
+    def _begins(self, mine: Mine) -> bool:
+        """Take note that a claim is sent; return False if the time of its ticket ended just now."""
+        with self._mutex:
+            if self._mine.get(mine.ticket.id) is not mine:
+                return False
+            mine.claims += 1
+            return True
+
+    def _end_late(self) -> None:
+        """End the tickets whose time is over, from here on: a claim of theirs that follows stands in the queue anew.
+
+        It does so under another key (see `_session`): what takes the old one out may arrive after it. A ticket with a
+        claim under way is left as it is: the claim has renewed its session, and may be granted.
+        """
+        now = self._runtime.now()
+        with self._mutex:
+            late = [one for one in list(self._mine.values()) if now >= one.until and not one.claims]
+            for one in late:
+                del self._mine[one.ticket.id]
+                self._over[one] = None
+        for one in late:
+            self._watch.stop(one)
+            one.ring()
 
     async def changed(self, name: str, ticket: Ticket, mark: object, *, timeout: float) -> Granted | None:
         mine = self._mine.get(ticket.id)
@@ -158,7 +189,8 @@ class EtcdStore:
         self._gateway.after_fork()
         self._sessions.forget()
         self._watch.forget()
-        self._mine = {}
+        self._mutex = self._runtime.mutex()
+        self._mine, self._over = {}, {}
 
     def place_of(self, ticket: str) -> tuple[str, Kind] | None:
         """Return the key under which a ticket of this client stands, and as what: for guards."""
@@ -188,7 +220,8 @@ class EtcdStore:
 
     async def _session(self, ticket: Ticket, until: float) -> Session:
         sessions = self._sessions
-        return await (sessions.own if ticket.terms.fixed else sessions.shared)(ticket.terms.lease, until)
+        alone = ticket.terms.fixed or any(one.ticket.id == ticket.id for one in list(self._over))
+        return await (sessions.own if alone else sessions.shared)(ticket.terms.lease, until)
 
     async def _fresh(self, mine: Mine, until: float) -> bool:
         if mine.session.shared:

@@ -48,7 +48,7 @@ class Mine:
     """A ticket of this client that etcd knows, or may know. Its news are set before its signal, and read after."""
 
     __slots__ = (
-        *("blockers", "held", "key", "mark", "name", "news", "seat"),
+        *("blockers", "claims", "held", "key", "mark", "name", "news", "seat"),
         *("session", "signal", "ticket", "unknown", "until"),
     )
 
@@ -60,6 +60,7 @@ class Mine:
         self.key = keys.queue(name) + self.seat
         self.mark = keys.marks(name) + self.seat  # made if it enters a shared lock past others
         self.held = False
+        self.claims = 0  # how many of its claims are under way: meanwhile it is not taken out, whatever its time
         self.unknown = False  # a claim was sent whose answer did not come
         self.until = session.until  # boot-time clock at which its own lease ends, if it is not renewed
         self.blockers: frozenset[str] = frozenset()

@@ -129,6 +129,7 @@ class Party:
         self._latency = {actor.latency[1] for actor in (*scenario.actors, *scenario.heirs)}
         self._opener = spoilt.wrap(self.system.opener)
         self._heirs = iter(scenario.heirs)
+        self._over = False
         self._jobs: list[tuple[SimulatedMachine, Job[None]]] = []
 
     def now(self) -> float:
@@ -155,6 +156,7 @@ class Party:
                 await job.join(1.0)
             if job.done() and (error := job.exception()) is not None:
                 raise error
+        self._over = True
 
     def join(self, actor: Actor) -> None:
         """Let one more client begin."""
@@ -219,6 +221,8 @@ class Party:
         return Verdict(kept, loose.checked, loose.fenced_off)
 
     def _strike(self, one: Strike) -> None:
+        if self._over:  # all that is left is to close the clients
+            return
         self.world.scheduler.note("fault", one.kind.value)
         strike(self, one)
 
