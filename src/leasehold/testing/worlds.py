@@ -266,7 +266,7 @@ class SimulatedWorld(World):
     """Tasks in virtual time, the public `AsyncClient`, the memory store behind a simulated network.
 
     One seed, one history. ``machine(name)`` makes a further process, with a clock of its own, that can be killed or
-    stopped; what the world itself spawns runs on ``fate``, a machine with a true clock. ``trace()`` tells what happened.
+    stopped; what the world itself spawns runs on ``fate``, whose clock is true. ``trace()`` tells what happened.
     """
 
     name = "simulated"

@@ -126,9 +126,9 @@ class EtcdStore:
         for one in over:
             if one not in left_behind:
                 self._over.pop(one, None)
-        for one, standing in zip(mine, standings, strict=True):
-            if one is not None and one.held and standing is Standing.GONE:
-                self._forget(one)
+        for asked, standing in zip(mine, standings, strict=True):
+            if asked is not None and asked.held and standing is Standing.GONE:
+                self._forget(asked)
         return standings
 
     def _begins(self, mine: Mine) -> bool:

@@ -20,9 +20,7 @@ LEAST = 0.05
 class SentinelStore(RedisStore):
     """See `leasehold.stores.base.Store` for what each method promises."""
 
-    def __init__(
-        self, runtime: Runtime, watched: Watched, namespace: str, *, make: MakeWire | None = None
-    ) -> None:
+    def __init__(self, runtime: Runtime, watched: Watched, namespace: str, *, make: MakeWire | None = None) -> None:
         """Make one; ``make`` makes the wire of each server, as of a model."""
         self._watched = watched
         self._make = make or single_wire(runtime)

@@ -134,7 +134,9 @@ class Cluster:
 
     def _fits(self, compare: Json) -> bool:
         attribute = {"CREATE": "created", "MOD": "written", "VERSION": "version"}[compare["target"]]
-        given = int(compare[{"CREATE": "create_revision", "MOD": "mod_revision", "VERSION": "version"}[compare["target"]]])
+        given = int(
+            compare[{"CREATE": "create_revision", "MOD": "mod_revision", "VERSION": "version"}[compare["target"]]]
+        )
         found = [int(getattr(pair, attribute)) for pair in self.find(compare)] or [0]
         if compare["result"] == "LESS":
             return all(value < given for value in found)

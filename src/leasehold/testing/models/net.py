@@ -122,7 +122,7 @@ class Line:
 
 
 class Host:
-    """A server: what it does with a request is its model's. `restart`, `step` and `hang_up` are what may happen to it."""
+    """A server: what it does with a request is its model's. `restart`, `step`, `hang_up` may happen to it."""
 
     def __init__(self, scheduler: Scheduler, *, rate: float = 1.0, name: str = "server") -> None:
         self.scheduler = scheduler

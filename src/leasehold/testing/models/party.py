@@ -229,9 +229,11 @@ class Party:
     def _write(self, who: str, name: str, token: int) -> bool:
         """Let a write be under way for a while: some arrive when the hold is long over."""
         delay = 0.0 if self.chance.random() < 0.7 else self.chance.uniform(0.0, 2 * LEASE)
-        self.world.scheduler.at(
-            self.now() + delay, self.world.fate, lambda: self.values.write(who, name, token) and None
-        )
+
+        def arrive() -> None:
+            self.values.write(who, name, token)
+
+        self.world.scheduler.at(self.now() + delay, self.world.fate, arrive)
         return True
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
 from leasehold.errors import Unsupported
+from leasehold.model import Finding
 from leasehold.runtimes.base import Runtime, Signal
 from leasehold.runtimes.simulated import SimulatedRuntime
 from leasehold.stores.postgres.statements import DIALECT
@@ -30,7 +31,7 @@ class SimulatedPostgres(InVirtualTime):
 
     server: PostgresModel
 
-    def open(self, runtime: Runtime, namespace: str) -> RowStore:
+    def open(self, runtime: Runtime, namespace: str) -> ModelStore:
         """Open the store for one client."""
         if not isinstance(runtime, SimulatedRuntime):
             raise Unsupported("a model of PostgreSQL serves clients of simulated worlds only")
@@ -39,7 +40,15 @@ class SimulatedPostgres(InVirtualTime):
         def connect(on_message: OnMessage, on_silence: OnSilence) -> SQLWire:
             return SimulatedPostgresWire(runtime, settings, self.server, on_message, on_silence)
 
-        return RowStore(runtime, namespace, DIALECT, connect)
+        return ModelStore(runtime, namespace, DIALECT, connect)
+
+
+class ModelStore(RowStore):
+    """The store of lease rows; a model has no settings to look at."""
+
+    async def diagnose(self) -> list[Finding]:
+        """Find nothing."""
+        return []
 
 
 class ModelLink:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
 
 from leasehold.testing.history import Hold, Try
+from leasehold.testing.models.faults import Fault
 from leasehold.testing.models.party import Outcome
 from leasehold.testing.models.shrinking import shrink
 from leasehold.testing.models.system import GOOD, Spoilt
@@ -31,13 +33,16 @@ def report(outcome: Outcome) -> str:
 def failure(outcome: Outcome, spoilt: Spoilt = GOOD) -> str:
     """Describe one that failed, made as small as can be, and how to see it as it was."""
     small = shrink(outcome, spoilt)
-    return f"{report(small)}\n\nmade small from {outcome.scenario.operations} operations; all of it:\n    {again(outcome)}"
+    return (
+        f"{report(small)}\n\nmade small from {outcome.scenario.operations} operations; all of it:\n    {again(outcome)}"
+    )
 
 
 def picture(outcome: Outcome) -> str:
-    """Draw who waited (.) and who held (#, and ! from when it was told of a loss), line by line, and the faults below."""
+    """Draw who waited (.) and who held (#, and ! when it was told of a loss), line by line, and the faults below."""
     rows: defaultdict[str, list[Hold | Try]] = defaultdict(list)
-    for one in (*outcome.history.holds, *outcome.history.tries):
+    operations: list[Hold | Try] = [*outcome.history.holds, *outcome.history.tries]
+    for one in operations:
         rows[f"{one.who} {one.name}"].append(one)
     ends = [_end(one) for some in rows.values() for one in some]
     last = max([*ends, *(fault.end for fault in outcome.faults), 0.001])
@@ -58,8 +63,8 @@ def picture(outcome: Outcome) -> str:
     return "\n".join(lines)
 
 
-def _label(fault: object) -> str:
-    return f"{getattr(fault, 'who', '') or 'servers'} {getattr(fault, 'kind').name.lower()}"  # noqa: B009
+def _label(fault: Fault) -> str:
+    return f"{fault.who or 'servers'} {fault.kind.name.lower()}"
 
 
 def _end(one: Hold | Try) -> float:
@@ -69,8 +74,7 @@ def _end(one: Hold | Try) -> float:
     return max(time for time in known if time != float("inf"))
 
 
-def _draw(drawn: list[str], one: Hold | Try, at: object) -> None:
-    assert callable(at)
+def _draw(drawn: list[str], one: Hold | Try, at: Callable[[float], int]) -> None:
     end = one.answered if isinstance(one, Try) else one.granted if one.granted is not None else _end(one)
     for place in range(at(one.asked), at(end) + 1):
         drawn[place] = "."

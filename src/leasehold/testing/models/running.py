@@ -106,10 +106,12 @@ class Tally:
             [
                 f"counted simulation: histories={self.count} operations={self.operations} failed={self.failed}",
                 f"systems: {systems}; servers that break their word in {self.broken}",
-                f"acquires: {self.granted} granted, {self.waited} waited, {self.lost} lost; {self.fenced_off} writes fenced off",
+                f"acquires: {self.granted} granted, {self.waited} waited, {self.lost} lost; "
+                f"{self.fenced_off} writes fenced off",
                 f"faults: {self.faults.total()} of {len(self.faults)} kinds by system",
                 f"turns: {turns}; never taken: {', '.join(self.unreached()) or 'none'}",
-                f"{self.seconds:.0f} s of processors, {self.count / max(self.seconds, 0.001):.0f} histories a second of one",
+                f"{self.seconds:.0f} s of processors, "
+                f"{self.count / max(self.seconds, 0.001):.0f} histories a second of one",
             ]
         )
 
@@ -166,18 +168,18 @@ def counting(turns: Counter[str]) -> Generator[None]:
     """Count the turns that holds of this process take."""
     plain = Lease._turn
 
-    def turn(lease: Lease, what: Turn) -> bool:
+    def counted(lease: Lease, turn: Turn) -> bool:
         before = lease.state
-        moved = plain(lease, what)
+        moved = plain(lease, turn)
         if moved:
-            turns[_NAMES[before, what]] += 1
+            turns[_NAMES[before, turn]] += 1
         return moved
 
-    Lease._turn = turn  # type: ignore[method-assign]
+    setattr(Lease, "_turn", counted)  # noqa: B010
     try:
         yield
     finally:
-        Lease._turn = plain  # type: ignore[method-assign]
+        setattr(Lease, "_turn", plain)  # noqa: B010
 
 
 _NAMES = {move: named(move) for move in TABLE}

@@ -1,7 +1,7 @@
 """Makes a history that fails small: leaves out clients, operations and faults as long as it fails in the same way.
 
-Delta debugging (Zeller and Hildebrandt, "Simplifying and Isolating Failure-Inducing Input", 2002) on the scenario: parts
-are left out in halves, quarters and so on down to single ones, until nothing more can go.
+Delta debugging (Zeller and Hildebrandt, "Simplifying and Isolating Failure-Inducing Input", 2002) on the scenario:
+parts are left out in halves, quarters and so on down to single ones, until nothing more can go.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from leasehold.stores.base import Opener
 from leasehold.testing.history import Promise
 from leasehold.testing.models.net import Host
 from leasehold.testing.models.redis import Rewrite
-from leasehold.testing.models.scenario import Kind, Menu, Strike
+from leasehold.testing.models.scenario import Menu, Strike
 from leasehold.testing.worlds import SimulatedWorld
 
 FENCED = (Promise.FENCED, Promise.TOKENS, Promise.TOLD)
@@ -46,9 +46,9 @@ class System(ABC):
     name: ClassVar[str]
     menu: ClassVar[Menu]
     tardy: float = 0.0
-    late: ClassVar[float] = 0.0
+    late: float = 0.0
     linearizable: ClassVar[bool] = True
-    tries: ClassVar[bool] = True
+    tries: bool = True
     reconnects: ClassVar[float] = 0.2
     promises: ClassVar[Sequence[Promise]] = FENCED
 
@@ -65,8 +65,9 @@ class System(ABC):
         hit: Callable[[Strike], float | None] = getattr(self, one.kind.name.lower())
         return hit(one)
 
-    def foresee(self, one: Strike) -> None:  # noqa: B027: most need nothing
-        """Get ready for what will happen."""
+    def foresee(self, one: Strike) -> None:
+        """Get ready for what will happen: most need nothing."""
+        return
 
     def host(self, one: Strike) -> Host:
         """Return the server that is hit."""

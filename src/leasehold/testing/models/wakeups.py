@@ -100,6 +100,7 @@ def hand_over(seed: int, system: str, deaf: float, *, fair: bool) -> Wakeups:
                 hold = await lock.acquire()
             except (StoreUnavailable, LeaseLost):
                 continue
+            assert hold is not None
             waiting.discard(number)
             if freed[0] is not None:
                 found.handed += 1

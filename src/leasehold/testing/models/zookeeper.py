@@ -55,8 +55,8 @@ class Stat(NamedTuple):
     mzxid: int
     mtime: int
     version: int
-    ephemeralOwner: int  # noqa: N815
-    numChildren: int  # noqa: N815
+    ephemeralOwner: int
+    numChildren: int
 
 
 class Change(NamedTuple):
@@ -281,7 +281,7 @@ class Hello:
 
 
 class Member(Host):
-    """One member. A request is one of kazoo's, or `Hello`, or ``ping`` or ``close``; an answer is what it would read."""
+    """One member. A request is one of kazoo's, or `Hello`, or ``ping`` or ``close``; an answer is what it reads."""
 
     def __init__(self, scheduler: Scheduler, ensemble: Ensemble, name: str) -> None:
         super().__init__(scheduler, name=name)

@@ -7,12 +7,11 @@ up after two thirds without a word; requests that were under way then have faile
 
 from __future__ import annotations
 
+import importlib
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
-
-import kazoo.exceptions
 
 from leasehold.errors import StoreUnavailable, Unsupported
 from leasehold.runtimes.base import Job, Runtime, Signal
@@ -25,6 +24,8 @@ from leasehold.wires.zookeeper.errors import Answer, no_session, told
 from leasehold.wires.zookeeper.requests import Request, Requests
 from leasehold.wires.zookeeper.session import Link, Session, Wire
 from leasehold.wires.zookeeper.settings import Settings
+
+_errors: Any = importlib.import_module("kazoo.exceptions")
 
 PORT = 2181
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
@@ -235,9 +236,9 @@ class ModelWire(Requests):
         elif kind == "Exists" and str(answer) == "NoNodeError":
             question.end(None, None)
         elif kind == "Transaction":
-            question.end([getattr(kazoo.exceptions, str(answer))()], None)
+            question.end([getattr(_errors, str(answer))()], None)
         else:
-            question.end(None, getattr(kazoo.exceptions, str(answer))())
+            question.end(None, getattr(_errors, str(answer))())
 
     def _rings(self, what: str, path: str) -> None:
         watchers = self._watchers.pop((what, path), {})
@@ -255,7 +256,7 @@ class ModelWire(Requests):
         self._change.set()
         for question in asked:
             if question is not None:
-                question.end(None, kazoo.exceptions.ConnectionLoss())
+                question.end(None, _errors.ConnectionLoss())
         for watcher in watchers:
             watcher(Event(None))
         if was:

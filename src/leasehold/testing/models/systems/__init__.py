@@ -10,4 +10,7 @@ from leasehold.testing.models.systems.redlock import RedlockSystem
 from leasehold.testing.models.systems.sentinel import SentinelSystem
 from leasehold.testing.models.systems.zookeeper import ZooKeeperSystem
 
-SYSTEMS: dict[str, type[System]] = {each.name: each for each in (RedisSystem, SentinelSystem, RedlockSystem, PostgresSystem, EtcdSystem, ZooKeeperSystem)}
+SYSTEMS: dict[str, type[System]] = {
+    each.name: each
+    for each in (RedisSystem, SentinelSystem, RedlockSystem, PostgresSystem, EtcdSystem, ZooKeeperSystem)
+}

@@ -14,9 +14,7 @@ class EtcdSystem(System):
     """The word is kept while a majority has its data, whatever happens to one member or to the leader."""
 
     name = "etcd"
-    menu = Menu(
-        LOCKS, (*OF_CLIENTS, Kind.DEAF, Kind.DEAF, Kind.RESTART, Kind.LEADER, Kind.COMPACT), (Kind.REVOKE,)
-    )
+    menu = Menu(LOCKS, (*OF_CLIENTS, Kind.DEAF, Kind.DEAF, Kind.RESTART, Kind.LEADER, Kind.COMPACT), (Kind.REVOKE,))
     tardy = 0.1 + LATE
     reconnects = 1.7
     """A broken watch is opened again after up to a second, a member that cannot do it asked again after up to half."""

@@ -18,13 +18,7 @@ class PostgresSystem(System):
     """The word is kept while no commit is lost and the clock is not set."""
 
     name = "postgres"
-    menu = Menu(
-        LOCKS, (*OF_CLIENTS, Kind.DEAF, Kind.RESTART, Kind.ROLLBACK), (Kind.FAILOVER, Kind.FORWARD, Kind.BACK)
-    )
-    late = STALL
-    """A client that stands still or is cut off with a row locked holds up the others for so long."""
-    tries = False
-    """A try may find the row of the name locked by one that stands still."""
+    menu = Menu(LOCKS, (*OF_CLIENTS, Kind.DEAF, Kind.RESTART, Kind.ROLLBACK), (Kind.FAILOVER, Kind.FORWARD, Kind.BACK))
 
     def __init__(self, world: SimulatedWorld, rate: float, spoilt: Spoilt) -> None:
         super().__init__(world, rate, spoilt)
@@ -35,7 +29,12 @@ class PostgresSystem(System):
         self._forgot = self._went_back = False
 
     def foresee(self, one: Strike) -> None:
-        """Keep, before a failover, what its standby will have."""
+        """Keep, before a failover, what its standby will have; know that a client may leave a row locked behind.
+
+        One that stands still or is cut off in a transaction holds up the others until the server ends it, tries too.
+        """
+        if one.kind in OF_CLIENTS and one.kind is not Kind.WALL:
+            self.late, self.tries = STALL, False
         if one.kind is Kind.FAILOVER:
             when = max(0.0, one.at - one.luck * LAG)
             self.world.scheduler.at(when, self.world.fate, lambda: self._keep(one.at))
@@ -55,7 +54,7 @@ class PostgresSystem(System):
         return one.seconds
 
     def failover(self, one: Strike) -> float | None:
-        """Come back without the last commits, unless the clock was set back: tokens rest on the rows or on the clock."""
+        """Come back without the last commits, unless the clock was set back: tokens rest on the rows or on it."""
         if self._went_back:
             return None
         self._forgot = True
