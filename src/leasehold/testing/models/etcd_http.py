@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from leasehold.errors import Unsupported
 from leasehold.runtimes.base import Runtime
@@ -129,8 +129,8 @@ class ModelHttp:
             if not whole:
                 line.close()
         if isinstance(first, tuple):
-            status, body = first
-            return status, _Whole(body, line)
+            reply = cast("tuple[int, bytes]", first)
+            return reply[0], _Whole(reply[1], line)
         line._came.appendleft(first)
         return 200, line
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 from leasehold.errors import MissingDriver
 from leasehold.wires.redis.base import ReplyError
@@ -100,7 +100,7 @@ class Machine:
         assert self._invoke is not None
         told = list[bytes]()
         for word in words:
-            kind = type(word)
+            kind = cast("type[object]", type(word))
             if kind is bytes:
                 told.append(word)
             elif kind is int or kind is float:

@@ -106,7 +106,7 @@ class ModelLink:
             raise Broken("nobody listens")
         self.line.send(request)
         while not self._answers:
-            if self.line is None:
+            if not self.open:
                 raise Broken("the server closed the connection")
             self._ready.clear()
             yield self._ready

@@ -24,14 +24,15 @@ Play = Callable[[Scenario], Outcome]
 
 def shrink(outcome: Outcome, spoilt: Spoilt = GOOD) -> Outcome:
     """Return the outcome of the smallest scenario found that breaks the same promise."""
-    best, left = outcome, MOST_RUNS
+    best = outcome
+    left: int = MOST_RUNS
     smaller = True
     while smaller:
         smaller = False
         for scenario in _smaller(best.scenario):
-            if left == 0:
-                return best
             left -= 1
+            if left < 0:
+                return best
             found = play(scenario, spoilt)
             if found.broken == outcome.broken:
                 best, smaller = found, True

@@ -182,15 +182,16 @@ class ModelWire(Requests):
             return False
         self._line.send(Hello(self.session.id if self.session else 0, timeout))
         until = self._runtime.now() + max(1.0, timeout / 6)
-        while self._hello is None and self._line is not None:
+        while not self._greeted() and self._is_open():
             self._change.clear()
             if not await self._change.wait(max(0.0, until - self._runtime.now())):
-                self._line.end()
-        if self._hello is None or self._line is None:
+                self._hang_up()
+        hello: Any = self._hello
+        if hello is None or not self._is_open():
             return False
-        number, timeout = self._hello
+        number, timeout = hello
         if not number:
-            self._line.end()
+            self._hang_up()
             self.session = None
             self._hear(Link.EXPIRED)
             return False
@@ -206,12 +207,25 @@ class ModelWire(Requests):
         third = self._settings.session_timeout / 3
         while self._line is not None:
             self._change.clear()
-            if not await self._change.wait(third) and self._line is not None:
+            if not await self._change.wait(third) and (line := self._current()) is not None:
                 if self._runtime.now() - self._heard >= 2 * third:
-                    self._line.end()
+                    line.end()
                     return
                 self._asked.append(None)
-                self._line.send("ping")
+                line.send("ping")
+
+    def _current(self) -> Line | None:
+        return self._line
+
+    def _is_open(self) -> bool:
+        return self._line is not None
+
+    def _greeted(self) -> bool:
+        return self._hello is not None
+
+    def _hang_up(self) -> None:
+        if self._line is not None:
+            self._line.end()
 
     def _came(self, answer: Any, event: bool) -> None:
         self._heard = self._runtime.now()
