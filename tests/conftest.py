@@ -13,12 +13,14 @@ import sqlite3
 import subprocess
 import threading
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from releases.archive import fetch
+from releases.catalogue import RELEASES
 
 from leasehold.runtimes.base import drive
 from leasehold.runtimes.blocking import BlockingRuntime
@@ -36,14 +38,15 @@ from leasehold.testing.servers import (
     RedlockNodes,
     ZooKeeperServer,
 )
-from leasehold.testing.servers.base import reserved, started
+from leasehold.testing.servers.base import ROOTS, reserved, started
+from leasehold.verify.figures import Spread
 
 pytest.register_assert_rewrite("leasehold.testing.conformance")
 
 PROGRAMS = {
     "redis-server": "redis-server or valkey-server",
     "postgresql": "pg_ctl",
-    "mariadb-server": "mariadbd",
+    "mariadb-server": "mariadbd or mysqld",
     "zookeeper": "zkServer.sh",
     "libcurator-recipes-java": "/usr/share/java/curator-recipes.jar",
     "default-jdk-headless": "javac",
@@ -85,6 +88,9 @@ used: Counter[str] = Counter()
 sums: Counter[str] = Counter()
 """What tests counted by themselves, as properties called ``sum:…``."""
 
+spreads: defaultdict[str, list[float]] = defaultdict(list)
+"""What tests measured by themselves, in seconds, as properties called ``spread:…`` with a list of them."""
+
 left_out: set[str] = set()
 
 
@@ -93,9 +99,16 @@ left_out: set[str] = set()
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--nightly", action="store_true", help="run the long tests, too")
+    named = f"one of {', '.join(RELEASES)}"
+    parser.addoption(
+        "--servers-of", action="append", default=[], metavar="RELEASE", choices=RELEASES,
+        help=f"run on this release of a server, fetched from Debian's archive if need be ({named}); may be repeated",
+    )  # fmt: skip
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if roots := [str(fetch(name)) for name in config.getoption("--servers-of")]:
+        os.environ[ROOTS] = os.pathsep.join(roots)
     config.addinivalue_line("markers", "nightly: takes long; runs with --nightly only")
     config.addinivalue_line("markers", "leaks(why): leaves threads, children or sockets behind on purpose")
 
@@ -132,6 +145,8 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
         for name, value in report.user_properties:
             if name.startswith("sum:"):
                 sums[name.removeprefix("sum:")] += int(str(value))
+            if name.startswith("spread:") and isinstance(value, list):
+                spreads[name.removeprefix("spread:")] += value
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -162,6 +177,9 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
         terminalreporter.line(f"{'server':<10} {server:<24} started {times} times")
     for name, count in sums.items():
         terminalreporter.line(f"{'counted':<10} {name:<24} {count:,}")
+    for name, values in sorted(spreads.items()):
+        if (spread := Spread.of(values)) is not None:
+            terminalreporter.line(f"{'measured':<10} {name:<34} {spread}")
     gone = missing()
     for line in gone:
         terminalreporter.line(f"LEFT OUT: {line}", yellow=not in_ci, red=in_ci)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import ast
 import tomllib
 from collections import Counter, defaultdict
@@ -93,5 +94,28 @@ def written(page: str) -> str:
     return f"{before}{BEGIN}\n\n{table()}\n\n{END}{after}"
 
 
+def listed(*, missing_only: bool) -> list[str]:
+    """Return a line for each row: what covers it, or why nothing does."""
+    faults, lines = provoked(), list[str]()
+    for row, facts in ROWS.items():
+        how = "real" if real(row) else "simulated" if covered(row) else "MISSING"
+        if not missing_only or how == "MISSING":
+            by = [*dict.fromkeys(faults.get(row, [])), *facts.get("tests", [])]
+            lines.append(f"{row:<4} {how:<10} {facts['fault']}: {', '.join(by) or facts.get('why', '')}")
+    return lines
+
+
+def main() -> None:
+    """Write the table, or list the rows."""
+    parser = argparse.ArgumentParser(description="Write the table of faults into the docs, or list it.")
+    parser.add_argument("--list", action="store_true", help="list all rows, and what covers each")
+    parser.add_argument("--missing", action="store_true", help="list the rows that nothing covers, and why")
+    words = parser.parse_args()
+    if words.list or words.missing:
+        print("\n".join(listed(missing_only=words.missing)))
+    else:
+        PAGE.write_text(written(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+
+
 if __name__ == "__main__":
-    PAGE.write_text(written(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    main()

@@ -1,4 +1,8 @@
-"""Every store on real servers that are broken under load: short runs by day, minutes by night, the same checker."""
+"""Every store on real servers that are broken under load: short runs by day, thousands of histories at night.
+
+A run is a few processes with many threads and tasks that use some tens of names; what happened at one of them is a
+history.
+"""
 
 from __future__ import annotations
 
@@ -9,19 +13,34 @@ from collections.abc import Callable
 import pytest
 
 from leasehold.stores.url import Secret, parse
-from leasehold.verify.run import Outcome, Settings, run
-from leasehold.verify.sites import PLANS, known, site
+from leasehold.verify.faults import KINDS
+from leasehold.verify.figures import samples
+from leasehold.verify.run import Outcome, Settings, possible, run
+from leasehold.verify.sites import PLANS, Site, known, site
+from leasehold.verify.workload import Load
 
-SECONDS = 8.0
+SECONDS = 9.0
 """Length of a run by day. A fault that has begun is finished, so it may take longer."""
 
-NIGHT = 120.0
+NIGHT = 20.0
 
-WORK = 30
+NIGHTLY_RUNS = 13
+"""Runs of each kind of servers by night, with 40 histories each: more than 5,000 in all."""
+
+WORK = 100
 """Holds that a run must have seen, however slow the machine: with fewer it shows nothing."""
 
-TURNS = {kind: 2 if len(plan.faults) > 8 else 1 for kind, plan in PLANS.items()}
-"""Runs by day of each kind: many faults do not fit into one."""
+TURNS = {kind: 3 if len(plan.faults) > 8 else 2 for kind, plan in PLANS.items()}
+"""Runs by day of each kind, on the same servers: many faults do not fit into one."""
+
+CLIENTS = ("kill", "stall", "block")
+LINKS = tuple(fault.key for fault in KINDS.values() if fault.needs_links)
+"""Faults of clients, which all kinds have by day, and of links, of which each kind has others."""
+
+NAMES = {"redlock": 20}
+"""Locks of each sort that it can have; 8 where nothing else is said."""
+
+Record = Callable[[str, object], None]
 
 
 class Nobody:
@@ -31,36 +50,66 @@ class Nobody:
         """Say nothing."""
 
 
-def broken(kind: str, seconds: float, seed: str, faults: tuple[str, ...]) -> Outcome:
-    """Run on servers of a kind, and fail with the verdict, the seed and the faults unless every promise was kept."""
-    plan = PLANS[kind]
-    with site(kind) as started:
-        settings = Settings(parse(Secret(started.url)), 4, seconds, faults, seed, plan.lease, servers=kind)
-        outcome = run(settings, Nobody(), started)
+def broken(started: Site, seconds: float, seed: str, faults: tuple[str, ...]) -> Outcome:
+    """Run on these servers, and fail with the verdict, the seed and the faults unless every promise was kept."""
+    kind, url = started.kind, parse(Secret(started.url))
+    load = Load(names=NAMES.get(kind, 8), work=0.002, patience=2.0, slow=0.04)
+    faults = tuple(fault for fault in faults if fault not in possible(url))
+    settings = Settings(url, 3, seconds, faults, seed, PLANS[kind].lease, load, kind, workers=6)
+    outcome = run(settings, Nobody(), started)
     made = [
         f"{fault.kind} {fault.begin - outcome.begin:.2f}..{fault.end - outcome.begin:.2f}" for fault in outcome.faults
     ]
     where = f"{kind}, seed {seed}, from {outcome.begin:.4f}; faults: {', '.join(made)}"
     assert not outcome.broken, f"{where}\n{outcome.broken}"
     assert outcome.verdict.ok, f"{where}\n{outcome.verdict.report()}"
+    assert sum(hold.granted is not None for hold in outcome.history.holds) >= WORK, where
+    assert outcome.faults, "a run without faults shows nothing"
     return outcome
 
 
-@pytest.mark.parametrize(("kind", "turn"), [(kind, turn) for kind, turns in TURNS.items() for turn in range(turns)])
-def test_broken_servers_break_no_promise(kind: str, turn: int, record_property: Callable[[str, object], None]) -> None:
-    keys = [fault.key for fault in PLANS[kind].faults]
-    outcome = broken(kind, SECONDS, f"day-{turn}", tuple(keys[turn :: TURNS[kind]]))
-    assert sum(hold.granted is not None for hold in outcome.history.holds) >= WORK
-    assert outcome.faults, "a run without faults shows nothing"
-    record_property("sum:chaos: operations", outcome.verdict.checked)
-    record_property("sum:chaos: histories", len({hold.name for hold in outcome.history.holds}))
-    record_property("sum:chaos: faults", len(outcome.faults))
+def by_day(kind: str, turn: int) -> tuple[str, ...]:
+    """Return the faults of one turn: all of the servers and clients, and two of links, in some turn."""
+    first = 2 * list(PLANS).index(kind)
+    links = tuple(LINKS[number % len(LINKS)] for number in (first, first + 1))
+    keys = [*(fault.key for fault in PLANS[kind].faults), *CLIENTS, *links]
+    return tuple(keys[turn :: TURNS[kind]])
+
+
+def count(kind: str, outcomes: list[Outcome], record: Record) -> None:
+    """Add to what is told at the end of all tests."""
+    holds = [hold for outcome in outcomes for hold in outcome.history.holds]
+    tries = sum(len(outcome.history.tries) for outcome in outcomes)
+    record("sum:chaos: histories", sum(len({hold.name for hold in one.history.holds}) for one in outcomes))
+    record("sum:chaos: lock operations", 2 * sum(hold.granted is not None for hold in holds) + tries)
+    record("sum:chaos: guarded writes", sum(len(outcome.history.writes) for outcome in outcomes))
+    record("sum:chaos: faults", sum(len(outcome.faults) for outcome in outcomes))
+    for outcome in outcomes:
+        for name, values in samples(outcome).items():
+            record(f"spread:chaos: {name}" + (f", {kind}" if name == "free after a kill" else ""), values)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("kind", sorted(PLANS, key=lambda kind: -TURNS[kind]))
+def test_broken_servers_break_no_promise(kind: str, record_property: Record) -> None:
+    with site(kind) as started:
+        outcomes = [broken(started, SECONDS, f"day-{turn}", by_day(kind, turn)) for turn in range(TURNS[kind])]
+    count(kind, outcomes, record_property)
 
 
 @pytest.mark.nightly
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("kind", list(PLANS))
-def test_broken_servers_break_no_promise_for_minutes(kind: str) -> None:
-    seed = os.environ.get("LEASEHOLD_SEED") or f"{random.SystemRandom().getrandbits(32):08x}"
-    outcome = broken(kind, NIGHT, seed, tuple(known(kind)))
-    made = {fault.kind for fault in outcome.faults}
+def test_thousands_of_histories_on_broken_servers_break_no_promise(kind: str, record_property: Record) -> None:
+    seeds = [os.environ["LEASEHOLD_SEED"]] if "LEASEHOLD_SEED" in os.environ else []
+    seeds = seeds or [f"{random.SystemRandom().getrandbits(32):08x}" for _ in range(NIGHTLY_RUNS)]
+    with site(kind) as started:
+        outcomes = [broken(started, NIGHT, seed, tuple(known(kind))) for seed in seeds]
+    made = {fault.kind for outcome in outcomes for fault in outcome.faults}
     assert len(made) > len(PLANS[kind].faults) / 2
+    count(kind, outcomes, record_property)
+
+
+def test_each_fault_is_made_by_day_on_some_servers() -> None:
+    made = {fault for kind in PLANS for turn in range(TURNS[kind]) for fault in by_day(kind, turn)}
+    assert made >= {*KINDS, *(fault.key for plan in PLANS.values() for fault in plan.faults)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from coverage_of_faults import EXPECTED, PAGE, ROWS, covered, missing, provoked, real, written
+from coverage_of_faults import EXPECTED, PAGE, ROWS, covered, listed, missing, provoked, real, written
 
 
 @pytest.mark.parametrize("row", ROWS)
@@ -26,6 +26,13 @@ def test_most_of_it_runs_on_real_servers() -> None:
 def test_the_page_shows_the_table_as_it_is() -> None:
     page = PAGE.read_text(encoding="utf-8")
     assert page == written(page), "run: python tests/chaos/coverage_of_faults.py"
+
+
+def test_what_is_listed() -> None:
+    assert [line.split()[0] for line in listed(missing_only=False)] == list(ROWS)
+    gone = {line.split()[0] for line in listed(missing_only=True)}
+    assert gone == {row for row in ROWS if not covered(row)}
+    assert len(gone) <= 6
 
 
 def test_a_test_that_does_not_exist_is_seen() -> None:

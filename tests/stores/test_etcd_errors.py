@@ -220,6 +220,12 @@ def test_a_lease_that_exists_is_classed(etcd_server):
     etcd_server.ask("/v3/lease/revoke", {"ID": "4711"})
 
 
+def test_a_request_that_the_gateway_does_not_know_is_no_lease_that_is_not_found():
+    for status, words in ((404, "Not Found"), (405, "Method Not Allowed"), (501, "Not Implemented")):  # as from 3.5 on
+        assert faults.refusal(None, words, status).meaning is Meaning.LASTING
+    assert faults.refusal(None, "etcdserver: requested lease not found", 404).meaning is Meaning.LEASE
+
+
 def test_every_row_can_be_found_and_says_what_to_do():
     for row in TABLE:
         assert classed(f"etcdserver: {row.words}, more", 400).fault is row

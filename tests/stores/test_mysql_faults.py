@@ -362,7 +362,10 @@ def test_a_deadlock_is_tried_again(server: MariaDBServer, namespace: str, world:
             cursor = other.cursor()
             cursor.execute("CREATE TABLE IF NOT EXISTS heavy (x INT) ENGINE = InnoDB")
             other.begin()
-            cursor.execute("INSERT INTO heavy SELECT seq FROM seq_1_to_2000")  # so that the other one is the victim
+            rows = (
+                "WITH RECURSIVE seq (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM seq WHERE n < 1000) SELECT n FROM seq"
+            )
+            cursor.execute(f"INSERT INTO heavy {rows}")  # so that the other one is the victim
             cursor.execute("UPDATE leasehold_seat SET meta = 'touched'")
             job = world.spawn(hold.release)
             await comes_true(world, lambda: waits_for_rows(server) == 1)

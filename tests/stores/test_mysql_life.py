@@ -180,7 +180,8 @@ def test_an_engine_of_sqlalchemy(mariadb_url: str, mariadb_server: MariaDBServer
             assert hold.token
             with engine.connect() as mine, Client.from_url(mariadb_url, namespace=namespace) as others:
                 assert others.lock("x").acquire(blocking=False) is None
-                assert mine.exec_driver_sql("SELECT @@tx_isolation").scalar() == "REPEATABLE-READ"  # left alone
+                setting = "transaction_isolation" if mariadb_server.is_mysql else "tx_isolation"
+                assert mine.exec_driver_sql(f"SELECT @@{setting}").scalar() == "REPEATABLE-READ"  # left alone
         with pytest.raises(TypeError, match="create_async_engine"):
             AsyncClient.from_client(engine)
     finally:

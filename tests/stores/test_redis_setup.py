@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -23,7 +24,7 @@ from leasehold.testing.servers import Certificates, RedisServer
 from leasehold.testing.servers.base import free_port
 from leasehold.testing.servers.resp import RedisError
 from leasehold.testing.worlds import AsyncioWorld, BlockingWorld, World
-from leasehold.wires.redis.base import NOT_APPLIED, REMEDIES, ReplyError, refused
+from leasehold.wires.redis.base import NOT_APPLIED, REMEDIES, ReplyError, pack, refused
 
 WORLDS = [BlockingWorld(), AsyncioWorld()]
 both = pytest.mark.parametrize("world", WORLDS, ids=str)
@@ -454,11 +455,9 @@ def test_the_other_rows_of_the_table_that_one_server_answers(code: str, secured:
             while "cluster_state:ok" not in str(node.command("CLUSTER", "INFO")):
                 time.sleep(0.05)
         target = secured if code in ("NOAUTH", "WRONGPASS") else node
-        with redis.Redis(port=target.port, protocol=2) as link:
-            connection = link.connection_pool.get_connection()
-            connection.send_command(*COMMANDS[code])
-            line = connection._get_socket().recv(4096).decode()
-            connection.disconnect()
+        with socket.create_connection(("127.0.0.1", target.port), timeout=5.0) as link:
+            link.sendall(pack(*(word.encode() for word in COMMANDS[code])))
+            line = link.recv(4096).decode()
         error = ReplyError(line[1:].strip())
         assert error.code == code
         assert not refused("x", error).unknown

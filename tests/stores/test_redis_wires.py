@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import sys
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -17,6 +19,7 @@ from leasehold.runtimes.blocking import BlockingRuntime
 from leasehold.stores import registry
 from leasehold.stores.slots import Slot, Slots
 from leasehold.testing.proxy import FaultProxy, Side
+from leasehold.wires.redis.blocking import Line
 
 
 def in_threads(count, work):
@@ -269,3 +272,21 @@ def test_closing_while_a_thread_subscribes_leaves_no_connection(redis_server, na
         drive(wire.close())
         thread.join()
         assert lines[0].socket.fileno() == -1
+
+
+def test_a_call_may_take_longer_than_the_one_before_and_no_longer_than_its_own_limit():
+    """The kernel is told a limit only when it gets shorter; a call that may take longer than that reads again."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        line = Line(SimpleNamespace(_get_socket=lambda: ours), BlockingRuntime())
+        theirs.sendall(b"+FIRST\r\n")
+        assert line.ask(b"x", 0.5) == b"FIRST"
+        answer = threading.Timer(0.7, theirs.sendall, (b"+SECOND\r\n",))
+        answer.start()
+        assert line.ask(b"x", 4.0) == b"SECOND"
+        answer.join()
+        for limit in (0.1, 0.4):
+            start = time.monotonic()
+            with pytest.raises(TimeoutError):
+                line.ask(b"x", limit)
+            assert time.monotonic() - start > limit - 0.02, "a tick of the kernel's clock"

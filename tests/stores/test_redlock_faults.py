@@ -57,6 +57,61 @@ def voted(node, namespace, name="x"):
     return node.command("HGET", keys.node_keys(namespace, name)[0], "t")
 
 
+# --- votes that come slowly --------------------------------------------------------------------------------------
+
+
+@both
+def test_votes_that_came_slowly_leave_as_much_of_the_lease_as_is_left(nodes, namespace, world):
+    """A lease counts from before the votes were asked for."""
+    lease, late = 3.0, 1.0
+
+    async def body(world):
+        with proxies(nodes, 5) as (before, url):
+            async with world.client(url, namespace=namespace) as locks:
+                await (await locks.lock("other").acquire(timeout=5)).release()
+                for proxy in before:
+                    proxy.delay(late, Side.REPLIES)
+                hold = await locks.lock("x", lease=lease, renew=False).acquire(timeout=2 * lease)
+                assert hold is not None
+                assert 0 < hold.remaining() <= lease - late
+                for proxy in before:
+                    proxy.heal()
+                await hold.release()
+
+    world.run(body)
+
+
+@both
+def test_votes_that_took_longer_than_the_lease_are_given_back(nodes, namespace, world):
+    """Nobody is told that it holds, and once the nodes answer again another holds at once."""
+    lease = 1.0
+
+    async def body(world):
+        with proxies(nodes, 3) as (before, url):
+            async with (
+                world.client(url, namespace=namespace, response_timeout=3.0) as locks,
+                world.client(nodes.url, namespace=namespace) as others,
+            ):
+                await (await locks.lock("other").acquire(timeout=5)).release()
+                held = [proxy.hold(Side.REPLIES) for proxy in before]
+                job = world.spawn(lambda: locks.lock("x", lease=lease, renew=False).acquire(timeout=1.3 * lease))
+                await world.sleep(1.2 * lease)
+                for fault in held:
+                    fault.remove()
+                try:
+                    got = await job.result()
+                except (LeaseLost, StoreUnavailable):
+                    got = None
+                if got is not None:  # it asked again: that was a new lease
+                    assert 0 < got.remaining() <= lease
+                    await got.release()
+                other = await others.lock("x", lease=lease).acquire(timeout=lease)
+                assert other is not None
+                await other.release()
+
+    world.run(body)
+
+
 # --- progress, and tokens in order -----------------------------------------------------------------------------
 
 

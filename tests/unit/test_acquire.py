@@ -258,6 +258,30 @@ def test_waiting_over_many_leases_of_the_holder(world: World) -> None:
     world.run(body)
 
 
+def test_who_waits_for_longer_than_its_own_lease_keeps_its_place() -> None:
+    async def body(world: World) -> None:
+        client, patient, late = (world.client(memory) for _ in range(3))
+        first = await client.lock("a", lease=30.0).acquire()
+        assert first is not None
+        job = world.spawn(patient.lock("a", lease=1.0).acquire)
+        await world.sleep(5.0)  # nothing calls it before the holder's lease ends, but that its place is renewed
+        last = world.spawn(late.lock("a", lease=30.0).acquire)
+        await world.sleep(0.2)
+        await first.release()
+        await world.sleep(0.2)
+        assert job.done()
+        assert not last.done()
+        second = await job.result()
+        assert second is not None
+        await second.release()
+        third = await last.result()
+        assert third is not None
+        await third.release()
+
+    memory = space()
+    SimulatedWorld().run(body)
+
+
 @pytest.mark.parametrize("where", ["memory", "sqlite"])
 def test_closing_a_client_ends_its_waiters_with_a_clear_error(world: World, where: str, tmp_path: Path) -> None:
     async def body(world: World) -> None:

@@ -60,7 +60,7 @@ def test_disks_are_waited_for_where_that_is_asked_for() -> None:
     strict = Strict(replicas=1, fsync=True)
     reply, asked = ask(strict, [GRANTED, [1, 1]])
     assert reply == GRANTED
-    assert asked == [[b"*4\r\n$7\r\nWAITAOF\r\n$1\r\n1\r\n$1\r\n1\r\n$4\r\n1000\r\n"]]
+    assert asked == [[b"*4\r\n$7\r\nWAITAOF\r\n$1\r\n1\r\n$1\r\n1\r\n$4\r\n2500\r\n"]]
     assert isinstance(ask(strict, [GRANTED, [1, 0]])[0], Unconfirmed)
     assert isinstance(ask(strict, [GRANTED, [0, 1]])[0], Unconfirmed)
     assert ask(Strict(replicas=0, fsync=True), [GRANTED, [1, 0]])[0] == GRANTED

@@ -44,6 +44,21 @@ def test_an_overlap_with_what_was_forgotten_is_excused_for_a_lease(history: Hist
     assert not judge(history, 1.0, URL, [KEPT])[0].ok, "a server that forgets nothing excuses no overlap"
 
 
+@pytest.mark.parametrize(
+    ("since", "heard", "excused"),
+    [(10.05, 10.9, True), (10.15, 10.2, False)],
+    ids=["granted before the loss was over, and heard of late", "asked for again after it"],
+)
+def test_what_counts_from_after_the_loss_was_granted_after_it(since: float, heard: float, excused: bool) -> None:
+    history = History(
+        holds=(
+            Hold("1.0", "x", 9.5, heard, 11.0, 11.0, 1, lease=1.0, since=since),
+            Hold("2.0", "x", heard + 0.01, heard + 0.02, heard + 0.1, heard + 0.1, 2, lease=1.0, since=heard + 0.01),
+        )
+    )
+    assert judge(history, 1.0, URL, [LOST])[0].ok is excused
+
+
 def test_tokens_and_guarded_writes_are_never_excused() -> None:
     backwards = two((9.5, 9.9), (10.3, 10.5), tokens=(2, 1))
     verdict, outside = judge(backwards, 1.0, URL, [LOST])

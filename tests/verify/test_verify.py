@@ -74,6 +74,12 @@ def test_sqlite_keeps_every_promise_and_says_what_cannot_be_made_there(tmp_path:
     drawing = ET.fromstring(page.read_text(encoding="utf-8"))
     text = "".join(drawing.itertext())
     assert "Every promise was kept" in text
+    attributes = [(name, value) for one in drawing.iter() for name, value in one.items()]
+    assert not [name for name, _ in attributes if name.rpartition("}")[2] in ("src", "href", "data", "srcset")]
+    assert not any("url(" in value or "import" in value for _, value in attributes)
+    style = next(one.text or "" for one in drawing.iter() if one.tag.endswith("style"))
+    assert "url(" not in style
+    assert "@import" not in style, "the page needs nothing else, from nowhere"
     bars = [one for one in drawing.iter() if one.tag.endswith("rect") and one.get("class") is None]
     assert len(bars) > 50
 

@@ -21,7 +21,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from leasehold.engine.attempt import FIRST_PAUSE, Attempt, Missed, Wish
-from leasehold.engine.events import Observer, Released, wants
+from leasehold.engine.events import Observer, Released, wants_of
 from leasehold.engine.hold import Lease
 from leasehold.engine.keeper import Keeper
 from leasehold.engine.together import Batch
@@ -49,7 +49,10 @@ class Engine:
         self.owner = whoami(runtime)
         self.response_timeout = response_timeout
         self.observe = observe
+        self.wants = wants_of(observe)
         self.keeper = Keeper(runtime, store, response_timeout)
+        self._leases = runtime.mutex()  # for what a lease changes of itself
+        self._terms: Terms | None = None  # those of the last lock that was made
         self.leave_within = min(response_timeout, LEAVE_WITHIN)  # for which a caller waits at most for a leave
         if isinstance(store, Tells):
             store.tell(self.keeper.hear)
@@ -64,7 +67,8 @@ class Engine:
 
     def ready(self) -> None:
         """Check, at the start of each public operation, that it may begin."""
-        self.refuse_closed()
+        if self._closed:
+            self.refuse_closed()
         self.runtime.before_blocking()
 
     def refuse_closed(self) -> None:
@@ -109,9 +113,17 @@ class Engine:
     def after_fork(self) -> None:
         """Drop, in a forked child, what belongs to the parent: nothing is sent, and the client can be used anew."""
         self.owner = whoami(self.runtime)
+        self._leases, self._terms = self.runtime.mutex(), None
         self.attempts, self._ended = set(), self.runtime.signal()
         self.keeper.after_fork()
         self.store.after_fork()
+
+    def same(self, terms: Terms) -> Terms:
+        """Return terms equal to these, the same as before if they are: most locks of a client share one object then."""
+        known = self._terms
+        if known is None or known != terms:
+            known = self._terms = terms
+        return known
 
     def ticket(self, terms: Terms, beside: str = "") -> Ticket:
         """Make a ticket with an id that nobody has."""
@@ -125,7 +137,15 @@ class Engine:
         if not wish.renew or wish.max_hold is not None:
             terms = replace(terms, fixed=True)
         ticket = self.ticket(terms, wish.beside)
-        return Lease(self.runtime, wish.name, ticket, renew=wish.renew, max_hold=wish.max_hold, observe=self.observe)
+        return Lease(
+            self.runtime,
+            wish.name,
+            ticket,
+            renew=wish.renew,
+            max_hold=wish.max_hold,
+            observe=self.observe,
+            mutex=self._leases,
+        )
 
     async def acquire(self, wish: Wish, timeout: float | None) -> Lease | Missed:
         """Get what is wished for, waiting at most ``timeout`` seconds (None: for ever); it may be to try only once.
@@ -151,7 +171,9 @@ class Engine:
             await attempt.give_up(type(error).__name__)
             raise
         finally:
-            self.ended(attempt)
+            self.attempts.discard(attempt)
+            if self._closed:
+                self._ended.set()
 
     def ended(self, attempt: Attempt | Batch) -> None:
         """Take note that an attempt ended: the client may be closing, and wait for it."""
@@ -204,7 +226,7 @@ class Engine:
             raise lease.error()
         confirmed = was_there is not None
         observe = self.observe
-        if observe is not None and (not confirmed or wants(observe, Released)):
+        if observe is not None and (not confirmed or self.wants(Released)):
             now = self.runtime.now()
             observe(Released(lease.name, str(self.owner), now, lease.token, now - lease.since, confirmed))
         return confirmed

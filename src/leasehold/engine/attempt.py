@@ -6,7 +6,7 @@ from collections.abc import Awaitable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from leasehold.engine.events import Acquired, GaveUp, Queued, wants
+from leasehold.engine.events import Acquired, GaveUp, Queued
 from leasehold.engine.hold import Lease, State
 from leasehold.errors import StoreUnavailable
 from leasehold.model import Granted, Owner, Terms, Wait
@@ -83,13 +83,15 @@ class Attempt:
 
     async def run(self) -> Lease | Missed:
         """Claim and wait until there is a lease, or no time is left."""
+        engine = self._engine
         while True:
-            self._engine.keeper.watch(self._lease)
-            self._engine.refuse_closed()
+            engine.keeper.watch(self._lease)
+            if engine.closed:
+                engine.refuse_closed()
             first = await self._claim()
             answer = first if isinstance(first, Granted) else await self._wait_and_claim(first)
             if self._lease.state is State.RELEASED:
-                await closed_meanwhile(self._engine, self._runtime.shield(self._engine.leave(self._lease)))
+                await closed_meanwhile(engine, self._runtime.shield(engine.leave(self._lease)))
             if answer is None:
                 await self.give_up("timeout", leave=self._wish.join)
                 return Missed(self._waited(), self._held_by)
@@ -115,8 +117,9 @@ class Attempt:
     def _acquired(self) -> Lease:
         lease = self._lease
         lease.adopted = False
-        self._engine.keeper.granted(lease)
-        if (observe := self._engine.observe) is not None and wants(observe, Acquired):
+        engine = self._engine
+        engine.keeper.granted(lease)
+        if (observe := engine.observe) is not None and engine.wants(Acquired):
             observe(Acquired(*self._who(), lease.token, self._waited()))
         return lease
 

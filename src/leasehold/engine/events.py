@@ -73,10 +73,12 @@ class Released(Event):
 Observer = Callable[[Event], None]
 
 
-def wants(observe: Observer, kind: type[Event]) -> bool:
-    """Say whether such an event is worth making: an observer may have a method ``wants`` that says no.
+def wants_of(observe: Observer | None) -> Callable[[type[Event]], bool]:
+    """Return what says whether such an event is worth making: an observer may have a method ``wants`` that says no.
 
     It is asked for what happens all the time, acquires and releases: most often nobody listens.
     """
+    if observe is None:
+        return lambda _: False
     says: Callable[[type[Event]], bool] | None = getattr(observe, "wants", None)
-    return says is None or says(kind)
+    return (lambda _: True) if says is None else says

@@ -24,6 +24,8 @@ from __future__ import annotations
 import enum
 import logging
 from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
 
 from leasehold.engine.events import InDoubt, Lost, Observer, Renewed
 from leasehold.errors import LeaseLost
@@ -120,11 +122,12 @@ class Lease:
         renew: bool,
         max_hold: float | None,
         observe: Observer | None,
+        mutex: AbstractContextManager[Any] | None = None,
     ) -> None:
         self._runtime = runtime
-        self._mutex = runtime.mutex()
+        self._mutex = mutex or runtime.mutex()  # one for all leases of a client
         self._observe = observe
-        self._on_lost: list[OnLost] = []
+        self._on_lost: tuple[OnLost, ...] = ()
         self.name = name
         self.ticket = ticket
         self.renew = renew
@@ -136,7 +139,7 @@ class Lease:
         self.deadline = 0.0
         self.full = 0.0  # boot-time clock beyond which renewals do not move the deadline of a fixed lease
         self.why = ""
-        self.scopes: list[Scope] = []  # the blocks that a loss cuts short, outermost first
+        self.scopes: tuple[Scope, ...] = ()  # the blocks that a loss cuts short, outermost first
         self.party: Callable[[], bool] | None = None  # says whether the owner still lives, where that matters
         self.adopted = True  # False from the grant until a Hold has it: an interrupt may come in between
         self.abandoned = False  # set by the finalizer of the last Hold: nobody can release it any more
@@ -155,7 +158,7 @@ class Lease:
                 return False
             self.token, self.since, self.confirmed, self.deadline = grant.token, grant.since, now, deadline
             self.length = grant.lease
-            self.full = self._end(grant.since)
+            self.full = deadline if grant.lease >= self.ticket.terms.lease else self._end(grant.since)
         return True
 
     @property
@@ -197,7 +200,8 @@ class Lease:
 
     def leaves(self) -> bool:
         """Begin to leave: from here on the holder does not hold. Return False if it had ended before."""
-        self.check_deadline()
+        if self.state in HOLDING and self._runtime.now() >= self.deadline:
+            self.check_deadline()
         with self._mutex:
             return self._turn(Turn.LEAVES)
 
@@ -220,8 +224,8 @@ class Lease:
         """End, in a forked child, what belongs to the parent: the child neither renews nor releases it."""
         self._mutex = self._runtime.mutex()  # the old one may be held by a thread that is not in this process
         self._observe = None  # the lease is not lost: its holder is another process
-        self._on_lost = []
-        self.scopes = []
+        self._on_lost = ()
+        self.scopes = ()
         self._lose(Turn.GONE, "it belongs to the process that forked this one")
 
     def error(self) -> LeaseLost:
@@ -237,7 +241,7 @@ class Lease:
         """Call ``callback`` with the error when the hold is lost; at once if it is lost already."""
         with self._mutex:
             if self.state is not State.LOST:
-                self._on_lost.append(callback)
+                self._on_lost = (*self._on_lost, callback)
                 return
         self._call(callback)
 
@@ -265,8 +269,8 @@ class Lease:
 
     def _tell(self) -> None:
         with self._mutex:
-            callbacks, self._on_lost = self._on_lost, []
-            scopes, self.scopes = self.scopes, []
+            callbacks, self._on_lost = self._on_lost, ()
+            scopes, self.scopes = self.scopes, ()
         if self._observe is not None:
             self._observe(Lost(*self._who(), self.token, self.why))
         for scope in scopes:

@@ -106,8 +106,10 @@ class Keeper:
 
     def granted(self, lease: Lease) -> None:
         """Take note that the ticket holds now: if it is not to be renewed, only its deadline matters."""
-        if lease in self._fresh and lease.length >= lease.ticket.terms.lease:
-            self._see_by(lease.deadline)  # it says itself, when it is looked at, that it holds
+        due = self._fresh.get(lease)
+        if due is not None and lease.length >= lease.ticket.terms.lease:
+            if lease.deadline < due:  # else it is looked at before, and says itself, then, that it holds
+                self._see_by(lease.deadline)
             return
         with self._mutex:
             if self._fresh.pop(lease, None) is not None:

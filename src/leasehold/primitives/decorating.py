@@ -22,6 +22,8 @@ T = TypeVar("T")
 class AsyncDecorating(ABC):
     """What an ``async with`` block may be around: also a decorator of coroutine functions."""
 
+    __slots__ = ()
+
     def __call__(self, function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
         """Return the function, each call of which runs under this lock.
 
@@ -51,6 +53,8 @@ class AsyncDecorating(ABC):
 
 class Decorating(ABC):
     """What a ``with`` block may be around: also a decorator of functions."""
+
+    __slots__ = ()
 
     def __call__(self, function: Callable[P, T]) -> Callable[P, T]:
         """Return the function, each call of which runs under this lock.

@@ -119,7 +119,7 @@ class AsyncElection(AsyncLock):
             LeaseLost: the lead was lost, and nobody will see the value.
 
         """
-        hold = self._last(self._engine.runtime.me().key)
+        hold = self._last(self._engine.runtime.me())
         if not isinstance(hold, AsyncLeadership):
             raise NotHeld(f"the calling thread or task does not lead in {self.name!r}", name=self.name)
         await hold.proclaim(value)

@@ -29,7 +29,7 @@ class AsyncHold:
         self._leave = leave
         self._released = False
         self._was_lost = False  # it was lost when it was released
-        self._once = [True]  # whoever takes this out releases: two threads may try at the same time
+        self._once = True  # whoever takes this away releases: two threads may try at the same time
         self._scope: Scope | None = None
 
     @property
@@ -109,8 +109,8 @@ class AsyncHold:
             return True
         self._engine.runtime.before_blocking()
         try:
-            self._once.pop()
-        except IndexError:
+            del self._once
+        except AttributeError:
             return True
         self._released = True
         try:
@@ -123,7 +123,7 @@ class AsyncHold:
         self._scope = self._engine.runtime.scope()
         self._scope.enter()
         for lease in self._leases():
-            lease.scopes.append(self._scope)
+            lease.scopes = (*lease.scopes, self._scope)
         try:
             self.check()  # the block of a lock that was lost by now never begins
         except (LeaseLost, NotHeld) as error:
@@ -150,8 +150,7 @@ class AsyncHold:
         if scope is None:
             return False
         for lease in self._leases():
-            if scope in lease.scopes:
-                lease.scopes.remove(scope)
+            lease.scopes = tuple(other for other in lease.scopes if other is not scope)
         return scope.exit(error)
 
     def _leases(self) -> Sequence[Lease]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Coroutine
+from typing import Any
 
 from leasehold.engine.acquire import Engine
 from leasehold.engine.attempt import Missed
@@ -12,6 +14,9 @@ from leasehold.primitives.mutex import AsyncMutex, Mutex
 from leasehold.primitives.options import Options
 from leasehold.runtimes.base import Party
 from leasehold.validate import Seconds
+
+Holds = list[tuple[Party, AsyncHold]]
+"""What threads or tasks hold, in the order in which they acquired it."""
 
 
 class AsyncLock(AsyncMutex):
@@ -27,10 +32,12 @@ class AsyncLock(AsyncMutex):
 
     """
 
+    __slots__ = ("_holds", "_leave")
+
     def __init__(self, engine: Engine, name: str, options: Options) -> None:
         super().__init__(engine, name, options)
-        self._holds: dict[int, tuple[Party, list[AsyncHold]]] = {}  # by the key of the thread or task
-        self._self: weakref.ref[AsyncLock] = weakref.ref(self)
+        self._holds: Holds = []
+        self._leave = Leaver(self)
 
     async def _acquire(self, blocking: bool, timeout: Seconds | None) -> AsyncHold | Missed:
         limit = self._limit(blocking, timeout)
@@ -39,41 +46,42 @@ class AsyncLock(AsyncMutex):
         lease = await self._lease(limit)
         if isinstance(lease, Missed):
             return lease
-        return self._keep(party, self._hold(lease, _leaver(self._engine, self._self, party.key)))
+        return self._keep(party, self._hold(lease, self._leave))
 
     def _hold(self, lease: Lease, leave: Leave) -> AsyncHold:
         return AsyncHold(self._engine, lease, leave)
 
     def _keep(self, party: Party, hold: AsyncHold) -> AsyncHold:
         """Note that the thread or task holds, for its `release`."""
-        held = self._holds.get(party.key)
-        if held is None or not held[0].alive():  # the key of a thread or task that ended is given to another
-            held = self._holds[party.key] = (party, [])
-        held[1].append(hold)
+        self._holds.append((party, hold))
         return hold
 
-    def _last(self, key: int) -> AsyncHold | None:
-        held = self._holds.get(key)
-        return held[1][-1] if held is not None and held[1] and held[0].alive() else None
+    def _last(self, party: Party) -> AsyncHold | None:
+        for owner, hold in reversed(self._holds[:]):
+            # The key of a thread or task that ended is given to another.
+            if owner is party or (owner.key == party.key and owner.alive()):
+                return hold
+        return None
 
-    def _forget(self, key: int, hold: AsyncHold) -> None:
-        held = self._holds.get(key)
-        if held is not None and hold in held[1]:
-            held[1].remove(hold)
-            if not held[1]:
-                del self._holds[key]
+    def _forget(self, hold: AsyncHold) -> None:
+        for kept in self._holds[:]:
+            if kept[1] is hold:
+                self._holds.remove(kept)
 
 
-def _leaver(engine: Engine, lock: weakref.ref[AsyncLock], key: int) -> Leave:
-    """Make what releases a hold, without keeping the lock: a cycle would hide a dropped hold until a collection."""
+class Leaver:
+    """Releases a hold, without keeping its lock: a cycle would hide a dropped hold until a collection."""
 
-    async def leave(hold: AsyncHold) -> bool:
-        alive = lock()
-        if alive is not None:
-            alive._forget(key, hold)
-        return await engine.release(hold._lease)
+    __slots__ = ("_lock",)
 
-    return leave
+    def __init__(self, lock: AsyncLock) -> None:
+        self._lock = weakref.ref(lock)
+
+    def __call__(self, hold: AsyncHold) -> Coroutine[Any, Any, bool]:
+        lock = self._lock()
+        if lock is not None:
+            lock._forget(hold)
+        return hold._engine.release(hold._lease)
 
 
 class Lock(Mutex):
@@ -88,3 +96,5 @@ class Lock(Mutex):
         ```
 
     """
+
+    __slots__ = ()

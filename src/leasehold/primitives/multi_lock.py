@@ -120,18 +120,18 @@ class AsyncMultiLock(AsyncLock):
                 return replace(missed, waited=runtime.now() - start)
             late = next((part.lease for part in course.parts if not part.lease.check_deadline()), None)
             if late is None:
-                return self._keep(party, self._hold_of(course.parts, party.key))
+                return self._keep(party, self._hold_of(course.parts))
             await self._give_back(course.parts)
             if runtime.now() >= course.until:
                 raise late.error()
 
-    def _hold_of(self, parts: Sequence[Part], key: int) -> AsyncMultiHold:
+    def _hold_of(self, parts: Sequence[Part]) -> AsyncMultiHold:
         runtime, this = self._engine.runtime, weakref.ref(self)
 
         async def leave(hold: AsyncHold) -> bool:
             alive = this()
             if alive is not None:
-                alive._forget(key, hold)
+                alive._forget(hold)
             return await runtime.shield(leave_parts(parts))
 
         return AsyncMultiHold(self._engine, parts, leave)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Coroutine
 from dataclasses import replace
 from types import TracebackType
+from typing import Any
 
 from leasehold import validate
 from leasehold.engine.acquire import Engine
@@ -14,18 +16,20 @@ from leasehold.errors import AcquireTimeout, NotHeld
 from leasehold.primitives.decorating import AsyncDecorating, Decorating
 from leasehold.primitives.hold import AsyncHold, Hold
 from leasehold.primitives.options import Options
-from leasehold.runtimes.base import drive
+from leasehold.runtimes.base import Party, drive
 from leasehold.validate import Seconds
 
 
 class AsyncMutex(AsyncDecorating):
     """An exclusive lock for asyncio; its kinds say to whom a hold belongs."""
 
+    __slots__ = ("__weakref__", "_engine", "_entered", "_name", "_options", "_wish")
+
     def __init__(self, engine: Engine, name: str, options: Options) -> None:
         self._engine = engine
         self._options = options
         self._wish = Wish(name, options.terms, renew=options.renew, max_hold=options.max_hold)
-        self._entered: dict[int, list[AsyncHold]] = {}  # the holds of `async with` blocks, by task
+        self._entered: list[tuple[int, AsyncHold]] = []  # the holds of `async with` blocks, with the key of the task
         self._name = name
 
     @property
@@ -60,7 +64,7 @@ class AsyncMutex(AsyncDecorating):
             LeaseLost: the lease was lost before; whoever holds the lock now is left alone.
 
         """
-        hold = self._last(self._engine.runtime.me().key)
+        hold = self._last(self._engine.runtime.me())
         if hold is None:
             raise NotHeld(
                 f"lock {self.name!r} is not held through this object by the calling thread or task",
@@ -79,7 +83,7 @@ class AsyncMutex(AsyncDecorating):
         if isinstance(got, Missed):
             raise self._timed_out(got)
         await got.__aenter__()
-        self._entered.setdefault(self._engine.runtime.me().key, []).append(got)
+        self._entered.append((self._engine.runtime.me().key, got))
         return got
 
     async def __aexit__(
@@ -92,41 +96,39 @@ class AsyncMutex(AsyncDecorating):
 
         A fixture or an exit stack may end a block in another task or thread than the one that began it.
         """
-        key = self._engine.runtime.me().key
-        if key not in self._entered and len(self._entered) == 1:
-            (key,) = self._entered
-        entered = self._entered.get(key)
-        if not entered:
+        key, entered = self._engine.runtime.me().key, self._entered[:]
+        mine = next((each for each in reversed(entered) if each[0] == key), None)
+        if mine is None and len({other for other, _ in entered}) == 1:
+            mine = entered[-1]
+        if mine is None:
             raise NotHeld(
                 f"the block of lock {self.name!r} ends in a thread or task that did not begin it; "
                 "give each its own lock object",
                 name=self.name,
                 owner=str(self._engine.owner),
             )
-        hold = entered.pop()
-        if not entered:
-            del self._entered[key]
-        return hold
+        self._entered.remove(mine)
+        return mine[1]
 
     @abstractmethod
     async def _acquire(self, blocking: bool, timeout: Seconds | None) -> AsyncHold | Missed:
         """Get the lock for the calling task."""
 
     @abstractmethod
-    def _last(self, key: int) -> AsyncHold | None:
-        """Return the hold that a task acquired last and has not released."""
+    def _last(self, party: Party) -> AsyncHold | None:
+        """Return the hold that a thread or task acquired last and has not released."""
 
     def _limit(self, blocking: bool, timeout: Seconds | None) -> float | None:
+        if blocking and timeout is None:
+            return self._options.timeout
         limit = validate.timeout(timeout, blocking=blocking)
-        if not blocking:
-            return 0.0
-        return self._options.timeout if timeout is None else limit
+        return limit if blocking else 0.0
 
-    async def _lease(self, limit: float | None, beside: str = "") -> Lease | Missed:
+    def _lease(self, limit: float | None, beside: str = "") -> Coroutine[Any, Any, Lease | Missed]:
         wish = self._wish
         if beside or limit == 0:
             wish = replace(wish, join=limit != 0, beside=beside)
-        return await self._engine.acquire(wish, limit)
+        return self._engine.acquire(wish, limit)
 
     def _timed_out(self, missed: Missed) -> AcquireTimeout:
         held_by = None if missed.held_by is None else str(missed.held_by)
@@ -144,6 +146,8 @@ class AsyncMutex(AsyncDecorating):
 
 class Mutex(Decorating):
     """An exclusive lock for threads: the blocking face of an `AsyncMutex`."""
+
+    __slots__ = ("__weakref__", "_core")
 
     def __init__(self, core: AsyncMutex) -> None:
         self._core = core

@@ -82,7 +82,7 @@ class Options:
         cap = None if max_hold is None else validate.above_zero(max_hold, "max_hold")
         if cap is not None and not renew:
             raise ValueError("max_hold caps renewing, and renew=False does not renew; leave one of them out")
-        return cls(terms, bool(renew), cap, validate.timeout(given.get("timeout")))
+        return cls(engine.same(terms), bool(renew), cap, validate.timeout(given.get("timeout")))
 
 
 def refuse_unknown(given: LeaseOptions, known: type[LeaseOptions]) -> None:

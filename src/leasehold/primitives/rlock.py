@@ -75,9 +75,9 @@ class AsyncRLock(AsyncMutex):
             del self._reentries[key]
         return await self._engine.release(entry.lease)
 
-    def _last(self, key: int) -> AsyncHold | None:
-        entry = self._entry(key)
-        return entry.holds[-1] if entry is not None else None
+    def _last(self, party: Party) -> AsyncHold | None:
+        mine = self._entry(party.key)
+        return mine.holds[-1] if mine is not None else None
 
 
 class RLock(Mutex):

@@ -93,8 +93,8 @@ class AsyncSide(AsyncMutex):
 
         return leave
 
-    def _last(self, key: int) -> AsyncHold | None:
-        taken = same_seat(self._role, self._seats.of(self.name, key))
+    def _last(self, party: Party) -> AsyncHold | None:
+        taken = same_seat(self._role, self._seats.of(self.name, party.key))
         return None if taken is None else taken.last(self._role)
 
 

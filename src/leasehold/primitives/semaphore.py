@@ -8,17 +8,14 @@ from types import TracebackType
 from leasehold.engine.acquire import Engine
 from leasehold.primitives.decorating import AsyncDecorating, Decorating
 from leasehold.primitives.hold import AsyncHold, Hold
-from leasehold.primitives.lock import AsyncLock
+from leasehold.primitives.lock import AsyncLock, Holds
 from leasehold.primitives.mutex import Mutex
 from leasehold.primitives.options import Options
-from leasehold.runtimes.base import Party, drive
+from leasehold.runtimes.base import drive
 from leasehold.validate import Seconds
 
 MOST = 1_000_000
 """The largest number of permits: far within what every store counts exactly."""
-
-Holds = dict[int, tuple[Party, list[AsyncHold]]]
-"""What threads or tasks hold, each under its key."""
 
 
 def permits_of(value: object, what: str = "permits", most: int = MOST) -> int:
@@ -62,7 +59,7 @@ class AsyncSemaphore(AsyncDecorating):
     def __init__(self, engine: Engine, name: str, options: Options) -> None:
         self._engine = engine
         self._options = options
-        self._holds: Holds = {}
+        self._holds: Holds = []
         self._sizes: dict[int, AsyncPermits] = {}
         self._name = name
 

@@ -142,7 +142,7 @@ class FaultyStore:
         answer = await self._meet(
             "claim", name, within, lambda: self._inner.claim(name, ticket, join=join, within=within)
         )
-        return replace(answer, since=since) if isinstance(answer, Granted) else answer
+        return _since(answer, since)
 
     async def claim_many(
         self, claims: Sequence[tuple[str, Ticket]], *, keep: bool, within: float
@@ -152,7 +152,7 @@ class FaultyStore:
         answers = await self._meet(
             "claim_many", name, within, lambda: inner.claim_many(claims, keep=keep, within=within)
         )
-        return [replace(answer, since=since) if isinstance(answer, Granted) else answer for answer in answers]
+        return [_since(answer, since) for answer in answers]
 
     async def leave_many(self, leaves: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[bool]:
         name, inner = leaves[0][0] if leaves else "", cast(ManyStore, self._inner)
@@ -251,3 +251,8 @@ class FaultyStore:
 
     def __repr__(self) -> str:
         return f"<FaultyStore {self._inner!r}>"
+
+
+def _since(answer: Granted | Wait, since: float) -> Granted | Wait:
+    """Count a grant from before the caller asked; one that counts from earlier still, as with a session, does so."""
+    return replace(answer, since=min(since, answer.since)) if isinstance(answer, Granted) else answer

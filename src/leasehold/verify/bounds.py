@@ -5,7 +5,9 @@ is what no lock can keep without its servers: to overlap with a claim that the s
 in order while they are away.
 
 A claim that was granted before the data were lost ends at its last deadline, a lease after the loss at most; after
-that, an overlap has no excuse. Nor has an overlap of two claims that were both granted after the loss.
+that, an overlap has no excuse. Nor has an overlap of two claims that were both granted after the loss. Which were, is
+known without any tolerance: the lease of a grant counts from before its request was sent, so what counts from after the
+loss was granted after it.
 """
 
 from __future__ import annotations
@@ -21,8 +23,6 @@ WAKES = 0.3
 
 TOLD_WITHIN = 0.25
 """Seconds after the deadline in which a holder that can run must have heard of its loss, on a machine that is busy."""
-HEARD_WITHIN = 0.25
-"""Seconds in which a grant is heard of that no fault holds up, on a machine that is busy."""
 
 LIVENESS = (Promise.WOKEN, Promise.TURNS, Promise.FREE)
 """What servers must be there for."""
@@ -60,8 +60,8 @@ class Suspension:
         return self.begin <= max(moments) <= self.forgets and any(map(self._may_forget, granted))
 
     def _may_forget(self, hold: Hold) -> bool:
-        """Say whether the servers may have granted it before the loss, though its holder heard of it a little later."""
-        return hold.asked <= self.end and (hold.granted or 0.0) <= self.end + HEARD_WITHIN
+        """Say whether the servers may have granted it before the loss, whenever its holder heard of it."""
+        return (hold.asked if hold.since is None else hold.since) <= self.end
 
 
 def judge(

@@ -20,7 +20,8 @@ def facts(outcome: Outcome) -> dict[str, str]:
         "store": str(settings.url),
         "when": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "length": f"{outcome.end - outcome.begin:.1f} s",
-        "clients": f"{settings.clients} processes, half blocking and half asyncio, of 3 threads or tasks each",
+        "clients": f"{settings.clients} processes, half blocking and half asyncio, of "
+        f"{settings.workers} threads or tasks each",
         "lease": f"{settings.lease:g} s",
         "leasehold": metadata.version("leasehold"),
         "Python": f"{platform.python_implementation()} {platform.python_version()}",

@@ -8,7 +8,17 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from leasehold.testing.history import Hold, Mode
+from leasehold.verify.faults import SERVERS, Done
 from leasehold.verify.run import Outcome
+
+HAND_OVER, TOLD, RESUMED, REMOVED, RECOVERY = (
+    "hand-over",
+    "told of a loss after",
+    "told after a stop",
+    "told of a removal after",
+    "free after a kill",
+)
+"""What is measured, in words; see `Figures`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +52,10 @@ class Figures:
             kept from it.
         told: from the deadline to the moment at which the holder had heard of its loss; time that it stood still and
             losses told before the deadline count as 0.
+        resumed: from the moment at which a holder that had been stopped beyond its deadline went on, to the moment at
+            which it had heard of its loss.
+        removed: from the beginning of a fault of the servers that removed a hold, to the moment at which its holder had
+            heard of that by the word of the store, before its deadline.
         recovery: from the kill of a holder to the grant that the next waiter saw.
 
     """
@@ -55,6 +69,8 @@ class Figures:
     hand_over: Spread | None
     told: Spread | None
     recovery: Spread | None
+    resumed: Spread | None = None
+    removed: Spread | None = None
 
     def lines(self) -> dict[str, str]:
         """Return the figures as text, by what they measure."""
@@ -62,28 +78,48 @@ class Figures:
             "holds": f"{self.acquired}, of which {self.lost} were lost; {self.refused} refused, {self.unknown} unknown",
             "guarded writes": f"{self.writes}, of which {self.fenced_off} came too late and were fenced off",
         }
-        spreads = {"hand-over": self.hand_over, "told of a loss after": self.told, "free after a kill": self.recovery}
+        spreads = {
+            HAND_OVER: self.hand_over,
+            TOLD: self.told,
+            RESUMED: self.resumed,
+            REMOVED: self.removed,
+            RECOVERY: self.recovery,
+        }
         return texts | {name: "none seen" if spread is None else str(spread) for name, spread in spreads.items()}
 
 
 def measure(outcome: Outcome) -> Figures:
     """Measure a run."""
-    history = outcome.history
+    history, spreads = outcome.history, {name: Spread.of(values) for name, values in samples(outcome).items()}
     granted = [hold for hold in history.holds if hold.granted is not None]
-    lost = [hold for hold in granted if hold.told is not None]
-    killed = {fault.who: fault.end for fault in outcome.faults if fault.kind == "kill"}
-    pairs = list(_successions(granted))
     return Figures(
         acquired=len(granted),
         refused=len(history.tries),
         unknown=len(history.holds) - len(granted),
-        lost=len(lost),
+        lost=sum(hold.told is not None for hold in granted),
         writes=len(history.writes),
         fenced_off=outcome.verdict.fenced_off,
-        hand_over=Spread.of([_after(hold, before.until) for before, hold in pairs if _smooth(before, hold, outcome)]),
-        told=Spread.of([_late(hold, outcome) for hold in lost]),
-        recovery=Spread.of([_after(hold, before.until) for before, hold in pairs if _died(before, killed)]),
+        hand_over=spreads[HAND_OVER],
+        told=spreads[TOLD],
+        recovery=spreads[RECOVERY],
+        resumed=spreads[RESUMED],
+        removed=spreads[REMOVED],
     )
+
+
+def samples(outcome: Outcome) -> dict[str, list[float]]:
+    """Return what was measured, in seconds, by what it is; several runs may be added up."""
+    granted = [hold for hold in outcome.history.holds if hold.granted is not None]
+    lost = [hold for hold in granted if hold.told is not None]
+    killed = {fault.who: fault.end for fault in outcome.faults if fault.kind == "kill"}
+    pairs = list(_successions(granted))
+    return {
+        HAND_OVER: [_after(hold, before.until) for before, hold in pairs if _smooth(before, hold, outcome)],
+        TOLD: [_late(hold, outcome) for hold in lost],
+        RESUMED: [after for hold in lost if (after := _since_resumed(hold, outcome)) is not None],
+        REMOVED: [after for hold in lost if (after := _since_removed(hold, outcome.faults)) is not None],
+        RECOVERY: [_after(hold, before.until) for before, hold in pairs if _died(before, killed)],
+    }
 
 
 def _successions(granted: Sequence[Hold]) -> Iterator[tuple[Hold, Hold]]:
@@ -120,6 +156,24 @@ def _late(hold: Hold, outcome: Outcome) -> float:
     told = hold.told or 0.0
     stood = sum(stall.within(hold.who, hold.deadline, told) for stall in outcome.history.stalls)
     return max(0.0, told - hold.deadline - stood)
+
+
+def _since_resumed(hold: Hold, outcome: Outcome) -> float | None:
+    """Return for how long it ran again, when it was told, if its deadline had passed while it was stopped."""
+    for stall in outcome.history.stalls:
+        if stall.begin <= hold.deadline < stall.end and stall.within(hold.who, stall.begin, stall.end):
+            return max(0.0, (hold.told or 0.0) - stall.end)
+    return None
+
+
+def _since_removed(hold: Hold, faults: Sequence[Done]) -> float | None:
+    """Return how long after the last fault of the servers it was told of its loss, if that was before its deadline.
+
+    It counts from the beginning of the fault, so the removal may have come later, and the news sooner after it.
+    """
+    told = hold.told or 0.0
+    begins = [fault.begin for fault in faults if fault.who == SERVERS and (hold.granted or 0.0) <= fault.begin <= told]
+    return told - max(begins) if begins and told < hold.deadline else None
 
 
 def _ms(seconds: float) -> str:

@@ -33,6 +33,8 @@ READING = (
     "read what it is; the browser's zoom enlarges it."
 )
 
+CLOCK = "In the lists, times are of the machine's clock: {:.4f} there is 0 s below the lanes."
+
 EXCUSED = (
     "A fault of the servers made them forget grants, or be away: by the assumptions of the store, claims may then "
     "overlap for a lease, and waiters wait. Tokens and guarded writes are never excused."
@@ -49,10 +51,11 @@ def page(outcome: Outcome, figures: Figures) -> str:
         '<html xmlns="http://www.w3.org/1999/xhtml" lang="en"><head><meta charset="utf-8"/>'
         '<meta name="viewport" content="width=device-width"/><title>leasehold verify</title>'
         f"<style>{STYLE}</style></head><body><h1>{escape(_headline(outcome))}</h1>{_promises(outcome)}"
+        + f"<p>{escape(READING)} {escape(CLOCK.format(outcome.begin))}</p>"
         + "".join(_violation(outcome, number, one) for number, one in enumerate(shown, 1))
         + (f"<p>{len(outcome.verdict.violations) - SHOWN} more are not drawn.</p>" if len(shown) == SHOWN else "")
         + _outside(outcome)
-        + f"<h2>Figures</h2>{_list(figures.lines())}<h2>Time line</h2><p>{escape(READING)}</p>{whole(outcome)}"
+        + f"<h2>Figures</h2>{_list(figures.lines())}<h2>Time line</h2>{whole(outcome)}"
         + f"<h2>Faults</h2>{_faults(outcome)}<h2>Run</h2>{_list(facts(outcome))}"
         + f"<h2>Again</h2><pre>{escape(repeat(outcome))}</pre></body></html>\n"
     )
@@ -63,7 +66,7 @@ def _headline(outcome: Outcome) -> str:
         return "A client failed"
     if outcome.verdict.ok:
         return "Every promise was kept"
-    return f"{len(outcome.verdict.violations)} times a promise was broken"
+    return f"{_times(len(outcome.verdict.violations))} a promise was broken"
 
 
 def _promises(outcome: Outcome) -> str:
@@ -75,8 +78,12 @@ def _promises(outcome: Outcome) -> str:
     return f"{failed}<table><thead><tr><th>promise</th><th></th></tr></thead><tbody>{rows}</tbody></table>"
 
 
+def _times(count: int) -> str:
+    return "1 time" if count == 1 else f"{count} times"
+
+
 def _kept(count: int) -> str:
-    return f'<span class="broken">broken {count} times</span>' if count else '<span class="kept">kept</span>'
+    return f'<span class="broken">broken {_times(count)}</span>' if count else '<span class="kept">kept</span>'
 
 
 def _violation(outcome: Outcome, number: int, violation: Violation) -> str:

@@ -29,9 +29,6 @@ from leasehold.verify.sites import Site
 from leasehold.verify.worker import Orders
 from leasehold.verify.workload import Load
 
-WORKERS = 3
-"""Threads or tasks of each client."""
-
 RECOVERS = 1.5
 """Seconds in which a client that was cut off asks again: the longest pause between two attempts, and its jitter."""
 
@@ -41,7 +38,13 @@ PREFIX = "leasehold-verify-"
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the user asked for. ``servers``: which kind of servers the run itself starts, and may break."""
+    """What the user asked for.
+
+    Attributes:
+        servers: which kind of servers the run itself starts, and may break.
+        workers: threads or tasks of each client.
+
+    """
 
     url: StoreURL
     clients: int = 8
@@ -51,6 +54,7 @@ class Settings:
     lease: float = 1.0
     load: Load = field(default_factory=Load)
     servers: str | None = None
+    workers: int = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +175,7 @@ class Crew:
             url="",
             namespace=self._namespace,
             colour=colour,
-            workers=WORKERS,
+            workers=self._settings.workers,
             seed=f"{self._settings.seed}.{self._count}",
             journal=str(journal),
             port=self._port,

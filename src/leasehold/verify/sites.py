@@ -19,7 +19,7 @@ from leasehold.testing.servers import (
     RedlockNodes,
     ZooKeeperEnsemble,
 )
-from leasehold.verify import group_faults, quorum_faults, redis_faults, sql_faults
+from leasehold.verify import group_faults, quorum_faults, redis_faults, sql_faults, sqlite_faults
 from leasehold.verify.acts import ServerFault
 from leasehold.verify.faults import KINDS
 
@@ -101,6 +101,7 @@ PLANS: Mapping[str, Plan] = {
     "mariadb": Plan("one MariaDB server", MariaDBServer, sql_faults.MARIADB, tables=True),
     "zookeeper": Plan("a ZooKeeper ensemble of three", _zookeeper, quorum_faults.ZOOKEEPER, lease=SESSION),
     "etcd": Plan("an etcd cluster of three", EtcdCluster, quorum_faults.ETCD, lease=2.0),
+    "sqlite": Plan("one file of SQLite, which other programs use, too", sqlite_faults.File, sqlite_faults.SQLITE),
 }  # fmt: skip
 """What stands behind ``--servers KIND``."""
 

@@ -67,6 +67,7 @@ def _draw(outcome: Outcome, begin: float, end: float, holds: Iterable[Hold], fra
             for hold in inside
             if hold.who == who
         ]
+        parts += [_stroke(hold.told, top, x) for hold in inside if hold.who == who and _is_told(hold, begin, end)]
     parts += _axis(outcome, begin, end, height, x)
     return "".join(parts) + "</svg>"
 
@@ -105,12 +106,20 @@ def _bar(hold: Hold, top: float, x: Scale, colour: str, framed: bool) -> str:
             f'<rect{frame} x="{left:.2f}" y="{top + 1.5:.1f}" width="{max(0.4, right - left):.2f}" '
             f'height="{LANE - 3:.1f}" fill="{colour}">{title}</rect>'
         )
-    if hold.told is not None:
-        parts.append(
-            f'<line class="lost" x1="{x(hold.told):.2f}" x2="{x(hold.told):.2f}" y1="{top:.1f}" '
-            f'y2="{top + LANE:.1f}"><title>told of the loss</title></line>'
-        )
     return "".join(parts)
+
+
+def _is_told(hold: Hold, begin: float, end: float) -> bool:
+    """Say whether its holder was told of a loss in the time that is shown; the edge is no place for what came later."""
+    return hold.told is not None and begin <= hold.told <= end
+
+
+def _stroke(told: float | None, top: float, x: Scale) -> str:
+    at = x(told or 0.0)
+    return (
+        f'<line class="lost" x1="{at:.2f}" x2="{at:.2f}" y1="{top:.1f}" '
+        f'y2="{top + LANE:.1f}"><title>told of the loss</title></line>'
+    )
 
 
 def _axis(outcome: Outcome, begin: float, end: float, height: float, x: Scale) -> list[str]:

@@ -43,6 +43,8 @@ class Load:
         tardy: seconds by which the store may be late to notice that a lease has run out.
         long: the part of the holds that last longer than a renewal.
         blocks: whether a holder may also block its thread or loop for longer than its lease.
+        slow: how often a hold lasts long or its lease is fixed, as a part of what is usual. These take most of the
+            time, so with fewer of them there are more holds in it.
 
     """
 
@@ -53,6 +55,7 @@ class Load:
     tardy: float = 0.0
     long: float = LONG
     blocks: bool = False
+    slow: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +117,9 @@ class Worker:
     async def run(self, until: Callable[[], bool]) -> None:
         """Work until told to stop."""
         while not until():
-            await self._once(self._random.choice(self._targets))
+            target = self._random.choice(self._targets)
+            if not target.fixed or self._load.slow >= 1 or self._random.random() < self._load.slow:
+                await self._once(target)
 
     async def _once(self, target: Target) -> None:
         timeout = self._random.choice((0.0, 1.0, 1.0, 1.0)) * self._random.uniform(0.05, 1.0) * self._load.patience
@@ -136,7 +141,7 @@ class Worker:
             if hold is None:
                 self._journal.refused(n)
             else:
-                self._journal.granted(n, hold.token)
+                self._journal.granted(n, hold.token, hold._lease.since)
                 await self._hold(n, target, hold)
 
     async def _hold(self, n: int, target: Target, hold: AsyncHold) -> None:
@@ -155,7 +160,7 @@ class Worker:
         length = self._random.uniform(0, self._load.work)
         if target.fixed:  # most of them run out, and whoever comes next is right behind
             length = self._random.uniform(0.5, 1.5) * self._load.lease
-        elif self._random.random() < self._load.long:
+        elif self._random.random() < self._load.long * self._load.slow:
             length = self._random.uniform(0, self._load.lease)
         if self._load.blocks and self._random.random() < 0.01:
             self._block(n)

@@ -31,15 +31,15 @@ class Renewals:
         self._keys = keys
 
     async def renew(
-        self, tickets: Sequence[Mine | None], over: Sequence[Mine], within: float
+        self, tickets: Sequence[Mine | None], abandoned: Sequence[Mine], within: float
     ) -> tuple[list[Standing], set[Mine]]:
         """Renew; answer for each in order, and say whose key may still be there though its time is over.
 
-        ``over`` are those of the client whose time is over, and whom nobody claims with any more.
+        ``abandoned`` are others of the client whose time is over, and that are doomed.
         """
-        until = self._runtime.now() + within
+        until, sent = self._runtime.now() + within, self._runtime.now()
         standings = [Standing.GONE] * len(tickets)
-        living = [(index, mine) for index, mine in enumerate(tickets) if mine is not None]
+        living = [(index, mine) for index, mine in enumerate(tickets) if mine is not None and sent < mine.until]
         sessions = list(dict.fromkeys(mine.session for _, mine in living))
         alive = await self._kept_alive(sessions, until)
         asked = list[tuple[int, Mine]]()
@@ -51,7 +51,15 @@ class Renewals:
                 asked.append((index, mine))
             else:
                 mine.ring()
-        left_behind = await self._take_out(over, until)
+        late = list[Mine]()
+        for index, one in enumerate(tickets):
+            if one is not None and sent >= one.until:
+                if one.dooms():
+                    late.append(one)
+                    one.ring()  # one that waits stands in the queue anew
+                else:
+                    standings[index] = Standing.UNKNOWN  # the claim under way finds out
+        left_behind = await self.take_out([*late, *abandoned], until)
         for start in range(0, len(asked), PER_LOOK):
             await self._look(asked[start : start + PER_LOOK], standings, until)
         return standings, left_behind
@@ -106,7 +114,7 @@ class Renewals:
         if deaf:
             self._watch.suspect()
 
-    async def _take_out(self, those: Sequence[Mine], until: float) -> set[Mine]:
+    async def take_out(self, those: Sequence[Mine], until: float) -> set[Mine]:
         """Delete keys that outlived their ticket's lease under a session that others keep alive.
 
         Return those of whom that is not confirmed: the next batch must find them again, since their session would

@@ -25,7 +25,7 @@ from leasehold.stores.etcd.cells import Cells
 from leasehold.stores.etcd.keys import Json, Keys, deleted, only, put, removed, span, txn, unb64
 from leasehold.stores.etcd.mutex import Verdict
 from leasehold.stores.etcd.renewing import Renewals
-from leasehold.stores.etcd.sessions import Session, Sessions
+from leasehold.stores.etcd.sessions import Sessions
 from leasehold.stores.etcd.shared import Entering
 from leasehold.stores.etcd.waiting import Mine, Watch
 from leasehold.wires.etcd.faults import Meaning, Refused
@@ -68,9 +68,7 @@ class EtcdStore:
         self._watch = Watch(runtime, self._gateway, self._keys)
         self._cells = Cells(runtime, self._gateway)
         self._renewals = Renewals(runtime, self._gateway, self._sessions, self._watch, self._keys)
-        self._mutex = runtime.mutex()
         self._mine: dict[str, Mine] = {}
-        self._over: dict[Mine, None] = {}  # their time is over, and it is not confirmed that their keys are gone
 
     # --- the six -----------------------------------------------------------------------------------------------
 
@@ -78,23 +76,17 @@ class EtcdStore:
         until = self._runtime.now() + within
         while True:
             mine = await self._seated(name, ticket, until)
-            if not self._begins(mine):
-                continue
             try:
                 verdict = await self._ask(mine, join=join, until=until)
+                mine.unknown = False
+                return self._granted(mine, verdict) if verdict.token else self._waits(mine, verdict, join=join)
             except Refused as refused:
                 if refused.meaning is not Meaning.LEASE:
                     raise refused.unavailable(self._settings.where) from None
                 self._sessions.ended(mine.session)
                 self._forget(mine)
-                continue
             finally:
-                with self._mutex:
-                    mine.claims -= 1
-            mine.unknown = False
-            if verdict.token:
-                return self._granted(mine, verdict)
-            return self._waits(mine, verdict, join=join)
+                mine.claiming = False
 
     async def leave(self, name: str, ticket: Ticket, *, how: Departure, within: float) -> bool:
         mine = self._mine.get(ticket.id)
@@ -120,40 +112,17 @@ class EtcdStore:
         return removed(said, 0) > 0
 
     async def renew(self, tickets: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[Standing]:
-        self._end_late()
-        mine, over = [self._mine.get(ticket.id) for _, ticket in tickets], list(self._over)
-        standings, left_behind = await self._renewals.renew(mine, over, within)
-        for one in over:
-            if one not in left_behind:
-                self._over.pop(one, None)
-        for asked, standing in zip(mine, standings, strict=True):
-            if asked is not None and asked.held and standing is Standing.GONE:
-                self._forget(asked)
-        return standings
-
-    def _begins(self, mine: Mine) -> bool:
-        """Take note that a claim is sent; return False if the time of its ticket ended just now."""
-        with self._mutex:
-            if self._mine.get(mine.ticket.id) is not mine:
-                return False
-            mine.claims += 1
-            return True
-
-    def _end_late(self) -> None:
-        """End the tickets whose time is over, from here on: a claim of theirs that follows stands in the queue anew.
-
-        It does so under another key (see `_session`): what takes the old one out may arrive after it. A ticket with a
-        claim under way is left as it is: the claim has renewed its session, and may be granted.
-        """
+        mine = [self._mine.get(ticket.id) for _, ticket in tickets]
         now = self._runtime.now()
-        with self._mutex:
-            late = [one for one in list(self._mine.values()) if now >= one.until and not one.claims]
-            for one in late:
-                del self._mine[one.ticket.id]
-                self._over[one] = None
-        for one in late:
-            self._watch.stop(one)
-            one.ring()
+        asked = {one.ticket.id for one in mine if one is not None}
+        others = [one for one in list(self._mine.values()) if now >= one.until and one.ticket.id not in asked]
+        abandoned = [one for one in others if one.dooms()]
+        standings, left_behind = await self._renewals.renew(mine, abandoned, within)
+        gone = [one for one, standing in zip(mine, standings, strict=True) if standing is Standing.GONE]
+        for one in [*gone, *abandoned]:
+            if one is not None and (one.held or one in abandoned) and one not in left_behind:
+                self._forget(one)
+        return standings
 
     async def changed(self, name: str, ticket: Ticket, mark: object, *, timeout: float) -> Granted | None:
         mine = self._mine.get(ticket.id)
@@ -189,8 +158,7 @@ class EtcdStore:
         self._gateway.after_fork()
         self._sessions.forget()
         self._watch.forget()
-        self._mutex = self._runtime.mutex()
-        self._mine, self._over = {}, {}
+        self._mine = {}
 
     def place_of(self, ticket: str) -> tuple[str, Kind] | None:
         """Return the key under which a ticket of this client stands, and as what: for guards."""
@@ -207,21 +175,34 @@ class EtcdStore:
     # --- claims ------------------------------------------------------------------------------------------------
 
     async def _seated(self, name: str, ticket: Ticket, until: float) -> Mine:
-        """Return the ticket's place under a session that lives and was renewed lately."""
-        mine = self._mine.get(ticket.id)
+        """Return the ticket's place under a session that lives and was renewed lately, with a claim under way there."""
+        mine, alone = self._mine.get(ticket.id), ticket.terms.fixed
         if mine is not None:
-            if await self._fresh(mine, until):
+            if await self._usable(mine, until):
                 return mine
+            alone = alone or mine.doomed  # a deletion that comes late must not find the new key
             self._forget(mine)
-        session = await self._session(ticket, until)
+        session = await (self._sessions.own if alone else self._sessions.shared)(ticket.terms.lease, until)
         mine = Mine(self._runtime, name, ticket, session, self._keys)
         self._mine[ticket.id] = mine
         return mine
 
-    async def _session(self, ticket: Ticket, until: float) -> Session:
-        sessions = self._sessions
-        alone = ticket.terms.fixed or any(one.ticket.id == ticket.id for one in list(self._over))
-        return await (sessions.own if alone else sessions.shared)(ticket.terms.lease, until)
+    async def _usable(self, mine: Mine, until: float) -> bool:
+        """Begin a claim at a place, if its session lives and nobody takes its key out; else see that it is out.
+
+        Raises:
+            StoreUnavailable: that is not known.
+
+        """
+        mine.claiming, usable = True, False
+        try:
+            if not mine.doomed:
+                usable = await self._fresh(mine, until)
+            elif await self._renewals.take_out([mine], until):
+                raise StoreUnavailable(f"the key of an older claim of {mine.name!r} may still be there", unknown=True)
+        finally:
+            mine.claiming = usable
+        return usable
 
     async def _fresh(self, mine: Mine, until: float) -> bool:
         if mine.session.shared:

@@ -75,6 +75,6 @@ def _view(name: str, there: Sequence[Place], left: dict[int, float]) -> View:
         holds = index == 0 if kind is Kind.MUTEX else one.holds
         token = (one.created if kind is Kind.MUTEX else one.written) if holds else None
         remaining = left.get(one.lease, float("inf"))
-        ticket = replace(one.ticket, terms=replace(one.ticket.terms, lease=min(one.ticket.terms.lease, 1e9)))
+        ticket = one.ticket._replace(terms=replace(one.ticket.terms, lease=min(one.ticket.terms.lease, 1e9)))
         (holders if holds else waiters).append(Seat(ticket, one.created, remaining, token))
     return View(name, kind, max((seat.token or 0 for seat in holders), default=0), tuple(holders), tuple(waiters))

@@ -48,7 +48,7 @@ class Mine:
     """A ticket of this client that etcd knows, or may know. Its news are set before its signal, and read after."""
 
     __slots__ = (
-        *("blockers", "claims", "held", "key", "mark", "name", "news", "seat"),
+        *("blockers", "claiming", "doomed", "held", "key", "mark", "name", "news", "seat"),
         *("session", "signal", "ticket", "unknown", "until"),
     )
 
@@ -60,12 +60,24 @@ class Mine:
         self.key = keys.queue(name) + self.seat
         self.mark = keys.marks(name) + self.seat  # made if it enters a shared lock past others
         self.held = False
-        self.claims = 0  # how many of its claims are under way: meanwhile it is not taken out, whatever its time
         self.unknown = False  # a claim was sent whose answer did not come
+        self.claiming = True  # a claim is under way: what etcd says to it counts, and nobody takes its key out
+        self.doomed = False  # its key is being taken out: nobody may enter under it any more
         self.until = session.until  # boot-time clock at which its own lease ends, if it is not renewed
         self.blockers: frozenset[str] = frozenset()
         self.news = False
         self.signal: Signal = runtime.signal()
+
+    def dooms(self) -> bool:
+        """Begin to take its key out; return False if a claim is under way, which may enter under it.
+
+        Whoever claims says so before it looks whether it is doomed, and here it is the other way round: so at least one
+        of two threads sees the other.
+        """
+        self.doomed = True
+        if self.claiming:
+            self.doomed = False
+        return self.doomed
 
     def ring(self) -> None:
         """Wake who waits, from any thread."""

@@ -20,7 +20,7 @@ MOST = 2048
 CLAIM_HEAD = CLAIM.head(4 + 8)
 LEAVE_HEAD = LEAVE.head(4 + 2)
 
-TAILS = {Departure.RELEASE: bulk(b"0"), Departure.BREAK: bulk(b"1")}
+RELEASED, BROKEN = bulk(b"0"), bulk(b"1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,8 @@ class Forms:
         """Return the packed command that leaves."""
         form = self._forms.get(name)
         those = self._keys(name) if form is None else form[0]
-        return b"%b%b$%d\r\n%b\r\n%b" % (LEAVE_HEAD, those, len(ticket.id), ticket.id.encode(), TAILS[how])
+        tail = BROKEN if how is Departure.BREAK else RELEASED
+        return b"%b%b$%d\r\n%b\r\n%b" % (LEAVE_HEAD, those, len(ticket.id), ticket.id.encode(), tail)
 
     def _made(self, name: str, terms: Terms, join: bool, channel: bytes) -> tuple[bytes, Tail]:
         tail = self._tail

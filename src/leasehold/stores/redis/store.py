@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 from leasehold.errors import StoreUnavailable, Unsupported
@@ -136,7 +137,8 @@ class RedisStore:
 
     async def claim(self, name: str, ticket: Ticket, *, join: bool, within: float) -> Granted | Wait:
         terms = ticket.terms
-        await self._know_rights(within)
+        if not self._rights_known:
+            await self._know_rights(within)
         slot = self._slots.add(name, ticket) if join else None  # before the claim: a message may overtake its reply
         epoch, since = self._wire.epoch(), self._runtime.now()
         channel = self._channel if epoch else b""  # without one it asks again as soon as it can be told
@@ -145,7 +147,9 @@ class RedisStore:
                 reply = await self._claim_strictly(name, ticket, join=join, channel=channel, within=within)
             elif terms.rule.kind is Kind.MUTEX:
                 packed = self._forms.claim(name, ticket, join=join, channel=channel)
-                reply = await self._call(CLAIM, packed, within)
+                reply = await self._wire.call(packed, within=within)
+                if isinstance(reply, ReplyError):
+                    reply = await self._once_more(CLAIM, packed, reply, within)
             else:
                 command = commands.claim(self._namespace, name, ticket, join=join, channel=channel)
                 reply = await self._run(*command, within=within)
@@ -153,14 +157,14 @@ class RedisStore:
             if slot is not None and not slot.asked and not error.unknown:
                 self._forget(ticket)  # the server does not know it, so nobody will leave for it
             raise
-        if reply[0] == 2:
-            raise views.wrong_kind(name, reply[1], terms.rule)
         if reply[0] == 1:
             if slot is not None:
                 heir = self._slots.remove(ticket.id)
                 if heir is not None and shared.is_shared(ticket):
                     self._wake(heir)  # one lease has ended, others may hold on: it watches those
             return Granted(int(reply[1]), since, terms.lease)
+        if reply[0] == 2:
+            raise views.wrong_kind(name, reply[1], terms.rule)
         if reply[0] == strict.QUARANTINED:
             return Wait(epoch, int(reply[1]) / 1000 + ASK_AGAIN_AT_LEAST, None)
         self._anchor = anchor = Anchor(since, int(reply[1]))
@@ -222,7 +226,10 @@ class RedisStore:
             self._forget(ticket)
             self._wake(mine)  # the client closes, and somebody may still wait
         if ticket.terms.rule.kind is Kind.MUTEX:
-            found = await self._call(LEAVE, self._forms.leave(name, ticket, how), within)
+            packed = self._forms.leave(name, ticket, how)
+            found = await self._wire.call(packed, within=within)
+            if isinstance(found, ReplyError):
+                found = await self._once_more(LEAVE, packed, found, within)
         else:
             found = await self._run(*commands.leave(self._namespace, name, ticket, how), within=within)
         return bool(found == 1)
@@ -390,11 +397,14 @@ class RedisStore:
                 return
 
     async def _run(self, script: Script, those: Sequence[bytes], args: Sequence[bytes], *, within: float) -> Any:
-        return await self._call(script, script.by_digest(those, args), within)
-
-    async def _call(self, script: Script, packed: bytes, within: float) -> Any:
+        packed = script.by_digest(those, args)
         reply = await self._wire.call(packed, within=within)
-        if isinstance(reply, ReplyError) and reply.code == "NOSCRIPT":
+        return await self._once_more(script, packed, reply, within) if isinstance(reply, ReplyError) else reply
+
+    async def _once_more(self, script: Script, packed: bytes, error: ReplyError, within: float) -> Any:
+        """Bring the script if that is what the server lacks."""
+        reply = error
+        if error.code == "NOSCRIPT":
             reply = await self._wire.call(script.in_full(packed), within=within)  # it answered, so it is there
         if isinstance(reply, ReplyError):
             raise await self._refused(reply, within)
@@ -471,7 +481,13 @@ class RedisStore:
 
 def _owner(reply: Any) -> Owner | None:
     """Read who holds from the reply to a claim that waits."""
-    return Owner.parse(reply[3].decode()) if len(reply) > 3 and reply[3] else None
+    return _parsed(reply[3]) if len(reply) > 3 and reply[3] else None
+
+
+@lru_cache(maxsize=256)
+def _parsed(owner: bytes) -> Owner:
+    """Read an owner; all who wait for the same one share it."""
+    return Owner.parse(owner.decode())
 
 
 _STANDINGS = (Standing.GONE, Standing.HELD, Standing.QUEUED, Standing.UNKNOWN)

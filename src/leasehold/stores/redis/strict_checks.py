@@ -26,13 +26,24 @@ async def state(wire: Wire, strict: Strict, marker: bytes) -> Finding:
 
     """
     asked = [pack(b"HMGET", marker, b"u"), pack(b"TIME"), pack(b"INFO", b"replication")]
-    known, time, said = await wire.call_all(asked, within=WITHIN)
+    if strict.fsync:
+        asked.append(pack(b"WAITAOF", b"0", b"0", b"1"))  # for nothing: it answers at once, if it can be asked
+    known, time, said, *synced = await wire.call_all(asked, within=WITHIN)
     if any(isinstance(reply, ReplyError) for reply in (known, time, said)):
         lacking = "its user may not ask for it; strict mode needs +hmget +time +info +wait"
         return Finding(ERROR, "strict", "unknown", lacking, "grant these rights")
+    if synced and isinstance(synced[0], ReplyError):
+        return _unsynced(synced[0])
     left = 0.0 if known[0] is None else int(known[0]) / 1000 - int(time[0]) - int(time[1]) / 1e6
     count = re.search(r"connected_slaves:(\d+)", said.decode())
     return judged_state(strict, int(count[1]) if count else 0, left, marked=known[0] is not None)
+
+
+def _unsynced(said: ReplyError) -> Finding:
+    if said.code == "NOPERM":
+        return Finding(ERROR, "strict", "lacks +waitaof", "nobody can acquire (L)", "ACL SETUSER <user> +waitaof")
+    meaning = "nobody can acquire: fsync=true needs WAITAOF (L)"
+    return Finding(ERROR, "strict", f"{said}", meaning, "leave out fsync=true, or use Redis 7.2 or later, or Valkey")
 
 
 def judged_state(strict: Strict, connected: int, left: float, *, marked: bool) -> Finding:
@@ -60,6 +71,13 @@ def judged(findings: Sequence[Finding], strict: Strict) -> list[Finding]:
 
 def _again(finding: Finding, strict: Strict) -> Finding:
     match finding.subject:
+        case "persistence" if strict.fsync and finding.severity is WARNING:
+            meaning = "nobody can acquire: fsync=true waits for a disk that nothing is written to in time (L)"
+            remedy = "CONFIG SET appendonly yes, appendfsync always, on the replicas likewise"
+            return replace(finding, severity=ERROR, meaning=meaning, remedy=remedy)
+        case "persistence" if strict.fsync and finding.severity is NOTE:
+            meaning = "each acquire waits for the next sync, for up to a second, and for that of replicas (L)"
+            return replace(finding, meaning=meaning, remedy="CONFIG SET appendfsync always")
         case "persistence" if finding.severity is WARNING:
             meaning = (
                 f"a restart forgets locks: holders lose them, and nothing is granted for {strict.longest:g} s (L); "

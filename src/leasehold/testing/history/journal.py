@@ -52,9 +52,9 @@ class Journal:
         """Write down that the store said to wait."""
         self._write(n, "queued")
 
-    def granted(self, n: int, token: int) -> None:
-        """Write down that it is held."""
-        self._write(n, "granted", token=token)
+    def granted(self, n: int, token: int, since: float | None = None) -> None:
+        """Write down that it is held; its lease counts from ``since``, before the request that was granted was sent."""
+        self._write(n, "granted", token=token, since=since)
 
     def refused(self, n: int) -> None:
         """Write down that somebody else has it."""
@@ -91,9 +91,10 @@ class Journal:
 def into_file(path: Path) -> Callable[[Record], None]:
     """Return what appends records to a file, each by one write: threads may share it, and nothing is kept back."""
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    encode = json.JSONEncoder(separators=(",", ":")).encode
 
     def put(record: Record) -> None:
-        os.write(file, json.dumps(record, separators=(",", ":")).encode() + b"\n")
+        os.write(file, encode(record).encode() + b"\n")
 
     return put
 
@@ -167,4 +168,5 @@ def _hold(who: str, life: Mapping[str, Record], death: float) -> Hold:
         None if checked is None else checked["at"],
         asked["nested"],
         asked["fair"],
+        None if granted is None else granted.get("since"),
     )

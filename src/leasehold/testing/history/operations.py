@@ -40,6 +40,8 @@ class Hold:
         deadline: the last end of its validity that the holder knew.
         checked: the last moment at which the holder asked whether it still held, and heard yes; None if never.
         nested: whether it was acquired inside a hold of the same owner.
+        since: from when its lease counts: the request that was granted was sent then or later, and so the store granted
+            it then or later; None if unknown.
 
     """
 
@@ -60,6 +62,7 @@ class Hold:
     checked: float | None = None
     nested: bool = False
     fair: bool = False
+    since: float | None = None
 
     @property
     def free_by(self) -> float:

@@ -19,7 +19,7 @@ import time
 import weakref
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -29,6 +29,10 @@ READY_WITHIN = 20.0
 
 STOP_WITHIN = 5.0
 """Seconds that a server gets to end by itself before it is killed."""
+
+ROOTS = "LEASEHOLD_SERVERS"
+"""Environment variable: folders laid out as a file system (``usr/bin``, ...), separated as in ``PATH``, in which
+servers are looked for before those that are installed. So other releases can be run without installing them."""
 
 DIES_WITH_PARENT = """
 import ctypes, os, sys
@@ -182,19 +186,33 @@ class Server(ABC):
 
 
 def find_program(names: Sequence[str], package: str) -> str:
-    """Return the path of the first program that is installed.
+    """Return the path of the first program that is in one of the folders of `ROOTS`, or else installed.
 
     Raises:
         MissingServer: none of them is.
 
     """
-    path = os.environ.get("PATH", os.defpath) + os.pathsep + "/usr/sbin"
-    for name in names:
-        found = shutil.which(name, path=path)
-        if found is not None:
-            return os.path.abspath(found)
+    unpacked = (os.pathsep.join((f"{root}/usr/bin", f"{root}/usr/sbin")) for root in roots())
+    for path in (*unpacked, os.environ.get("PATH", os.defpath) + os.pathsep + "/usr/sbin"):
+        for name in names:
+            found = shutil.which(name, path=path)
+            if found is not None:
+                return os.path.abspath(found)
     hint = f"; install it, on Debian with: apt-get install {package}" if package else ""
     raise MissingServer(f"no {' or '.join(names)} on the PATH{hint}")
+
+
+def roots() -> list[Path]:
+    """Return the folders of `ROOTS`."""
+    return [Path(root).absolute() for root in os.environ.get(ROOTS, "").split(os.pathsep) if root]
+
+
+def find_files(pattern: str) -> Iterator[list[Path]]:
+    """Look for files by a pattern such as ``usr/share/java/a-*.jar`` in each of `ROOTS`, then among those installed."""
+    for root in (*roots(), Path("/")):
+        found = sorted(root.glob(pattern))
+        if found:
+            yield found
 
 
 def free_port() -> int:

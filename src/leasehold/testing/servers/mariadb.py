@@ -1,8 +1,9 @@
-"""A MariaDB server for tests."""
+"""A MariaDB or MySQL server for tests."""
 
 from __future__ import annotations
 
 import re
+import shutil
 import ssl
 import subprocess
 import time
@@ -12,6 +13,7 @@ from importlib import import_module
 from typing import Any
 from urllib.parse import quote
 
+from leasehold.testing.servers import mysql
 from leasehold.testing.servers.base import Account, Server, find_program, give
 from leasehold.testing.servers.certificates import Certificates
 
@@ -39,12 +41,15 @@ class MariaDBServer(Server):
         password: of the user ``app``; none by default.
         tls: offer TLS; `certificates` has the files. With it the user ``app`` must use TLS.
         sql: further statements, executed by the administrator at each start.
-        config: further settings of ``mariadbd``, by name without dashes in front.
-        binary: the program.
+        config: further settings, by name without dashes in front.
+        binary: the program; without it ``mariadbd`` or else ``mysqld``.
+
+    Attributes:
+        is_mysql: whether the program is MySQL's.
 
     """
 
-    programs = ("mariadbd",)
+    programs = ("mariadbd", "mysqld")
     package = "mariadb-server"
     accounts = ("mysql",)
 
@@ -62,7 +67,8 @@ class MariaDBServer(Server):
         self.certificates = Certificates.make(self.folder) if tls else None
         self.unix_path = str(self.folder / "s")
         self._sql = tuple(sql)
-        self._config = {**SMALL, **(config or {})}
+        self.is_mysql = "mariadb" not in said(self.binary).lower()
+        self._config = {**(mysql.SMALL if self.is_mysql else SMALL), **(config or {})}
 
     @property
     def url(self) -> str:
@@ -85,7 +91,8 @@ class MariaDBServer(Server):
         context = ssl.create_default_context(cafile=str(self.certificates.authority)) if self.certificates else None
         return _driver().connect(
             host="127.0.0.1", port=self.port, user=user, password=(password or "").encode(), database=database,
-            autocommit=True, connect_timeout=ANSWER_WITHIN, read_timeout=ANSWER_WITHIN, charset="utf8mb4",
+            autocommit=None, init_command="SET SESSION autocommit = 1",  # MySQL greets as if it were so by default
+            connect_timeout=ANSWER_WITHIN, read_timeout=ANSWER_WITHIN, charset="utf8mb4",
             ssl=context, ssl_disabled=context is None,
         )  # fmt: skip
 
@@ -104,7 +111,8 @@ class MariaDBServer(Server):
 
         ``questions`` is how many requests clients sent; a request of several statements counts once for each.
         """
-        rows = self.query("SHOW GLOBAL STATUS WHERE Variable_name LIKE 'Com\\_%' OR Variable_name = 'Questions'")
+        asked = "Variable_name LIKE 'Com|_%' ESCAPE '|' OR Variable_name = 'Questions'"
+        rows = self.query(f"SHOW GLOBAL STATUS WHERE {asked}")
         return {name.lower().removeprefix("com_"): int(count) for name, count in rows}
 
     def sessions(self, user: str = USER) -> list[int]:
@@ -148,10 +156,17 @@ class MariaDBServer(Server):
                 "ssl-cert": str(files.server),
                 "ssl-key": str(files.server_key),
             }
-        return ["--no-defaults", "--skip-name-resolve", *(f"--{name}={value}" for name, value in settings.items())]
+        flags = ["--skip-name-resolve"]
+        if self.is_mysql and "log-bin" not in self._config:
+            flags.append("--skip-log-bin")
+        return ["--no-defaults", *flags, *(f"--{name}={value}" for name, value in settings.items())]
 
     def _install(self) -> None:
         account: Account | None = self.account()
+        if self.is_mysql:
+            shutil.copytree(mysql.template(self.binary, account), self.folder / "data")
+            (self.folder / "data" / "auto.cnf").unlink(missing_ok=True)  # each server has an id of its own
+            return
         command = [
             find_program(("mariadb-install-db",), self.package),
             *("--no-defaults", f"--datadir={self.folder / 'data'}", "--auth-root-authentication-method=normal"),
@@ -171,6 +186,7 @@ class MariaDBServer(Server):
         user = f"'{USER}'@'127.0.0.1'"
         known = f" IDENTIFIED BY {_quoted(self.password)}" if self.password else ""
         lines = [
+            *(mysql.ADMINISTRATOR if self.is_mysql else ()),
             f"CREATE DATABASE IF NOT EXISTS {DATABASE}",
             f"CREATE USER IF NOT EXISTS {user}{known}{' REQUIRE SSL' if self.certificates else ''}",
             f"GRANT ALL ON {DATABASE}.* TO {user}",
@@ -202,9 +218,13 @@ def _quoted(text: str) -> str:
     return "'" + text.replace("\\", "\\\\").replace("'", "''") + "'"
 
 
-@cache
 def version_of(binary: str) -> str:
     """Ask a program of MariaDB or MySQL for its name and version."""
-    said = subprocess.run([binary, "--no-defaults", "--version"], capture_output=True, text=True, check=True).stdout
-    found = re.search(r"Ver (\d+(?:\.\d+)*)", said)
-    return f"{binary.rpartition('/')[2]} {found[1] if found else said.strip()}"
+    found = re.search(r"Ver (\d+(?:\.\d+)*)", said(binary))
+    return f"{binary.rpartition('/')[2]} {found[1] if found else said(binary).strip()}"
+
+
+@cache
+def said(binary: str) -> str:
+    """Return what the program says of its version."""
+    return subprocess.run([binary, "--no-defaults", "--version"], capture_output=True, text=True, check=True).stdout

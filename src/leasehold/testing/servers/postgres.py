@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from leasehold.testing.servers.base import STOP_WITHIN, Account, Server, find_program, give
+from leasehold.testing.servers.base import STOP_WITHIN, Account, Server, find_files, find_program, give
 
-PLACES = "/usr/lib/postgresql/*/bin"
+PLACES = "usr/lib/postgresql/*/bin"
 """Where Debian keeps it, off the PATH."""
 
 SUPERUSER = "postgres"
@@ -185,14 +185,15 @@ class PostgresServer(Server):
 
 
 def find_binary(name: str) -> str:
-    """Return the newest program of this name that is installed.
+    """Return the newest program of this name, of those in the first folder that has any.
 
     Raises:
         MissingServer: there is none.
 
     """
-    found = sorted(Path("/").glob(f"{PLACES[1:]}/{name}"), key=lambda path: float(path.parts[-3]))
-    return str(found[-1]) if found else find_program((name,), PostgresServer.package)
+    for found in find_files(f"{PLACES}/{name}"):
+        return str(max(found, key=lambda path: float(path.parts[-3])))
+    return find_program((name,), PostgresServer.package)
 
 
 def run_as(account: Account | None, command: Sequence[str], folder: Path, said: str = "") -> None:

@@ -6,18 +6,18 @@ import os
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from leasehold.testing.servers.base import MissingServer, Server, free_port
+from leasehold.testing.servers.base import MissingServer, Server, find_files, free_port
 from leasehold.testing.servers.certificates import Certificates
 
-JAR = "/usr/share/java/zookeeper.jar"
+JAR = "usr/share/java/zookeeper.jar"
 """Where Debian's package has the server; its manifest names the libraries beside it."""
 
-BESIDE = ("slf4j-nop.jar", "netty-codec.jar")
-"""Libraries that its manifest does not name: to say nothing, and for TLS."""
+BESIDE = ("zookeeper-jute.jar", "slf4j-nop.jar", "netty-codec.jar", "slf4j-api.jar", "log4j-1.2.jar")
+"""Libraries that go first: of its own release, whatever is installed; and those that its manifest does not name, to say
+nothing, for TLS, and for releases before 3.5."""
 
 MAIN = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 
@@ -69,8 +69,10 @@ class ZooKeeperServer(Server):
         binary: str | None = None,
     ) -> None:
         super().__init__(binary)
-        if not Path(JAR).exists():
-            raise MissingServer(f"no {JAR}; install it, on Debian with: apt-get install zookeeper")
+        jar = next(find_files(JAR), None)
+        if jar is None:
+            raise MissingServer(f"no /{JAR}; install it, on Debian with: apt-get install zookeeper")
+        self.jar = jar[0]
         self.member = 0
         self._properties = {**(properties or {})}
         if jaas is not None:
@@ -116,7 +118,7 @@ class ZooKeeperServer(Server):
     @property
     def version(self) -> str:
         """The program and its version, from the name of its file, for example ``zookeeper 3.8.0``."""
-        for path in Path(JAR).parent.glob("zookeeper-[0-9]*.jar"):
+        for path in self.jar.parent.glob("zookeeper-[0-9]*.jar"):
             return f"zookeeper {path.stem.partition('-')[2]}"
         return "zookeeper"
 
@@ -149,7 +151,7 @@ class ZooKeeperServer(Server):
         path = self.folder / "zoo.cfg"
         path.write_text("".join(f"{key}={value}\n" for key, value in self.config.items()))
         properties = [f"-D{key}={value}" for key, value in self._properties.items()]
-        classes = os.pathsep.join((JAR, *(str(Path(JAR).parent / name) for name in BESIDE)))
+        classes = os.pathsep.join(map(str, (*(self.jar.parent / name for name in BESIDE), self.jar)))
         return [*JVM, *properties, "-cp", classes, MAIN, str(path)]
 
     def _ready(self) -> bool:

@@ -84,6 +84,12 @@ NO_GATEWAY = Fault(
     "it runs with --enable-grpc-gateway=false, is older than 3.4, or is not etcd",
 )
 
+NO_SUCH_REQUEST = (404, 405, 501)
+"""Statuses of a path that the gateway does not know. Until 3.4 it says so in plain text, then in its own form."""
+
+ITS_WORDS = ("Not Found", "Method Not Allowed", "Not Implemented")
+"""That form has these words alone; what etcd itself does not find it says in words of its own."""
+
 UNLISTED = "its log may say more; `leasehold doctor` looks at its settings"
 
 
@@ -120,7 +126,7 @@ def read(reply: Reply) -> dict[str, Any] | Refused:
     try:
         said = json.loads(reply.body)
     except ValueError:
-        if reply.status in (404, 405, 501):
+        if reply.status in NO_SUCH_REQUEST:
             return Refused(NO_GATEWAY, NO_GATEWAY.words, reply.status)
         return classed(f"HTTP status {reply.status} without an answer of etcd", reply.status)
     if not isinstance(said, dict):
@@ -139,6 +145,8 @@ def refusal(error: object, message: str, status: int) -> Refused:
         message = str(cast(dict[str, Any], error).get("message", error))
     elif error:
         message = str(error)
+    if status in NO_SUCH_REQUEST and message in ITS_WORDS:
+        return Refused(NO_GATEWAY, NO_GATEWAY.words, status)
     return classed(message or f"HTTP status {status}", status)
 
 

@@ -41,6 +41,9 @@ IDLE_CONNECTIONS = 32
 CHUNK = 65_536
 """Bytes read at once."""
 
+LONGER = 8
+"""Times the limit that the kernel knows for which a call may take longer without telling it: it then reads again."""
+
 ESTABLISHED = b"\x01"
 """The state of a TCP connection that neither side has closed: the first byte of what TCP_INFO tells."""
 
@@ -229,16 +232,26 @@ class Line:
 
     def ask(self, command: bytes, within: float) -> Any:
         """Send one command and read its reply."""
-        if within != self._within or not self._plain:
+        if not self._within <= within <= LONGER * self._within or not self._plain:
             self._allow(within)
         reader, until = self.reader, self._now() + within
         try:
             self.socket.sendall(command)
-            self.feed()
-            while (reply := reader.gets()) is False:
-                self._still(until)
         except BlockingIOError:
             raise TimeoutError(TOO_SLOW) from None
+        reply: Any = False
+        while reply is False:
+            try:
+                self.feed()
+            except BlockingIOError:
+                left = until - self._now()
+                if left <= 0:
+                    raise TimeoutError(TOO_SLOW) from None
+                self._allow(left)  # the kernel's limit was that of a shorter call
+                continue
+            reply = reader.gets()
+            if reply is False and self._now() > until:
+                raise TimeoutError(TOO_SLOW)
         return reply
 
     def exchange(self, commands: bytes, replies: int, within: float) -> list[Any]:

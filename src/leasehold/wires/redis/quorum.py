@@ -18,6 +18,10 @@ MOST_REPLICAS = 1000
 ACKNOWLEDGED_WITHIN = 1.0
 """Seconds that replicas get to acknowledge a grant, and at most half of the caller's time."""
 
+SYNCED_WITHIN = 3.0
+"""Likewise, where it must be on disk: by ``appendfsync everysec`` a server syncs once a second, and a replica says so
+unasked once a second."""
+
 WAITS = (bulk(b"WAIT"), bulk(b"WAITAOF"))
 
 
@@ -49,7 +53,8 @@ class Strict:
 
     def wait(self, replicas: int, within: float) -> bytes:
         """Return the command that waits until so many have what this connection wrote; it answers `acknowledged`."""
-        ms = b"%d" % max(1, round(min(ACKNOWLEDGED_WITHIN, within / 2) * 1000))
+        most = SYNCED_WITHIN if self.fsync else ACKNOWLEDGED_WITHIN
+        ms = b"%d" % max(1, round(min(most, within / 2) * 1000))
         if self.fsync:
             return pack(b"WAITAOF", b"1", b"%d" % replicas, ms)
         return pack(b"WAIT", b"%d" % replicas, ms)

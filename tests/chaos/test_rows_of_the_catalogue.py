@@ -1,0 +1,139 @@
+"""Rows of the catalogue that no other test provokes on a real server or file: each is made, and its promise checked."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+import time
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from leasehold import AsyncClient, Client
+from leasehold.stores.postgres.advisory import key_of
+from leasehold.testing.proxy import FaultProxy, Side
+from leasehold.testing.servers import PostgresServer, RedisServer
+from leasehold.testing.worlds import AsyncioWorld, BlockingWorld, World
+
+both = pytest.mark.parametrize("world", [BlockingWorld(), AsyncioWorld()], ids=str)
+
+
+@both
+def test_renewals_go_on_while_all_connections_are_busy(
+    world: World, postgres_server: PostgresServer, namespace: str
+) -> None:
+    """B10: acquires keep the only connection of the pool, each for as long as it has patience; a hold lives on."""
+    lease = 1.5
+
+    async def body(world: World) -> None:
+        locks = world.client(f"{postgres_server.url}?pool=1", namespace=namespace, response_timeout=lease)
+        kept = await locks.lock("kept", lease=lease).acquire()
+        assert kept is not None
+        async with locks.lock("busy"):
+            pass  # its row is there
+        with closing(postgres_server.connect()) as outsider:
+            outsider.autocommit = False
+            rows = outsider.execute(
+                "SELECT 1 FROM leasehold_name WHERE space = %s AND name = 'busy' FOR UPDATE", (namespace.encode(),)
+            )
+            assert rows.fetchall() == [(1,)]
+            jobs = [world.spawn(lambda: locks.lock("busy").acquire(timeout=2 * lease)) for _ in range(6)]
+            for _ in range(10):
+                await world.sleep(lease / 5)
+                kept.check()
+            outsider.rollback()
+        for job in jobs:
+            await job.join(10.0)
+            if job.exception() is None and (hold := await job.result()) is not None:
+                await hold.release()
+        await kept.release()
+
+    world.run(body)
+
+
+def test_no_renewal_is_sent_after_the_release(redis_server: RedisServer, namespace: str) -> None:
+    """E5: holds end at every moment around a renewal, and the server is slow; afterwards nothing more is sent."""
+    lease = 0.9
+
+    async def body() -> None:
+        with FaultProxy(redis_server.port) as proxy:
+            async with AsyncClient.from_url(f"redis://127.0.0.1:{proxy.port}", namespace=namespace) as locks:
+                proxy.delay(0.03, Side.REPLIES)
+
+                async def work(number: int) -> str:
+                    hold = await locks.lock(f"x{number}", lease=lease).acquire()
+                    assert hold is not None
+                    await asyncio.sleep(lease / 3 - 0.1 + number * 0.01)
+                    await hold.release()
+                    return hold._lease.ticket.id
+
+                tickets = await asyncio.gather(*map(work, range(30)))
+                renewed = proxy.seen()
+                assert any(renewed.count(ticket.encode()) > 2 for ticket in tickets), "some were renewed"
+                await asyncio.sleep(lease / 3)  # what was on its way
+                proxy.forget()
+                await asyncio.sleep(2 * lease)
+                assert not any(ticket.encode() in proxy.seen() for ticket in tickets)
+                assert await locks.holds() == []
+
+    asyncio.run(body())
+
+
+def test_names_that_meet_in_32_bits_are_held_at_once(postgres_server: PostgresServer, namespace: str) -> None:
+    """H6: such two names are found by trying a hundred thousand; in the 64 bits of ours they do not meet."""
+    seen: dict[int, str] = {}
+    pairs = list[tuple[str, str]]()
+    for number in range(300_000):
+        short = key_of(namespace, f"name-{number}") & 0xFFFFFFFF
+        if short in seen:
+            pairs.append((seen[short], f"name-{number}"))
+        seen[short] = f"name-{number}"
+    assert pairs, "by chance there are ten"
+    with Client.from_url(f"{postgres_server.url}?mode=session", namespace=namespace) as locks:
+        for one, other in pairs[:3]:
+            with locks.lock(one, timeout=5.0), locks.lock(other, timeout=5.0):
+                assert locks.lock(one).locked()
+
+
+def test_nobody_is_refused_for_want_of_an_upgrade(tmp_path: Path) -> None:
+    """J1: another program reads and then writes in one transaction, which fails; ours never does."""
+    path = tmp_path / "locks.db"
+    over, refused, errors, turns = threading.Event(), [], [], []
+
+    def outsider() -> None:
+        with closing(sqlite3.connect(path, timeout=0.05, isolation_level=None)) as connection:
+            while not over.is_set():
+                try:
+                    connection.execute("BEGIN")
+                    connection.execute("SELECT count(*) FROM seat").fetchone()
+                    time.sleep(0.002)
+                    connection.execute("UPDATE name SET used = used")
+                    connection.execute("COMMIT")
+                except sqlite3.OperationalError as error:
+                    refused.append(error)
+                    if connection.in_transaction:
+                        connection.execute("ROLLBACK")
+
+    def ours(number: int) -> None:
+        with Client.from_url(f"sqlite:{path}") as locks:
+            while not over.is_set():
+                try:
+                    with locks.lock(f"x{number % 2}", timeout=10.0):
+                        turns.append(number)
+                except Exception as error:
+                    errors.append(error)
+
+    with Client.from_url(f"sqlite:{path}") as locks, locks.lock("x0"):
+        pass  # the file is there
+    threads = [threading.Thread(target=outsider)] + [threading.Thread(target=ours, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    time.sleep(2.0)
+    over.set()
+    for thread in threads:
+        thread.join()
+    assert refused, "the other program was refused"
+    assert not errors
+    assert set(turns) == set(range(4))

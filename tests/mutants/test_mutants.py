@@ -1,0 +1,69 @@
+"""Seeded mistakes are found by the tests: a few by day, so that this is kept alive; all of them by night."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import pytest
+from mutant_catalogue import PACKAGE, TESTS, Mutant, PatchError, catalogue, chosen
+from mutant_runs import Verdict, control, run_all
+
+MUTANTS = catalogue()
+
+
+@cache
+def names_of(path: Path) -> set[str]:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_a_patch_applies_and_its_tests_exist(mutant: Mutant) -> None:
+    text = mutant.patched(PACKAGE)
+    if mutant.file.endswith(".py"):
+        compile(text, mutant.file, "exec")
+    assert mutant.killed_by
+    for test in mutant.killed_by:
+        file, _, name = test.partition(" ")[0].partition("::")
+        assert (TESTS / file).exists(), test
+        assert not name or name.partition("[")[0] in names_of(TESTS / file), test
+
+
+def test_there_are_enough_of_all_parts() -> None:
+    assert len(MUTANTS) >= 60
+    assert 6 <= sum(mutant.day for mutant in MUTANTS) <= 10
+    parts = {mutant.file.split("/")[0] for mutant in MUTANTS}
+    stores = {mutant.file.split("/")[1] for mutant in MUTANTS if mutant.file.startswith("stores/")}
+    assert parts >= {"engine", "rules.py", "primitives", "stores", "guard", "wires", "runtimes"}
+    assert stores >= {"redis", "postgres", "mysql", "sqlite", "zookeeper", "etcd"}
+
+
+def test_a_patch_that_does_not_apply_is_an_error() -> None:
+    with pytest.raises(PatchError, match="0 times, not once"):
+        replace(MUTANTS[0], old="this text stands nowhere").patched(PACKAGE)
+    with pytest.raises(PatchError, match="no mutant nobody"):
+        chosen(["nobody"], day=False)
+
+
+@pytest.mark.timeout(300)
+def test_the_sample_is_killed_and_what_changes_nothing_survives() -> None:
+    harmless = replace(
+        next(mutant for mutant in MUTANTS if mutant.name == "majority-off-by-one"),
+        name="harmless",
+        new="return 1 + nodes // 2",
+    )
+    runs = {run.mutant.name: run for run in run_all([*chosen([], day=True), harmless], 1)}
+    assert runs.pop("harmless").verdict is Verdict.SURVIVED
+    assert all(run.verdict is Verdict.KILLED for run in runs.values()), "\n".join(map(str, runs.values()))
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(3600)
+def test_all_are_killed() -> None:
+    runs = list(run_all(MUTANTS, 2))
+    alive = [str(run) for run in runs if run.verdict is not Verdict.KILLED]
+    assert not alive, "\n".join(alive)
+    assert not control(MUTANTS, 2), "the same tests fail on the code as it is"

@@ -1,0 +1,184 @@
+"""The k-th request or reply is lost, doubled, refused or reset, for all k, on real servers: all comes right again.
+
+Two clients take turns at a lock; one of them meets the fault. Nobody ever believes to hold beside the other, tokens
+rise, and when all is over the next has the lock as soon as what was left behind has ended, which is a lease at most.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_kill_on_servers import Place, place
+
+from leasehold import AsyncClient, Client, LeaseLost, StoreUnavailable
+from leasehold.stores import registry
+from leasehold.stores.url import Secret, parse
+from leasehold.testing.faults import Side
+from leasehold.testing.faulty import Call, Fault, Faulty, Kind, nth
+from leasehold.testing.proxy import FaultProxy
+from leasehold.verify.clients import Links
+
+__all__ = ["place"]
+
+AT_ONCE = 8
+BUSY = 1.0
+"""Seconds: some tens of clients share one loop here."""
+
+MOST = 200
+"""Requests that no scenario has."""
+
+WIRES: dict[str, Callable[[FaultProxy, int], Any]] = {
+    "reply-lost": lambda proxy, k: proxy.drop_reply(nth=k),
+    "request-lost": lambda proxy, k: proxy.cut_at(nth=k),
+    "reset": lambda proxy, k: proxy.cut_at(nth=k, side=Side.REPLIES),
+}
+"""Faults of connections: by the k-th chunk of bytes of the client."""
+
+CALLS = {
+    "call-doubled": Kind.DUPLICATE,
+    "call-refused": Kind.REFUSE,
+    "call-lost": Kind.DROP_REQUEST,
+    "answer-lost": Kind.DROP_REPLY,
+}
+"""Faults of calls of the store: by the k-th call."""
+
+
+class Room:
+    """What the lock protects: it notices two at once, and a token that does not rise."""
+
+    def __init__(self) -> None:
+        self.inside: list[Any] = []
+        self.tokens: list[int] = []
+
+    def enter(self, hold: Any) -> None:
+        beside = [(other, other.remaining()) for other in self.inside if other.remaining() > 0]
+        assert not beside, f"two valid holds at one time: {hold} of {hold.name!r} beside {beside}"
+        assert hold.token > max(self.tokens, default=0), "tokens rise"
+        self.tokens.append(hold.token)
+        self.inside.append(hold)
+
+
+async def visit(locks: AsyncClient, name: str, lease: float, room: Room) -> None:
+    """Hold twice, each time for longer than a renewal; every error of ours is an answer, a wrong hold is not."""
+    for _ in range(2):
+        with contextlib.suppress(StoreUnavailable, LeaseLost):
+            hold = await locks.lock(name, lease=lease).acquire(timeout=4 * lease)
+            if hold is None:
+                continue
+            try:
+                hold.check()
+                room.enter(hold)
+                await asyncio.sleep(lease * 0.4)
+                with contextlib.suppress(StoreUnavailable):
+                    await hold.extend()
+            finally:
+                await hold.release()
+
+
+def visit_in_a_thread(url: str, namespace: str, name: str, lease: float) -> None:
+    """Do as `visit` does, in the other colour; whoever waits beside it sees what it does."""
+    with Client.from_url(url, namespace=namespace, response_timeout=2.0) as locks:
+        for _ in range(2):
+            with contextlib.suppress(StoreUnavailable, LeaseLost):
+                hold = locks.lock(name, lease=lease).acquire(timeout=4 * lease)
+                if hold is not None:
+                    hold.check()
+                    with contextlib.suppress(StoreUnavailable):
+                        hold.extend()
+                    hold.release()
+
+
+async def meet(place: Place, namespace: str, deed: str, k: int, others: AsyncClient) -> bool:
+    """Let one of two clients meet a fault; return whether there was a k-th of what it is done to."""
+    name, room = f"{deed}-{k}", Room()
+    if deed in CALLS:
+        store = Faulty(registry.opener(place.url), nth(k, Fault(CALLS[deed])))
+        async with AsyncClient(store, namespace=namespace, response_timeout=2.0) as locks:
+            await asyncio.gather(visit(locks, name, place.lease, room), visit(others, name, place.lease, room))
+        met = len(store.calls) > k
+    else:
+        links = Links(parse(Secret(place.url)))
+        faults = [WIRES[deed](proxy, k) for proxy in links.proxies]
+        try:
+            url = links.url.reveal()
+            if k % 2:
+                async with AsyncClient.from_url(url, namespace=namespace, response_timeout=2.0) as locks:
+                    await asyncio.gather(visit(locks, name, place.lease, room), visit(others, name, place.lease, room))
+            else:
+                thread = asyncio.to_thread(visit_in_a_thread, url, namespace, name, place.lease)
+                await asyncio.gather(thread, visit(others, name, place.lease, room))
+            met = any(fault.hits for fault in faults)
+        finally:
+            await asyncio.to_thread(links.close)
+    begin = asyncio.get_running_loop().time()
+    hold = await others.lock(name, lease=place.lease).acquire(timeout=place.free + 10)
+    assert hold is not None
+    took = asyncio.get_running_loop().time() - begin
+    assert took <= place.free + BUSY, f"{name}: what was left behind stayed for {took:.3f} s"
+    assert hold.token > max(room.tokens, default=0)
+    await hold.release()
+    return met
+
+
+async def sweep(place: Place, namespace: str, deed: str, step: int) -> int:
+    """Meet each ``step``-th; return how many were met. The first differs by deed, so that both colours come."""
+    begin, count = 1 + deeds(place).index(deed) % step, 0
+    async with AsyncClient.from_url(place.url, namespace=namespace) as others:
+        for first in range(begin, MOST, step * AT_ONCE):
+            some = range(first, first + step * AT_ONCE, step)
+            met = await asyncio.gather(*(meet(place, namespace, deed, k, others) for k in some))
+            count += sum(met)
+            if not all(met):
+                assert await others.holds() == []
+                return count
+    raise AssertionError("it never ends")
+
+
+def deeds(place: Place) -> list[str]:
+    return list(CALLS) if place.url.startswith("sqlite:") else [*WIRES, "call-doubled"]
+
+
+BY_NIGHT = ("postgresql", "mariadb")
+"""Their rows are tested fault by fault by day; so many clients at once wait there for each other's connections."""
+
+PLACES = [
+    pytest.param(kind, marks=pytest.mark.nightly) if kind in BY_NIGHT else kind
+    for kind in ("redis", "sqlite", "postgresql", "mariadb", "etcd", "zookeeper")
+]
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("place", PLACES, indirect=True)
+@pytest.mark.parametrize("step", [4, pytest.param(1, marks=pytest.mark.nightly)], ids=["some", "all"])
+def test_a_fault_at_every_request(place: Place, namespace: str, step: int, record_property: Any) -> None:
+    async def all_deeds() -> list[int]:
+        return await asyncio.gather(*(sweep(place, f"{namespace}-{deed}", deed, step) for deed in deeds(place)))
+
+    met = asyncio.run(all_deeds())
+    assert all(met), "each was met"
+    record_property("sum:fault sweep: faults", sum(met))
+
+
+def test_the_room_sees_two_at_once_and_tokens_that_do_not_rise(tmp_path: Path) -> None:
+    with Client.from_url(f"sqlite:{tmp_path}/locks.db") as locks:
+        first, second = locks.lock("a").acquire(), locks.lock("b").acquire()
+        assert first is not None
+        assert second is not None
+        room = Room()
+        room.enter(first)
+        with pytest.raises(AssertionError, match="two valid holds"):
+            room.enter(second)
+        first.release()
+        with pytest.raises(AssertionError, match="tokens rise"):
+            room.enter(first)
+        second.release()
+
+
+def test_a_plan_counts_calls_from_zero() -> None:
+    plan = nth(2, Fault(Kind.REFUSE))
+    assert [plan(Call(number, "claim", "x")) is not None for number in range(4)] == [False, False, True, False]
