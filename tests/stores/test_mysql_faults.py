@@ -181,7 +181,7 @@ def test_killed_sessions(server: MariaDBServer, namespace: str, world: World, mo
         await queued(world, holder, "x", 1)
         start = world.now()
         if mode:
-            (place,) = holder.store._connections._places.values()  # type: ignore[attr-defined]
+            (place,) = holder.store._connections._holds.values()  # type: ignore[attr-defined]
             server.query(f"KILL CONNECTION {place.session:d}")
         else:
             assert server.end_sessions() >= 2

@@ -113,3 +113,25 @@ def test_keys_are_fixed_for_ever_and_keep_namespace_and_name_apart() -> None:
     pairs = [("a", "bc"), ("ab", "c"), ("", "abc"), ("default", "x"), ("default", "X"), ("default", "x ")]
     assert len({key_of(*pair) for pair in pairs}) == len(pairs)
     assert all(-(2**63) <= key_of(*pair) < 2**63 for pair in pairs)
+
+
+def test_names_with_one_key_exclude_each_other_and_no_more(
+    sessions: SimpleNamespace, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a collision of the 64 bits would cost: waiting that was not needed, and never two holders of a name."""
+    monkeypatch.setattr("leasehold.stores.postgres.advisory.key_of", lambda namespace, name: 4711)
+    with (
+        Client.from_url(sessions.url, namespace=namespace) as locks,
+        Client.from_url(sessions.url, namespace=namespace) as others,
+    ):
+        first = locks.lock("a").acquire(timeout=5)
+        assert first is not None
+        assert others.lock("b").acquire(timeout=0.2) is None
+        first.release()
+        second = others.lock("b").acquire(timeout=5)
+        assert second is not None
+        info = locks.inspect("b")
+        assert info is not None
+        assert [holder.token for holder in info.holders] == [second.token]
+        assert locks.inspect("a") is None
+        second.release()

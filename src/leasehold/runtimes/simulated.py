@@ -30,7 +30,7 @@ class SimulatedRuntime:
         return self.machine.offset + self.machine.rate * self.scheduler.time
 
     def wall_us(self) -> int:
-        return EPOCH_US + int(self.now() * 1e6)
+        return EPOCH_US + int((self.now() + self.machine.wall) * 1e6)
 
     def random_bytes(self, n: int) -> bytes:
         return self.scheduler.random.randbytes(n)

@@ -38,7 +38,10 @@ class Stuck(RuntimeError):
 
 @dataclass(eq=False, slots=True)
 class Machine:
-    """One process: its clock reads ``offset + rate * time``. With ``last_step`` it is killed after so many steps."""
+    """One process: its clock reads ``offset + rate * time``, and its wall clock is ``wall`` seconds ahead of that.
+
+    With ``last_step`` it is killed after so many steps.
+    """
 
     name: str
     offset: float = 0.0
@@ -47,6 +50,7 @@ class Machine:
     killed: bool = False
     steps: int = 0
     last_step: int | None = None
+    wall: float = 0.0
 
     def stepped(self) -> None:
         """Count a step of one of its tasks."""

@@ -266,7 +266,7 @@ class SimulatedWorld(World):
     """Tasks in virtual time, the public `AsyncClient`, the memory store behind a simulated network.
 
     One seed, one history. ``machine(name)`` makes a further process, with a clock of its own, that can be killed or
-    stopped; what the world itself spawns runs on a machine with a true clock. ``trace()`` tells what happened.
+    stopped; what the world itself spawns runs on ``fate``, whose clock is true. ``trace()`` tells what happened.
     """
 
     name = "simulated"
@@ -282,7 +282,8 @@ class SimulatedWorld(World):
         self.scheduler = Scheduler(self.seed)
         self._space = f"simulated-{next(_runs)}"
         self._server = SimulatedRuntime(self.scheduler, Machine("store"))
-        self._main = SimulatedMachine(self, Machine("world"))
+        self.fate = Machine("world")
+        self._main = SimulatedMachine(self, self.fate)
         self.runtime = self._main.runtime
 
     def machine(self, name: str, *, offset: float | None = None, rate: float | None = None) -> SimulatedMachine:

@@ -41,6 +41,7 @@ class Load:
         work: longest time, in seconds, that a hold is used, but for a few, which outlive a renewal.
         patience: longest timeout of an acquire.
         tardy: seconds by which the store may be late to notice that a lease has run out.
+        long: the part of the holds that last longer than a renewal.
         blocks: whether a holder may also block its thread or loop for longer than its lease.
         slow: how often a hold lasts long or its lease is fixed, as a part of what is usual. These take most of the
             time, so with fewer of them there are more holds in it.
@@ -52,6 +53,7 @@ class Load:
     work: float = 0.02
     patience: float = 4.0
     tardy: float = 0.0
+    long: float = LONG
     blocks: bool = False
     slow: float = 1.0
 
@@ -158,7 +160,7 @@ class Worker:
         length = self._random.uniform(0, self._load.work)
         if target.fixed:  # most of them run out, and whoever comes next is right behind
             length = self._random.uniform(0.5, 1.5) * self._load.lease
-        elif self._random.random() < LONG * self._load.slow:
+        elif self._random.random() < self._load.long * self._load.slow:
             length = self._random.uniform(0, self._load.lease)
         if self._load.blocks and self._random.random() < 0.01:
             self._block(n)

@@ -40,7 +40,7 @@ class Renewals:
         until, sent = self._runtime.now() + within, self._runtime.now()
         standings = [Standing.GONE] * len(tickets)
         living = [(index, mine) for index, mine in enumerate(tickets) if mine is not None and sent < mine.until]
-        sessions = list({mine.session for _, mine in living})
+        sessions = list(dict.fromkeys(mine.session for _, mine in living))
         alive = await self._kept_alive(sessions, until)
         asked = list[tuple[int, Mine]]()
         for index, mine in living:

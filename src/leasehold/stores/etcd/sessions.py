@@ -75,7 +75,7 @@ class Sessions:
         self._shared: dict[int, Session] = {}
         self._spare: list[Session] = []
         self._tried: dict[int, int] = {}
-        self._all: set[Session] = set()
+        self._all: dict[Session, None] = {}
 
     async def shared(self, length: float, until: float) -> Session:
         """Return the session for tickets of this length, renewed lately."""
@@ -158,7 +158,7 @@ class Sessions:
         lease = lease or int.from_bytes(self._runtime.random_bytes(8)) >> 1 or 1
         sent = self._runtime.now()
         session = Session(lease, ttl, float(ttl), sent, shared)
-        self._all.add(session)  # before it is asked for: `close` revokes it even if no answer came
+        self._all[session] = None  # before it is asked for: `close` revokes it even if no answer came
         body = {"TTL": str(ttl), "ID": str(lease)}
         try:
             said = await self._gateway.call("/v3/lease/grant", body, within=max(until - sent, 0.001))
@@ -190,7 +190,7 @@ class Sessions:
 
     def _ended(self, session: Session) -> None:
         session.over = True
-        self._all.discard(session)
+        self._all.pop(session, None)
         for ttl, other in list(self._shared.items()):
             if other is session:
                 del self._shared[ttl]

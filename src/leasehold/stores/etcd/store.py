@@ -31,6 +31,7 @@ from leasehold.stores.etcd.waiting import Mine, Watch
 from leasehold.wires.etcd.faults import Meaning, Refused
 from leasehold.wires.etcd.gateway import Gateway
 from leasehold.wires.etcd.settings import Settings
+from leasehold.wires.http.base import Http
 
 IDLE = 10
 """Leases after which a waiter asks again that need not: it is told, and the keeper's renewals look after it."""
@@ -54,14 +55,15 @@ class EtcdStore:
         crash_bound="within the lease, in whole seconds and at least the server's least one, + about 1 s",
     )
 
-    def __init__(self, runtime: Runtime, settings: Settings, namespace: str) -> None:
-        if runtime.colour is Colour.SIMULATED:
+    def __init__(self, runtime: Runtime, settings: Settings, namespace: str, http: Http | None = None) -> None:
+        """Make one; ``http`` has the connections, as to a model."""
+        if runtime.colour is Colour.SIMULATED and http is None:
             raise Unsupported("a real etcd cannot be reached from the simulated world; use a memory: store there")
         self._runtime = runtime
         self._settings = settings
         self._namespace = namespace
         self._keys = Keys.of(settings, namespace)
-        self._gateway = Gateway(runtime, settings)
+        self._gateway = Gateway(runtime, settings, http)
         self._sessions = Sessions(runtime, self._gateway)
         self._watch = Watch(runtime, self._gateway, self._keys)
         self._cells = Cells(runtime, self._gateway)

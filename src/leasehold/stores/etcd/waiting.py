@@ -97,7 +97,7 @@ class Watch:
     def forget(self) -> None:
         """Start anew in a forked child."""
         self._mutex = self._runtime.mutex()
-        self._waiting: defaultdict[str, set[Mine]] = defaultdict(set)
+        self._waiting: defaultdict[str, dict[Mine, None]] = defaultdict(dict)
         self._recent: OrderedDict[str, int] = OrderedDict()
         self._forgotten = 0  # the last revision of a deletion that is not remembered any more
         self._job: Job | None = None
@@ -116,7 +116,7 @@ class Watch:
             self._drop(mine)
             mine.blockers = frozenset(keys)
             for key in mine.blockers:
-                self._waiting[key].add(mine)
+                self._waiting[key][mine] = None
             gone = any(self._recent.get(key, 0) > revision for key in mine.blockers) or self._forgotten > revision
         if gone:
             mine.ring()
@@ -153,14 +153,14 @@ class Watch:
 
     def _drop(self, mine: Mine) -> None:
         for key in mine.blockers:
-            self._waiting[key].discard(mine)
+            self._waiting[key].pop(mine, None)
             if not self._waiting[key]:
                 del self._waiting[key]
         mine.blockers = frozenset()
 
     def _ring_all(self) -> None:
         with self._mutex:
-            everybody = {mine for some in self._waiting.values() for mine in some}
+            everybody = dict.fromkeys(mine for some in self._waiting.values() for mine in some)
         for mine in everybody:
             mine.ring()
 

@@ -1,9 +1,9 @@
-"""The tickets of ``mode=session`` and their connections: one each, lost when it breaks."""
+"""The sessions of ``mode=session``: each has a lock of the server, or waits for one; lost if its connection breaks."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from leasehold.errors import StoreUnavailable, Unsupported
@@ -13,8 +13,16 @@ from leasehold.stores.mysql import session_statements as sql
 from leasehold.stores.sql.pages import Key
 from leasehold.wires.mysql.base import NO_SUCH_SESSION, Line, Refusal, Rows, Silence, joined, no_answer, refused
 from leasehold.wires.mysql.pool import Turns
-from leasehold.wires.mysql.wire import BEGIN, COMMIT, ROLLBACK, MySQLWire, limits
+from leasehold.wires.mysql.wire import BEGIN, COMMIT, REST, ROLLBACK, MySQLWire, limits
 from leasehold.wires.sql import Outcome, Refused, Statement, Transaction
+
+SLICE = 5.0
+"""Seconds for which the server waits for a lock in one request, at most."""
+
+LATE = 1.0
+"""Seconds by which its answer may be late."""
+
+NO_LOCK = "GET_LOCK answered NULL: an operator ended the wait, or the server is out of memory; look at its log"
 
 MOST_DOOMED = 1000
 """Broken sessions that are remembered; the server ends those that are not by itself, after a lease."""
@@ -22,13 +30,13 @@ MOST_DOOMED = 1000
 
 @dataclass(eq=False, slots=True)
 class Place:
-    """A ticket, and the connection that is its own.
+    """A connection that has a lock, or tries to get it.
 
     Attributes:
         turns: one statement at a time.
-        token: while it holds.
-        waits: while the server waits for the lock in its name.
-        queued: whether it is written down as a waiter.
+        ticket: whom it is for, or was when it was taken.
+        token: while that one holds.
+        over: whether its connection is closed, and the lock gone with it.
 
     """
 
@@ -38,8 +46,7 @@ class Place:
     line: Line
     turns: Turns = field(repr=False)
     token: int | None = None
-    waits: bool = False
-    queued: bool = False
+    over: bool = False
 
     @property
     def session(self) -> int:
@@ -58,44 +65,49 @@ class Place:
 
 
 class Places:
-    """Those of one client. Used by many tasks or threads at once."""
+    """Those of one client; see also `leasehold.stores.sql.lines.Sessions`. Used by many tasks or threads at once."""
 
     def __init__(self, runtime: Runtime, wire: MySQLWire, space: bytes) -> None:
         self._runtime = runtime
         self._wire = wire
         self._space = space
-        self._places: dict[str, Place] = {}
+        self._holds: dict[str, Place] = {}
         self._doomed: dict[str, int] = {}  # by ticket: sessions that broke, of which the server may not know
 
     def get(self, ticket: str) -> Place | None:
-        """Return the place of a ticket."""
-        return self._places.get(ticket)
+        """Return the place of a ticket that holds."""
+        return self._holds.get(ticket)
+
+    def hold(self, place: Place, token: int) -> None:
+        """Take note that its ticket holds."""
+        place.token = token
+        self._holds[place.ticket.id] = place
 
     def take(self, ticket: str) -> Place | None:
         """Return the place of a ticket that leaves: from now on it has none."""
-        return self._places.pop(ticket, None)
+        return self._holds.pop(ticket, None)
 
     def forgive(self, ticket: str) -> None:
         """Forget that a session of the ticket broke."""
         self._doomed.pop(ticket, None)
 
-    def close(self) -> None:
-        """Close all connections: the server frees what they hold."""
-        places, self._places = list(self._places.values()), {}
+    def close_all(self) -> None:
+        """Close the connections of all who hold: the server frees what they have."""
+        places, self._holds = list(self._holds.values()), {}
         for place in places:
-            self.drop(place)
+            self.close(place)
 
-    def drop(self, place: Place) -> None:
-        """Close the connection of a place."""
-        self._wire.pool.drop(place.line, urgent=True)
+    def close(self, session: Place) -> None:
+        session.over = True
+        self._wire.pool.drop(session.line, urgent=True)
 
     def lock(self, key: Key) -> str:
         """Return the server's name of the lock; ``key`` is that of lease rows."""
         return sql.lock_name(self._wire.database, key)
 
-    async def placed(self, name: str, ticket: Ticket, until: float) -> tuple[Place, list[Rows]]:
-        """Give the ticket a connection, and ask for the lock without waiting."""
+    async def tried(self, name: str, ticket: Ticket, until: float) -> tuple[Place, bool]:
         key = (sql.MARK + self._space, name.encode())
+        lock = self.lock((self._space, name.encode()))
         while True:
             line, new = await self._wire.pool.take(until, urgent=True)
             if line.greeting.galera:
@@ -104,15 +116,46 @@ class Places:
                     f"the database at {self._wire.where} is a node of a Galera cluster, whose nodes do not share "
                     "GET_LOCK: leave out mode=session"
                 )
-            lock = self.lock((self._space, name.encode()))
             place = Place(key, lock, ticket, line, Turns(self._runtime, 1))
-            self._places[ticket.id] = place
             try:
-                return place, await self.on(place, (place.life, sql.get_lock(lock, 0), sql.holder(key)), until)
+                return place, self._has(await self.on(place, (place.life, sql.get_lock(lock, 0)), until))
             except StoreUnavailable:
-                if new or self._runtime.now() >= until or ticket.id in self._places:
+                if not place.over:
+                    await self._wire.pool.give(place.line, urgent=True)
+                if new or self._runtime.now() >= until or not place.over:
                     raise
                 await self._wire.pool.forget_idle()  # it had been idle, and the server had closed it
+            except BaseException:
+                self.lost(place)
+                raise
+
+    async def wait(self, session: Place, name: str, until: Callable[[], float]) -> None:
+        """Let the server wait for the lock, in slices: it knows no end of a wait but a number of seconds."""
+        has = False
+        try:
+            while (left := until() - self._runtime.now()) > 0:
+                whole = max(1, int(min(left, SLICE)))
+                ends = self._runtime.now() + whole + LATE
+                has = self._has(await self.on(session, (session.life, sql.get_lock(session.lock, whole)), ends))
+                if has:
+                    return
+            raise no_answer(self._wire.where, "nobody waits any more", unknown=False)
+        finally:
+            if not has:
+                self.close(session)
+
+    async def free(self, session: Place, name: str, until: float, *, has: bool) -> None:
+        await self.leave(session, (*([sql.release_lock(session.lock)] if has else []), REST), until)
+
+    async def end(self, session: Place, name: str, until: float) -> None:
+        self.close(session)
+        await self.kill(session.session, until)
+
+    def _has(self, answers: Sequence[Rows]) -> bool:
+        got = answers[-1][0][0]
+        if got is None:
+            raise Refused(f"the database at {self._wire.where} refused: {NO_LOCK}")
+        return bool(got)
 
     async def on(self, place: Place, statements: Sequence[Statement], until: float) -> list[Rows]:
         """Run statements on the place's connection; if it breaks, the place is lost."""
@@ -142,19 +185,19 @@ class Places:
                 if error.outcome is not Outcome.AGAIN or self._runtime.now() >= until:
                     raise
 
-    async def free(self, place: Place, statements: Sequence[Statement], until: float) -> list[Rows]:
+    async def leave(self, place: Place, statements: Sequence[Statement], until: float) -> list[Rows]:
         """Run the last statements on a place's connection, and give that back."""
         answers = await self.on(place, statements, until)
-        self._places.pop(place.ticket.id, None)
         await self._wire.pool.give(place.line, urgent=True)
         return answers
 
     def lost(self, place: Place) -> None:
-        """Close the place's connection."""
-        if self._places.get(place.ticket.id) is place:  # else it left, and whoever did that tells the server
-            del self._places[place.ticket.id]
+        """Close the place's connection; whoever asks again for its ticket tells the server."""
+        if not place.over:
+            if self._holds.get(place.ticket.id) is place:
+                del self._holds[place.ticket.id]
             self.doom(place)
-        self.drop(place)
+            self.close(place)
 
     def doom(self, place: Place) -> None:
         """Remember that the server is to be told of the end of a session."""
@@ -167,11 +210,11 @@ class Places:
         session = self._doomed.get(ticket)
         if session is None:
             return None
-        ended = await self.end(session, until)
+        ended = await self.kill(session, until)
         self._doomed.pop(ticket, None)
         return ended
 
-    async def end(self, session: int, until: float) -> bool:
+    async def kill(self, session: int, until: float) -> bool:
         """End a session; return whether it lived."""
 
         async def work(tx: Transaction) -> bool:

@@ -7,8 +7,9 @@ the time that a connection takes to close. So it is no lease, and there is no ti
 loses the lock, may hear of it only at the next renewal, and somebody else may have it by then. A guard that checks
 tokens refuses what comes late.
 
-* `claim` takes a connection and asks ``GET_LOCK(…, 0)``: 1 is had, 0 is taken, NULL is an error. Who is to wait asks
-  with a time limit, in slices: the server wakes it when the lock is free. Nothing else runs on that connection.
+* Who holds has a connection of its own. Who waits has none: the waiters of a client for one name stand in a line and
+  share one connection, on which a job asks with a time limit, in slices; the server wakes it when the lock is free (see
+  `sql.lines`). ``GET_LOCK`` says 1 for had, 0 for taken, NULL for an error.
 * The token is raised in the row of the name while the lock is had, so it increases from holder to holder.
 * `renew` asks on that connection whether it has the lock. That also keeps the session alive: the server is told to end
   it when it says nothing for a lease, so a holder that is cut off blocks others for little longer.
@@ -34,26 +35,21 @@ from leasehold.stores.mysql import session_statements as sql
 from leasehold.stores.mysql.places import Place, Places
 from leasehold.stores.mysql.store import MySQLStore
 from leasehold.stores.sql import rows, schema
+from leasehold.stores.sql.board import Board
+from leasehold.stores.sql.lines import Lines, Waiter
 from leasehold.stores.sql.pages import above, ns
 from leasehold.stores.sql.store import PATIENCE
-from leasehold.wires.mysql.base import Rows
+from leasehold.wires.mysql.base import no_answer
+from leasehold.wires.mysql.pool import Turns
 from leasehold.wires.mysql.settings import Settings
 from leasehold.wires.mysql.wire import REST
-from leasehold.wires.sql import Refused, Row, Statement, Transaction
+from leasehold.wires.sql import Row, Statement, Transaction
 
-SLICE = 5.0
-"""Seconds for which the server waits for a lock in one request, at most."""
-
-LATE = 1.0
-"""Seconds by which its answer may be late."""
-
-SHORTEST, LONGEST = 0.01, 0.1
-"""Seconds between two tries where less than a second is left to wait: the server counts whole ones."""
+ONCE = 16
+"""Connections that try at the same time for those who do not wait."""
 
 AT_ONCE = 32
 """Connections that are asked at the same time when many holds are renewed."""
-
-NO_LOCK = "GET_LOCK answered NULL: an operator ended the wait, or the server is out of memory; look at its log"
 
 TAKES_PART = "with mode=session; use another name, or the same mode everywhere"
 
@@ -75,7 +71,13 @@ class MySQLSessionStore:
         self._rows = MySQLStore(runtime, settings, namespace)
         self._wire = self._rows.mysql
         self._space = namespace.encode()
-        self._connections = Places(runtime, self._wire, self._space)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._connections = Places(self._runtime, self._wire, self._space)
+        self._lines: Lines[Place] = Lines(self._runtime, self._connections)
+        self._board = Board(self._runtime, self._write_down)
+        self._once = Turns(self._runtime, ONCE)
 
     # --- the lock ----------------------------------------------------------------------------------------------
 
@@ -83,57 +85,39 @@ class MySQLSessionStore:
         """Try to take ``name``."""
         until = self._runtime.now() + within
         await self._connections.end_doomed(ticket.id, until)
-        place = self._connections.get(ticket.id)
-        if place is not None and place.token is not None:
+        held = self._connections.get(ticket.id)
+        if held is not None and held.token is not None:
             since = self._runtime.now()
-            if await self._stands(place, until) is Standing.HELD:
-                return Granted(place.token, since, place.lease)
-            place = None
-        held_by = None
-        if place is None:
-            place, answers = await self._connections.placed(name, ticket, until)
-        else:
-            answers = await self._connections.on(
-                place, (place.life, sql.get_lock(place.lock, 0), sql.holder(place.key)), until
-            )
-        if self._has(answers):
-            return await self._granted(place, until)
-        held_by = Owner.parse(answers[-1][0][0]) if answers[-1] else None
+            if await self._stands(held, until) is Standing.HELD:
+                return Granted(held.token, since, held.lease)
         if not join:
-            await self._connections.free(place, (REST,), until)
-        elif not place.queued:
-            await self._connections.transact(place, self._queueing(place), until)
-            place.queued = True
-        return Wait(None, ticket.terms.lease, held_by)
+            return await self._try_once(name, ticket, until)
+        waiter = self._lines.enter(name, ticket)
+        try:
+            place = await self._lines.turn(waiter, until)
+            answer = await (self._queued(waiter, until) if place is None else self._entered(waiter, place, until))
+        except StoreUnavailable as error:
+            if not waiter.known and not error.unknown:
+                await self._lines.leave(waiter, until)  # nobody will leave for it
+            raise
+        waiter.known = True
+        return answer
 
     async def changed(self, name: str, ticket: Ticket, mark: object, *, timeout: float) -> Granted | None:
-        """Let the server wait for the lock, in slices; bring the grant."""
-        place = self._connections.get(ticket.id)
-        until, pause = self._runtime.now() + timeout, SHORTEST
-        while place is not None and place.token is None and (left := until - self._runtime.now()) > 0:
-            if left < 1.0:
-                await self._runtime.sleep(min(pause * (0.5 + self._runtime.jitter() / 2), left))
-                pause = min(pause * 1.5, LONGEST)
-            try:
-                place.waits = True
-                whole = int(min(left, SLICE))
-                answers = await self._connections.on(
-                    place, (place.life, sql.get_lock(place.lock, whole)), self._runtime.now() + whole + LATE
-                )
-            except StoreUnavailable:
-                if self._connections.get(ticket.id) is place:
-                    raise
-                return None  # it left meanwhile, or its connection broke: whoever claims again gets another
-            finally:
-                place.waits = False
-            if self._has(answers):
-                return await self._granted(place, self._runtime.now() + PATIENCE)
-            place = self._connections.get(ticket.id)
+        """Sleep until the turn has come; the claim that follows takes the token."""
+        await self._lines.wait(ticket.id, timeout)
         return None
 
     async def leave(self, name: str, ticket: Ticket, *, how: Departure, within: float) -> bool:
         """Give the lock back, or stop waiting for it; of others' tickets, end the session."""
         until = self._runtime.now() + within
+        waiter = self._lines.get(ticket.id)
+        if waiter is not None:
+            await self._lines.leave(waiter, until)
+            await self._connections.end_doomed(ticket.id, until)
+            if waiter.known or waiter.shown is not None:
+                await self._strike_out(name, ticket.id, how, until)
+            return True
         place = self._connections.take(ticket.id)
         if place is None:
             ended = await self._connections.end_doomed(ticket.id, until)
@@ -141,27 +125,21 @@ class MySQLSessionStore:
                 return await self._end_other(name, ticket.id, how, until)
             await self._strike_out(name, ticket.id, how, until)
             return ended
-        if place.waits:
-            place.line.abort()  # who waits on it finds out; the server, too, or else it is told
-            self._connections.doom(place)
-            await self._connections.end_doomed(ticket.id, until)
-            await self._strike_out(name, ticket.id, how, until)
-            return True
         if not place.line.usable():  # the server hung up, and freed the lock, before anybody asked it to
-            self._connections.drop(place)
+            self._connections.close(place)
             return False
-        written = place.token is not None or place.queued
-        strike = [sql.strike_out(place.key, ticket.id)] if written else []
-        statements = (*strike, sql.release_lock(place.lock), REST)
+        statements = (sql.strike_out(place.key, ticket.id), sql.release_lock(place.lock), REST)
         try:
-            answers = await self._connections.free(place, statements, until)
+            answers = await self._connections.leave(place, statements, until)
         except BaseException:
             self._connections.doom(place)  # whoever asks again ends the session
+            if not place.over:
+                self._connections.close(place)
             raise
         self._connections.forgive(ticket.id)
         if self._rows._sweeper.due():
             await self._rows._sweep(until)
-        return place.token is None or answers[-2][0][0] == 1
+        return bool(answers[-2][0][0] == 1)
 
     async def renew(self, tickets: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[Standing]:
         """Ask on each connection whether it has its lock still, which also keeps the session alive."""
@@ -171,14 +149,13 @@ class MySQLSessionStore:
             some = [self._standing(ticket, until) for _, ticket in tickets[start : start + AT_ONCE]]
             found = await self._runtime.gather(*some)
             standings += [one if isinstance(one, Standing) else Standing.UNKNOWN for one in found]
+        await self._show_again(self._lines.renewed([ticket.id for _, ticket in tickets]), until)
         return standings
 
     async def _standing(self, ticket: Ticket, until: float) -> Standing:
         place = self._connections.get(ticket.id)
         if place is None:
-            return Standing.GONE
-        if place.token is None:
-            return Standing.QUEUED if place.waits or place.line.usable() else Standing.GONE
+            return Standing.GONE if self._lines.get(ticket.id) is None else Standing.QUEUED
         return await self._stands(place, until)
 
     async def _stands(self, place: Place, until: float) -> Standing:
@@ -195,28 +172,27 @@ class MySQLSessionStore:
     # --- looking, cells ----------------------------------------------------------------------------------------
 
     async def look(self, prefix: str, *, exact: bool = False) -> list[View]:
-        """Show names in use: those written down whose sessions have the lock, or live and wait."""
+        """Show names in use: those written down whose sessions have the lock, or that wait and were renewed."""
         start = prefix.encode("utf-8", "surrogatepass")
         end = start + b"\0" if exact else above(start)
         space = sql.MARK + self._space
 
-        async def work(tx: Transaction) -> tuple[float, list[Row], dict[bytes, int], set[int]]:
+        async def work(tx: Transaction) -> tuple[float, list[Row], dict[bytes, int]]:
             (clock,) = await tx.ask(Statement(self._rows._dialect.clock))
             now = rows.clock_of(clock).now
             (found,) = await tx.ask(Statement(self._rows._dialect.names, (space, start, end, ns(now))))
             names = sorted({bytes(row[1]) for row in found if row[4] is not None})
-            sessions = sorted({int(row[19]) for row in found if row[4] is not None})
             if not names:
-                return now, [], {}, set()
+                return now, [], {}
             locks = [self._connections.lock((self._space, name)) for name in names]
-            used, living = await tx.commit(sql.users(locks), sql.alive(sessions))
-            return now, found, dict(zip(names, used[0], strict=True)), {row[0] for row in living}
+            (used,) = await tx.commit(sql.users(locks))
+            return now, found, dict(zip(names, used[0], strict=True))
 
-        now, found, used, living = await self._rows._transact(work, self._runtime.now() + PATIENCE)
+        now, found, used = await self._rows._transact(work, self._runtime.now() + PATIENCE)
         shown = [
             row for row in found
             if row[4] is not None
-            and (used[bytes(row[1])] == int(row[19]) if row[5] == 0 else int(row[19]) in living)
+            and (used[bytes(row[1])] == int(row[19]) if row[5] == 0 else row[7] > ns(now))
         ]  # fmt: skip
         return [_view(view) for view in (ledger.view(queue, now) for queue in rows.views_of(shown))]
 
@@ -236,18 +212,48 @@ class MySQLSessionStore:
 
     async def close(self) -> None:
         """Close the connections: the server frees what they hold."""
-        self._connections.close()
+        self._lines.close()
+        self._connections.close_all()
         await self._rows.close()
 
     def after_fork(self) -> None:
         """Drop, in a forked child, what belongs to the parent."""
-        self._connections = Places(self._runtime, self._wire, self._space)
         self._rows.after_fork()
+        self._begin()
+
+    async def _try_once(self, name: str, ticket: Ticket, until: float) -> Granted | Wait:
+        """Try without a place in line: not while others of this client stand there."""
+        held: Sequence[Row]
+        holder = sql.holder((sql.MARK + self._space, name.encode()))
+        if not self._lines.anybody(name):
+            if not await self._once.take(until):
+                raise no_answer(self._wire.where, f"{ONCE} others are trying", unknown=False)
+            try:
+                place, has = await self._connections.tried(name, ticket, until)
+                if has:
+                    return await self._granted(place, until)
+                held, _ = await self._connections.leave(place, (holder, REST), until)
+            finally:
+                self._once.give()
+        else:
+            (held,) = await self._rows._transact(lambda tx: tx.commit(holder), until)
+        return Wait(None, ticket.terms.lease, Owner.parse(held[0][0]) if held else None)
+
+    async def _entered(self, waiter: Waiter[Place], place: Place, until: float) -> Granted:
+        """Let the first in line take the token of the lock that its session has."""
+        place.ticket = waiter.ticket
+        try:
+            granted = await self._granted(place, until)
+        except BaseException:
+            self._lines.lost(waiter)
+            raise
+        self._lines.entered(waiter)
+        return granted
 
     async def _granted(self, place: Place, until: float) -> Granted:
         """Take note that the place has the lock: raise the token, and write down who holds."""
         leased, since = sql.leased((self._space, place.key[1])), self._runtime.now()
-        writes = (sql.raise_token(place.key), *sql.write_down(place.key, place.ticket, place.session, holds=True))
+        writes = (sql.raise_token(place.key), *sql.write_down(place.key, place.ticket, place.session))
         try:
             answers = await self._connections.transact(place, (leased, *writes, sql.token(place.key)), until)
             token, version = answers[-3][0]
@@ -258,12 +264,37 @@ class MySQLSessionStore:
         except BaseException:
             self._connections.lost(place)  # its connection goes, and the lock with it
             raise
-        place.token, place.queued = int(token), False
-        return Granted(place.token, since, place.lease)
+        self._connections.hold(place, int(token))
+        return Granted(int(token), since, place.lease)
 
-    def _queueing(self, place: Place) -> list[Statement]:
-        add = Statement(self._rows._dialect.add_name, place.key)
-        return [add, *sql.write_down(place.key, place.ticket, place.session, holds=False)]
+    async def _queued(self, waiter: Waiter[Place], until: float) -> Wait:
+        """See to it that people can see who waits; each lease anew, which also tells whether the server answers."""
+        now, lease = self._runtime.now(), waiter.ticket.terms.lease
+        if waiter.shown is None or waiter.shown + lease / 2 < now:
+            waiter.shown = now  # before it is: it may be, whatever the answer
+            waiter.held_by = await self._board.show(waiter, until)
+        return Wait(None, lease, waiter.held_by)
+
+    async def _write_down(self, waiters: Sequence[Waiter[Place]], until: float) -> list[Owner | None]:
+        keys = [(sql.MARK + self._space, name) for name in sorted({waiter.name.encode() for waiter in waiters})]
+        statements = [sql.holder(key) for key in keys]
+        for key in keys:
+            statements += [Statement(self._rows._dialect.add_name, key), sql.stale(key)]
+        for waiter in waiters:
+            statements += sql.line_up((sql.MARK + self._space, waiter.name.encode()), waiter.ticket)
+        answers = await self._rows._transact(lambda tx: tx.commit(*statements), until)
+        holders = {key[1]: Owner.parse(held[0][0]) for key, held in zip(keys, answers, strict=False) if held}
+        return [holders.get(waiter.name.encode()) for waiter in waiters]
+
+    async def _show_again(self, waiters: Sequence[Waiter[Place]], until: float) -> None:
+        """Move the expiry of the seats of those in line: without that they would not be shown any more."""
+        if not waiters:
+            return
+        beats = sql.beats([waiter.ticket.id for waiter in waiters])
+        try:
+            await self._rows._transact(lambda tx: tx.commit(beats), until, reserved=True)
+        except StoreUnavailable:  # it decides nothing
+            pass
 
     async def _end_other(self, name: str, ticket: str, how: Departure, until: float) -> bool:
         """End the session of a ticket of another client, if it is the one that has the lock."""
@@ -275,7 +306,7 @@ class MySQLSessionStore:
             return int(found[0][0]) if found and found[0][1] == 0 and used[0][0] == int(found[0][0]) else None
 
         session = await self._rows._transact(work, until)
-        if session is None or not await self._connections.end(session, until):
+        if session is None or not await self._connections.kill(session, until):
             return False
 
         await self._strike_out(name, ticket, how, until)
@@ -289,12 +320,6 @@ class MySQLSessionStore:
             await tx.commit(sql.strike_out(key, ticket), *([sql.raise_token(key)] if how is Departure.BREAK else []))
 
         await self._rows._transact(work, until)
-
-    def _has(self, answers: Sequence[Rows]) -> bool:
-        got = answers[1][0][0]
-        if got is None:
-            raise Refused(f"the database at {self._wire.where} refused: {NO_LOCK}")
-        return bool(got)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._wire.where}>"

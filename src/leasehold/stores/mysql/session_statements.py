@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import hashlib
 from base64 import b32encode
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from leasehold.model import Seat, Ticket
 from leasehold.stores.mysql.statements import CLOCK, ID, places
-from leasehold.stores.sql.pages import COLUMNS, Key, row_of
+from leasehold.stores.sql.pages import COLUMNS, Key, ns, row_of
 from leasehold.wires.sql import Statement
 
 SHOWN_FOR = 30 * 86_400 * 10**9
@@ -56,12 +56,6 @@ def users(names: Sequence[str]) -> Statement:
     return Statement(f"SELECT {', '.join(f'IS_USED_LOCK(${i})' for i in range(1, 1 + len(names)))}", tuple(names))
 
 
-def alive(sessions: Sequence[int]) -> Statement:
-    """Ask which of these sessions of our own user live."""
-    text = f"SELECT ID FROM information_schema.PROCESSLIST WHERE ID IN ({places(1, len(sessions))})"
-    return Statement(text, tuple(sessions))
-
-
 def kill(session: int) -> Statement:
     """End a session of our own user."""
     return Statement(f"KILL CONNECTION {session:d}")
@@ -97,20 +91,45 @@ def raise_token(key: Key) -> Statement:
     )
 
 
-def write_down(key: Key, ticket: Ticket, session: int, *, holds: bool) -> list[Statement]:
-    """Write down who holds, or waits, and take out who held before."""
-    drop = f"DELETE FROM leasehold_seat WHERE name_id = {ID} AND (ticket = $3{' OR place = 0' if holds else ''})"
-    row = list(row_of(Seat(ticket, 0, 0.0), 0, str(session)))
-    columns = {name.strip(): f"${3 + at}" for at, name in enumerate(COLUMNS.split(","))}
-    columns["expires"] = f"{CLOCK} + {SHOWN_FOR}"
-    columns["token"] = "named.fence" if holds else "NULL"
+def write_down(key: Key, ticket: Ticket, session: int) -> list[Statement]:
+    """Write down who holds, and take out who held before."""
+    drop = f"DELETE FROM leasehold_seat WHERE name_id = {ID} AND (ticket = $3 OR place = 0)"
+    values = {"expires": f"{CLOCK} + {SHOWN_FOR}", "token": "named.fence", "place": "0"}
+    return [Statement(drop, (*key, ticket.id)), _seat(key, ticket, str(session), values)]
+
+
+def line_up(key: Key, ticket: Ticket) -> list[Statement]:
+    """Write down who waits; once more, if it is written down already."""
     last = "(SELECT COALESCE(MAX(place), 0) + 1 FROM leasehold_seat others WHERE others.name_id = named.id)"
-    columns["place"] = "0" if holds else last
+    values = {"expires": f"{CLOCK} + {ns(ticket.terms.lease)}", "token": "NULL", "place": last}
+    seat = _seat(key, ticket, "", values)
+    beat = f"UPDATE leasehold_seat SET expires = {CLOCK} + lease WHERE name_id = {ID} AND ticket = $3"
+    new = (
+        f"{seat.text} AND NOT EXISTS (SELECT 1 FROM leasehold_seat mine WHERE mine.name_id = named.id AND ticket = $3)"
+    )
+    return [Statement(beat, (*key, ticket.id)), Statement(new, seat.args)]
+
+
+def _seat(key: Key, ticket: Ticket, hint: str, values: Mapping[str, str]) -> Statement:
+    row = list(row_of(Seat(ticket, 0, 0.0), 0, hint))
+    columns = {name.strip(): f"${3 + at}" for at, name in enumerate(COLUMNS.split(","))} | dict(values)
     text = f"""
         INSERT INTO leasehold_seat (name_id, {", ".join(columns)})
         SELECT named.id, {", ".join(columns.values())} FROM leasehold_name named WHERE space = $1 AND name = $2
     """
-    return [Statement(drop, (*key, ticket.id)), Statement(text, (*key, *row))]
+    return Statement(text, (*key, *row))
+
+
+def beats(tickets: Sequence[str]) -> Statement:
+    """Move the expiry of those who wait."""
+    text = f"UPDATE leasehold_seat SET expires = {CLOCK} + lease WHERE ticket IN ({places(1, len(tickets))})"
+    return Statement(text, tuple(tickets))
+
+
+def stale(key: Key) -> Statement:
+    """Take out those who waited and were not renewed for two leases."""
+    text = f"DELETE FROM leasehold_seat WHERE name_id = {ID} AND place > 0 AND expires + lease < {CLOCK}"
+    return Statement(text, key)
 
 
 def strike_out(key: Key, ticket: str) -> Statement:

@@ -7,10 +7,12 @@ exclude each other.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from hashlib import blake2b
 
-from leasehold.stores.postgres.statements import CLOCK
+from leasehold.stores.postgres.statements import CLOCK, places
 from leasehold.stores.sql.pages import COLUMNS
+from leasehold.wires.sql import Statement
 
 KEYED = b"leasehold advisory lock 1"
 
@@ -31,11 +33,12 @@ GRANT = f"""
         fence = greatest(fence + 1, {CLOCK} / 1000, (SELECT meta.fence + 1 FROM leasehold_meta meta))
         WHERE space = $1 AND name = $2 RETURNING id, fence
     ), gone AS (
-        DELETE FROM leasehold_seat USING granted WHERE name_id = granted.id AND place = 0
+        DELETE FROM leasehold_seat USING granted WHERE name_id = granted.id AND ticket <> $3 AND place = 0
     )
     INSERT INTO leasehold_seat (name_id, {COLUMNS})
     SELECT granted.id, $3, 0, granted.fence, {CLOCK} + $4::bigint, {_SHOWN} FROM granted
-    ON CONFLICT (ticket, name_id) DO UPDATE SET place = 0, token = excluded.token, expires = excluded.expires
+    ON CONFLICT (ticket, name_id) DO UPDATE SET place = 0, token = excluded.token, expires = excluded.expires,
+    hint = excluded.hint
     RETURNING token, (SELECT version FROM leasehold_meta)
 """
 """(space, name, ticket, lease, owner, meta, hint) → token, version. Run while the advisory lock is held: whoever else
@@ -44,14 +47,25 @@ has a seat that holds is gone."""
 QUEUE = f"""
     INSERT INTO leasehold_seat (name_id, {COLUMNS})
     SELECT id, $3, (SELECT coalesce(max(place), 0) + 1 FROM leasehold_seat WHERE name_id = id), NULL,
-    {CLOCK} + $4::bigint, {_SHOWN} FROM leasehold_name WHERE space = $1 AND name = $2 ON CONFLICT DO NOTHING
+    {CLOCK} + $4::bigint, {_SHOWN} FROM leasehold_name WHERE space = $1 AND name = $2
+    ON CONFLICT (ticket, name_id) DO UPDATE SET hint = excluded.hint, expires = excluded.expires
 """
-"""(space, name, ticket, lease, owner, meta, hint): shows to people who waits."""
+"""(space, name, ticket, lease, owner, meta, hint): shows to people who waits, and by which session if by one."""
+
+STALE = f"""
+    DELETE FROM leasehold_seat WHERE (ticket, name_id) IN (
+        SELECT ticket, name_id FROM leasehold_seat JOIN leasehold_name ON id = name_id
+        WHERE space = $1 AND name = $2 AND place > 0 AND expires + lease < {CLOCK}
+        FOR UPDATE OF leasehold_seat SKIP LOCKED
+    )
+"""
+"""(space, name): takes out those who waited and were not renewed for two leases."""
 
 HOLDER = """
     SELECT owner FROM leasehold_seat JOIN leasehold_name ON id = name_id WHERE space = $1 AND name = $2 AND place = 0
 """
 BEAT = f"UPDATE leasehold_seat SET expires = {CLOCK} + lease WHERE ticket = $1"
+
 DROP = "DELETE FROM leasehold_seat WHERE ticket = $1"
 HINT_OF = "SELECT hint FROM leasehold_seat WHERE ticket = $1"
 RAISE = f"UPDATE leasehold_name SET fence = greatest(fence + 1, {CLOCK} / 1000) WHERE space = $1 AND name = $2"
@@ -77,3 +91,9 @@ def key_of(namespace: str, name: str) -> int:
     space = namespace.encode()
     text = len(space).to_bytes(4, "big") + space + name.encode()
     return int.from_bytes(blake2b(text, digest_size=8, key=KEYED).digest(), "big", signed=True)
+
+
+def beats(tickets: Sequence[str]) -> Statement:
+    """Move the expiry of those who wait."""
+    text = f"UPDATE leasehold_seat SET expires = {CLOCK} + lease WHERE ticket IN ({places(1, len(tickets))})"
+    return Statement(text, tuple(tickets))

@@ -2,43 +2,42 @@
 
 Theory of operation
 -------------------
-The lock is the server's and belongs to a session. A hold has a session to itself, and so has one who waits: the server
-queues the waiters, in order of arrival, and nobody polls. A job reads the answer, so that neither a thread nor a loop
-is held up by it.
+The lock is the server's and belongs to a session. A hold has a session to itself. Who waits has none: the waiters of a
+client for one name stand in a line and share one session, which waits in the server's queue (see `sql.lines`). Nobody
+polls; a job reads the answer, so that neither a thread nor a loop is held up by it.
 
 Each session is told to end when nothing is heard of it for the length of the lease (from PostgreSQL 14). The renewal
 is a statement on that very session. So a holder that stalls, or whose host vanishes, loses the lock at the end of its
 lease, as with lease rows, and is told before; one whose process or connection dies loses it at once. Before 14 only
 TCP's keep-alive ends a session whose host has vanished.
 
-The row of the name keeps the token; seats show to people who holds and waits, and are believed only while the server's
-own list of locks says the same. A connection on which an answer is late is closed: the hold is lost.
+The row of the name keeps the token; seats show to people who holds and waits. One with a session is believed only while
+the server's own list of locks says the same; one that waits in line, until its expiry, which its renewals move.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Coroutine, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from leasehold.errors import LeaseholdError, StoreUnavailable
 from leasehold.model import Capabilities, Departure, Granted, Owner, Seat, Standing, Ticket, View, Wait
 from leasehold.rules import Queue
-from leasehold.runtimes.base import Job, Runtime, Signal
+from leasehold.runtimes.base import Job, Runtime
 from leasehold.stores import ledger
 from leasehold.stores.postgres import advisory
+from leasehold.stores.postgres.sessions import Session, Sessions
 from leasehold.stores.postgres.store import PostgresStore
 from leasehold.stores.sql import rows, schema
+from leasehold.stores.sql.board import Board
+from leasehold.stores.sql.lines import Lines, Waiter
 from leasehold.stores.sql.pages import above, ns
 from leasehold.stores.sql.store import PATIENCE
-from leasehold.wires.postgres.errors import Broken, ServerError, no_answer, refused
-from leasehold.wires.postgres.link import Link
+from leasehold.wires.postgres.errors import no_answer
 from leasehold.wires.postgres.pool import Pool
 from leasehold.wires.postgres.settings import Settings
 from leasehold.wires.sql import Row, Statement, Transaction
-
-IDLE = 10
-"""Leases after which a waiter asks again that need not: the server will tell it."""
 
 WATCH_EVERY = 0.2
 """Seconds between two looks at the connections of holds: local ones, nothing is sent."""
@@ -46,26 +45,14 @@ WATCH_EVERY = 0.2
 Hear = Callable[[Standing, Collection[str] | None], None]
 
 
-@dataclass(eq=False, slots=True)
-class Entry:
-    """The session of one ticket."""
+@dataclass(frozen=True, eq=False, slots=True)
+class Held:
+    """A ticket that holds, with the session that has its lock."""
 
     name: str
     ticket: Ticket
-    link: Link
-    turn: Pool
-    signal: Signal
-    heard: float
-    token: int | None = None
-    parked: bool = False
-    locked: bool = False
-    failed: StoreUnavailable | None = None
-    hint: str = field(default="")
-
-    @property
-    def dead(self) -> bool:
-        """Whether the connection is of no more use, and with it the lock."""
-        return not self.link.open or self.failed is not None
+    session: Session
+    token: int
 
 
 class SessionStore(PostgresStore):
@@ -78,87 +65,77 @@ class SessionStore(PostgresStore):
     def __init__(self, runtime: Runtime, settings: Settings, namespace: str) -> None:
         super().__init__(runtime, settings, namespace)
         self._namespace = namespace
-        self._entries: dict[str, Entry] = {}
         self._hear: Hear | None = None
-        self._watch: Job | None = None
         self._rows = self._space + advisory.SPACE
+        self._begin()
+
+    def _begin(self) -> None:
+        self._holds: dict[str, Held] = {}
+        self._sessions = Sessions(self._runtime, self._postgres, self._namespace)
+        self._lines: Lines[Session] = Lines(self._runtime, self._sessions)
+        self._once = Pool(self._runtime, self._postgres.settings.pool)  # who tries once, at the same time
+        self._board = Board(self._runtime, self._write_down)
+        self._watch: Job | None = None
 
     # --- the queue ---------------------------------------------------------------------------------------------
 
     async def claim(self, name: str, ticket: Ticket, *, join: bool, within: float) -> Granted | Wait:
         since = self._runtime.now()
         until = since + within
-        entry = self._entries.get(ticket.id)
-        if entry is None:
-            entry = await self._enter(name, ticket, until)
-        entry.heard = since
+        held = self._holds.get(ticket.id)
+        if held is not None:
+            return await self._repeated(held, since, until)
+        if not join:
+            return await self._try_once(name, ticket, since, until)
+        waiter = self._lines.enter(name, ticket)
         try:
-            if entry.parked and await self._transact(self._is_granted(entry), until):
-                await entry.signal.wait(max(until - self._runtime.now(), 0.0))
-            if entry.failed is not None:
-                raise entry.failed
-            if not entry.locked and not entry.parked:
-                ((tried,), _) = await self._ask(entry, until, self._tries(entry), self._holds_open(ticket))
-                entry.locked = bool(tried[0])
-            if entry.locked:
-                return await self._granted(entry, since, until)
-            if not entry.parked:
-                return await self._wait(entry, join, until)
-        except BaseException:
-            self._end(entry)
+            session = await self._lines.turn(waiter, until)
+            parked = None if session is not None else self._lines.parked(waiter)
+            if parked is not None and waiter.known and await self._transact(self._is_granted(name, parked), until):
+                session = await self._lines.handed(waiter, until)
+            answer = await (
+                self._queued(waiter, until) if session is None else self._entered(waiter, session, since, until)
+            )
+        except StoreUnavailable as error:
+            if not waiter.known and not error.unknown:
+                await self._lines.leave(waiter, until)  # nobody will leave for it
             raise
-        return Wait(None, IDLE * ticket.terms.lease)
+        waiter.known = True
+        return answer
 
     async def leave(self, name: str, ticket: Ticket, *, how: Departure, within: float) -> bool:
         until = self._runtime.now() + within
-        entry = self._entries.pop(ticket.id, None)
-        if entry is None:
+        held = self._holds.pop(ticket.id, None)
+        if held is not None:
+            return await self._release(held, until)
+        waiter = self._lines.get(ticket.id)
+        if waiter is None:
             return await self._break(name, ticket, until) if how is Departure.BREAK else False
-        entry.signal.set()
-        if entry.dead or entry.parked:
-            there = not entry.dead or entry.token is None
-            pid = entry.link.facts["backend"]
-            self._give_up(entry)
-            await self._forget(name, ticket, pid, until)  # who waits in the server would else be there a while yet
-            return there
-        key = self._key_of(name)
-        try:
-            _, (freed,) = await self._ask(
-                entry, until, Statement(advisory.DROP, (ticket.id,)), Statement(advisory.UNLOCK, (key,))
-            )
-        except BaseException as error:
-            self._postgres.drop(entry.link)  # with the session the lock is gone
-            if isinstance(error, LeaseholdError) and entry.failed is not None:
-                return False  # the session had ended, perhaps long ago
-            raise
-        self._postgres.keep(entry.link)
-        return bool(freed[0])
+        await self._lines.leave(waiter, until)
+        if waiter.known or waiter.shown is not None:
+            await self._transact(lambda tx: tx.commit(Statement(advisory.DROP, (ticket.id,))), until)
+        return True
 
     async def renew(self, tickets: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[Standing]:
         until = self._runtime.now() + within
         answers = await self._runtime.gather(*(self._renew_one(ticket, until) for _, ticket in tickets))
+        await self._show_again(self._lines.renewed([ticket.id for _, ticket in tickets]), until)
         return [answer if isinstance(answer, Standing) else Standing.UNKNOWN for answer in answers]
 
     async def _renew_one(self, ticket: Ticket, until: float) -> Standing:
-        entry = self._entries.get(ticket.id)
-        if entry is None or entry.dead:
-            if entry is not None:
-                entry.signal.set()
+        held = self._holds.get(ticket.id)
+        if held is None:
+            return Standing.GONE if self._lines.get(ticket.id) is None else Standing.QUEUED
+        if held.session.dead:
             return Standing.GONE
-        if entry.token is None:
-            entry.heard = self._runtime.now()
-            return Standing.QUEUED
         try:
-            await self._ask(entry, until, Statement(advisory.BEAT, (ticket.id,)))
+            await self._sessions.ask(held.session, until, Statement(advisory.BEAT, (ticket.id,)))
         except StoreUnavailable:
-            return Standing.GONE if entry.dead else Standing.UNKNOWN
+            return Standing.GONE if held.session.dead else Standing.UNKNOWN
         return Standing.HELD
 
     async def changed(self, name: str, ticket: Ticket, mark: object, *, timeout: float) -> Granted | None:
-        entry = self._entries.get(ticket.id)
-        if entry is None or not await entry.signal.wait(timeout):
-            return None
-        entry.signal.clear()
+        await self._lines.wait(ticket.id, timeout)
         return None  # the claim that follows finds the lock, and takes its token
 
     async def look(self, prefix: str, *, exact: bool = False) -> list[View]:
@@ -179,28 +156,32 @@ class SessionStore(PostgresStore):
         return [view for view in views if view.holders or view.waiters]
 
     def _living(self, queue: Queue, hints: dict[str, str], there: set[tuple[str, int]], now: float) -> Queue:
-        """Keep the seats whose sessions the server knows."""
-        key = self._key_of(queue.name)
+        """Keep the seats whose sessions the server knows, and those in line that were renewed."""
+        key = self._sessions.key(queue.name)
+
+        def living(seat: Seat) -> bool:
+            hint = hints[seat.ticket.id]
+            return (hint, key) in there if hint else seat.expires > now
 
         def kept(seats: Sequence[Seat]) -> tuple[Seat, ...]:
-            living = (seat for seat in seats if (hints[seat.ticket.id], key) in there)
-            return tuple(replace(seat, expires=max(seat.expires, now + 0.001)) for seat in living)
+            return tuple(replace(seat, expires=max(seat.expires, now + 0.001)) for seat in seats if living(seat))
 
         return replace(queue, holders=kept(queue.holders), waiters=kept(queue.waiters))
 
     # --- its own life ------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        for entry in list(self._entries.values()):
-            self._end(entry)
+        holds, self._holds = list(self._holds.values()), {}
+        for held in holds:
+            self._sessions.close(held.session)
+        self._lines.close()
         if self._watch is not None:
             await self._watch.join(1.0)
         await super().close()
 
     def after_fork(self) -> None:
-        self._entries = {}
-        self._watch = None
         super().after_fork()
+        self._begin()
 
     def tell(self, hear: Hear) -> None:
         """Tell ``hear`` from now on of holds whose connections end."""
@@ -208,163 +189,154 @@ class SessionStore(PostgresStore):
 
     async def _watching(self) -> None:
         """Look for connections that end while nothing is asked on them, for as long as there are holds."""
-        while self._entries:
+        while self._holds:
             await self._runtime.sleep(WATCH_EVERY)
-            for entry in list(self._entries.values()):
-                if entry.token is not None and not entry.dead and not entry.turn.busy and not self._lives(entry.link):
-                    entry.failed = no_answer(self._postgres.where, "the server closed the connection", unknown=False)
+            for held in list(self._holds.values()):
+                session = held.session
+                if not session.dead and not session.turn.busy and not self._sessions.lives(session):
+                    session.failed = no_answer(self._postgres.where, "the server closed the connection", unknown=False)
                     if self._hear is not None:
-                        self._hear(Standing.GONE, (entry.ticket.id,))
+                        self._hear(Standing.GONE, (held.ticket.id,))
 
-    def _lives(self, link: Link) -> bool:
-        return link.open and self._postgres.alive(link)
+    # --- steps -------------------------------------------------------------------------------------------------
 
-    # --- sessions ----------------------------------------------------------------------------------------------
-
-    async def _enter(self, name: str, ticket: Ticket, until: float) -> Entry:
-        """Get a session for a ticket."""
-        link = await self._postgres.session(until)
-        backend = link.facts["backend"]
-        turn, signal = Pool(self._runtime, 1), self._runtime.signal()
-        entry = Entry(name, ticket, link, turn, signal, self._runtime.now(), hint=f"pid:{backend}")
-        self._entries[ticket.id] = entry
-        return entry
-
-    def _end(self, entry: Entry) -> None:
-        """Give the session up, and with it the lock."""
-        self._entries.pop(entry.ticket.id, None)
-        self._give_up(entry)
-        entry.signal.set()
-
-    def _give_up(self, entry: Entry) -> None:
-        if entry.parked:
-            entry.link.shut()  # the job that reads closes it: a descriptor that is waited for must not become another's
+    async def _try_once(self, name: str, ticket: Ticket, since: float, until: float) -> Granted | Wait:
+        """Try without a place in line: not while others of this client stand there."""
+        if not self._lines.anybody(name):
+            try:
+                await self._once.take(until)
+            except TimeoutError as error:
+                raise no_answer(self._postgres.where, error, unknown=False) from None
+            try:
+                session, has = await self._sessions.tried(name, ticket, until)
+            finally:
+                self._once.give(None)
+            if has:
+                return await self._granted(name, ticket, session, since, until)
+            (held,) = await self._sessions.ask(session, until, self._asking_holder(name))
+            self._sessions.keep(session)
         else:
-            self._postgres.drop(entry.link)
+            (held,) = await self._transact(lambda tx: tx.commit(self._asking_holder(name)), until)
+        return Wait(None, ticket.terms.lease, Owner.parse(held[0][0]) if held else None)
 
-    async def _ask(self, entry: Entry, until: float, *statements: Statement) -> list[list[Row]]:
-        """Run statements on the session, one batch at a time; one that is late or refused ends it."""
-        where = self._postgres.where
+    async def _repeated(self, held: Held, since: float, until: float) -> Granted:
+        """Answer a claim of a ticket that holds: it is the same hold."""
         try:
-            await entry.turn.take(until)
-        except TimeoutError as error:
-            raise no_answer(where, error, unknown=False) from None
-        try:
-            if not entry.link.open:
-                raise no_answer(where, "the connection is closed", unknown=False)
-            return await self._postgres.run(entry.link.exchange(statements), until)
-        except ServerError as error:
-            self._postgres.drop(entry.link)
-            entry.failed = refused(where, error) if error.fatal else None
-            raise refused(where, error) from None
-        except Broken as error:
-            self._postgres.drop(entry.link)
-            entry.failed = no_answer(where, error, unknown=False)
-            raise no_answer(where, error, unknown=True) from None
-        except TimeoutError as error:
-            self._postgres.drop(entry.link)
-            raise no_answer(where, error, unknown=True) from None
+            if held.session.failed is not None:
+                raise held.session.failed
+            await self._sessions.ask(held.session, until, Statement(advisory.BEAT, (held.ticket.id,)))
         except BaseException:
-            self._postgres.drop(entry.link)
+            self._holds.pop(held.ticket.id, None)
+            self._sessions.close(held.session)
             raise
-        finally:
-            entry.turn.give(None)
+        return Granted(held.token, since, held.ticket.terms.lease)
 
-    def _tries(self, entry: Entry) -> Statement:
-        return Statement(advisory.TRY, (self._key_of(entry.name),))
-
-    def _holds_open(self, ticket: Ticket) -> Statement:
-        return Statement(advisory.IDLE_END, (f"{max(int(ticket.terms.lease * 1000), 1)}ms",))
-
-    async def _granted(self, entry: Entry, since: float, until: float) -> Granted:
-        """Take the token of a lock that the session has; a claim that is repeated gets the same."""
-        if entry.token is None:
-            while not (found := (await self._ask(entry, until, self._seat(advisory.GRANT, entry)))[0]):
-                await self._ask(entry, until, self._adding_row(entry.name))
-            schema.check_version(found[0][1])
-            entry.token, entry.parked = int(found[0][0]), False
-            if self._watch is None or not self._watch.alive():
-                self._watch = self._runtime.spawn(self._watching, "leasehold-watch")
-        else:
-            await self._ask(entry, until, Statement(advisory.BEAT, (entry.ticket.id,)))
-        assert entry.token is not None
-        return Granted(entry.token, since, entry.ticket.terms.lease)
-
-    async def _wait(self, entry: Entry, join: bool, until: float) -> Wait:
-        statements = [Statement(advisory.HOLDER, (self._rows, entry.name.encode()))]
-        if join:
-            statements += [self._adding_row(entry.name), self._seat(advisory.QUEUE, entry)]
-        held, *_ = await self._ask(entry, until, *statements)
-        held_by = Owner.parse(held[0][0]) if held else None
-        if not join:
-            self._entries.pop(entry.ticket.id, None)
-            self._postgres.keep(entry.link)
-            return Wait(None, entry.ticket.terms.lease, held_by)
-        entry.parked = True
-        self._runtime.spawn(lambda: self._park(entry), "leasehold-wait")
-        return Wait(None, IDLE * entry.ticket.terms.lease, held_by)
-
-    async def _park(self, entry: Entry) -> None:
-        """Wait in the server's queue until it grants the lock, the session ends, or nobody renewed for a lease."""
-        where = self._postgres.where
-        failed: StoreUnavailable | None = None
-        waits = entry.link.exchange([Statement(advisory.WAIT, (self._key_of(entry.name),))])
+    async def _entered(self, waiter: Waiter[Session], session: Session, since: float, until: float) -> Granted:
+        """Let the first in line take the token of the lock that its session has."""
         try:
-            while not entry.locked:
-                until = entry.heard + entry.ticket.terms.lease
-                try:
-                    await self._postgres.run(waits, until)
-                    entry.locked = True
-                except TimeoutError:
-                    if until >= entry.heard + entry.ticket.terms.lease:
-                        raise
-        except ServerError as error:
-            failed = refused(where, error)
-        except (Broken, TimeoutError) as error:
-            failed = no_answer(where, error, unknown=False)
-        finally:
-            entry.parked = False
-            if not entry.locked or self._entries.get(entry.ticket.id) is not entry:
-                self._postgres.drop(entry.link)
-                entry.failed = failed or no_answer(where, "the wait was ended", unknown=False)
-            entry.signal.set()
+            granted = await self._granted(waiter.name, waiter.ticket, session, since, until)
+        except BaseException:
+            self._lines.lost(waiter)
+            raise
+        self._lines.entered(waiter)
+        return granted
 
-    def _is_granted(self, entry: Entry) -> Callable[[Transaction], Coroutine[Any, Any, bool]]:
-        async def work(tx: Transaction) -> bool:
-            backend = entry.link.facts["backend"]
-            (found,) = await tx.commit(Statement(advisory.GRANTED, (backend, self._key_of(entry.name))))
-            return bool(found)
+    async def _granted(self, name: str, ticket: Ticket, session: Session, since: float, until: float) -> Granted:
+        """Take the token of a lock that the session has; if that fails the session is closed, and the lock free."""
+        lease = ticket.terms.lease
+        first = () if session.life == lease else (self._sessions.living(session, lease),)
+        try:
+            takes = self._seat(advisory.GRANT, name, ticket, session.hint)
+            while not (found := (await self._sessions.ask(session, until, *first, takes))[-1]):
+                await self._sessions.ask(session, until, self._adding_row(name))
+            schema.check_version(found[0][1])
+        except BaseException:
+            self._sessions.close(session)
+            raise
+        held = Held(name, ticket, session, int(found[0][0]))
+        self._holds[ticket.id] = held
+        if self._watch is None or not self._watch.alive():
+            self._watch = self._runtime.spawn(self._watching, "leasehold-watch")
+        return Granted(held.token, since, lease)
 
-        return work
+    async def _queued(self, waiter: Waiter[Session], until: float) -> Wait:
+        """See to it that people can see who waits; each lease anew, which also tells whether the server answers."""
+        now, lease = self._runtime.now(), waiter.ticket.terms.lease
+        if waiter.shown is None or waiter.shown + lease / 2 < now:
+            waiter.shown = now  # before it is: it may be, whatever the answer
+            waiter.held_by = await self._board.show(waiter, until)
+        return Wait(None, lease, waiter.held_by)
 
-    async def _forget(self, name: str, ticket: Ticket, backend: int, until: float) -> None:
-        async def work(tx: Transaction) -> None:
-            ends = Statement(advisory.END, (backend, self._key_of(name)))
-            await tx.commit(Statement(advisory.DROP, (ticket.id,)), ends)
+    async def _write_down(self, waiters: Sequence[Waiter[Session]], until: float) -> list[Owner | None]:
+        names = sorted({waiter.name for waiter in waiters})
+        looks = [self._asking_holder(name) for name in names]
+        adds = [self._adding_row(name) for name in names]
+        adds += [Statement(advisory.STALE, (self._rows, name.encode())) for name in names]
+        parked = [self._lines.parked(waiter) for waiter in waiters]
+        shows = [
+            self._seat(advisory.QUEUE, waiter.name, waiter.ticket, "" if session is None else session.hint)
+            for waiter, session in zip(waiters, parked, strict=True)
+        ]
+        answers = await self._transact(lambda tx: tx.commit(*looks, *adds, *shows), until)
+        holders = {name: Owner.parse(held[0][0]) for name, held in zip(names, answers, strict=False) if held}
+        return [holders.get(waiter.name) for waiter in waiters]
 
-        await self._transact(work, until)
+    async def _release(self, held: Held, until: float) -> bool:
+        session, ticket = held.session, held.ticket
+        drop = Statement(advisory.DROP, (ticket.id,))
+        if session.dead:
+            self._sessions.close(session)
+            await self._sessions.forget(held.name, session.backend, until, drop)
+            return False
+        unlock = Statement(advisory.UNLOCK, (self._sessions.key(held.name),))
+        try:
+            _, (freed,) = await self._sessions.ask(session, until, drop, unlock)
+        except BaseException as error:
+            self._sessions.close(session)  # with the session the lock is gone
+            if isinstance(error, LeaseholdError) and session.failed is not None:
+                return False  # the session had ended, perhaps long ago
+            raise
+        self._sessions.keep(session)
+        return bool(freed[0])
 
     async def _break(self, name: str, ticket: Ticket, until: float) -> bool:
         """End the session of somebody else, which frees the lock; the token moves on."""
 
         async def work(tx: Transaction) -> bool:
             (found,) = await tx.ask(Statement(advisory.HINT_OF, (ticket.id,)))
-            if not found:
-                return False
-            ends = Statement(advisory.END, (int(found[0][0].removeprefix("pid:")), self._key_of(name)))
+            if not found or not found[0][0]:
+                return False  # it is not there, or waits without a session
+            ends = Statement(advisory.END, (int(found[0][0].removeprefix("pid:")), self._sessions.key(name)))
             key = (self._rows, name.encode())
             ended, *_ = await tx.commit(ends, Statement(advisory.RAISE, key), Statement(advisory.DROP, (ticket.id,)))
             return bool(ended)
 
         return await self._transact(work, until)
 
-    def _seat(self, text: str, entry: Entry) -> Statement:
-        terms = entry.ticket.terms
-        shown = (ns(terms.lease), str(terms.owner), terms.meta, entry.hint)
-        return Statement(text, (self._rows, entry.name.encode(), entry.ticket.id, *shown))
+    async def _show_again(self, waiters: Sequence[Waiter[Session]], until: float) -> None:
+        """Move the expiry of the seats of those in line: without that they would not be shown any more."""
+        if not waiters:
+            return
+        beats = advisory.beats([waiter.ticket.id for waiter in waiters])
+        try:
+            await self._transact(lambda tx: tx.commit(beats), until, reserved=True)
+        except StoreUnavailable:  # it decides nothing
+            pass
+
+    def _is_granted(self, name: str, session: Session) -> Callable[[Transaction], Coroutine[Any, Any, bool]]:
+        async def work(tx: Transaction) -> bool:
+            (found,) = await tx.commit(Statement(advisory.GRANTED, (session.backend, self._sessions.key(name))))
+            return bool(found)
+
+        return work
+
+    def _asking_holder(self, name: str) -> Statement:
+        return Statement(advisory.HOLDER, (self._rows, name.encode()))
+
+    def _seat(self, text: str, name: str, ticket: Ticket, hint: str) -> Statement:
+        terms = ticket.terms
+        shown = (ns(terms.lease), str(terms.owner), terms.meta, hint)
+        return Statement(text, (self._rows, name.encode(), ticket.id, *shown))
 
     def _adding_row(self, name: str) -> Statement:
         return Statement(self._dialect.add_name, (self._rows, name.encode()))
-
-    def _key_of(self, name: str) -> int:
-        return advisory.key_of(self._namespace, name)

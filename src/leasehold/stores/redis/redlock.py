@@ -40,7 +40,7 @@ from leasehold.model import (
     Wait,
     ticket_id,
 )
-from leasehold.runtimes.base import Colour, Runtime
+from leasehold.runtimes.base import Runtime
 from leasehold.stores.redis import keys, redlock_commands, redlock_doctor, redlock_looking, redlock_votes
 from leasehold.stores.redis.redlock_ballots import Ballots
 from leasehold.stores.redis.redlock_debts import Debts
@@ -67,8 +67,6 @@ class RedlockStore:
     )
 
     def __init__(self, runtime: Runtime, members: Sequence[Member], namespace: str, *, quarantine: float = 0.0) -> None:
-        if runtime.colour is Colour.SIMULATED:
-            raise Unsupported("real servers cannot be reached from the simulated world; use a memory: store there")
         self._runtime = runtime
         self._namespace = namespace
         self._quarantine = quarantine

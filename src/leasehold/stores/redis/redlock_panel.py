@@ -105,7 +105,7 @@ class Panel:
         self.now = runtime.now
         self.nodes = nodes
         self.majority = majority(len(nodes))
-        self._jobs: set[Job] = set()
+        self._jobs: dict[Job, None] = {}
         self._most_jobs = MOST_JOBS
         # Tasks of one loop share a connection as it is, and cost little; threads do neither.
         self._workers = [Worker(runtime) for _ in nodes] if runtime.colour is Colour.BLOCKING else []
@@ -229,9 +229,9 @@ class Panel:
 
     def _spawn(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         if len(self._jobs) >= self._most_jobs:
-            self._jobs = {job for job in self._jobs if job.alive()}
+            self._jobs = {job: None for job in self._jobs if job.alive()}
             self._most_jobs = max(MOST_JOBS, 2 * len(self._jobs))  # so that looking costs little for each
-        self._jobs.add(self._runtime.spawn(work, "leasehold-node"))
+        self._jobs[self._runtime.spawn(work, "leasehold-node")] = None
 
     def too_few(
         self, poll: Poll[Any], answers: Mapping[int, Any], what: str, others: Mapping[int, str]
@@ -262,7 +262,7 @@ class Panel:
 
     def after_fork(self, channel: bytes) -> None:
         """Drop, in a forked child, what belongs to the parent."""
-        self._jobs = set()
+        self._jobs = {}
         self.closed = False
         self._late.after_fork()
         for worker in self._workers:

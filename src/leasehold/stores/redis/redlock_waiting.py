@@ -123,12 +123,12 @@ class Waiting:
 
     def renewed(self, standings: Mapping[str, Standing], answers: Mapping[int, Mapping[str, int]]) -> None:
         """Wake those who are worth asking again: nobody knows them any more, they hold, or the name is free."""
-        names: set[str] = set()
+        names: dict[str, None] = {}
         for ticket, standing in standings.items():
             slot = self._slots.get(ticket)
             if slot is None:
                 continue
-            names.add(slot.name)
+            names[slot.name] = None
             free = sum(found.get(ticket) == redlock_votes.FREE for found in answers.values())
             if standing in (Standing.HELD, Standing.GONE) or free >= self._panel.majority:
                 _wake(slot)

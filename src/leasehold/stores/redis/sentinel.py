@@ -8,7 +8,7 @@ from leasehold.model import Finding, Granted, Ticket, Wait
 from leasehold.runtimes.base import Runtime
 from leasehold.stores.redis import sentinel_doctor, strict_checks
 from leasehold.stores.redis.store import RedisStore, single_wire
-from leasehold.wires.redis.base import Elsewhere, OnMessage, OnSilence, Wire
+from leasehold.wires.redis.base import Elsewhere, MakeWire, OnMessage, OnSilence, Wire
 from leasehold.wires.redis.following import FollowingWire
 from leasehold.wires.redis.sentinel import Sentinels, Watched
 from leasehold.wires.redis.settings import Settings
@@ -20,10 +20,12 @@ LEAST = 0.05
 class SentinelStore(RedisStore):
     """See `leasehold.stores.base.Store` for what each method promises."""
 
-    def __init__(self, runtime: Runtime, watched: Watched, namespace: str) -> None:
+    def __init__(self, runtime: Runtime, watched: Watched, namespace: str, *, make: MakeWire | None = None) -> None:
+        """Make one; ``make`` makes the wire of each server, as of a model."""
         self._watched = watched
+        self._make = make or single_wire(runtime)
         # Word of another primary: whoever waits asks again, and so finds out whether it is true.
-        self._sentinels = Sentinels(runtime, watched, single_wire(runtime), lambda: self._silence())
+        self._sentinels = Sentinels(runtime, watched, self._make, lambda: self._silence())
         super().__init__(runtime, replace(watched.server, where=watched.where), namespace, make=self._follow)
 
     async def claim(self, name: str, ticket: Ticket, *, join: bool, within: float) -> Granted | Wait:
@@ -47,4 +49,4 @@ class SentinelStore(RedisStore):
     def _follow(
         self, runtime: Runtime, settings: Settings, channel: bytes, on_message: OnMessage, on_silence: OnSilence
     ) -> Wire:
-        return FollowingWire(runtime, self._sentinels, single_wire(runtime), channel, on_message, on_silence)
+        return FollowingWire(runtime, self._sentinels, self._make, channel, on_message, on_silence)

@@ -69,7 +69,14 @@ ASK_AGAIN_AT_LEAST = 0.001
 
 
 def single_wire(runtime: Runtime) -> MakeWire:
-    """Return what makes the wire of one server."""
+    """Return what makes the wire of one server.
+
+    Raises:
+        Unsupported: the runtime is a simulated one, which has models for servers.
+
+    """
+    if runtime.colour is Colour.SIMULATED:
+        raise Unsupported("a real Redis cannot be reached from the simulated world; use a memory: store there")
     return BlockingWire if runtime.colour is Colour.BLOCKING else aio_wire
 
 
@@ -89,8 +96,6 @@ class RedisStore:
         apart: Callable[[str], int] | None = None,
         marker: Callable[[bool], bytes] | None = None,
     ) -> None:
-        if make is None and runtime.colour is Colour.SIMULATED:
-            raise Unsupported("a real Redis cannot be reached from the simulated world; use a memory: store there")
         make = make or single_wire(runtime)
         self._runtime = runtime
         self._settings = settings

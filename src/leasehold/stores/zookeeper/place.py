@@ -66,18 +66,18 @@ class Bells:
 
     def __init__(self, runtime: Runtime) -> None:
         self._mutex = runtime.mutex()
-        self._waiting: dict[str, set[Signal]] = {}
+        self._waiting: dict[str, dict[Signal, None]] = {}
 
     def expect(self, path: str, bell: Signal) -> None:
         """Set ``bell`` at the next change of ``path``; called before the watch is asked for."""
         with self._mutex:
-            self._waiting.setdefault(path, set()).add(bell)
+            self._waiting.setdefault(path, {})[bell] = None
 
     def forget(self, bell: Signal) -> None:
         """Set ``bell`` no more, but once now: whoever waits finds that there is nothing to wait for."""
         with self._mutex:
             for path in [path for path, bells in self._waiting.items() if bell in bells]:
-                self._waiting[path].discard(bell)
+                self._waiting[path].pop(bell, None)
                 if not self._waiting[path]:
                     del self._waiting[path]
         bell.set()
@@ -90,9 +90,9 @@ class Bells:
         """Wake those who wait for ``path``, or all."""
         with self._mutex:
             if path is None:
-                bells = {bell for found in self._waiting.values() for bell in found}
+                bells = {bell: None for found in self._waiting.values() for bell in found}
                 self._waiting.clear()
             else:
-                bells = self._waiting.pop(path, set())
+                bells = self._waiting.pop(path, {})
         for bell in bells:
             bell.set()

@@ -19,7 +19,7 @@ begins in a new session.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from leasehold.errors import StoreUnavailable
 from leasehold.model import Capabilities, Cell, Change, Departure, Finding, Granted, Standing, Ticket, View, Wait
@@ -62,12 +62,20 @@ class ZooKeeperStore:
         crash_bound="within the session's timeout and one tick of the server",
     )
 
-    def __init__(self, runtime: Runtime, namespace: str, settings: Settings, chroot: str) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        namespace: str,
+        settings: Settings,
+        chroot: str,
+        make: Callable[[Callable[[Link], None]], Wire] | None = None,
+    ) -> None:
+        """Make one; ``make`` makes its wire, as to a model, from what hears of the connection."""
         self._runtime = runtime
         self._settings = settings
         self._paths = Paths(chroot, namespace)
         self._tell: Hear | None = None
-        self._wire = Wire(runtime, settings, self._link)
+        self._wire = Wire(runtime, settings, self._link) if make is None else make(self._link)
         self._start()
 
     def _start(self) -> None:

@@ -27,12 +27,13 @@ class Inversions:
     pairs: tuple[tuple[Hold, Hold], ...]
 
 
-def inversions(holds: Iterable[Hold], pauses: Sequence[Stall] = ()) -> Inversions:
+def inversions(holds: Iterable[Hold], pauses: Sequence[Stall] = (), keeps: float = 0.0) -> Inversions:
     """Count, for one fair name, the pairs of which the later came first. Takes O(n log n), by a Fenwick tree.
 
-    A waiter that stood still or was cut off while it waited may have lost its place, and is left out.
+    A waiter that stood still or was cut off for more than ``keeps`` seconds while it waited may have lost its place,
+    and is left out.
     """
-    waited = [hold for hold in holds if hold.fair and hold.token is not None and _kept_its_place(hold, pauses)]
+    waited = [hold for hold in holds if hold.fair and hold.token is not None and _kept_its_place(hold, pauses, keeps)]
     by_token = {hold.token: rank for rank, hold in enumerate(sorted(waited, key=lambda hold: hold.token or 0), 1)}
     placed = sorted((hold for hold in waited if hold.queued is not None), key=lambda hold: hold.queued or 0.0)
     tree, count, pairs = [0] * (len(waited) + 1), 0, list[tuple[Hold, Hold]]()
@@ -51,8 +52,10 @@ def inversions(holds: Iterable[Hold], pauses: Sequence[Stall] = ()) -> Inversion
     return Inversions(count, tuple(pairs))
 
 
-def _kept_its_place(hold: Hold, pauses: Sequence[Stall]) -> bool:
-    return hold.granted is not None and not any(pause.within(hold.who, hold.asked, hold.granted) for pause in pauses)
+def _kept_its_place(hold: Hold, pauses: Sequence[Stall], keeps: float) -> bool:
+    if hold.granted is None:
+        return False
+    return sum(pause.within(hold.who, hold.asked, hold.granted) for pause in pauses) <= keeps
 
 
 def _add(tree: list[int], place: int) -> None:

@@ -44,6 +44,7 @@ class Bounds:
         linearizable: claims and tokens have the same order; else tokens increase in real time only (Redlock).
         tries: whether a try may not be refused while the name is free.
         turns: whether fair locks must serve in order (a waiter cut off for longer than its lease loses its place).
+        keeps_place: seconds for which a waiter may have been cut off, or have stood still, without losing its place.
 
     """
 
@@ -52,6 +53,7 @@ class Bounds:
     linearizable: bool = True
     tries: bool = True
     turns: bool = True
+    keeps_place: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +128,7 @@ def _of_name(holds: list[Hold], tries: list[Try], history: History, bounds: Boun
     if all(hold.mode is Mode.EXCLUSIVE for hold in holds):
         yield from _exclusive(holds, tries, history, bounds)
     if bounds.turns:
-        for pair in inversions(holds, history.stalls + history.outages).pairs:
+        for pair in inversions(holds, history.stalls + history.outages, bounds.keeps_place).pairs:
             yield Violation(Promise.TURNS, pair, "the first was in line before the second asked")
 
 

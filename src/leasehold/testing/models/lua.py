@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 from leasehold.errors import MissingDriver
 from leasehold.wires.redis.base import ReplyError
@@ -19,6 +19,9 @@ Invoke = Callable[[Sequence[bytes]], Any]
 
 MOST_EXACT = 10**17
 """From here on Redis writes a number of Lua with an exponent."""
+
+PLAIN = frozenset({bytes, int})
+"""Types of replies that Lua takes as they are."""
 
 PRELUDE = """
 local invoke = ...
@@ -71,6 +74,7 @@ class Machine:
             raise MissingDriver("the model of Redis runs scripts by lupa; install it: pip install lupa") from None
         self._type: Callable[[object], str | None] = lupa.lua_type
         self._lua: Any = lupa.LuaRuntime(encoding=None, unpack_returned_tuples=True)
+        self._table: Callable[[Any], Any] = self._lua.table_from
         self._invoke: Invoke | None = None
         made: tuple[Any, Any] = self._lua.execute(PRELUDE, self._called)
         self._compile, self._run = made
@@ -86,16 +90,25 @@ class Machine:
             self._made[text] = made
         self._invoke = invoke
         try:
-            reply: Any = self._run(made, self._lua.table_from(list(keys)), self._lua.table_from(list(args)))
+            reply: Any = self._run(made, self._table(list(keys)), self._table(list(args)))
         finally:
             self._invoke = None
         return self._to_redis(reply)
 
     def _called(self, *words: Any) -> Any:
+        """Carry out one command: it is what a history spends most of its time with."""
         assert self._invoke is not None
-        if not all(type(word) in (bytes, int, float) for word in words):
-            return self._to_lua(ReplyError("ERR Lua redis lib command arguments must be strings or integers"))
-        return self._to_lua(self._invoke([_word(word) for word in words]))
+        told = list[bytes]()
+        for word in words:
+            kind = cast("type[object]", type(word))
+            if kind is bytes:
+                told.append(word)
+            elif kind is int or kind is float:
+                told.append(_word(word))
+            else:
+                return self._to_lua(ReplyError("ERR Lua redis lib command arguments must be strings or integers"))
+        reply = self._invoke(told)
+        return reply if type(reply) in PLAIN else self._to_lua(reply)
 
     def _to_lua(self, reply: Any) -> Any:
         if isinstance(reply, bytes | int):
@@ -106,7 +119,7 @@ class Machine:
             return self._lua.table_from({b"err": str(reply).encode()})
         if isinstance(reply, str):
             return self._lua.table_from({b"ok": reply.encode()})
-        return self._lua.table_from([self._to_lua(one) for one in reply])
+        return self._table([one if type(one) in PLAIN else self._to_lua(one) for one in reply])
 
     def _to_redis(self, reply: Any) -> Any:
         if isinstance(reply, bytes):

@@ -63,7 +63,7 @@ class RedisModel:
         self._rewrite = rewrite
         self._now_us = now_us
         self._publish = publish
-        self._entries: dict[bytes, Entry] = {}
+        self.entries: dict[bytes, Entry] = {}
         self._scripts: dict[bytes, bytes] = {}
         self._now = 0
 
@@ -81,13 +81,13 @@ class RedisModel:
 
     def command(self, words: Sequence[bytes]) -> Any:
         """Carry out a command that is no script, now or inside a script."""
-        name = words[0].upper()
-        found = COMMANDS.get(name)
+        found = COMMANDS.get(words[0]) or COMMANDS.get(words[0].upper())
         if found is None:
-            raise NotImplementedError(f"the model of Redis has no command {name.decode()}")
+            raise NotImplementedError(f"the model of Redis has no command {words[0].decode()}")
         least, carry_out = found
-        if len(words) - 1 < abs(least) or (least >= 0 and len(words) - 1 != least):
-            return ReplyError(f"ERR wrong number of arguments for '{name.decode().lower()}' command")
+        count = len(words) - 1
+        if count != least if least >= 0 else count < -least:
+            return ReplyError(f"ERR wrong number of arguments for '{words[0].decode().lower()}' command")
         try:
             return carry_out(self, *words[1:])
         except ReplyError as error:
@@ -99,7 +99,7 @@ class RedisModel:
 
     def forget_data(self) -> None:
         """Lose all keys, as by FLUSHALL or a restart without persistence."""
-        self._entries.clear()
+        self.entries.clear()
 
     def _script(self, text: bytes, words: Sequence[bytes]) -> Any:
         count = _whole(words[0])
@@ -110,9 +110,9 @@ class RedisModel:
     # --- keys --------------------------------------------------------------------------------------------------
 
     def _find(self, key: bytes) -> Entry | None:
-        entry = self._entries.get(key)
+        entry = self.entries.get(key)
         if entry is not None and entry.expires is not None and self._now // 1000 > entry.expires:
-            del self._entries[key]
+            del self.entries[key]
             return None
         return entry
 
@@ -127,13 +127,13 @@ class RedisModel:
 
     def _made(self, key: bytes, kind: str) -> Any:
         self._value(key, kind)
-        return self._entries.setdefault(key, Entry(kind, {})).value
+        return self.entries.setdefault(key, Entry(kind, {})).value
 
     def _remove(self, key: bytes, kind: str, fields: Sequence[bytes]) -> int:
         value = self._value(key, kind)
         gone = sum(value.pop(field, None) is not None for field in fields)
         if not value:
-            self._entries.pop(key, None)
+            self.entries.pop(key, None)
         return gone
 
     def exists(self, *keys: bytes) -> int:
@@ -142,7 +142,7 @@ class RedisModel:
     def delete(self, *keys: bytes) -> int:
         gone = [key for key in dict.fromkeys(keys) if self._find(key) is not None]
         for key in gone:
-            del self._entries[key]
+            del self.entries[key]
         return len(gone)
 
     def type(self, key: bytes) -> str:
@@ -158,7 +158,7 @@ class RedisModel:
             return 0
         entry.expires = when
         if when <= self._now // 1000:
-            del self._entries[key]
+            del self.entries[key]
         return 1
 
     def pttl(self, key: bytes) -> int:
@@ -177,13 +177,13 @@ class RedisModel:
                     pass
                 case _:
                     raise NotImplementedError(f"the model of Redis has no SCAN {option.decode()}")
-        return [b"0", [key for key in sorted(self._entries) if self._find(key) and pattern.fullmatch(key)]]
+        return [b"0", [key for key in sorted(self.entries) if self._find(key) and pattern.fullmatch(key)]]
 
     def get(self, key: bytes) -> bytes | None:
         return self._value(key, "string") or None
 
     def set(self, key: bytes, value: bytes) -> str:
-        self._entries[key] = Entry("string", value)
+        self.entries[key] = Entry("string", value)
         return OK
 
     # --- hashes ------------------------------------------------------------------------------------------------

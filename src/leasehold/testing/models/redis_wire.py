@@ -18,9 +18,10 @@ from leasehold.errors import Unsupported
 from leasehold.runtimes.base import Runtime, Signal
 from leasehold.runtimes.simulated import SimulatedRuntime
 from leasehold.stores.redis.store import RedisStore
-from leasehold.testing.models.redis_server import Line, Link, RedisServerModel
+from leasehold.testing.models.net import Line
+from leasehold.testing.models.redis_server import RedisServerModel
 from leasehold.testing.network import InVirtualTime
-from leasehold.wires.redis.base import Ear, OnMessage, OnSilence, no_answer
+from leasehold.wires.redis.base import Ear, Elsewhere, MakeWire, OnMessage, OnSilence, no_answer
 from leasehold.wires.redis.settings import Settings
 from leasehold.wires.redis.together import Together
 
@@ -30,26 +31,29 @@ FACTS = {"version": "7.0.15", "role": "master", "server": "redis"}
 
 @dataclass(frozen=True)
 class SimulatedRedis(InVirtualTime):
-    """Opens the Redis store on a model of the server. ``links`` has each client's way to it, by its machine's name."""
+    """Opens the Redis store on a model of the server."""
 
     server: RedisServerModel
-    links: dict[str, Link] = field(default_factory=dict[str, Link])
-
-    def link(self, machine: str) -> Link:
-        """Return the way between a machine and the server."""
-        return self.links.setdefault(machine, Link())
 
     def open(self, runtime: Runtime, namespace: str) -> RedisStore:
         """Open the store for one client."""
+        settings = Settings(where=f"the model {self.server.machine.name}")
+        return RedisStore(runtime, settings, namespace, make=wires([self.server]))
+
+
+def wires(servers: Sequence[RedisServerModel]) -> MakeWire:
+    """Return what makes the wire of a model: that whose name the settings have at the end of ``where``."""
+    by_name = {server.machine.name: server for server in servers}
+
+    def make(
+        runtime: Runtime, settings: Settings, channel: bytes, heard: OnMessage, silence: OnSilence
+    ) -> SimulatedWire:
         if not isinstance(runtime, SimulatedRuntime):
             raise Unsupported("a model of Redis serves clients of simulated worlds only")
-        settings = Settings(where=f"the model {self.server.machine.name}")
+        server = by_name[settings.where.rpartition(" ")[2].partition(":")[0]]
+        return SimulatedWire(runtime, settings, server, channel, heard, silence)
 
-        def make(_: Runtime, settings: Any, channel: bytes, heard: OnMessage, silence: OnSilence) -> SimulatedWire:
-            link = self.link(runtime.machine.name)
-            return SimulatedWire(runtime, settings, self.server, link, channel, heard, silence)
-
-        return RedisStore(runtime, settings, namespace, make=make)
+    return make
 
 
 @dataclass(slots=True, eq=False)
@@ -70,15 +74,14 @@ class SimulatedWire:
         runtime: SimulatedRuntime,
         settings: Settings,
         server: RedisServerModel,
-        link: Link,
         channel: bytes,
         on_message: OnMessage,
         on_silence: OnSilence,
     ) -> None:
         self._runtime = runtime
         self._where = settings.where
+        self._mode = settings.mode
         self._server = server
-        self._link = link
         self._channel = channel
         self._on_message = on_message
         self._on_silence = on_silence
@@ -159,12 +162,15 @@ class SimulatedWire:
 
     async def _connect(self, within: float) -> None:
         """Make a connection and shake hands: the first answer shows that somebody is there."""
-        line = self._server.connect(self._runtime.machine, self._link, self._heard, self._ended)
+        line = self._server.connect(self._runtime.machine, self._heard, self._ended)
         if line is None:
-            await self._runtime.sleep(self._link.latency[0])
+            await self._runtime.sleep(self._server.link(self._runtime.machine.name).latency[0])
             raise no_answer(self._where, "nobody listens", unknown=False)
         self._line, self._why = line, ""
-        await self._ask(line, [[b"PING"]], within, unknown=False)
+        (role,) = await self._ask(line, [[b"ROLE"]], within, unknown=False)
+        if self._mode != "sentinel" and role[0] != b"master":
+            self._end("it is no primary")
+            raise Elsewhere(f"Redis at {self._where} is a replica")
 
     async def _subscribe(self, line: Line, within: float) -> None:
         await self._ask(line, [[b"SUBSCRIBE", self._channel]], within)
@@ -180,7 +186,7 @@ class SimulatedWire:
             raise no_answer(self._where, "the connection is closed", unknown=False)
         question = Question(len(commands), self._runtime.signal())
         self._asked.append(question)
-        line.send(*commands)
+        line.send(commands)
         if not await question.answered.wait(within) and line is self._line:
             self._end("it answered too slowly")
         if question.broken:

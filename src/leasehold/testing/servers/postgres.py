@@ -17,6 +17,7 @@ from typing import Any
 from urllib.parse import quote
 
 from leasehold.testing.servers.base import STOP_WITHIN, Account, Server, find_files, find_program, give
+from leasehold.testing.servers.certificates import Certificates
 
 PLACES = "usr/lib/postgresql/*/bin"
 """Where Debian keeps it, off the PATH."""
@@ -39,6 +40,7 @@ class PostgresServer(Server):
 
     Args:
         password: of the superuser ``postgres``; with it all who connect by TCP must know one (SCRAM).
+        tls: offer TLS, and refuse who comes by TCP without it; `certificates` has the files.
         config: further settings, by name.
         binary: the program; without it the newest ``postgres`` that is found.
 
@@ -49,18 +51,32 @@ class PostgresServer(Server):
     accounts = ("postgres",)
 
     def __init__(
-        self, *, password: str | None = None, config: Mapping[str, str] | None = None, binary: str | None = None
+        self,
+        *,
+        password: str | None = None,
+        tls: bool = False,
+        config: Mapping[str, str] | None = None,
+        binary: str | None = None,
     ) -> None:
         super().__init__(binary or find_binary("postgres"))
         self.password = password
+        self.certificates = Certificates.make(self.folder) if tls else None
         self.data = self.folder / "data"
         self._config = {
             **FAST,
             "listen_addresses": "'127.0.0.1'",
             "port": str(self.port),
             "unix_socket_directories": f"'{self.folder}'",
+            **self._tls(),
             **(config or {}),
         }
+
+    def _tls(self) -> dict[str, str]:
+        files = self.certificates
+        if files is None:
+            return {}
+        names = {"ssl_ca_file": files.authority, "ssl_cert_file": files.server, "ssl_key_file": files.server_key}
+        return {"ssl": "on", **{name: f"'{path}'" for name, path in names.items()}}
 
     @property
     def url(self) -> str:
@@ -160,6 +176,10 @@ class PostgresServer(Server):
             shutil.copytree(template(self.binary, account), self.data)
             if self.password:
                 self._set_password(self.password, account)
+            if self.certificates is not None:
+                self.certificates.server_key.chmod(0o600)
+                if account is not None:
+                    give(self.folder, account)
         (self.data / "postmaster.pid").unlink(missing_ok=True)
         lines = [f"{name} = {value}" for name, value in self._config.items()]
         (self.data / "postgresql.auto.conf").write_text("\n".join(lines) + "\n")
@@ -171,7 +191,8 @@ class PostgresServer(Server):
         if account is not None:
             give(self.folder, account)
         run_as(account, [self.binary, "--single", "-D", str(self.data), "postgres"], self.folder, statement)
-        rules = "local all all trust\nhost all all 127.0.0.1/32 scram-sha-256\n"
+        kind = "host" if self.certificates is None else "hostssl"
+        rules = f"local all all trust\n{kind} all all 127.0.0.1/32 scram-sha-256\n"
         (self.data / "pg_hba.conf").write_text(rules)
 
     def _ready(self) -> bool:

@@ -64,10 +64,12 @@ SILENCE = "look whether its members are up, reachable and not overloaded"
 class Gateway:
     """One cluster, seen from one client. Used from many threads or tasks at once."""
 
-    def __init__(self, runtime: Runtime, settings: Settings) -> None:
+    def __init__(self, runtime: Runtime, settings: Settings, http: Http | None = None) -> None:
+        """Make one; ``http`` has the connections, if they are not those of the runtime's colour."""
         self._runtime = runtime
         self._settings = settings
-        self._http: Http = BlockingHttp(runtime) if runtime.colour is Colour.BLOCKING else AioHttp(runtime)
+        blocks = runtime.colour is Colour.BLOCKING
+        self._http: Http = http or (BlockingHttp(runtime) if blocks else AioHttp(runtime))
         self._forget()
 
     def _forget(self) -> None:

@@ -1,0 +1,165 @@
+"""The sessions of ``mode=session``: each has an advisory lock, or waits for one in the server's queue.
+
+The server ends a session of which it hears nothing for the length of a lease (from PostgreSQL 14). One on which an
+answer is late or missing is closed, and the lock is gone with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from leasehold.errors import StoreUnavailable
+from leasehold.model import Ticket
+from leasehold.runtimes.base import Runtime
+from leasehold.stores.postgres import advisory
+from leasehold.wires.postgres.base import PostgresWire
+from leasehold.wires.postgres.errors import Broken, ServerError, no_answer, refused
+from leasehold.wires.postgres.link import Link
+from leasehold.wires.postgres.pool import Pool
+from leasehold.wires.sql import Row, Statement
+
+
+@dataclass(eq=False, slots=True)
+class Session:
+    """A connection that has a lock, or tries to get it.
+
+    Attributes:
+        turn: one batch of statements at a time.
+        life: seconds for which the server keeps it without news.
+        waits: while it is in the server's queue.
+        failed: why it is of no more use.
+
+    """
+
+    link: Link
+    turn: Pool
+    life: float = 0.0
+    waits: bool = False
+    failed: StoreUnavailable | None = None
+
+    @property
+    def dead(self) -> bool:
+        """Whether it is of no more use, and the lock gone with it."""
+        return not self.link.open or self.failed is not None
+
+    @property
+    def backend(self) -> int:
+        """The process id of the server's end."""
+        backend: int = self.link.facts["backend"]
+        return backend
+
+    @property
+    def hint(self) -> str:
+        """How it is named in the rows that show who holds and waits."""
+        return f"pid:{self.backend}"
+
+
+class Sessions:
+    """Those of one client; see `leasehold.stores.sql.lines.Sessions`."""
+
+    def __init__(self, runtime: Runtime, wire: PostgresWire, namespace: str) -> None:
+        self._runtime = runtime
+        self._wire = wire
+        self._namespace = namespace
+
+    def key(self, name: str) -> int:
+        """Return the key of a name's lock."""
+        return advisory.key_of(self._namespace, name)
+
+    async def tried(self, name: str, ticket: Ticket, until: float) -> tuple[Session, bool]:
+        session = Session(await self._wire.session(until), Pool(self._runtime, 1))
+        tries = Statement(advisory.TRY, (self.key(name),))
+        ((tried,), _) = await self.ask(session, until, tries, self.living(session, ticket.terms.lease))
+        return session, bool(tried[0])
+
+    def living(self, session: Session, seconds: float) -> Statement:
+        """Return what tells the server for how long it keeps the session without news."""
+        session.life = seconds
+        return Statement(advisory.IDLE_END, (f"{max(int(seconds * 1000), 1)}ms",))
+
+    async def wait(self, session: Session, name: str, until: Callable[[], float]) -> None:
+        where = self._wire.where
+        waits = session.link.exchange([Statement(advisory.WAIT, (self.key(name),))])
+        session.waits = has = True
+        try:
+            while has:
+                limit = until()
+                try:
+                    await self._wire.run(waits, limit)
+                    return
+                except TimeoutError:
+                    has = until() > limit
+            raise no_answer(where, "nobody waits any more", unknown=False)
+        except ServerError as error:
+            has = False
+            raise refused(where, error) from None
+        except Broken as error:
+            has = False
+            raise no_answer(where, error, unknown=False) from None
+        except BaseException:
+            has = False
+            raise
+        finally:
+            session.waits = False
+            if not has:
+                self.close(session)
+
+    async def free(self, session: Session, name: str, until: float, *, has: bool) -> None:
+        if has and not session.dead:
+            await self.ask(session, until, Statement(advisory.UNLOCK, (self.key(name),)))
+        self.keep(session)
+
+    async def end(self, session: Session, name: str, until: float) -> None:
+        backend = session.backend
+        self.close(session)
+        await self.forget(name, backend, until)
+
+    async def forget(self, name: str, backend: int, until: float, *more: Statement) -> None:
+        """Let the server end a session whose connection is closed: one that waits would be in its queue for a while."""
+        ends = Statement(advisory.END, (backend, self.key(name)))
+        within = max(until - self._runtime.now(), 0.001)
+        await self._wire.transact(lambda tx: tx.commit(*more, ends), within=within)
+
+    def close(self, session: Session) -> None:
+        if session.waits:
+            session.link.shut()  # the job that reads closes it: a descriptor in use must not become another's
+        else:
+            self._wire.drop(session.link)
+
+    def keep(self, session: Session) -> None:
+        """Take a session back that has no lock; the connection is kept for the next who needs one."""
+        if not session.dead:
+            self._wire.keep(session.link)
+
+    def lives(self, session: Session) -> bool:
+        """Say whether the connection stands, as far as this end can see."""
+        return session.link.open and self._wire.alive(session.link)
+
+    async def ask(self, session: Session, until: float, *statements: Statement) -> list[list[Row]]:
+        """Run statements on the session, one batch at a time; one that is late or refused ends it."""
+        where = self._wire.where
+        try:
+            await session.turn.take(until)
+        except TimeoutError as error:
+            raise no_answer(where, error, unknown=False) from None
+        try:
+            if not session.link.open:
+                raise no_answer(where, "the connection is closed", unknown=False)
+            return await self._wire.run(session.link.exchange(statements), until)
+        except ServerError as error:
+            self._wire.drop(session.link)
+            session.failed = refused(where, error) if error.fatal else None
+            raise refused(where, error) from None
+        except Broken as error:
+            self._wire.drop(session.link)
+            session.failed = no_answer(where, error, unknown=False)
+            raise no_answer(where, error, unknown=True) from None
+        except TimeoutError as error:
+            self._wire.drop(session.link)
+            raise no_answer(where, error, unknown=True) from None
+        except BaseException:
+            self._wire.drop(session.link)
+            raise
+        finally:
+            session.turn.give(None)

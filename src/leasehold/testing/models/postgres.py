@@ -1,0 +1,321 @@
+"""A model of PostgreSQL for lease rows: the shipped statements, on rows in memory, with the locks of rows.
+
+Theory of operation
+-------------------
+SQLite runs the statements, each at once and by the model's clock, after a few words of PostgreSQL's were put into
+SQLite's. What SQLite has not is modelled here: transactions of many connections side by side, at READ COMMITTED, locks
+of rows that are waited for in turn (``FOR UPDATE``) or passed over (``SKIP LOCKED``), and their time-outs. Our
+transactions write in their last batch only, the one with the COMMIT, which is carried out in one piece; a model that is
+asked for more says so.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+from leasehold.runtimes.virtual import Scheduler
+from leasehold.stores.postgres.statements import CLOCK, script
+from leasehold.stores.sql import schema
+from leasehold.testing.models.net import Host, Line
+from leasehold.wires.postgres.base import WHO
+from leasehold.wires.postgres.errors import ServerError
+from leasehold.wires.postgres.link import COMMIT
+from leasehold.wires.postgres.transaction import BEGIN, LIMITS, ROLLBACK
+from leasehold.wires.sql import Row, Statement
+
+TABLES = ("leasehold_meta", "leasehold_name", "leasehold_seat", "leasehold_cell")
+
+VERSION = 150_000
+
+WORDS = (
+    (r"\$(\d+)", r"?\1"),
+    (r"::(bigint|bytea|text|int)", ""),
+    (r"FOR UPDATE( SKIP LOCKED)?", ""),
+    (r"\bgreatest\(", "max("),
+    (r"\(\s*\(SELECT", "(SELECT * FROM (SELECT"),
+    (r"UNION ALL\s*\(SELECT", "UNION ALL SELECT * FROM (SELECT"),
+    (r"FROM leasehold_meta ON CONFLICT", "FROM leasehold_meta WHERE true ON CONFLICT"),
+    (r"BIGINT GENERATED ALWAYS AS IDENTITY", "INTEGER"),
+    (r"BYTEA", "BLOB"),
+    (r'COLLATE "C"', ""),
+    (r"WITH \(fillfactor = 70\)", ""),
+)
+"""PostgreSQL's words, and SQLite's."""
+
+
+@cache
+def translated(text: str) -> str:
+    """Say a statement in SQLite's words."""
+    text = text.replace(CLOCK, "server_clock()")
+    for theirs, ours in WORDS:
+        text = re.sub(theirs, ours, text)
+    return text
+
+
+class _Tables:
+    """The tables, in memory; one set serves all histories of a process, one after the other."""
+
+    def __init__(self) -> None:
+        self.clock = 0
+        self.db = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+        self.db.create_function("server_clock", 0, lambda: self.clock)
+        for statement in schema.split(script()):
+            self.db.execute(translated(statement))
+        self.first = self.rows()
+
+    def rows(self) -> list[list[Row]]:
+        """Return all that is in them."""
+        return [self.db.execute(f"SELECT * FROM {table}").fetchall() for table in TABLES]
+
+    def restore(self, rows: Sequence[Sequence[Row]]) -> None:
+        """Let them have nothing but these rows."""
+        for table, some in zip(TABLES, rows, strict=True):
+            self.db.execute(f"DELETE FROM {table}")
+            for row in some:
+                self.db.execute(f"INSERT INTO {table} VALUES ({', '.join('?' * len(row))})", row)
+
+
+@cache
+def _tables() -> _Tables:
+    return _Tables()
+
+
+@dataclass(eq=False)
+class Backend:
+    """What serves one connection.
+
+    Attributes:
+        begun: whether a transaction is open.
+        failed: whether it can only be rolled back.
+        locks: ids of the names that it has locked.
+        batch: what it carries out: its statements, and the rows of those that are done.
+        waits_for: the id of the name whose lock it waits for.
+        turns: counts what it was asked, so that a time-out knows whether it is still meant.
+
+    """
+
+    line: Line
+    pid: int
+    begun: bool = False
+    failed: bool = False
+    limit: float = 0.0
+    idle: float = 0.0
+    locks: set[int] = field(default_factory=set[int])
+    batch: Sequence[Statement] = ()
+    done: list[list[Row]] = field(default_factory=list[list[Row]])
+    waits_for: int | None = None
+    turns: int = 0
+
+
+class PostgresModel(Host):
+    """The server."""
+
+    def __init__(self, scheduler: Scheduler, *, rate: float = 1.0, name: str = "postgres") -> None:
+        super().__init__(scheduler, rate=rate, name=name)
+        self._tables = _tables()
+        self._tables.restore(self._tables.first)
+        self._backends: dict[int, Backend] = {}
+        self._owners: dict[int, Backend] = {}
+        self._queues: dict[int, deque[Backend]] = {}
+        self._listening: dict[str, dict[int, Backend]] = {}
+        self.conflicts_until = 0.0
+
+    # --- what may happen to it ---------------------------------------------------------------------------------
+
+    def snapshot(self) -> list[list[Row]]:
+        """Return what is committed now."""
+        return self._tables.rows()
+
+    def restart(self, seconds: float, *, back_to: Sequence[Sequence[Row]] | None = None) -> None:
+        """End all connections and transactions, and be away; ``back_to``: come back with older rows."""
+        super().restart(seconds)
+        for backend in list(self._backends.values()):
+            self._ended(backend)
+        if back_to is not None:
+            self.note("lacks its last commits")
+            self._tables.restore(back_to)
+
+    def over(self, line: Line) -> None:
+        """Take note that a line has ended; a server learns of it when the word arrives."""
+        super().over(line)
+        backend = self._backends.get(line.number)
+        if backend is not None:
+            when = self.arrival(line.link, line.link.requests_held, line.sent_until)
+            self.scheduler.at(when, self.machine, lambda: self._ended(backend))
+
+    def _ended(self, backend: Backend) -> None:
+        if self._backends.pop(backend.line.number, None) is not None:
+            for backends in self._listening.values():
+                backends.pop(backend.line.number, None)
+            self._finish(backend)
+
+    # --- requests ----------------------------------------------------------------------------------------------
+
+    def receive(self, line: Line, request: Sequence[Statement]) -> None:
+        """Carry out a batch; one without statements is a greeting, answered with the backend's number."""
+        if not request:
+            self._backends[line.number] = Backend(line, line.number)
+            self._tell(line, line.number)
+            return
+        backend = self._backends.get(line.number)
+        if backend is None:  # it was ended, as by a restart
+            return
+        self.counts.commands += 1
+        backend.batch, backend.done = request, []
+        backend.turns += 1
+        self._go_on(backend)
+
+    def _go_on(self, backend: Backend) -> None:
+        """Carry out the rest of a batch, as far as no lock is in the way."""
+        self._tables.clock = self.now_us() * 1000
+        try:
+            while len(backend.done) < len(backend.batch):
+                rows = self._carry_out(backend, backend.batch[len(backend.done)])
+                if rows is None:
+                    return
+                backend.done.append(rows)
+        except ServerError as error:
+            backend.failed = True
+            self.note(f"refuses {backend.line.client.name} {error.code}")
+            self._answered(backend, error)
+            return
+        self.note(f"answers {backend.line.client.name} {len(backend.batch)} {_counted(backend.done)}")
+        self._answered(backend, backend.done)
+
+    def _answered(self, backend: Backend, answer: Any) -> None:
+        self._tell(backend.line, answer)
+        if backend.begun:  # it stands idle from now on
+            turn, when = backend.turns, self.scheduler.time + backend.idle
+            self.scheduler.at(when, self.machine, lambda: self._time_out(backend, turn))
+
+    def _time_out(self, backend: Backend, turn: int) -> None:
+        if backend.begun and backend.turns == turn and backend.line.number in self._backends:
+            self.note(f"ends the idle transaction of {backend.line.client.name}")
+            backend.line.end(arrives=False)
+            self._ended(backend)
+
+    def _tell(self, line: Line, answer: Any) -> None:
+        if line.open:
+            line.tell(answer)
+
+    # --- statements --------------------------------------------------------------------------------------------
+
+    def _carry_out(self, backend: Backend, statement: Statement) -> list[Row] | None:
+        """Return the rows of a statement; None if it waits for a lock."""
+        text, args = statement
+        if text == BEGIN.text:
+            backend.begun, backend.failed = True, False
+            return []
+        if statement is COMMIT or text == ROLLBACK.text:
+            self._finish(backend)
+            return []
+        if text == LIMITS:
+            backend.limit, backend.idle = (float(str(arg).removesuffix("ms")) / 1000 for arg in args)
+            return [("", "", "")]
+        if text == WHO.text:
+            return [(backend.pid, VERSION, 0, 0)]
+        if backend.batch[-1] is COMMIT and self._conflict(backend):
+            raise ServerError("40001", "could not serialize access", fatal=False, in_commit=False)
+        if text.startswith("LISTEN"):
+            self._listening.setdefault(text.split('"')[1], {})[backend.line.number] = backend
+            return []
+        if text.startswith("SELECT pg_notify"):
+            self._notify(str(args[0]), str(args[1]))
+            return [("",)]
+        if "set_config" in text or "pg_advisory_lock_shared" in text:
+            return [("",)]
+        if "pg_locks" in text:
+            return [(channel,) for channel in args[1::2] if self._listening.get(str(channel))]
+        rows: list[Row] = self._tables.db.execute(translated(text), args).fetchall()
+        if "FOR UPDATE" not in text or text.lstrip().startswith("DELETE"):
+            self._check(backend, text)
+            return rows
+        if "SKIP LOCKED" in text:
+            return self._lock_free(backend, rows, args)
+        return rows if self._lock(backend, rows) else None
+
+    def _check(self, backend: Backend, text: str) -> None:
+        if not text.lstrip().startswith("SELECT") and backend.batch[-1] is not COMMIT:
+            raise NotImplementedError("the model of PostgreSQL writes in the batch of a commit only")
+
+    def _conflict(self, backend: Backend) -> bool:
+        if self.scheduler.time >= self.conflicts_until or backend.done:
+            return False
+        return self.scheduler.random.random() < 0.5
+
+    def _notify(self, channel: str, message: str) -> None:
+        for backend in list(self._listening.get(channel, {}).values()):
+            line = backend.line
+            self.counts.messages += 1
+            if line.link.deaf and self.scheduler.random.random() < line.link.deaf:
+                self.counts.lost_messages += 1
+            elif line.open:
+                line.tell(message, True)
+
+    # --- locks -------------------------------------------------------------------------------------------------
+
+    def _lock(self, backend: Backend, rows: list[Row]) -> bool:
+        """Lock the one row that was found, or wait for it; return whether it is locked."""
+        if not rows:
+            return True
+        name = rows[0][0]
+        if self._owners.setdefault(name, backend) is backend:
+            backend.locks.add(name)
+            backend.waits_for = None
+            return True
+        if backend.waits_for != name:
+            backend.waits_for = name
+            self._queues.setdefault(name, deque()).append(backend)
+            turn, when = backend.turns, self.scheduler.time + backend.limit
+            self.scheduler.at(when, self.machine, lambda: self._lock_timeout(backend, turn))
+        return False
+
+    def _lock_free(self, backend: Backend, rows: list[Row], args: Sequence[Any]) -> list[Row]:
+        """Lock those of the rows found that nobody has locked. Where a row has no id, the first argument is it."""
+        found = list[Row]()
+        for row in rows:
+            name = row[0] if len(row) > 1 else args[0]
+            if self._owners.setdefault(name, backend) is backend:
+                backend.locks.add(name)
+                found.append(row)
+        return found
+
+    def _lock_timeout(self, backend: Backend, turn: int) -> None:
+        if backend.waits_for is not None and backend.turns == turn:
+            self._unqueue(backend)
+            backend.failed = True
+            error = ServerError("55P03", "canceling statement due to lock timeout", fatal=False, in_commit=False)
+            self._answered(backend, error)
+
+    def _unqueue(self, backend: Backend) -> None:
+        if backend.waits_for is not None:
+            queue = self._queues.get(backend.waits_for)
+            if queue is not None and backend in queue:
+                queue.remove(backend)
+            backend.waits_for = None
+
+    def _finish(self, backend: Backend) -> None:
+        """End a transaction: let its locks go, each to who has waited longest."""
+        self._unqueue(backend)
+        backend.begun = backend.failed = False
+        locks, backend.locks = sorted(backend.locks), set()
+        for name in locks:
+            del self._owners[name]
+        for name in locks:
+            queue = self._queues.get(name)
+            if queue:
+                heir = queue.popleft()
+                heir.waits_for = None
+                self._owners[name] = heir
+                heir.locks.add(name)
+                self.scheduler.at(self.scheduler.time, self.machine, lambda heir=heir: self._go_on(heir))  # type: ignore[misc]
+
+
+def _counted(done: Sequence[Sequence[Row]]) -> str:
+    return " ".join(str(len(rows)) for rows in done)

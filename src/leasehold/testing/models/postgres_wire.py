@@ -1,0 +1,172 @@
+"""The wire of lease rows over a simulated network: the shipped one, but for libpq's connection."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Coroutine, Generator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar, cast
+
+from leasehold.errors import Unsupported
+from leasehold.model import Finding
+from leasehold.runtimes.base import Runtime, Signal
+from leasehold.runtimes.simulated import SimulatedRuntime
+from leasehold.stores.postgres.statements import DIALECT
+from leasehold.stores.sql.store import RowStore
+from leasehold.testing.models.net import Line
+from leasehold.testing.models.postgres import PostgresModel
+from leasehold.testing.network import InVirtualTime
+from leasehold.wires.postgres.base import PostgresWire
+from leasehold.wires.postgres.errors import Broken, ServerError
+from leasehold.wires.postgres.link import Link, Steps
+from leasehold.wires.postgres.settings import Settings
+from leasehold.wires.sql import OnMessage, OnSilence, Row, SQLWire, Statement
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class SimulatedPostgres(InVirtualTime):
+    """Opens the store of lease rows on a model of the server."""
+
+    server: PostgresModel
+
+    def open(self, runtime: Runtime, namespace: str) -> ModelStore:
+        """Open the store for one client."""
+        if not isinstance(runtime, SimulatedRuntime):
+            raise Unsupported("a model of PostgreSQL serves clients of simulated worlds only")
+        settings = Settings(where=f"the model {self.server.machine.name}")
+
+        def connect(on_message: OnMessage, on_silence: OnSilence) -> SQLWire:
+            return SimulatedPostgresWire(runtime, settings, self.server, on_message, on_silence)
+
+        return ModelStore(runtime, namespace, DIALECT, connect)
+
+
+class ModelStore(RowStore):
+    """The store of lease rows; a model has no settings to look at."""
+
+    async def diagnose(self) -> list[Finding]:
+        """Find nothing."""
+        return []
+
+
+class ModelLink:
+    """A connection in the place of libpq's: see `leasehold.wires.postgres.link.Link`. It asks to wait for a signal."""
+
+    encrypted = False
+
+    def __init__(self, runtime: SimulatedRuntime, server: PostgresModel) -> None:
+        self._ready = runtime.signal()
+        self._heard: deque[str] = deque()
+        self._answers: deque[Any] = deque()
+        self.facts: dict[str, Any] = {}
+        self.backend = 0
+        self.line: Line | None = server.connect(runtime.machine, self._hear, self._ended)
+
+    @property
+    def open(self) -> bool:
+        """Whether it may be used."""
+        return self.line is not None
+
+    def greet(self) -> Generator[Signal, None, None]:
+        """Say hello, and learn the number of the backend."""
+        self.backend = yield from self._ask(())
+
+    def exchange(self, statements: Sequence[Statement]) -> Generator[Signal, None, list[list[Row]]]:
+        """Send a batch and return the rows of each statement."""
+        answer = yield from self._ask(tuple(statements))
+        if isinstance(answer, ServerError):
+            raise answer
+        return cast("list[list[Row]]", answer)
+
+    def hear(self, heard: Callable[[str], None]) -> Generator[Signal, None, None]:
+        """Call ``heard`` with each message, for ever."""
+        while True:
+            while self._heard:
+                heard(self._heard.popleft())
+            if self.line is None:
+                raise Broken("the server closed the connection")
+            self._ready.clear()
+            yield self._ready
+
+    def close(self) -> None:
+        """Close it."""
+        if self.line is not None:
+            self.line.end()
+
+    shut = close
+
+    def disown(self) -> None:
+        """Refuse: a simulated process does not fork."""
+        raise Unsupported("a simulated process does not fork")
+
+    def _ask(self, request: Sequence[Statement]) -> Generator[Signal, None, Any]:
+        if self.line is None:
+            raise Broken("nobody listens")
+        self.line.send(request)
+        while not self._answers:
+            if not self.open:
+                raise Broken("the server closed the connection")
+            self._ready.clear()
+            yield self._ready
+        return self._answers.popleft()
+
+    def _hear(self, answer: Any, message: bool) -> None:
+        (self._heard if message else self._answers).append(answer)
+        self._ready.set()
+
+    def _ended(self) -> None:
+        self.line = None
+        self._ready.set()
+
+
+class SimulatedPostgresWire(PostgresWire):
+    """The shipped wire, over `ModelLink`."""
+
+    def __init__(
+        self,
+        runtime: SimulatedRuntime,
+        settings: Settings,
+        server: PostgresModel,
+        on_message: OnMessage,
+        on_silence: OnSilence,
+    ) -> None:
+        self._server = server
+        self._simulated = runtime
+        super().__init__(runtime, settings, on_message, on_silence)
+
+    async def run(self, steps: Steps[T], until: float | None) -> T:
+        try:
+            signal = cast(Signal, next(steps))
+            while True:
+                if not await signal.wait(None if until is None else max(until - self._runtime.now(), 0.0)):
+                    raise TimeoutError("it answered too slowly")
+                signal = cast(Signal, steps.send(None))
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+
+    async def _connected(self, until: float) -> Link:
+        link = ModelLink(self._simulated, self._server)
+        if link.line is None:
+            await self._runtime.sleep(self._server.link(self._simulated.machine.name).latency[0])
+            raise Broken("connection refused")
+        made = cast(Link, link)
+        with self._mutex:
+            self._links.add(made)
+        try:
+            await self.run(cast("Steps[None]", link.greet()), until)
+        except BaseException:
+            self.drop(made)
+            raise
+        return made
+
+    async def _addresses(self, hosts: Sequence[str]) -> str | None:
+        return None
+
+    async def _to_its_end(self, work: Coroutine[Any, Any, T]) -> T:
+        return await self._runtime.shield(work)
+
+    def alive(self, link: Link) -> bool:
+        return link.open

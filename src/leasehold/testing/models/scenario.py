@@ -1,0 +1,184 @@
+"""What one history is made of, drawn from its seed before it begins: clients, what they do, and what goes wrong when.
+
+Nothing of it is drawn later, so parts can be left out and the rest stays as it was: that is how a history that fails is
+made small (`shrinking`). What remains to chance while it runs, delays and the order of what happens at one time, comes
+from the same seed.
+
+Many small histories find more than few large ones: most of what can go wrong with a lock needs two or three clients and
+one or two faults at the wrong moment.
+"""
+
+from __future__ import annotations
+
+import enum
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+RATE = 0.0049
+"""How far a clock's rate may be from true: two clocks differ by less than the library allows for."""
+
+OFFSET = 1e5
+"""Seconds that a client's clock may be ahead."""
+
+LATENCIES = ((0.0001, 0.001), (0.0001, 0.001), (0.001, 0.05), (0.001, 0.4))
+"""Seconds that a message takes, at least and at most: in one data centre, and far away."""
+
+SPAN = 3.0
+"""Seconds in which faults begin."""
+
+LONGEST = 3.0
+"""Seconds that a stop or a cut may last: longer than a lease."""
+
+MOST_FAULTS = 4
+
+
+class Kind(enum.Enum):
+    """What goes wrong."""
+
+    STALL = "a client is stopped"
+    SUSPEND = "a client's machine sleeps, and its connections end"
+    KILL = "a client is killed, and another comes"
+    HOLD = "requests of a client are held back"
+    ONE_WAY = "replies to a client are held back"
+    RESET = "a client's connection ends; what was under way may arrive"
+    REFUSE = "a client is cut off, and cannot connect"
+    SLOW = "a client's link is slow"
+    REPEAT = "requests of a client are carried out twice"
+    DEAF = "messages to a client are lost"
+    WALL = "a client's wall clock is set"
+    RESTART = "a server restarts, with all that it had"
+    SCRIPTS = "a server forgets its scripts"
+    LEADER = "the servers choose another leader"
+    COMPACT = "the servers tidy up: old revisions, empty folders"
+    REVOKE = "an operator ends a client's session"
+    ROLLBACK = "transactions are rolled back: deadlock, serialization"
+    MOVE = "another primary is chosen, which has all"
+    FLUSH = "a server loses its keys"
+    FORGET = "a server restarts without its keys"
+    FORWARD = "a server's clock is set forward"
+    BACK = "a server's clock is set back"
+    FAILOVER = "another primary is chosen, which lacks the last writes"
+
+    __hash__ = object.__hash__
+
+    @property
+    def cuts(self) -> bool:
+        """Whether a client cannot reach the store meanwhile, or not in the usual time."""
+        return self in CUTTING
+
+
+CUTTING = frozenset(
+    {
+        Kind.SUSPEND, Kind.HOLD, Kind.ONE_WAY, Kind.RESET, Kind.REFUSE, Kind.SLOW, Kind.RESTART, Kind.FORGET,
+        Kind.LEADER, Kind.REVOKE, Kind.MOVE, Kind.FAILOVER, Kind.ROLLBACK,
+    }
+)  # fmt: skip
+
+OF_CLIENTS = (
+    Kind.STALL, Kind.SUSPEND, Kind.KILL, Kind.HOLD, Kind.ONE_WAY, Kind.RESET, Kind.REFUSE, Kind.SLOW, Kind.WALL,
+)  # fmt: skip
+"""What may happen to a client of any store."""
+
+
+class Assumptions(enum.Enum):
+    """Whether the servers keep their word."""
+
+    KEPT = "kept"
+    BROKEN = "broken"
+
+
+@dataclass(frozen=True, slots=True)
+class Actor:
+    """One client: its clock, its link, and for each thread or task the seeds of what it does, one after the other."""
+
+    rate: float
+    offset: float
+    latency: tuple[float, float]
+    tasks: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Strike:
+    """Something that goes wrong.
+
+    Attributes:
+        at: when, in seconds of true time.
+        victim: the number of the client, if it happens to one; which of those that live then.
+        seconds: for how long, if it lasts.
+        luck: from 0 to 1: decides what the kind leaves open.
+
+    """
+
+    at: float
+    kind: Kind
+    victim: int
+    seconds: float
+    luck: float
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """All of one history but its delays."""
+
+    seed: int
+    system: str
+    assumptions: Assumptions
+    server_rate: float
+    what: frozenset[str]
+    actors: tuple[Actor, ...]
+    heirs: tuple[Actor, ...]
+    strikes: tuple[Strike, ...]
+
+    @property
+    def operations(self) -> int:
+        """How many times something is acquired, if nobody is killed."""
+        return sum(len(task) for actor in self.actors for task in actor.tasks)
+
+
+@dataclass(frozen=True, slots=True)
+class Menu:
+    """What a system offers: what can be locked, and what may go wrong, its word kept or not."""
+
+    what: Sequence[str]
+    kept: Sequence[Kind]
+    broken: Sequence[Kind]
+
+
+def draw(seed: int, system: str, menu: Menu) -> Scenario:
+    """Draw the scenario of a seed."""
+    chance = random.Random(f"{system}/{seed}")
+    broken = bool(menu.broken) and chance.random() < 0.2
+    actors = tuple(_actor(chance) for _ in range(chance.choice((2, 2, 3, 3, 4))))
+    what = frozenset(chance.sample(menu.what, chance.choice((1, 1, 2))))
+    kinds = chance.sample(menu.kept, min(len(menu.kept), chance.randint(1, 3)))
+    strikes = [_strike(chance, kinds) for _ in range(chance.randint(0, MOST_FAULTS))]
+    if broken:
+        strikes += [_strike(chance, menu.broken) for _ in range(chance.choice((1, 1, 2)))]
+    strikes.sort(key=lambda strike: strike.at)
+    return Scenario(
+        seed,
+        system,
+        Assumptions.BROKEN if broken else Assumptions.KEPT,
+        chance.uniform(1 - RATE, 1 + RATE),
+        what,
+        actors,
+        tuple(_actor(chance) for strike in strikes if strike.kind is Kind.KILL),
+        tuple(strikes),
+    )
+
+
+def _actor(chance: random.Random) -> Actor:
+    tasks = 2 if chance.random() < 0.2 else 1
+    return Actor(
+        chance.uniform(1 - RATE, 1 + RATE),
+        chance.uniform(0.0, OFFSET),
+        chance.choice(LATENCIES),
+        tuple(tuple(chance.getrandbits(32) for _ in range(chance.randint(2, 5))) for _ in range(tasks)),
+    )
+
+
+def _strike(chance: random.Random, kinds: Sequence[Kind]) -> Strike:
+    """Draw a fault: often shorter than a client waits for an answer, and often longer than a lease."""
+    seconds = chance.uniform(0.0, chance.choice((LONGEST / 4, LONGEST)))
+    return Strike(chance.uniform(0.0, SPAN), chance.choice(kinds), chance.getrandbits(8), seconds, chance.random())

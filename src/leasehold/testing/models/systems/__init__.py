@@ -1,0 +1,16 @@
+"""The systems of servers that there are models of, by name."""
+
+from __future__ import annotations
+
+from leasehold.testing.models.system import System
+from leasehold.testing.models.systems.etcd import EtcdSystem
+from leasehold.testing.models.systems.postgres import PostgresSystem
+from leasehold.testing.models.systems.redis import RedisSystem
+from leasehold.testing.models.systems.redlock import RedlockSystem
+from leasehold.testing.models.systems.sentinel import SentinelSystem
+from leasehold.testing.models.systems.zookeeper import ZooKeeperSystem
+
+SYSTEMS: dict[str, type[System]] = {
+    each.name: each
+    for each in (RedisSystem, SentinelSystem, RedlockSystem, PostgresSystem, EtcdSystem, ZooKeeperSystem)
+}

@@ -1,0 +1,62 @@
+"""Three members of etcd."""
+
+from __future__ import annotations
+
+from leasehold.testing.models.etcd import LATE, LEAST_TTL, cluster_of
+from leasehold.testing.models.etcd_http import SimulatedEtcd
+from leasehold.testing.models.scenario import OF_CLIENTS, Kind, Menu, Strike
+from leasehold.testing.models.system import Spoilt, System
+from leasehold.testing.models.systems.redis import AWAY, LOCKS
+from leasehold.testing.worlds import SimulatedWorld
+
+
+class EtcdSystem(System):
+    """The word is kept while a majority has its data, whatever happens to one member or to the leader."""
+
+    name = "etcd"
+    menu = Menu(LOCKS, (*OF_CLIENTS, Kind.DEAF, Kind.DEAF, Kind.RESTART, Kind.LEADER, Kind.COMPACT), (Kind.REVOKE,))
+    tardy = 0.1 + LATE
+    reconnects = 1.7
+    """A broken watch is opened again after up to a second, a member that cannot do it asked again after up to half."""
+
+    def __init__(self, world: SimulatedWorld, rate: float, spoilt: Spoilt) -> None:
+        super().__init__(world, rate, spoilt)
+        self.members = cluster_of(world.scheduler, ("e0", "e1", "e2"), rate=rate)
+        self.cluster = self.members[0].cluster
+        self.hosts = self.members
+        self.opener = SimulatedEtcd(self.members)
+
+    def foresee(self, one: Strike) -> None:
+        """Know that a change of leader makes leases longer."""
+        if one.kind is Kind.LEADER:
+            self.tardy += LEAST_TTL + AWAY
+
+    def restart(self, one: Strike) -> float:
+        """Restart a member."""
+        seconds = 0.05 + one.luck * AWAY
+        self.host(one).restart(seconds)
+        return seconds
+
+    def leader(self, one: Strike) -> float:
+        """Be without a leader for a while."""
+        seconds = 0.05 + one.luck * AWAY
+        self.world.scheduler.note("etcd", f"has no leader for {seconds:.6f} s")
+        self.cluster.elect(self.world.scheduler.time + seconds)
+        for member in self.members:
+            for watcher in list(member.watchers.values()):
+                watcher.line.end()
+        return seconds
+
+    def compact(self, one: Strike) -> float:
+        """Forget old revisions."""
+        self.world.scheduler.note("etcd", "forgets old revisions")
+        self.cluster.compact()
+        return 0.0
+
+    def revoke(self, one: Strike) -> float:
+        """Revoke one of the leases, if there is any."""
+        leases = list(self.cluster.leases)
+        if leases:
+            self.world.scheduler.note("etcd", "revokes a lease")
+            self.cluster.revoke(leases[one.victim % len(leases)])
+        return 0.0

@@ -1,0 +1,98 @@
+"""Five independent servers of Redis, of which a majority must agree: Redlock."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from leasehold.runtimes.base import Runtime
+from leasehold.stores.redis.redlock import RedlockStore
+from leasehold.testing.models.redis_server import RedisServerModel
+from leasehold.testing.models.redis_wire import wires
+from leasehold.testing.models.scenario import OF_CLIENTS, Kind, Menu, Strike
+from leasehold.testing.models.system import Spoilt, System
+from leasehold.testing.models.systems.redis import AWAY
+from leasehold.testing.network import InVirtualTime
+from leasehold.testing.worlds import SimulatedWorld
+from leasehold.wires.redis.base import OnMessage, OnSilence, Wire
+from leasehold.wires.redis.settings import Settings
+
+NODES = 5
+
+
+@dataclass(frozen=True)
+class ModelMember:
+    """A node of Redlock that is a model."""
+
+    server: RedisServerModel
+
+    @property
+    def settings(self) -> Settings:
+        """How it is called."""
+        return Settings(where=f"the model {self.server.machine.name}")
+
+    def wire(self, runtime: Runtime, channel: bytes, on_message: OnMessage, on_silence: OnSilence) -> Wire:
+        """Make the wire."""
+        return wires([self.server])(runtime, self.settings, channel, on_message, on_silence)
+
+
+@dataclass(frozen=True)
+class SimulatedRedlock(InVirtualTime):
+    """Opens Redlock on models of its nodes."""
+
+    servers: Sequence[RedisServerModel]
+
+    def open(self, runtime: Runtime, namespace: str) -> RedlockStore:
+        """Open the store for one client."""
+        return RedlockStore(runtime, [ModelMember(server) for server in self.servers], namespace)
+
+
+class RedlockSystem(System):
+    """The word is kept while each node keeps its data and its clock; then any of them may restart, or be cut off."""
+
+    name = "redlock"
+    menu = Menu(
+        ("lock", "fixed"),
+        (*OF_CLIENTS, Kind.REPEAT, Kind.DEAF, Kind.RESTART, Kind.RESTART, Kind.SCRIPTS),
+        (Kind.FORGET, Kind.FLUSH, Kind.FORWARD),
+    )
+    linearizable = False
+    tries = False
+    late = 2.5
+    """Seconds: a node rests for up to two that did not answer, and split votes are asked for again after a pause."""
+    reconnects = 2.5
+
+    def __init__(self, world: SimulatedWorld, rate: float, spoilt: Spoilt) -> None:
+        super().__init__(world, rate, spoilt)
+        rates = [rate if number == 0 else 2.0 - rate if number == 1 else 1.0 for number in range(NODES)]
+        self.servers = [
+            RedisServerModel(world.scheduler, rate=each, name=f"n{number}", rewrite=spoilt.rewrite)
+            for number, each in enumerate(rates)
+        ]
+        self.hosts = self.servers
+        self.opener = SimulatedRedlock(self.servers)
+
+    def _node(self, one: Strike) -> RedisServerModel:
+        return self.servers[one.victim % NODES]
+
+    def restart(self, one: Strike) -> float:
+        """Restart a node with what it had."""
+        seconds = 0.05 + one.luck * AWAY
+        self._node(one).restart(seconds)
+        return seconds
+
+    def scripts(self, one: Strike) -> float:
+        """Let a node forget its scripts."""
+        self._node(one).forget_scripts()
+        return 0.0
+
+    def flush(self, one: Strike) -> float:
+        """Take a node's keys."""
+        self._node(one).flush()
+        return 0.0
+
+    def forget(self, one: Strike) -> float:
+        """Restart a node without its keys."""
+        seconds = 0.05 + one.luck * AWAY
+        self._node(one).restart(seconds, lose=True)
+        return seconds

@@ -1,0 +1,134 @@
+"""Hand-overs under loss: a lock goes from hand to hand while messages get lost, and nobody may wait for good.
+
+Clients take one lock in turn, again and again, and never give up. Half of all messages that tell a waiter of its turn
+are lost, or all of them; what wakes it then is the renewal of its place. For each hand-over it is looked at how long
+nobody held the name though somebody waited.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from leasehold.client import AsyncClient
+from leasehold.errors import LeaseLost, StoreUnavailable
+from leasehold.model import DRIFT
+from leasehold.stores.etcd.renewing import GRACE
+from leasehold.testing.models.net import Link
+from leasehold.testing.models.party import LEASE, quiet
+from leasehold.testing.models.running import in_processes
+from leasehold.testing.models.system import GOOD
+from leasehold.testing.models.systems import SYSTEMS
+from leasehold.testing.worlds import SimulatedMachine, SimulatedWorld, World
+
+CLIENTS = 4
+ROUNDS = 50
+WORK = 0.05
+
+BOUND = LEASE / 3 * (1 + DRIFT) + 0.05
+"""Seconds for which a free name may stand idle beside a waiter: its place is renewed by then, and 50 ms."""
+
+GRACES: Mapping[str, float] = {"etcd": GRACE}
+"""Seconds that a store waits, beside, for the word that it should have had."""
+
+SHARES: Mapping[str, int] = {"redis": 40, "postgres": 30, "etcd": 20, "sentinel": 10}
+"""Hand-overs of each system in a hundred: those whose messages can be lost."""
+
+STUCK = 1000.0
+"""Seconds of simulated time after which whoever waits is stuck."""
+
+
+@dataclass
+class Wakeups:
+    """What came of many hand-overs.
+
+    Attributes:
+        handed: how many there were to somebody who waited.
+        stuck: histories in which somebody waited for good.
+        longest: seconds for which the name stood idle beside a waiter, at most, less what the store waits by itself.
+        sent: messages, watched deletions among them.
+        lost: those of them that were lost.
+
+    """
+
+    handed: int = 0
+    stuck: int = 0
+    longest: float = 0.0
+    sent: int = 0
+    lost: int = 0
+
+    def join(self, other: Wakeups) -> None:
+        """Count those of another."""
+        self.handed += other.handed
+        self.stuck += other.stuck
+        self.longest = max(self.longest, other.longest)
+        self.sent += other.sent
+        self.lost += other.lost
+
+
+def hand_over(seed: int, system: str, deaf: float, *, fair: bool) -> Wakeups:
+    """Let one lock go from hand to hand; ``deaf`` is the chance that a message is lost."""
+    world = SimulatedWorld(seed)
+    found, waiting = Wakeups(), set[int]()
+    freed: list[float | None] = [None]
+
+    async def body(_: World) -> None:
+        servers = SYSTEMS[system](world, 1.0, GOOD)
+        machines = [world.machine(f"c{number}") for number in range(CLIENTS)]
+        for host in servers.hosts:
+            for machine in machines:
+                host.links[machine.machine.name] = Link(deaf=deaf)
+        jobs = [
+            machine.spawn(partial(take_turns, number, machine, machine.client(servers.opener)))
+            for number, machine in enumerate(machines)
+        ]
+        for job in jobs:
+            if not await job.join(STUCK):
+                found.stuck += 1
+                return
+            if (error := job.exception()) is not None:
+                raise error
+        found.sent = sum(host.counts.messages for host in servers.hosts)
+        found.lost = sum(host.counts.lost_messages for host in servers.hosts)
+
+    async def take_turns(number: int, machine: SimulatedMachine, client: AsyncClient) -> None:
+        lock = client.lock("a", lease=LEASE, fair=fair)
+        for _ in range(ROUNDS):
+            waiting.add(number)
+            try:
+                hold = await lock.acquire()
+            except (StoreUnavailable, LeaseLost):
+                continue
+            assert hold is not None
+            waiting.discard(number)
+            if freed[0] is not None:
+                found.handed += 1
+                idle = world.scheduler.time - freed[0] - GRACES.get(system, 0.0)
+                found.longest = max(found.longest, idle)
+            freed[0] = None
+            await machine.sleep(world.scheduler.random.uniform(0.0, WORK))
+            freed[0] = world.scheduler.time if waiting else None
+            await hold.release()
+
+    with quiet():
+        world.run(body)
+    return found
+
+
+def hand_over_many(first: int, handovers: int, deaf: float, jobs: int) -> Wakeups:
+    """Let locks go on until there were so many hand-overs, half of them of fair locks."""
+    found = Wakeups()
+    each = CLIENTS * ROUNDS * 0.9  # not all of them are to somebody who waits
+    pieces = list[tuple[int, str, float]]()
+    for system, share in SHARES.items():
+        count = int(handovers * share / 100 / each) + 1
+        pieces += [(first + len(pieces) + number, system, deaf) for number in range(count)]
+    for part in in_processes(_piece, pieces, jobs):
+        found.join(part)
+    return found
+
+
+def _piece(piece: tuple[int, str, float]) -> Wakeups:
+    seed, system, deaf = piece
+    return hand_over(seed, system, deaf, fair=seed % 2 == 0)

@@ -1,0 +1,130 @@
+"""Histories of the shipped stores on the models of their servers: every promise kept, and as many as were promised.
+
+How many there are is part of the test: a budget of time would leave some out without a word. They are played in parts,
+so that they spread over the processors.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+
+from leasehold.testing.models import __main__ as commands
+from leasehold.testing.models import running, wakeups
+from leasehold.testing.models.scenario import Assumptions, Kind, Scenario
+from leasehold.testing.models.systems import SYSTEMS
+
+HISTORIES = 50_000
+PARTS = 20
+BY_NIGHT = 950_000
+NIGHT_PARTS = 19
+
+REPLAYED = 1000
+
+HAND_OVERS = 20_000
+HAND_OVERS_BY_NIGHT = 1_000_000
+
+Note = Callable[[str, object], None]
+
+
+def check_histories(count: int, note: Note) -> None:
+    first = secrets.randbits(40)
+    tally = running.run_many(first, count, 1)
+    print(f"\nfrom seed {first}\n{tally.summary()}")
+    note("sum:simulation: histories", tally.count)
+    note("sum:simulation: operations", tally.operations)
+    assert not tally.failed, "\n\n".join(tally.failures)
+    assert tally.count == count
+    assert tally.histories.keys() == running.SHARES.keys()
+    assert not tally.unreached(), "some turns of a hold were never taken"
+    assert min(tally.broken, tally.waited, tally.lost, tally.fenced_off) > 0
+    assert set(tally.faults) == possible(), "some kinds of fault never struck"
+
+
+def possible() -> set[str]:
+    menus = {name: (*system.menu.kept, *system.menu.broken) for name, system in SYSTEMS.items()}
+    return {f"{name} {kind.name.lower()}" for name, kinds in menus.items() for kind in kinds}
+
+
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("part", range(PARTS))
+def test_every_promise_is_kept(part: int, record_property: Note) -> None:
+    check_histories(HISTORIES // PARTS, record_property)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("part", range(NIGHT_PARTS))
+def test_every_promise_is_kept_by_night(part: int, record_property: Note) -> None:
+    check_histories(BY_NIGHT // NIGHT_PARTS, record_property)
+
+
+@pytest.mark.timeout(600)
+def test_the_same_seed_gives_the_same_history_in_another_process(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], record_property: Note
+) -> None:
+    monkeypatch.setattr("sys.argv", ["models", "replay", "--histories", str(REPLAYED)])
+    assert commands.main() == 0, capsys.readouterr().out
+    assert f"replayed={REPLAYED} differing=0" in capsys.readouterr().out
+    record_property("sum:simulation: replayed", REPLAYED)
+
+
+def test_another_seed_gives_another_history() -> None:
+    pieces = [running.digests((name, 1, 5)) for name in SYSTEMS]
+    digests = Counter(digest for piece in pieces for _, _, digest in piece)
+    assert max(digests.values()) == 1
+
+
+def check_hand_overs(count: int, note: Note) -> None:
+    first = secrets.randbits(40)
+    for share, deaf in ((9, 0.5), (1, 1.0)):
+        found = wakeups.hand_over_many(first, count * share // 10, deaf, 1)
+        print(f"\nfrom seed {first}, {deaf:.0%} lost: {found}")
+        assert found.stuck == 0
+        assert found.longest <= wakeups.BOUND
+        assert found.lost > 0
+        assert found.handed >= count * share // 10
+        note("sum:simulation: hand-overs", found.handed)
+
+
+@pytest.mark.timeout(600)
+def test_nobody_is_stuck_though_messages_are_lost(record_property: Note) -> None:
+    check_hand_overs(HAND_OVERS, record_property)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(14_400)
+def test_nobody_is_stuck_though_messages_are_lost_by_night(record_property: Note) -> None:
+    check_hand_overs(HAND_OVERS_BY_NIGHT, record_property)
+
+
+def test_parts_make_the_whole() -> None:
+    pieces = list(running.plan(1000, 777))
+    seeds = sorted(seed for _, first, count in pieces for seed in range(first, first + count))
+    assert seeds == list(range(1000, 1777))
+    assert HISTORIES % PARTS == BY_NIGHT % NIGHT_PARTS == 0
+    assert HISTORIES + BY_NIGHT == 1_000_000
+
+
+# --- what histories have shown -------------------------------------------------------------------------------------
+
+
+def test_an_etcd_ticket_whose_claim_is_under_way_is_not_taken_out() -> None:
+    """A waiter's time is over while its claim is slow: whoever takes its key out then takes it from a holder."""
+    from leasehold.testing.models.party import play
+    from leasehold.testing.models.scenario import Actor
+
+    near = Actor(1.0, 10.0, (0.0001, 0.001), ((1, 2, 3), (4, 5, 6, 7)))
+    far = Actor(1.0, 20.0, (0.001, 0.4), ((11, 12), (13, 14, 15)))
+    for seed in range(150):
+        what = frozenset({"fixed"})
+        scenario = Scenario(seed, "etcd", Assumptions.KEPT, 1.0, what, (near, far, far), (), ())
+        outcome = play(scenario)
+        assert outcome.ok, outcome.verdict.report()
+
+
+def test_every_kind_of_fault_belongs_to_a_system() -> None:
+    assert {kind.name.lower() for kind in Kind} == {name.partition(" ")[2] for name in possible()}
