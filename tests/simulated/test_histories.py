@@ -17,10 +17,10 @@ from leasehold.testing.models import running, wakeups
 from leasehold.testing.models.scenario import Assumptions, Kind, Scenario
 from leasehold.testing.models.systems import SYSTEMS
 
-HISTORIES = 50_000
-PARTS = 20
-BY_NIGHT = 950_000
-NIGHT_PARTS = 19
+HISTORIES = 8_000
+PARTS = 8
+BY_NIGHT = 992_000
+NIGHT_PARTS = 31
 
 REPLAYED = 1000
 
