@@ -376,9 +376,33 @@ def test_a_claim_that_comes_after_its_leave_gets_no_vote(redlock_nodes, namespac
     assert claim(8) == [1, "8"]  # the same round again
     assert claim(9) == [1, "9"]  # another round of the same ticket
     assert run(node, redlock_commands.retreat(namespace, ballot, 8, b"")) == 1
-    assert voted(node, namespace) == ticket.id  # an older round's retreat takes nothing from a newer one
+    assert run(node, redlock_commands.leave(namespace, "x", ticket, 8, Departure.RELEASE)) == 1
+    assert voted(node, namespace) == ticket.id  # what an older round gives back takes nothing from a newer one
     assert run(node, redlock_commands.leave(namespace, "x", ticket, 9, Departure.RELEASE)) == 1
     assert claim(9)[0] == 0
+
+
+def test_a_round_that_was_given_back_is_not_asked_again_with_its_token(redlock_nodes, namespace):
+    """What it gives back may arrive after the next round, and is told from that by its lower token."""
+    proposed = []
+    claim = redlock_commands.claim
+
+    def noting(namespace, ballot, token, **rest):
+        proposed.append((ballot.ticket.id, token))
+        return claim(namespace, ballot, token, **rest)
+
+    with (
+        Client.from_url(redlock_nodes.url, namespace=namespace) as holder,
+        Client.from_url(redlock_nodes.url, namespace=namespace) as waiter,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        holder.lock("x", lease=0.5, renew=False).acquire()
+        patch.setattr(redlock_commands, "claim", noting)
+        waiter.lock("x", lease=5).acquire(timeout=20).release()
+    tokens = [token for _, token in proposed]
+    assert len(tokens) > 1
+    assert len({ticket for ticket, _ in proposed}) == 1
+    assert tokens == sorted(set(tokens))
 
 
 # --- lost replies, cancellation, death -------------------------------------------------------------------------

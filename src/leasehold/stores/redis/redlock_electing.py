@@ -87,11 +87,11 @@ class Electing:
                 self._ballots.propose(ballot, top)
                 continue
             self._give_back(ballot, poll, votes, channels, join=join)
+            self._ballots.propose(ballot, top)  # what is given back may arrive late, and must not undo a later round
             if outcome is Outcome.SILENT:
                 raise self._too_few(poll, votes)
             if outcome is Outcome.TAKEN:
                 return Lost(votes, split=False)
-            self._ballots.propose(ballot, top)
             pause = back_off * self._runtime.jitter()
             if self._runtime.now() + pause >= until:
                 break

@@ -11,7 +11,8 @@ top()
 -- Full memory forbids only the first write of a script. This one is never forbidden.
 redis.call('ZREM', queue, '')
 
-if stay and holder == ticket and token > proposed then return 1 end  -- it has voted in a later round of this ticket
+-- A round was given up, and this comes late: the node has voted in a later round of this ticket, which may have won.
+if holder == ticket and not broken and proposed > 0 and token > proposed then return 1 end
 
 local found = 0
 if holder == ticket then
