@@ -17,10 +17,10 @@ from leasehold.testing.models import running, wakeups
 from leasehold.testing.models.scenario import Assumptions, Kind, Scenario
 from leasehold.testing.models.systems import SYSTEMS
 
-HISTORIES = 8_000
+HISTORIES = 4_000
 PARTS = 8
-BY_NIGHT = 992_000
-NIGHT_PARTS = 31
+BY_NIGHT = 996_000
+NIGHT_PARTS = 30
 
 REPLAYED = 1000
 
