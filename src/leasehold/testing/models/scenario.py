@@ -153,8 +153,9 @@ def draw(seed: int, system: str, menu: Menu) -> Scenario:
     what = frozenset(chance.sample(menu.what, chance.choice((1, 1, 2))))
     kinds = chance.sample(menu.kept, min(len(menu.kept), chance.randint(1, 3)))
     strikes = [_strike(chance, kinds) for _ in range(chance.randint(0, MOST_FAULTS))]
-    if broken:
-        strikes += [_strike(chance, menu.broken) for _ in range(chance.choice((1, 1, 2)))]
+    if broken:  # in one way: tokens survive the loss of data, or of the time, and nothing survives both
+        kind = chance.choice(menu.broken)
+        strikes += [_strike(chance, (kind,)) for _ in range(chance.choice((1, 1, 2)))]
     strikes.sort(key=lambda strike: strike.at)
     return Scenario(
         seed,
