@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from leasehold.errors import StoreUnavailable, Unsupported
+from leasehold.errors import Unsupported
 from leasehold.model import Finding
 from leasehold.runtimes.base import Colour, Runtime
 from leasehold.stores.mysql import doctor, statements
-from leasehold.stores.sql import schema
-from leasehold.stores.sql.store import PATIENCE, RowStore
+from leasehold.stores.sql.making import prepare
+from leasehold.stores.sql.store import RowStore
 from leasehold.wires.mysql.settings import Settings
 from leasehold.wires.mysql.wire import MySQLWire
-from leasehold.wires.sql import OnMessage, OnSilence, SQLWire, Statement, Transaction
-
-LAYOUT = Statement("SELECT version FROM leasehold_meta")
+from leasehold.wires.sql import OnMessage, OnSilence, SQLWire
 
 
 class MySQLStore(RowStore):
@@ -36,24 +34,4 @@ class MySQLStore(RowStore):
 
     async def prepare(self) -> bool:
         """Make the tables; return whether any was missing."""
-
-        async def work(tx: Transaction) -> None:
-            await tx.commit(*(Statement(text) for text in schema.split(statements.script())))
-
-        try:
-            await self._version()
-        except StoreUnavailable as error:
-            if not error.lasting:
-                raise
-        else:
-            return False
-        await self._wire.transact(work, within=PATIENCE * 6)
-        await self._version()
-        return True
-
-    async def _version(self) -> None:
-        async def work(tx: Transaction) -> None:
-            (found,) = await tx.ask(LAYOUT)
-            schema.check([(None, row[0]) for row in found])
-
-        await self._wire.transact(work, within=PATIENCE)
+        return await prepare(self._wire, statements.script())

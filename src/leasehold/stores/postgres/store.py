@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from leasehold.errors import StoreUnavailable, Unsupported
+from leasehold.errors import Unsupported
 from leasehold.model import Finding
 from leasehold.runtimes.base import Colour, Runtime
 from leasehold.stores.postgres import doctor, statements
-from leasehold.stores.sql import schema
+from leasehold.stores.sql.making import prepare
 from leasehold.stores.sql.store import PATIENCE, RowStore
 from leasehold.wires.postgres.aio import AioWire
 from leasehold.wires.postgres.base import PostgresWire
 from leasehold.wires.postgres.blocking import BlockingWire
 from leasehold.wires.postgres.settings import Settings
-from leasehold.wires.sql import OnMessage, OnSilence, SQLWire, Statement, Transaction
-
-LAYOUT = Statement("SELECT version FROM leasehold_meta")
+from leasehold.wires.sql import OnMessage, OnSilence, SQLWire, Statement
 
 ALONE = Statement("SELECT pg_advisory_xact_lock(7235419080266545006)")
 """Two who make the tables at the same time would both find them missing."""
@@ -51,25 +49,4 @@ class PostgresStore(RowStore):
 
     async def prepare(self) -> bool:
         """Make the tables; return whether any was missing."""
-
-        async def work(tx: Transaction) -> None:
-            await tx.ask(ALONE)
-            await tx.commit(*(Statement(text) for text in schema.split(statements.script())))
-
-        try:
-            await self._version()
-        except StoreUnavailable as error:
-            if not error.lasting:
-                raise
-        else:
-            return False
-        await self._wire.transact(work, within=PATIENCE * 6)
-        await self._version()
-        return True
-
-    async def _version(self) -> None:
-        async def work(tx: Transaction) -> None:
-            (found,) = await tx.ask(LAYOUT)
-            schema.check([(None, row[0]) for row in found])
-
-        await self._wire.transact(work, within=PATIENCE)
+        return await prepare(self._wire, statements.script(), [ALONE])
