@@ -47,6 +47,7 @@ PROGRAMS = {
     "redis-server": "redis-server or valkey-server",
     "postgresql": "pg_ctl",
     "mariadb-server": "mariadbd or mysqld",
+    "galera-4": "/usr/lib/galera/libgalera_smm.so",
     "zookeeper": "zkServer.sh",
     "libcurator-recipes-java": "/usr/share/java/curator-recipes.jar",
     "default-jdk-headless": "javac",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -25,6 +26,7 @@ from leasehold.testing.servers import RedlockNodes
 
 FLOORS = {
     "redlock-1": "floor-majority",
+    "redlock-failing-blocking": "leasehold",
     "sqlite-1": "floor-sqlite",
     "postgresql-1": "floor-postgresql",
     "mysql-1": "floor-mysql",
@@ -70,6 +72,16 @@ def test_requests_on_the_wire_are_counted(run):
         assert run.of[key]["leasehold"]["server_reads"] == pytest.approx(REQUESTS[key], abs=0.9), key
         assert run.of[key]["floor-synced"]["server_reads"] == 0
     assert run.of["redlock-1"]["leasehold"]["server_reads"] == pytest.approx(10, abs=2)
+
+
+def test_redlock_is_measured_while_one_server_fails_and_only_on_servers_of_the_run(run, redlock_nodes):
+    assert run.of["redlock-failing-blocking"].keys() == {"leasehold", "leasehold-killed", "leasehold-stalled"}
+    for state in ("killed", "stalled"):
+        rows = f"| Redlock on five servers, one of which fails, .*time with one {state}, of that with all | ≤ 1.2 × |"
+        assert re.search(rows.replace("|", r"\|"), run.page)
+    assert not run.of["redlock-1"].keys() & {"leasehold-killed", "leasehold-stalled"}
+    with pytest.raises(ValueError, match="no measure on Redlock"):
+        Settings(url=redlock_nodes.url, only=["redlock-failing"]).measures()
 
 
 def test_the_page_has_them(run):
@@ -158,7 +170,8 @@ def test_every_measure_has_its_floor_and_us_on_its_store():
         assert any(one.role is Role.OURS for one in there)
         for one in there:
             assert measure.place in one.places, (measure.key, one.key)
-        assert {one.key for one in there if one.role is Role.FLOOR} == {measure.floor, *measure.also} - {""}
+        floors = {one.key for one in there if one.role is Role.FLOOR or (measure.harms and one.harm is None)}
+        assert floors == {measure.floor, *measure.also} - {""}
 
 
 def test_the_relay_counts_round_trips_and_not_packets():

@@ -40,6 +40,9 @@ LINKS = tuple(fault.key for fault in KINDS.values() if fault.needs_links)
 NAMES = {"redlock": 20}
 """Locks of each sort that it can have; 8 where nothing else is said."""
 
+WORKERS = dict.fromkeys(("redis", "replicas", "sentinel", "cluster", "redlock", "sqlite"), 12)
+"""Threads or tasks of each client, 6 where nothing else is said: with more, servers of rows and nodes do no more."""
+
 Record = Callable[[str, object], None]
 
 
@@ -55,7 +58,7 @@ def broken(started: Site, seconds: float, seed: str, faults: tuple[str, ...]) ->
     kind, url = started.kind, parse(Secret(started.url))
     load = Load(names=NAMES.get(kind, 8), work=0.002, patience=2.0, slow=0.04)
     faults = tuple(fault for fault in faults if fault not in possible(url))
-    settings = Settings(url, 3, seconds, faults, seed, PLANS[kind].lease, load, kind, workers=6)
+    settings = Settings(url, 3, seconds, faults, seed, PLANS[kind].lease, load, kind, workers=WORKERS.get(kind, 6))
     outcome = run(settings, Nobody(), started)
     made = [
         f"{fault.kind} {fault.begin - outcome.begin:.2f}..{fault.end - outcome.begin:.2f}" for fault in outcome.faults

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -109,6 +109,21 @@ def test_a_step_forward_takes_a_lock_away_and_its_holder_is_told(world: World, n
         world.run(body)
 
 
+async def free_after_a_lease(world: World, url: str, namespace: str, stepped: Sequence[RedisServer]) -> None:
+    """Set clocks back while a holder is dead: its name is free within one more lease."""
+    locks, others = (world.client(url, namespace=namespace) for _ in range(2))
+    dead = await locks.lock("x", lease=LEASE, renew=False).acquire()
+    await world.sleep(0.3)
+    for server in stepped:
+        step(server, -FAR)
+    began = world.now()
+    later = await others.lock("x", lease=LEASE).acquire(timeout=FAR / 2)
+    assert world.now() - began < LEASE + NOISE
+    assert later.token > dead.token
+    assert dead.lost
+    await later.release()
+
+
 @both
 def test_a_step_back_keeps_a_dead_holders_lock_for_one_more_lease_at_most(world: World, namespace: str) -> None:
     server = RedisServer()
@@ -116,16 +131,7 @@ def test_a_step_back_keeps_a_dead_holders_lock_for_one_more_lease_at_most(world:
     with server:
 
         async def body(world: World) -> None:
-            locks, others = (world.client(server.url, namespace=namespace) for _ in range(2))
-            dead = await locks.lock("x", lease=LEASE, renew=False).acquire()
-            await world.sleep(0.3)
-            step(server, -FAR)
-            began = world.now()
-            later = await others.lock("x", lease=LEASE).acquire(timeout=FAR / 2)
-            assert world.now() - began < LEASE + NOISE
-            assert later.token > dead.token
-            assert dead.lost
-            await later.release()
+            await free_after_a_lease(world, server.url, namespace, [server])
 
         world.run(body)
 
@@ -189,6 +195,16 @@ def test_one_node_whose_clock_steps_forward_takes_no_lock_away(world: World, nam
             tokens = [node.command("HGET", keys.node_keys(namespace, "x")[0], "f") for node in nodes.nodes]
             assert tokens == [str(again.token)] * 5
             await again.release()
+
+        world.run(body)
+
+
+@by_day(ASYNCIO)
+def test_votes_for_a_dead_holder_last_once_more_on_nodes_whose_clocks_step_back(world: World, namespace: str) -> None:
+    with redlock(3) as nodes:
+
+        async def body(world: World) -> None:
+            await free_after_a_lease(world, nodes.url, namespace, nodes.nodes[:2])
 
         world.run(body)
 

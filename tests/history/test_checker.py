@@ -184,6 +184,17 @@ def test_inversions_agree_with_counting_all_pairs() -> None:
         assert inversions(holds).count == pairs
 
 
+def test_a_waiter_may_be_passed_over_while_it_is_cut_off_and_at_no_other_time() -> None:
+    first = Hold("a", N, 0.0, 10.0, 11.0, 11.0, 3, queued=1.0, fair=True)
+    second = Hold("b", N, 2.0, 5.0, 6.0, 6.0, 2, queued=2.5, fair=True)
+    for cut, missed in ((4.5, True), (4.9, True), (6.0, False), (2.0, False)):
+        away = [Stall("a", cut, cut + 0.3)]
+        late = 0.3 if cut == 4.5 else 0.0  # it was passed over at 4.8, and the other heard of that at 5.0
+        assert inversions([first, second], away, 1.0).count == 1
+        assert inversions([first, second], away, 1.0, late).count == (0 if missed else 1), cut
+        assert inversions([first, second], [Stall("b", cut, cut + 0.3)], 1.0, late).count == 1
+
+
 # --- verdicts ------------------------------------------------------------------------------------------------------
 
 

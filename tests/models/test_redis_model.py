@@ -12,6 +12,7 @@ import re
 import secrets
 import time
 from collections.abc import Iterator, Sequence
+from itertools import starmap
 from typing import Any
 
 import hiredis
@@ -45,6 +46,7 @@ class Rival:
     """The real server: carries out commands between two readings of its clock, and keeps the messages it sends."""
 
     def __init__(self, server: RedisServer) -> None:
+        self._server = server
         self._link, self._ear = server.connect().link, server.connect()
         self._reader = hiredis.Reader(replyError=ReplyError)
         self._ear.command("SUBSCRIBE", HEARD)
@@ -69,6 +71,13 @@ class Rival:
     def messages(self, count: int) -> list[str]:
         """Return so many messages."""
         return [self._ear._reply()[2] for _ in range(count)]  # type: ignore[index]
+
+    def forget(self) -> None:
+        """Drop all keys, and all messages that nobody has read."""
+        self.ask([b"FLUSHALL"])
+        self._ear.close()
+        self._ear = self._server.connect()
+        self._ear.command("SUBSCRIBE", HEARD)
 
     def close(self) -> None:
         self._link.close()
@@ -126,17 +135,35 @@ class Pair:
 
     def alike(self, real: Any, modelled: Any) -> bool:
         if isinstance(real, list) and isinstance(modelled, list):
-            return len(real) == len(modelled) and all(map(self.alike, real, modelled))
+            if len(real) != len(modelled):
+                return False
+            return all(map(self.alike, real, modelled)) or any(self.same_seats(real, modelled, by) for by in (2, 3))
         if isinstance(real, ReplyError) and isinstance(modelled, ReplyError):
             return str(real).split()[0] == str(modelled).split()[0]
         if isinstance(modelled, str):
             return bool(real == modelled.encode())
         return bool(real == modelled) or self.same_time(real, modelled)
 
+    def same_seats(self, real: list[Any], modelled: list[Any], by: int) -> bool:
+        """Whether both are the same members of a sorted set, each with its time behind it, ``by`` words for each.
+
+        Of two times that are the same moment, either may come first; but each list must be in the order of its own.
+        """
+        seats = [[some[at : at + by] for at in range(0, len(some), by)] for some in (real, modelled)]
+        if len(real) % by or not all(isinstance(word, bytes) for word in (*real, *modelled)):
+            return False
+        try:
+            in_order = all(
+                [float(seat[1]) for seat in some] == sorted(float(seat[1]) for seat in some) for some in seats
+            )
+        except ValueError:
+            return False
+        return in_order and all(starmap(self.alike, zip(*map(_flat, seats), strict=True)))
+
     def same_time(self, real: Any, modelled: Any) -> bool:
         """Whether both are the same moment, as a number or as words with such a number in them."""
         if isinstance(real, int) and isinstance(modelled, int):
-            return real >= 1000 and abs(real - modelled) * 1000 <= self.slack + 2000  # a time to live
+            return self._close(real, modelled)
         if not isinstance(real, bytes) or not isinstance(modelled, bytes):
             return False
         ours, theirs = modelled.replace(b"\x1f", b" ").split(b" "), real.replace(b"\x1f", b" ").split(b" ")
@@ -147,7 +174,10 @@ class Pair:
             return True
         if not (NUMBER.fullmatch(real) and NUMBER.fullmatch(modelled)):
             return False
-        size, apart = abs(int(real)), abs(int(real) - int(modelled))
+        return self._close(int(real), int(modelled))
+
+    def _close(self, real: int, modelled: int) -> bool:
+        size, apart = abs(real), abs(real - modelled)
         in_us = size > 1e14  # else in ms: a time, or what is left of one
         return size >= 1000 and (apart if in_us else apart * 1000) <= self.slack + (10 if in_us else 2000)
 
@@ -158,10 +188,10 @@ class Pair:
         for key in all_keys:
             self.ask(b"TYPE", key)
             self.ask(b"PTTL", key)
-            kind = self.model.type(key)
+            kind = self.model.execute([b"TYPE", key])
             if kind == "hash":
                 self.ask(b"HLEN", key)
-                self.ask(b"HMGET", key, *sorted(self.model.hgetall(key)[::2]))
+                self.ask(b"HMGET", key, *sorted(self.model.execute([b"HGETALL", key])[::2]))
             elif kind == "zset":
                 self.ask(b"ZRANGE", key, b"0", b"-1", b"WITHSCORES")
         heard = [message.encode() for message in self.rival.messages(len(self.published))]
@@ -170,6 +200,10 @@ class Pair:
 
     def cell(self, name: str) -> bytes:
         return keys.cell_key(self.namespace, name)
+
+
+def _flat(seats: list[list[bytes]]) -> list[bytes]:
+    return [word for seat in sorted(seats) for word in seat]
 
 
 def _brief(words: Sequence[bytes]) -> str:
@@ -363,7 +397,19 @@ def rival(redis_server: RedisServer) -> Iterator[Rival]:
 
 
 def compare(rival: Rival, seed: int) -> None:
-    """Run one sequence."""
+    """Run one sequence; one that differs is run once more.
+
+    Two times that lie a few microseconds apart may be the same millisecond on one side alone, and what is ordered by
+    them stands in another order there. With other times that is gone, and a mistake of the model's is not.
+    """
+    try:
+        _compare(rival, seed)
+    except AssertionError:
+        rival.forget()
+        _compare(rival, seed)
+
+
+def _compare(rival: Rival, seed: int) -> None:
     pair = Pair(rival, seed)
     for _ in range(LENGTH):
         step(pair)

@@ -86,7 +86,7 @@ BROKEN: dict[str, tuple[str, Spoilt, set[Promise]]] = {
     "lease counted from the reply": ("redis", wrapped(CountsFromTheReply), {Promise.EXCLUSION}),
     **{
         f"no look after subscribing, {system}": (system, wrapped(SleepsOn), {Promise.WOKEN, Promise.TURNS})
-        for system in ("redis", "postgres", "etcd")  # others may take so long by right that few histories show it
+        for system in ("redis", "sentinel", "postgres", "etcd", "zookeeper")  # Redlock may take so long by right
     },
     **{
         f"gives what is taken, {system}": (system, wrapped(GivesWhatIsTaken), LOSES)

@@ -14,16 +14,17 @@ import pytest
 
 from leasehold.testing.models import __main__ as commands
 from leasehold.testing.models import running, wakeups
+from leasehold.testing.models.party import run
 from leasehold.testing.models.scenario import Assumptions, Kind, Scenario, draw
 from leasehold.testing.models.systems import SYSTEMS
 
-HISTORIES = 4_000
+HISTORIES = 8_000
 PARTS = 8
 FIRST = 20_261_122
 """The first seed by day: a build plays the same histories as the one before, and the nights play others."""
 
-BY_NIGHT = 996_000
-NIGHT_PARTS = 30
+BY_NIGHT = 988_000
+NIGHT_PARTS = 40
 
 REPLAYED = 1000
 
@@ -126,6 +127,13 @@ def test_an_etcd_ticket_whose_claim_is_under_way_is_not_taken_out() -> None:
         scenario = Scenario(seed, "etcd", Assumptions.KEPT, 1.0, what, (near, far, far), (), ())
         outcome = play(scenario)
         assert outcome.ok, outcome.verdict.report()
+
+
+def test_a_claim_on_zookeeper_that_outlives_its_ticket_is_no_error_of_its_own() -> None:
+    """A client stands still in a claim until its ticket's time is over, and its nodes are removed in the meantime."""
+    outcome = run(20_265_375, "zookeeper")
+    assert any(fault.kind is Kind.SUSPEND for fault in outcome.faults), "the seed gives another history by now"
+    assert outcome.ok, outcome.error or outcome.verdict.report()
 
 
 def test_each_kind_of_fault_strikes_each_system_that_has_it() -> None:

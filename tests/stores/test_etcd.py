@@ -11,6 +11,7 @@ import pytest
 
 from leasehold import AsyncClient, Client, LeaseLost, Unsupported, WrongKind
 from leasehold.stores.etcd.keys import Keys, spelled, unspelled
+from leasehold.testing.proxy import FaultProxy, Side
 from leasehold.testing.servers import EtcdServer
 
 
@@ -222,6 +223,24 @@ def test_a_hold_counts_from_the_keep_alive_that_was_confirmed_and_not_from_its_o
         with locks.lock("x", lease=6.0) as hold:
             assert hold.remaining() > 5.0
         assert calls_of(etcd_server, before) == {"Txn": 2, "LeaseKeepAlive": 1}
+
+
+def test_a_keep_alive_counts_from_before_it_was_sent(etcd_server, namespace):
+    """The server may have carried it out at once, and only its answer was slow."""
+    with (
+        FaultProxy(etcd_server.port) as proxy,
+        Client.from_url(f"etcd://127.0.0.1:{proxy.port}", namespace=namespace) as locks,
+    ):
+        with locks.lock("x", lease=6.0):
+            pass
+        time.sleep(2.5)  # so that the session is kept alive before the next claim
+        proxy.delay(0.8, Side.REPLIES)
+        before, start = etcd_server.calls(), time.monotonic()
+        hold = locks.lock("x", lease=6.0).acquire(timeout=5)
+        assert hold.remaining() <= 6.0 - 1.6  # as long as both answers took
+        assert calls_of(etcd_server, before) == {"Txn": 1, "LeaseKeepAlive": 1}
+        assert time.monotonic() - start >= 1.6
+        hold.release()
 
 
 def test_an_idle_client_keeps_nothing_alive(etcd_server, namespace):

@@ -19,6 +19,7 @@ from leasehold.stores import registry
 from leasehold.testing.proxy import FaultProxy
 from leasehold.testing.servers import MariaDBServer
 from leasehold.testing.worlds import AsyncioWorld, BlockingWorld, World
+from leasehold.wires.mysql import aio as mysql_aio
 from leasehold.wires.mysql import pool
 from leasehold.wires.mysql.base import AGAIN, HUNG_UP, LASTING, REMEDIES, is_last_word, outcome_of
 from leasehold.wires.sql import Outcome, Refused, Statement
@@ -482,6 +483,40 @@ def test_cancel_an_acquire_at_each_step(server: MariaDBServer, namespace: str, m
         world = AsyncioWorld()
         world.runtime = locks._engine.runtime
         await comes_true(world, lambda: transactions(server) == 0 and set(server.sessions()) <= before)
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize("mode", ["", "?mode=session"], ids=["lease", "session"])
+def test_a_cancellation_that_the_driver_loses_counts(
+    server: MariaDBServer, namespace: str, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `asyncio.wait_for` before Python 3.12, in which drivers connect, does with one that comes with the result."""
+    before, connect, waits = set(server.sessions()), mysql_aio.asyncmy.connect, asyncio.Event()
+
+    async def deaf(**options: Any) -> Any:
+        waits.set()
+        try:
+            await asyncio.sleep(1.0)
+        except asyncio.CancelledError:
+            pass
+        return await connect(**options)
+
+    async def body() -> None:
+        async with AsyncClient.from_url(server.url + mode, namespace=namespace) as locks:
+            monkeypatch.setattr(mysql_aio.asyncmy, "connect", deaf)
+            task = asyncio.ensure_future(locks.lock("x").acquire(timeout=5))
+            await asyncio.wait_for(waits.wait(), 5)
+            task.cancel()
+            await asyncio.wait((task,))
+            assert task.cancelled()
+            monkeypatch.undo()
+            hold = await locks.lock("x").acquire(timeout=5)
+            assert hold is not None
+            assert await hold.release()
+        world = AsyncioWorld()
+        world.runtime = locks._engine.runtime
+        await comes_true(world, lambda: set(server.sessions()) <= before)
 
     asyncio.run(body())
 

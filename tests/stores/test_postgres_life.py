@@ -281,3 +281,62 @@ def test_what_each_operation_costs(
         monkeypatch.undo()
 
     world.run(body)
+
+
+@worlds
+def test_what_each_operation_costs_with_sessions(
+    postgres_server: PostgresServer, namespace: str, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As above, for ``mode=session``: an uncontended pair, a renewal, and a wait of which the server takes care."""
+    counts: Counter[str] = Counter()
+    original = Link.exchange
+
+    def counted(self: Link, statements: Any) -> Any:
+        counts["trips"] += 1
+        counts["statements"] += len(statements)
+        return original(self, statements)
+
+    async def body(world: World) -> None:
+        url = f"{postgres_server.url}?mode=session"
+        client, other = (world.client(url, namespace=namespace) for _ in range(2))
+        for locks in (client, other):
+            hold = await locks.lock("x", lease=9.0).acquire(timeout=5)
+            assert hold is not None
+            await hold.extend()
+            await hold.release()
+        monkeypatch.setattr(Link, "exchange", counted)
+
+        def cost() -> tuple[int, int]:
+            trips, statements = counts["trips"], counts["statements"]
+            counts.clear()
+            return trips, statements
+
+        hold = await client.lock("x", lease=9.0).acquire(timeout=5)
+        assert hold is not None
+        assert cost() == (
+            2,
+            3,
+        )  # try the lock, how long it lives without news; token and seat
+        await hold.extend()
+        assert cost() == (1, 1)  # the seat, which is news for the server
+        await hold.release()
+        assert cost() == (1, 2)  # seat, lock
+        hold = await client.lock("x", lease=9.0).acquire(timeout=5)
+        assert hold is not None
+        job = world.spawn(lambda: other.lock("x", lease=9.0).acquire(timeout=20))
+        until = world.now() + 5
+        while (info := await client.inspect("x")) is None or not info.waiters:
+            assert world.now() < until
+            await world.sleep(0.01)
+        await world.sleep(0.3)
+        cost()
+        await world.sleep(1.0)
+        assert cost() == (0, 0)  # the server lets it wait
+        await hold.release()
+        got = await job.result()
+        assert got is not None
+        assert cost() == (2, 3)  # as a release, and the token and the seat of who waited
+        await got.release()
+        monkeypatch.undo()
+
+    world.run(body)

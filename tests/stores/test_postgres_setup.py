@@ -23,6 +23,9 @@ from leasehold.stores import registry
 from leasehold.stores.postgres.statements import script
 from leasehold.stores.registry import opener
 from leasehold.testing.servers import PgBouncerServer, PostgresServer
+from leasehold.testing.worlds import AsyncioWorld, BlockingWorld, World
+
+worlds = pytest.mark.parametrize("world", [BlockingWorld(), AsyncioWorld()], ids=str)
 
 PAGE = Path(__file__).parents[2] / "docs" / "backends" / "postgresql.md"
 
@@ -55,6 +58,11 @@ def test_urls(url: str, where: str) -> None:
         ("postgresql://db/orders?mode=nosuch", "rows, session"),
         ("postgresql://db/orders?mode=transaction", "transaction_lock"),
         ("postgresql://db/orders?pooler=1", "'pooler'"),
+        ("postgresql://db/orders?listen=", "'listen'"),
+        ("postgresql://db/orders?listen=a,b", "'listen'"),
+        ("postgresql://db/orders?listen=a:b", "'listen'"),
+        ("postgresql://db/orders?listen=::1", "'listen'"),
+        ("postgresql://db/orders?listen=db2&messages=0", "needs messages"),
         ("postgresql://db/orders?password=x", "unknown option 'password'"),
     ],
 )
@@ -158,6 +166,53 @@ def test_lease_rows_work_behind_a_pooler_of_transactions(pooler: PgBouncerServer
         for name in ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout"):
             shown = other.execute(f"SHOW {name}").fetchone()
             assert shown == ("0",)
+
+
+@worlds
+def test_messages_come_past_a_pooler(
+    pooler: PgBouncerServer, postgres_server: PostgresServer, namespace: str, world: World
+) -> None:
+    """Who waits hears of its turn from the server itself; all else goes through the pooler."""
+
+    async def body(world: World) -> None:
+        url = f"{pooler.url}?listen=127.0.0.1:{postgres_server.port}"
+        one, two = (world.client(url, namespace=namespace) for _ in range(2))
+        hold = await one.lock("x", lease=30.0).acquire(timeout=5)
+        assert hold is not None
+        job = world.spawn(lambda: two.lock("x", lease=30.0).acquire(timeout=20))
+        wire: Any = two.store._wire  # type: ignore[attr-defined]
+        until = world.now() + 5
+        while (info := await one.inspect("x")) is None or not info.waiters or not wire.channel:
+            assert world.now() < until
+            await world.sleep(0.01)
+        assert wire.facts["pooled"]
+        await world.sleep(0.3)
+        await hold.release()
+        freed = world.now()
+        got = await job.result()
+        assert got is not None
+        assert world.now() - freed < 2.0, "a look comes as rarely as twice a second, a renewal after ten"
+        assert two.store._waiting._looker._job is None, "nobody looks"  # type: ignore[attr-defined]
+        await got.release()
+        found = {finding.subject: finding for finding in await one.diagnose()}
+        assert "past it" in found["pooler"].meaning
+
+    world.run(body)
+
+
+@worlds
+def test_messages_of_another_database_are_refused(pooler: PgBouncerServer, namespace: str, world: World) -> None:
+    async def body(world: World) -> None:
+        with PostgresServer() as another:
+            url = f"{pooler.url}?listen=127.0.0.1:{another.port}"
+            one, two = (world.client(url, namespace=namespace) for _ in range(2))
+            hold = await one.lock("x").acquire(timeout=5)
+            assert hold is not None
+            with pytest.raises(StoreUnavailable, match="listen= leads to another database"):
+                await two.lock("x").acquire(timeout=10)
+            await hold.release()
+
+    world.run(body)
 
 
 def test_sessions_behind_a_pooler_are_refused_with_the_remedy(

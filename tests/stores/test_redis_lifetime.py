@@ -93,7 +93,7 @@ def test_fork_of_an_asyncio_client(server):
     """The parent's connection hears on, whatever the child does with the objects that it inherited."""
     loop = asyncio.new_event_loop()
     locks = AsyncClient.from_url(server.url)
-    hold = loop.run_until_complete(locks.lock("x", lease=2.0).acquire())
+    hold = loop.run_until_complete(locks.lock("x", lease=6.0).acquire())
 
     async def use():
         async with AsyncClient.from_url(server.url) as others:  # a client belongs to its loop

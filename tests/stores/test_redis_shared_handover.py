@@ -7,14 +7,10 @@ import time
 from contextlib import AsyncExitStack
 
 import pytest
+from crowds import CLIENTS, both, clients_of, commands, queued
 
 from leasehold import AsyncClient
 from leasehold.testing.servers import RedisServer
-from leasehold.testing.worlds import AsyncioWorld, BlockingWorld
-
-CLIENTS = 4
-
-both = pytest.mark.parametrize("world", [BlockingWorld(), AsyncioWorld()], ids=["blocking", "asyncio"])
 
 
 @pytest.fixture(scope="module")
@@ -22,29 +18,6 @@ def server():
     """One whose statistics nobody else moves."""
     with RedisServer() as running:
         yield running
-
-
-def commands(server):
-    """Return the counts of commands of locks: not those asked to find out."""
-    counts = server.commandstats()
-    return {name: n for name, n in counts.items() if name.partition("|")[0] not in ("info", "config", "auth", "ping")}
-
-
-async def clients_of(stack, server, namespace, count=CLIENTS):
-    return [
-        await stack.enter_async_context(AsyncClient.from_url(server.url, namespace=namespace)) for _ in range(count)
-    ]
-
-
-async def queued(locks, name, count, limit=20.0):
-    """Wait until so many wait."""
-    end = time.monotonic() + limit
-    while True:
-        info = await locks.inspect(name)
-        if info is not None and len(info.waiters) == count:
-            return
-        assert time.monotonic() < end, info and len(info.waiters)
-        await asyncio.sleep(0.02)
 
 
 async def crowd(server, namespace, readers, writers=5):

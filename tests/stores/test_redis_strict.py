@@ -544,7 +544,9 @@ RIGHTS = (
 """As in the page on Redis."""
 
 
-@pytest.mark.parametrize(("more", "lacks"), [("+info +wait", ""), ("+wait", "rights"), ("+info", r"\+wait is missing")])
+@pytest.mark.parametrize(
+    ("more", "lacks"), [("+info +wait", ""), ("+wait", r"the right \+info;"), ("+info", r"\+wait is missing")]
+)
 def test_rights_that_strict_mode_needs(more: str, lacks: str) -> None:
     with RedisReplicas(1, users=[f"app on >w0rd {RIGHTS} {more}"]) as group:
         url = url_of(group.url.replace("//", "//app:w0rd@"))
@@ -556,6 +558,26 @@ def test_rights_that_strict_mode_needs(more: str, lacks: str) -> None:
             with pytest.raises(StoreUnavailable, match=lacks):
                 lock.acquire(timeout=10.0)
             assert not group.primary.command("HEXISTS", "leasehold:{default:a}:lock", "t")
+
+
+# --- clocks --------------------------------------------------------------------------------------------------------
+
+
+def test_a_quarantine_lasts_no_longer_for_a_clock_that_was_set_back() -> None:
+    server = RedisServer()
+    clock = server.give_clock()
+    with server, Client.from_url(url_of(server.url)) as locks:
+        lock = locks.lock("a", lease=LONGEST)
+        assert lock.acquire(timeout=0.0) is None
+        clock.step(-3600.0)
+        assert lock.acquire(timeout=0.0) is None
+        began = time.monotonic()
+        hold = lock.acquire(timeout=60.0)
+        assert hold is not None
+        assert (
+            time.monotonic() - began < LONGEST + 2.0
+        )  # once more from the step on; the rest is room for a busy machine
+        hold.release()
 
 
 # --- doctor --------------------------------------------------------------------------------------------------------

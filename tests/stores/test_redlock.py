@@ -4,23 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import random
-import re
 import time
-from contextlib import ExitStack
-from pathlib import Path
 
 import pytest
-import redis
-import redis.asyncio
 
-from leasehold import AsyncClient, Client, StoreUnavailable, Unsupported
+from leasehold import AsyncClient, Client, Unsupported
 from leasehold.model import Change, Severity, Standing
 from leasehold.runtimes.base import drive
-from leasehold.stores.redis import Redlock, keys
+from leasehold.stores.redis import keys
 from leasehold.stores.redis.redlock_electing import Electing
 from leasehold.stores.redis.redlock_node import Node
 from leasehold.stores.redis.redlock_votes import Outcome, Vote, free_after, majority, outcome, standing, was_there
-from leasehold.testing.servers import RedisServer
 from leasehold.testing.worlds import AsyncioWorld, BlockingWorld
 
 both = pytest.mark.parametrize("world", [BlockingWorld(), AsyncioWorld()], ids=["blocking", "asyncio"])
@@ -96,15 +90,15 @@ def test_twenty_at_once_get_on_within_ten_rounds(redlock_nodes, namespace, monke
         rounds[ballot.ticket.id] = rounds.get(ballot.ticket.id, 0) + 1
         return ask(self, ballot, channels, join=join, until=until)
 
-    run = Node.run
+    run = Node.ask_all
 
-    async def by_ways_of_different_length(self, command, within):
+    async def by_ways_of_different_length(self, commands, within):
         await asyncio.sleep(random.random() * 0.005)
-        return await run(self, command, within)
+        return await run(self, commands, within)
 
     monkeypatch.setattr(Electing, "_ask", counted)
-    monkeypatch.setattr(Node, "post", lambda *_: False)  # so that all is asked by `run`
-    monkeypatch.setattr(Node, "run", by_ways_of_different_length)
+    monkeypatch.setattr(Node, "post", lambda *_: False)  # so that all is asked beside
+    monkeypatch.setattr(Node, "ask_all", by_ways_of_different_length)
 
     async def start(number):
         """Let all ask for one name at the same moment; return the most rounds anyone took until somebody had it."""
@@ -172,77 +166,16 @@ def test_the_highest_token_outlives_release_and_expiry(redlock_nodes, namespace)
         assert locks.lock("expired").acquire().token > expired.token
 
 
-# --- who may be a node -----------------------------------------------------------------------------------------
-
-
-def test_one_server_under_two_names_is_refused(redlock_nodes, namespace):
-    first, second = (node.port for node in redlock_nodes.nodes[:2])
-    url = f"redlock://127.0.0.1:{first},localhost:{first},127.0.0.1:{second}"
-    with Client.from_url(url, namespace=namespace) as locks:
-
-        def use_it():
-            until = time.monotonic() + 5
-            while time.monotonic() < until:  # two that differ may have voted before the third has said who it is
-                locks.lock("x").acquire(timeout=1).release()
-
-        with pytest.raises((Unsupported, StoreUnavailable), match="same server"):
-            use_it()
-        with pytest.raises(Unsupported, match="same server"):
-            locks.lock("x").acquire(timeout=1)
-        (twins,) = [finding for finding in locks.diagnose() if finding.subject == "one server twice"]
-        assert twins.severity is Severity.ERROR
-
-
-def test_clients_of_ones_own_are_nodes(redlock_nodes, namespace):
-    ports = [node.port for node in redlock_nodes.nodes[:3]]
-    with ExitStack() as stack:
-        mine = [stack.enter_context(redis.Redis(port=port)) for port in ports]
-        with (
-            Client.from_client(mine, namespace=namespace) as locks,
-            locks.lock("x") as hold,
-            Client(Redlock([f"redis://127.0.0.1:{port}" for port in ports]), namespace=namespace) as others,
-        ):
-            assert others.inspect("x").token == hold.token
-            assert others.lock("x").acquire(blocking=False) is None
-
-    async def body():
-        mine = [redis.asyncio.Redis(port=port) for port in ports]
-        async with AsyncClient.from_client(mine, namespace=namespace) as locks, locks.lock("x") as hold:
-            assert hold.token
-        for each in mine:
-            await each.aclose()
-
-    asyncio.run(body())
-
-
-@both
-def test_what_sentinels_watch_over_is_a_node(redlock_nodes, redis_sentinel, namespace, world):
-    members = [redis_sentinel.url, *(f"redis://127.0.0.1:{node.port}" for node in redlock_nodes.nodes[:2])]
-    redlock_nodes.nodes[1].pause()  # so it takes the one under Sentinel
-    try:
-
-        async def body(world):
-            client, other = (world.client(Redlock(members), namespace=namespace) for _ in range(2))
-            hold = await client.lock("x").acquire(timeout=10)
-            assert await other.lock("x").acquire(blocking=False) is None
-            job = world.spawn(lambda: other.lock("x").acquire(timeout=10))
-            while not (await client.inspect("x")).waiters:
-                await world.sleep(0.01)
-            await hold.release()
-            late = await job.result()
-            assert late.token > hold.token
-            await late.release()
-            redlock_nodes.nodes[1].resume()
-
-        world.run(body)
-    finally:
-        redlock_nodes.nodes[1].resume()
+# --- what it promises, and what it says of itself -----------------------------------------------------------------
 
 
 def test_what_cannot_be_promised_is_refused_with_the_reason(redlock_nodes, namespace):
     with Client.from_url(redlock_nodes.url, namespace=namespace) as locks:
-        with pytest.raises(Unsupported, match="fair order"):
-            locks.lock("x", fair=True)
+        for make in (locks.lock, locks.rlock):
+            with pytest.raises(
+                Unsupported, match=r"fair order; its nodes know nothing of each other.* leave it out, or"
+            ):
+                make("x", fair=True)
         with pytest.raises(Unsupported, match=r"shared|fair"):
             locks.rw_lock("x").reader()
         with pytest.raises(Unsupported, match="permits"):
@@ -251,44 +184,6 @@ def test_what_cannot_be_promised_is_refused_with_the_reason(redlock_nodes, names
             locks.versioned("x")
         with pytest.raises(Unsupported, match="cannot agree"):
             drive(locks.store.cell("x", Change()))
-
-
-@pytest.mark.parametrize("few", [["redis://a"], ["redis://a", "redis://b"], ["redis://a", "redis://b", "redis://a"]])
-def test_too_few_nodes_are_refused_at_once(few):
-    with pytest.raises(ValueError, match=r"takes 3 nodes or more|there twice"):
-        Redlock(few)
-
-
-@both
-def test_the_rights_of_a_single_server_are_enough(namespace, world):
-    """A user who may do what locks on one server need may do what a node needs; one right less is named."""
-    page = (Path(__file__).parents[2] / "docs" / "backends" / "redis.md").read_text()
-    rules = re.search(r"ACL SETUSER \S+ on >\S+ ([^`\n]+)", page)[1].replace("default:", f"{namespace}:")
-    with ExitStack() as stack:
-        nodes = [stack.enter_context(RedisServer(users=[f"app on >secret {rules}"])) for _ in range(3)]
-        hosts = ",".join(f"127.0.0.1:{node.port}" for node in nodes)
-
-        async def body(world):
-            client, other = (world.client(f"redlock://app:secret@{hosts}", namespace=namespace) for _ in range(2))
-            hold = await client.lock("x").acquire()
-            job = world.spawn(lambda: other.lock("x").acquire(timeout=10))
-            while not (await client.inspect("x")).waiters:
-                await world.sleep(0.01)
-            await hold.extend()
-            await hold.release()
-            await (await job.result()).release()
-            for node in nodes:
-                node.command("ACL", "SETUSER", "app", "-hset")
-            third = world.client(f"redlock://app:secret@{hosts}", namespace=namespace)
-            with pytest.raises(StoreUnavailable, match=r"lacks the right.* \+hset"):
-                await third.lock("x").acquire(timeout=1)
-
-        world.run(body)
-
-
-def test_a_cluster_is_no_node():
-    with pytest.raises(TypeError, match="not a Cluster"):
-        Redlock(["redis://a", "redis://b", "redis+cluster://c"])
 
 
 def test_doctor_looks_at_all_nodes(redlock_nodes, namespace):

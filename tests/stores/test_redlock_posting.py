@@ -7,8 +7,9 @@ import time
 
 import pytest
 
-from leasehold import Client
+from leasehold import Client, LeaseholdError
 from leasehold.stores.redis import keys, redlock_late, redlock_poll
+from leasehold.stores.redis.redlock_node import STUCK, Node
 from leasehold.testing.proxy import FaultProxy, Side
 from leasehold.testing.servers import RedlockNodes
 
@@ -75,6 +76,100 @@ def test_a_late_answer_does_not_make_a_node_seem_stuck(nodes, namespace, monkeyp
         hold = locks.lock("x").acquire(timeout=5)
         eventually(lambda: voted(nodes.nodes[0], namespace) is not None)
         hold.release()
+
+
+def test_a_node_that_is_passed_over_wrongly_is_asked_after_all(nodes, namespace, monkeypatch):
+    """One of three is taken for stuck, and another is: the claim and the release need the first."""
+    rests = Node.rests
+    with Client.from_url(nodes.url, namespace=namespace) as locks:
+        settled(locks)
+        monkeypatch.setattr(Node, "rests", lambda node, now: node.index == 0 or rests(node, now))
+        nodes.nodes[1].pause()
+        hold = locks.lock("x").acquire(timeout=2.0)
+        assert voted(nodes.nodes[0], namespace)
+        assert hold.release() is True
+
+
+def test_a_leave_that_is_asked_after_all_is_not_owed_beside(nodes, namespace, monkeypatch):
+    """What is owed would be sent by another thread, and then the node would say that nothing was there."""
+    rests, asker = Node.rests, threading.current_thread()
+
+    def seems_stuck(node, now):
+        return rests(node, now) or (node.index == 0 and threading.current_thread() is asker)
+
+    with Client.from_url(nodes.url, namespace=namespace) as locks:
+        settled(locks)
+        hold = locks.lock("x").acquire(timeout=2.0)
+        eventually(lambda: all(voted(node, namespace) for node in nodes.nodes))
+        monkeypatch.setattr(Node, "rests", seems_stuck)
+        nodes.nodes[1].pause()
+        assert hold.release() is True
+        monkeypatch.undo()
+
+
+def test_threads_that_get_no_turn_do_not_take_the_nodes_for_stuck(namespace, monkeypatch):
+    """Each reads its answers later than a node may owe them, and they ask one after the other."""
+    results, mutex = [], threading.Lock()
+    attend = redlock_poll.attend
+
+    def late(pipes, bell, seconds):
+        time.sleep(STUCK + 0.1)
+        attend(pipes, bell, seconds)
+
+    with RedlockNodes(5) as group, Client.from_url(group.url, namespace=namespace) as locks:
+        settled(locks)
+        monkeypatch.setattr(redlock_poll, "attend", late)
+
+        def work(number):
+            time.sleep(0.04 * number)
+            for _ in range(2):
+                try:
+                    result = locks.lock(f"own{number}").acquire(timeout=20).release()
+                except LeaseholdError as error:
+                    result = error
+                with mutex:
+                    results.append(result)
+
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(24)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert results == [True] * 48
+
+
+def test_threads_that_ask_before_there_are_connections_are_answered_together(nodes, namespace, monkeypatch):
+    """As when a service starts: each node is asked a few times for all, and not once for each thread."""
+    asked, ask_all, threads = [], Node.ask_all, 60
+    start, holds, failures = threading.Barrier(threads), [], []
+
+    async def counted(node, commands, within):
+        asked.append((node.index, len(commands)))
+        return await ask_all(node, commands, within)
+
+    async def no_connection(node, within):
+        """So that nobody can ask by himself."""
+
+    monkeypatch.setattr(Node, "ask_all", counted)
+    with FaultProxy(nodes.nodes[0].port) as proxy, Client.from_url(through(nodes, proxy), namespace=namespace) as locks:
+        proxy.delay(0.05, Side.REPLIES)
+        monkeypatch.setattr(Node, "connect", no_connection)
+
+        def work(number):
+            start.wait()
+            try:
+                holds.append(locks.lock(f"own{number}").acquire(timeout=20))
+            except LeaseholdError as error:
+                failures.append(error)
+
+        crowd = [threading.Thread(target=work, args=(number,)) for number in range(threads)]
+        for thread in crowd:
+            thread.start()
+        for thread in crowd:
+            thread.join()
+        assert not failures
+        assert len(holds) == threads
+        assert all(sum(index == node for index, _ in asked) <= threads / 3 for node in range(3)), asked
 
 
 def test_an_interrupt_leaves_nothing_behind(nodes, namespace, monkeypatch):

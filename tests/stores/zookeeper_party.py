@@ -58,15 +58,16 @@ def expire(server: ZooKeeperServer, client: AsyncClient) -> None:
         pass  # who leaves a session ends it, for whoever else is in it too
 
 
-def create_in_session(server: ZooKeeperServer, session: Any, path: str) -> None:
-    """Make an ephemeral node in somebody else's session, and go without ending that."""
+def create_in_session(server: ZooKeeperServer, session: Any, path: str) -> str:
+    """Make an ephemeral node in somebody else's session, go without ending that, and return the node's path."""
     client = KazooClient(server.address, client_id=session)
     client.start()
-    client.create(path, b"", ephemeral=True, sequence=True)
+    made: str = client.create(path, b"", ephemeral=True, sequence=True)
     client._stopped.set()
     client._connection._socket.shutdown(2)
     client._safe_close()
     client.close()
+    return made
 
 
 def children(server: ZooKeeperServer, path: str) -> list[str]:

@@ -333,6 +333,24 @@ def test_closing_tries_once_more_to_pay() -> None:
     simulate(body)
 
 
+@pytest.mark.parametrize("fault", [Fault(Kind.DELAY_REQUEST, 0.5), Fault(Kind.DROP_REQUEST, 0.5)], ids=str)
+def test_closing_waits_for_a_payment_that_is_under_way(fault: Fault) -> None:
+    """The store is closed after it, and not while it asks."""
+
+    async def body(world: SimulatedWorld, client: AsyncClient, plan: Switch, events: list[Event]) -> None:
+        hold = await client.lock("a", lease=LEASE).acquire()
+        assert hold is not None
+        plan.fault = Fault(Kind.REFUSE)
+        await hold.release()
+        plan.fault = fault
+        await world.sleep(0.1)  # the keeper asks
+        plan.fault = None
+        await client.close()
+        assert await world.client(Memory()).inspect("a") is None
+
+    simulate(body)
+
+
 def test_debts_end_with_the_lease() -> None:
     async def body(world: SimulatedWorld, client: AsyncClient, plan: Switch, events: list[Event]) -> None:
         hold = await client.lock("a", lease=LEASE).acquire()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from leasehold.bench.places import Place
 
@@ -23,6 +23,13 @@ class Role(enum.StrEnum):
     PEER = "peer"
 
 
+class Harm(enum.StrEnum):
+    """What happens to one server of several as a trial begins."""
+
+    KILLED = "killed"  # it refuses connections
+    STALLED = "stalled"  # by SIGSTOP: it takes what is sent, and answers nothing
+
+
 @dataclass(frozen=True, slots=True)
 class Contestant:
     """One contestant.
@@ -39,6 +46,7 @@ class Contestant:
         settings: what is not the default, for people.
         contends: it is measured in hand-over, too.
         rests: it is measured in holding and waiting, too.
+        harm: what happens to one of the servers meanwhile; it takes part only where that is measured.
 
     """
 
@@ -53,6 +61,7 @@ class Contestant:
     places: frozenset[Place] = frozenset({Place.REDIS})
     contends: bool = True
     rests: bool = False
+    harm: Harm | None = None
 
 
 BOTH = frozenset({Mode.BLOCKING, Mode.ASYNCIO})
@@ -173,6 +182,18 @@ CONTESTANTS: tuple[Contestant, ...] = (
         places=frozenset({Place.REDLOCK}),
     ),
     OURS,
+    *[
+        replace(
+            OURS,
+            key=f"leasehold-{harm}",
+            title=f"leasehold, one of five {harm}",
+            settings=f"as leasehold; one server is {harm} as the trial begins, when all are connected to",
+            places=frozenset({Place.REDLOCK}),
+            rests=False,
+            harm=harm,
+        )
+        for harm in Harm
+    ],
     Contestant(
         "redis-py",
         "redis-py Lock",

@@ -38,6 +38,9 @@ begin with `bench-` or `bench_`, and is deleted at the end. `--only KEY` chooses
   until the majority has answered, which is the slowest of the three fastest of five single claims. None of them waits
   in a queue or leaves a token. Beside them stand two small writes forced to the disk: a store that promises to keep
   what it said pays for at least that.
+- Where one of five servers fails, there is no floor: leasehold is compared with itself on all five. The server is
+  killed, or stalled by `SIGSTOP`, when the trial begins, so the moment in which that shows is part of it. What that
+  server did is not counted.
 - **ours is** says how many times the rate of the others leasehold reaches.
 - A wake-up across cores costs two or three times as much as one on the same core, and the kernel's choice differs from
   trial to trial. So a single caller is kept on one core with the server (`--pin`), for all contestants alike.

@@ -35,6 +35,7 @@ class Measure:
         place: the kind of store.
         also: keys of further floors, for comparison.
         names: how many there are, shared out among the threads or tasks.
+        harms: contestants are measured of which one server fails, beside leasehold with all that it has.
 
     """
 
@@ -50,6 +51,7 @@ class Measure:
     place: Place = Place.REDIS
     also: tuple[str, ...] = ()
     names: int = 1000
+    harms: bool = False
 
     @property
     def rests(self) -> bool:
@@ -82,6 +84,20 @@ def _elsewhere(place: Place, title: str, threads: int, floor: str, *also: str) -
         place=place,
         also=also,
         names=FEW * threads,
+    )
+
+
+def _failing(mode: Mode, inside: str) -> Measure:
+    return Measure(
+        f"redlock-failing-{mode}",
+        f"Redlock on five servers, one of which fails, acquire + release, {inside}",
+        Trial.PAIRS,
+        mode,
+        1,
+        "leasehold",
+        place=Place.REDLOCK,
+        names=FEW,
+        harms=True,
     )
 
 
@@ -120,6 +136,8 @@ MEASURES: tuple[Measure, ...] = (
         "floor-token",
     ),
     _elsewhere(Place.REDLOCK, "Redlock on five servers", 1, "floor-majority"),
+    _failing(Mode.BLOCKING, "1 thread"),
+    _failing(Mode.ASYNCIO, "1 asyncio task"),
     _elsewhere(Place.FILE, "SQLite file", 1, "floor-sqlite", "floor-synced"),
     _elsewhere(Place.POSTGRES, "PostgreSQL", 1, "floor-postgresql", "floor-synced"),
     _elsewhere(Place.POSTGRES, "PostgreSQL", 8, "floor-postgresql"),

@@ -51,7 +51,7 @@ class Settings:
 
         """
         place = place_of(self.url) if self.url else None
-        offered = [measure for measure in MEASURES if place in (None, measure.place)]
+        offered = [one for one in MEASURES if place in (None, one.place) and not (self.url and one.harms)]
         for word in self.only:
             if not any(measure.is_called(word) for measure in offered):
                 known = ", ".join(measure.key for measure in offered)
@@ -120,6 +120,8 @@ def _where(contestant: Contestant) -> str:
 
 def takes_part(contestant: Contestant, measure: Measure) -> bool:
     """Say whether a contestant is run in a measure."""
+    if measure.harms or contestant.harm is not None:
+        return measure.harms and contestant.role is Role.OURS
     if contestant.role is Role.FLOOR:
         return contestant.key in (measure.floor, *measure.also)
     if measure.place not in contestant.places or measure.mode not in contestant.modes:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import socket
 from collections import Counter
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -119,7 +121,8 @@ class Observers:
     """Several servers as one: what they did is added up."""
 
     def __init__(self, scope: Scope) -> None:
-        self._each = [RedisObserver(replace(scope, url=url)) for url in scope.urls]
+        self._scopes = [replace(scope, url=url) for url in scope.urls]
+        self._each = [RedisObserver(one) for one in self._scopes]
 
     @property
     def version(self) -> str:
@@ -136,6 +139,13 @@ class Observers:
             sum(look.cpu for look in looks),
             sum(look.memory for look in looks),
         )
+
+    @contextmanager
+    def without(self, index: int) -> Generator[None, None, None]:
+        """Leave one server alone, and connect to it anew at the end."""
+        self._each.pop(index).close()
+        yield
+        self._each.insert(index, RedisObserver(self._scopes[index]))
 
     def clean(self, namespace: str) -> None:
         """Delete all keys that have the namespace in their names."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import tempfile
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from importlib import import_module
@@ -44,6 +45,7 @@ class Site:
         scope: its URL, and a namespace for this run.
         observer: who looks at it.
         server: what this process started, where it is one process that can be pinned.
+        servers: those that this process started, where there are several of a kind.
         relay: in front of it, for counting requests; None where the server counts, or there is no wire.
         relayed: the URL through the relay.
 
@@ -54,6 +56,7 @@ class Site:
     server: RedisServer | None = None
     relay: Relay | None = None
     relayed: str = ""
+    servers: Sequence[RedisServer] = ()
 
 
 class Sites:
@@ -85,6 +88,8 @@ class Sites:
         self._stack.callback(observer.close)
         self._stack.callback(observer.clean, scope.namespace)
         site = Site(scope, observer, server if isinstance(server, RedisServer) else None)
+        if isinstance(server, RedlockNodes):
+            site.servers = server.nodes
         if place in PORTS:
             self._put_in_between(site, PORTS[place])
         self.opened[place] = site

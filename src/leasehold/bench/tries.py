@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from statistics import median
 
 from leasehold.bench.contestants import Contestant
+from leasehold.bench.harms import harmed
 from leasehold.bench.machine import Bustle
 from leasehold.bench.measures import LONG_SECONDS, Measure
 from leasehold.bench.pinning import Cores
@@ -57,12 +58,14 @@ class Tries:
 
     def _sample(self, measure: Measure, contestant: Contestant, site: Site, namespace: str, requests: float) -> Sample:
         worker, observer = self._workers[contestant.key], site.observer
-        empty = observer.look()
-        worker.begin(self._task(measure, contestant, site.scope, namespace, self._length(measure)))
-        before, bustle = observer.look(), Bustle()
-        worker.go()
-        after, busy = observer.look(), bustle.seconds()
-        outcome = Outcome(**worker.outcome())
+        with harmed(contestant.harm, site) as fail:
+            empty = observer.look()
+            worker.begin(self._task(measure, contestant, site.scope, namespace, self._length(measure)))
+            before, bustle = observer.look(), Bustle()
+            fail()
+            worker.go()
+            after, busy = observer.look(), bustle.seconds()
+            outcome = Outcome(**worker.outcome())
         work = after.since(before)
         if busy is not None:
             self._others.append(max(0.0, busy - outcome.cpu - work.cpu) / outcome.seconds)

@@ -246,7 +246,8 @@ class Supervisor:
                 break
             nap = self._look(hold)
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._news.wait(), nap)
+                async with asyncio.timeout(nap):
+                    await self._news.wait()
         if self._kill_at is None and status == -signal.SIGKILL and boottime() >= self._gone_by:
             self._kill_at = self._gone_by  # it was the guard
             self._say("stopped or stuck for so long that the lock could not be kept; the command was killed")

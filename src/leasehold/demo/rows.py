@@ -25,8 +25,8 @@ MEANINGS = {
     Guard.NONE: "Each request reads the counter, adds one and writes it back. Nobody waits for anybody.",
     Guard.THREAD: "Each service takes a threading.Lock around it. The threads of one process wait for each other; "
     "the other process knows nothing of that lock.",
-    Guard.LEASEHOLD: "Each request takes the same leasehold lock around it, and writes with the fencing token of its "
-    "hold.",
+    Guard.LEASEHOLD: "Each request takes the same leasehold lock around it, and writes through a guard with the "
+    "fencing token of its hold.",
     Guard.REDLOCK: "As leasehold, with a lock that most of three independent Redis servers must grant.",
 }
 

@@ -11,7 +11,7 @@ import sqlite3
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -20,11 +20,11 @@ from typing import Protocol
 from leasehold.client import Client
 from leasehold.demo import service
 from leasehold.demo.children import Children, DemoError
+from leasehold.demo.counters import Place, counter_at, prepared
+from leasehold.demo.keeping import Counter
 from leasehold.demo.load import fire_beside
 from leasehold.demo.result import DemoResult, Failure, RowResult, Visit
-from leasehold.demo.rows import NAMESPACE_PREFIX, Guard, counter_name
-from leasehold.model import Change
-from leasehold.runtimes.base import drive
+from leasehold.demo.rows import NAMESPACE_PREFIX, Guard
 from leasehold.stores import registry
 from leasehold.stores.url import parse
 
@@ -69,16 +69,16 @@ def run(settings: Settings, witness: Witness) -> DemoResult:
         url = settings.url or f"sqlite:{folder / 'locks.db'}"
         namespace = NAMESPACE_PREFIX + secrets.token_hex(6)
         client = stack.enter_context(Client.from_url(url, namespace=namespace))
-        drive(
-            client.store.cell(counter_name(Guard.NONE), Change())
-        )  # a store that is down says so before anything starts
+        client.inspect("page-views")  # a store that is down says so before anything starts
+        place = stack.enter_context(prepared(client, url, namespace, folder))
+        counter = stack.enter_context(closing(counter_at(place, client, url, namespace)))
         children = stack.enter_context(Children(folder))
         redlock = _redlock_url(children)
-        ports = children.services(settings.services, _environment(url, namespace, redlock))
+        ports = children.services(settings.services, _environment(url, namespace, place, redlock))
         doors = [children.nginx(ports)] if settings.nginx else ports
-        rows = [_run_row(guard, client, doors, settings.requests, witness) for guard in _guards(redlock)]
+        rows = [_run_row(guard, counter, doors, settings.requests, witness) for guard in _guards(redlock)]
     seconds = time.monotonic() - began
-    return _result(settings, tuple(rows), seconds)
+    return _result(settings, place, tuple(rows), seconds)
 
 
 def _check(settings: Settings) -> None:
@@ -118,8 +118,8 @@ def _redlock_url(children: Children) -> str | None:
     return "redlock://" + ",".join(f"127.0.0.1:{port}" for port in ports)
 
 
-def _environment(url: str, namespace: str, redlock: str | None) -> Mapping[str, str]:
-    settings = {service.STORE_URL: url, service.NAMESPACE: namespace}
+def _environment(url: str, namespace: str, place: Place, redlock: str | None) -> Mapping[str, str]:
+    settings = {service.STORE_URL: url, service.NAMESPACE: namespace, service.COUNTERS: str(place)}
     return settings if redlock is None else {**settings, service.REDLOCK_URL: redlock}
 
 
@@ -127,12 +127,12 @@ def _guards(redlock: str | None) -> Sequence[Guard]:
     return [guard for guard in Guard if guard is not Guard.REDLOCK or redlock is not None]
 
 
-def _run_row(guard: Guard, client: Client, ports: Sequence[int], requests: int, witness: Witness) -> RowResult:
+def _run_row(guard: Guard, counter: Counter, ports: Sequence[int], requests: int, witness: Witness) -> RowResult:
     witness.row_begins(guard, requests)
     began = time.perf_counter()
     outcomes = fire_beside(ports, f"/{guard.value}", requests, witness.row_moves)
     seconds = time.perf_counter() - began
-    final = int(drive(client.store.cell(counter_name(guard), Change())).value or b"0")
+    final = counter.read(guard)
     visits = tuple(outcome for outcome in outcomes if isinstance(outcome, Visit))
     failures = tuple(outcome for outcome in outcomes if isinstance(outcome, Failure))
     row = RowResult(guard, requests, final, seconds, visits, failures)
@@ -140,10 +140,10 @@ def _run_row(guard: Guard, client: Client, ports: Sequence[int], requests: int, 
     return row
 
 
-def _result(settings: Settings, rows: tuple[RowResult, ...], seconds: float) -> DemoResult:
+def _result(settings: Settings, place: Place, rows: tuple[RowResult, ...], seconds: float) -> DemoResult:
     store = "SQLite, a file in a temporary folder" if settings.url is None else str(parse(settings.url))
     balancer = "nginx" if settings.nginx else "round robin in the load generator"
-    facts = _facts(settings)
+    facts = {**_facts(settings), "counter": place.words}
     return DemoResult(
         rows, settings.requests, settings.services, store, balancer, seconds, facts, repeat_command(settings)
     )

@@ -1,8 +1,8 @@
 """One service of the demo: an HTTP server with a thread per request, as most services are.
 
 ``POST /<guard>`` reads the counter, adds one, writes it back, and answers with what it read and when. Reading and
-writing are two calls of the store, so without a lock two requests may read the same value, and one of the two updates
-is lost.
+writing are two requests, so without a lock two may read the same value, and one of the two updates is lost. With a lock
+the write goes through a guard, which refuses it if a newer holder has written (`leasehold.demo.counters`).
 
 It takes its settings from the environment, since a URL may have a password and arguments can be seen by others; it
 prints its port, and ends when its standard input ends, that is with the demo, whatever ended that.
@@ -22,12 +22,14 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import cast
 
 from leasehold.client import Client
-from leasehold.demo.rows import COUNTER_LIFE, Guard, counter_name
-from leasehold.model import Change
-from leasehold.runtimes.base import drive
+from leasehold.demo.counters import Place, counter_at
+from leasehold.demo.keeping import Counter
+from leasehold.demo.rows import Guard
+from leasehold.primitives.hold import Hold
 from leasehold.runtimes.clock import boottime_ns
 
 STORE_URL = "LEASEHOLD_DEMO_STORE"
+COUNTERS = "LEASEHOLD_DEMO_COUNTERS"
 REDLOCK_URL = "LEASEHOLD_DEMO_REDLOCK"
 NAMESPACE = "LEASEHOLD_DEMO_NAMESPACE"
 NUMBER = "LEASEHOLD_DEMO_SERVICE"
@@ -35,34 +37,31 @@ NUMBER = "LEASEHOLD_DEMO_SERVICE"
 LONGEST_WAIT = 60.0
 """Seconds that a request waits for its turn at most; then it fails, and is counted as failed."""
 
-
-class FencedOff(Exception):
-    """The store refused a write, because a newer holder has written before."""
+ANSWERS_WITHIN = 20.0
+"""Seconds that a server of locks may take to answer: hundreds of threads want the processor at once here."""
 
 
 class PageViews:
     """The work of a request, and the locks around it."""
 
-    def __init__(self, number: int, client: Client, redlock: Client | None) -> None:
+    def __init__(self, number: int, counter: Counter, client: Client, redlock: Client | None) -> None:
         self._number = number
+        self._counter = counter
         self._client = client
         self._redlock = redlock
         self._thread_lock = threading.Lock()
 
     def count(self, guard: Guard) -> dict[str, object]:
         """Add one to the counter of a row; return what was read, and when."""
-        cell = counter_name(guard)
-        with self._guarded(guard) as token:
+        with self._guarded(guard) as hold:
             start = boottime_ns()
-            read = int(drive(self._client.store.cell(cell, Change())).value or b"0")
-            change = Change(value=b"%d" % (read + 1), fence=token, life=COUNTER_LIFE)
-            written = drive(self._client.store.cell(cell, change))
+            read = self._counter.read(guard)
+            self._counter.write(guard, read + 1, hold)
             end = boottime_ns()
-            if not written.changed:
-                raise FencedOff(f"the write with token {token} was refused")
+        token = None if hold is None else hold.token
         return {"service": self._number, "start": start, "end": end, "read": read, "token": token}
 
-    def _guarded(self, guard: Guard) -> AbstractContextManager[int | None]:
+    def _guarded(self, guard: Guard) -> AbstractContextManager[Hold | None]:
         match guard:
             case Guard.NONE:
                 return _nothing()
@@ -87,9 +86,9 @@ def _nothing() -> Generator[None]:
 
 
 @contextmanager
-def _everywhere(client: Client) -> Generator[int]:
+def _everywhere(client: Client) -> Generator[Hold]:
     with client.lock("page-views", timeout=LONGEST_WAIT) as hold:
-        yield hold.token
+        yield hold
 
 
 class Server(ThreadingHTTPServer):
@@ -137,10 +136,15 @@ def main() -> None:
     """Serve until standard input ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the demo decides when services end
     namespace, redlock_url = os.environ[NAMESPACE], os.environ.get(REDLOCK_URL)
-    client = Client.from_url(os.environ[STORE_URL], namespace=namespace)
-    redlock = Client.from_url(redlock_url, namespace=namespace) if redlock_url else None
-    drive(client.store.cell(counter_name(Guard.NONE), Change()))  # connect now, not in the first request
-    server = Server(PageViews(int(os.environ[NUMBER]), client, redlock))
+    url = os.environ[STORE_URL]
+    client = Client.from_url(url, namespace=namespace, response_timeout=ANSWERS_WITHIN)
+    redlock = (
+        Client.from_url(redlock_url, namespace=namespace, response_timeout=ANSWERS_WITHIN) if redlock_url else None
+    )
+    counter = counter_at(Place.read(os.environ[COUNTERS]), client, url, namespace)
+    client.inspect("page-views")  # connect now, not in the first request
+    counter.read(Guard.NONE)
+    server = Server(PageViews(int(os.environ[NUMBER]), counter, client, redlock))
     threading.Thread(target=server.serve_forever, daemon=True).start()
     print(server.server_address[1], flush=True)
     sys.stdin.buffer.read()

@@ -56,24 +56,19 @@ class Engine:
         self.leave_within = min(response_timeout, LEAVE_WITHIN)  # for which a caller waits at most for a leave
         if isinstance(store, Tells):
             store.tell(self.keeper.hear)
-        self._closed = False
+        self.closed = False  # whether the client was closed
         self.attempts: set[Attempt | Batch] = set()
         self._ended = runtime.signal()  # one of them ended, while the client closes
 
-    @property
-    def closed(self) -> bool:
-        """Whether the client was closed."""
-        return self._closed
-
     def ready(self) -> None:
         """Check, at the start of each public operation, that it may begin."""
-        if self._closed:
+        if self.closed:
             self.refuse_closed()
         self.runtime.before_blocking()
 
     def refuse_closed(self) -> None:
         """Raise if the client was closed, by whomever, before or meanwhile."""
-        if self._closed:
+        if self.closed:
             raise RuntimeError("this leasehold client is closed; make another")
 
     def owns(self, lease: Lease) -> bool:
@@ -85,8 +80,8 @@ class Engine:
 
     async def close(self, within: float) -> None:
         """Leave with every ticket, end the keeper, close the store; in about ``within`` seconds."""
-        if not self._closed:
-            self._closed = True
+        if not self.closed:
+            self.closed = True
             await self.runtime.shield(self._close(within))
 
     async def _close(self, within: float) -> None:
@@ -147,7 +142,7 @@ class Engine:
             mutex=self._leases,
         )
 
-    async def acquire(self, wish: Wish, timeout: float | None) -> Lease | Missed:
+    def acquire(self, wish: Wish, timeout: float | None) -> Coroutine[Any, Any, Lease | Missed]:
         """Get what is wished for, waiting at most ``timeout`` seconds (None: for ever); it may be to try only once.
 
         Returns:
@@ -160,25 +155,12 @@ class Engine:
             WrongKind: the name is in use as another primitive.
 
         """
-        attempt = Attempt(self, wish, timeout)
-        self.attempts.add(attempt)
-        try:
-            return await attempt.run()
-        except GeneratorExit:  # the loop is gone with the task in it: nothing can be awaited any more
-            attempt.abandon()
-            raise
-        except BaseException as error:
-            await attempt.give_up(type(error).__name__)
-            raise
-        finally:
-            self.attempts.discard(attempt)
-            if self._closed:
-                self._ended.set()
+        return Attempt(self, wish, timeout).run()
 
     def ended(self, attempt: Attempt | Batch) -> None:
         """Take note that an attempt ended: the client may be closing, and wait for it."""
         self.attempts.discard(attempt)
-        if self._closed:
+        if self.closed:
             self._ended.set()
 
     async def release(self, lease: Lease) -> bool:

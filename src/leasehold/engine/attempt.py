@@ -87,22 +87,32 @@ class Attempt:
     async def run(self) -> Lease | Missed:
         """Claim and wait until there is a lease, or no time is left."""
         engine = self._engine
-        while True:
-            engine.keeper.watch(self._lease)
-            if engine.closed:
-                engine.refuse_closed()
-            first = await self._claim()
-            answer = first if isinstance(first, Granted) else await self._wait_and_claim(first)
-            if self._lease.state is State.RELEASED:
-                await closed_meanwhile(engine, self._runtime.shield(engine.leave(self._lease)))
-            if answer is None:
-                await self.give_up("timeout", leave=self._wish.join)
-                return Missed(self._waited(), self._held_by, self._why_barred())
-            if self._lease.granted(answer):
-                return self._acquired()
-            await self._too_late()
+        engine.attempts.add(self)
+        try:
+            while True:
+                engine.keeper.watch(self._lease)
+                if engine.closed:
+                    engine.refuse_closed()
+                first = await self._claim()
+                answer = first if isinstance(first, Granted) else await self._wait_and_claim(first)
+                if self._lease.state is State.RELEASED:
+                    await closed_meanwhile(engine, self._runtime.shield(engine.leave(self._lease)))
+                if answer is None:
+                    await self._give_up("timeout", leave=self._wish.join)
+                    return Missed(self._waited(), self._held_by, self._why_barred())
+                if self._lease.granted(answer):
+                    return self._acquired()
+                await self._too_late()
+        except GeneratorExit:  # the loop is gone with the task in it: nothing can be awaited any more
+            self._abandon()
+            raise
+        except BaseException as error:
+            await self._give_up(type(error).__name__)
+            raise
+        finally:
+            engine.ended(self)
 
-    async def give_up(self, why: str, *, leave: bool = True) -> None:
+    async def _give_up(self, why: str, *, leave: bool = True) -> None:
         """End the attempt; with ``leave`` take the ticket off the store, whatever that did with it."""
         if not self._lease.leaves():
             return
@@ -112,7 +122,7 @@ class Attempt:
         if self._engine.observe is not None:
             self._engine.observe(GaveUp(*self._who(), self._waited(), why))
 
-    def abandon(self) -> None:
+    def _abandon(self) -> None:
         """End the attempt where nothing can be sent: the ticket is renewed no more and ends with its lease."""
         if self._lease.leaves():
             self._engine.keeper.forget(self._lease)
@@ -128,15 +138,22 @@ class Attempt:
 
     async def _too_late(self) -> None:
         late = self._lease
-        await self.give_up("granted too late")
+        await self._give_up("granted too late")
         if self._left() <= 0:
             late.why = TOO_LATE
             raise late.error()
         self._lease, self._may_be_there = self._engine.lease(self._wish), False
 
     async def _wait_and_claim(self, answer: Wait) -> Granted | None:
+        lease = self._lease
         while self._wish.join and not self._is_over():
-            granted = await self._wait(answer)
+            pause, granted = max(0.0, min(self._left(), answer.ask_again)), None
+            try:
+                granted = await self._engine.store.changed(lease.name, lease.ticket, answer.mark, timeout=pause)
+            except StoreUnavailable as error:  # the claim that follows finds out whether the store is down
+                if error.lasting:
+                    raise
+                await self._runtime.sleep(min(pause, FIRST_PAUSE * (10 + 10 * self._runtime.jitter())))
             if granted is not None:
                 return granted
             if self._is_over():
@@ -150,16 +167,6 @@ class Attempt:
     def _is_over(self) -> bool:
         """Say whether no time is left, or the client was closed and has left for this ticket."""
         return self._left() <= 0 or self._lease.state is State.RELEASED
-
-    async def _wait(self, answer: Wait) -> Granted | None:
-        pause = max(0.0, min(self._left(), answer.ask_again))
-        try:
-            return await self._engine.store.changed(self._lease.name, self._lease.ticket, answer.mark, timeout=pause)
-        except StoreUnavailable as error:  # the claim that follows finds out whether the store is down
-            if error.lasting:
-                raise
-            await self._runtime.sleep(min(pause, FIRST_PAUSE * (10 + 10 * self._runtime.jitter())))
-            return None
 
     async def _claim(self) -> Granted | Wait:
         began, longest = self._start, self._engine.response_timeout

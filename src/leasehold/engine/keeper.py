@@ -91,6 +91,7 @@ class Keeper:
         self._renewals: Agenda[Lease] = Agenda()
         self._deadlines: Agenda[Lease] = Agenda()
         self._debts: Agenda[Debt] = Agenda()
+        self._paying: list[Job] = []  # some of them ended
         self._news: list[tuple[Standing, frozenset[str] | None]] = []
         self._sleeps_until = 0.0
         self._looks_by = NEVER  # when it is to look at those who are fresh, even if those who asked for it are gone
@@ -148,10 +149,13 @@ class Keeper:
         with self._mutex:
             self._closed = True
             job, self._job = self._job, None
-            debts = list(self._debts)
             self._wake.set()
         if job is not None:
             await job.join(within)
+        for job in self._paying:  # else the store would be closed while it asks, and the lease last to its end
+            await job.join(max(0.0, until - self._runtime.now()))
+        with self._mutex:
+            debts = list(self._debts)
         for debt in debts:
             if self._runtime.now() < until:
                 await self._pay([debt])
@@ -360,7 +364,8 @@ class Keeper:
 
     def _pay_beside(self, debts: Sequence[Debt]) -> None:
         try:
-            self._runtime.spawn(lambda: self._pay(debts), "leasehold-leave")
+            job = self._runtime.spawn(lambda: self._pay(debts), "leasehold-leave")
+            self._paying = [*(job for job in self._paying if job.alive()), job]
         except RuntimeError:  # no thread to be had: later
             for debt in debts:
                 self._schedule(self._debts, debt, self._runtime.now() + LEAVE_AGAIN)

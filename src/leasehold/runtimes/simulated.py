@@ -30,7 +30,8 @@ class SimulatedRuntime:
         return self.machine.offset + self.machine.rate * self.scheduler.time
 
     def wall_us(self) -> int:
-        return EPOCH_US + int((self.now() + self.machine.wall) * 1e6)
+        machine = self.machine
+        return EPOCH_US + int((machine.offset + machine.rate * self.scheduler.time + machine.wall) * 1e6)
 
     def random_bytes(self, n: int) -> bytes:
         return self.scheduler.random.randbytes(n)
@@ -115,9 +116,11 @@ class SimulatedRuntime:
         await wake
 
     def _after(self, seconds: float, wake: Wake) -> Any:
-        machine = self._current().machine  # it is the one who waits whose clock counts, and whose death ends the wait
-        when = self.scheduler.time + max(0.0, seconds) / machine.rate
-        return self.scheduler.at(when, machine, wake.fire)
+        scheduler = self.scheduler
+        if scheduler.current is None:
+            raise RuntimeError("a simulated lock is used outside a task")
+        machine = scheduler.current.machine  # it is the one who waits whose clock counts, and whose death ends the wait
+        return scheduler.at(scheduler.time + seconds / machine.rate, machine, wake.fire)
 
     async def _until(self, task: Task[Any]) -> None:
         self.before_blocking()
@@ -172,11 +175,13 @@ class SimulatedSignal:
     async def wait(self, timeout: float | None) -> bool:
         if self._flag:
             return True
+        if self._runtime.scheduler.over:
+            raise Killed
         wake = Wake()
         timer = None if timeout is None else self._runtime._after(timeout, wake)
         self._waiters.append(wake)
         try:
-            await self._runtime.pause(wake)
+            await wake
         finally:
             self._waiters.remove(wake)
             if timer is not None:

@@ -16,10 +16,10 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import heapq
 import random
 from collections.abc import Callable, Coroutine, Generator
 from dataclasses import dataclass
+from heapq import heappop, heappush
 from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
@@ -59,16 +59,14 @@ class Machine:
             self.killed = True
 
 
-@dataclass(eq=False, slots=True)
-class Entry:
-    """Something that is to happen on a machine."""
+class Entry(list[Any]):
+    """Something that is to happen: ``[when, tie-break, number, machine, act]``, as the heap compares it."""
 
-    machine: Machine
-    act: Callable[[], None] | None
+    __slots__ = ()
 
     def cancel(self) -> None:
         """Let it not happen."""
-        self.act = None
+        self[4] = None
 
 
 class Wake:
@@ -154,7 +152,7 @@ class Task(Generic[T]):
     def resume(self) -> None:
         """Let it go on at this time, in its turn."""
         self._waits_for = None
-        self._scheduler.at(self._scheduler.time, self.machine, self._step)
+        self._scheduler.soon(self.machine, self._step)
 
     def dismantle(self) -> None:
         """Take apart a task that will never run, when its world ends: every wait in its clean-up raises `Killed`."""
@@ -166,31 +164,30 @@ class Task(Generic[T]):
         self._work.close()
 
     def _step(self) -> None:
-        self._scheduler.current = self
-        self._scheduler.note(self.name, "runs")
-        message, self._cancelled_with = self._cancelled_with, None
+        scheduler = self._scheduler
+        scheduler.current = self
+        scheduler.trace.append((scheduler.time, self.name, "runs"))
         try:
-            if message is None:
+            if self._cancelled_with is None:
                 wake = self._context.run(self._work.send, None)
             else:
-                wake = self._context.run(self._work.throw, asyncio.CancelledError(message))
+                error = asyncio.CancelledError(self._cancelled_with)
+                self._cancelled_with = None
+                wake = self._context.run(self._work.throw, error)
         except StopIteration as stop:
             self._end(stop.value, None)
         except BaseException as error:  # kept for whoever waits
             self._end(None, error)
         else:
-            self._suspend(wake)
+            if type(wake) is not Wake:
+                scheduler.fail(RuntimeError(f"task {self.name} awaited {wake!r}, which is not of virtual time"))
+            elif wake.fired or self._cancelled_with is not None:
+                self.resume()
+            else:
+                self._waits_for, wake.task = wake, self
         finally:
-            self._scheduler.current = None
+            scheduler.current = None
             self.machine.stepped()
-
-    def _suspend(self, wake: object) -> None:
-        if not isinstance(wake, Wake):
-            self._scheduler.fail(RuntimeError(f"task {self.name} awaited {wake!r}, which is not of virtual time"))
-        elif wake.fired or self._cancelled_with is not None:
-            self.resume()
-        else:
-            self._waits_for, wake.task = wake, self
 
     def _end(self, value: T | None, error: BaseException | None) -> None:
         self.value, self.error = value, error
@@ -206,11 +203,12 @@ class Scheduler:
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
+        self._chance = self.random.random
         self.time = 0.0
         self.current: Task[Any] | None = None
-        self.trace: list[tuple[float, str, str]] = []
+        self.trace: list[tuple[float, str, Any]] = []
         self.over = False
-        self._heap: list[tuple[float, float, int, Entry]] = []
+        self._heap: list[Entry] = []
         self._number = 0
         self._tasks: dict[int, Task[Any]] = {}
         self._failure: BaseException | None = None
@@ -222,9 +220,15 @@ class Scheduler:
 
     def at(self, when: float, machine: Machine, act: Callable[[], None]) -> Entry:
         """Let ``act()`` happen on ``machine`` at ``when``."""
-        entry = Entry(machine, act)
-        heapq.heappush(self._heap, (max(when, self.time), self.random.random(), self.count(), entry))
+        self._number = number = self._number + 1
+        entry = Entry((when if when > self.time else self.time, self._chance(), number, machine, act))
+        heappush(self._heap, entry)
         return entry
+
+    def soon(self, machine: Machine, act: Callable[[], None]) -> None:
+        """Let ``act()`` happen on ``machine`` at this time, in its turn."""
+        self._number = number = self._number + 1
+        heappush(self._heap, Entry((self.time, self._chance(), number, machine, act)))
 
     def spawn(self, machine: Machine, work: Coroutine[Any, Any, T], name: str) -> Task[T]:
         """Start a task."""
@@ -239,8 +243,8 @@ class Scheduler:
         """Drop a task that ended."""
         self._tasks.pop(task.number, None)
 
-    def note(self, who: str, what: str) -> None:
-        """Write a line of the trace."""
+    def note(self, who: str, what: object) -> None:
+        """Write a line of the trace: ``str(what)``, which must not change, is asked for when somebody reads it."""
         self.trace.append((self.time, who, what))
 
     def fail(self, error: BaseException) -> None:
@@ -251,8 +255,7 @@ class Scheduler:
         """Run ``work`` to its end, and everything else as long as it takes."""
         main = self.spawn(machine, work, "main")
         try:
-            while not main.ended.fired:
-                self._next(main)
+            self._go_on(main)
             return main.result()
         finally:
             self._dismantle()
@@ -261,22 +264,27 @@ class Scheduler:
         """Return the trace as text: one line a step, the same for the same seed."""
         return "\n".join(f"{when:.9f} {who} {what}" for when, who, what in self.trace)
 
-    def _next(self, main: Task[Any]) -> None:
-        if self._failure is not None:
-            raise self._failure
-        if not self._heap:
-            waiting = ", ".join(task.name for task in self._tasks.values() if not task.machine.killed)
-            raise Stuck(f"at {self.time:.6f} s nothing can happen any more; waiting: {waiting}")
-        when, tie, number, entry = heapq.heappop(self._heap)
-        if entry.act is None or entry.machine.killed:
-            return
-        if entry.machine.stopped_until > when:
-            heapq.heappush(self._heap, (entry.machine.stopped_until, tie, number, entry))
-            return
-        self.time = when
-        if self.time > LIMIT:
-            raise Stuck(f"{main.name} has not ended after {LIMIT:.0f} virtual seconds")
-        entry.act()
+    def _go_on(self, main: Task[Any]) -> None:
+        """Let one thing after the other happen until ``main`` has ended."""
+        heap, ended = self._heap, main.ended
+        while not ended.fired:
+            if self._failure is not None:
+                raise self._failure
+            if not heap:
+                waiting = ", ".join(task.name for task in self._tasks.values() if not task.machine.killed)
+                raise Stuck(f"at {self.time:.6f} s nothing can happen any more; waiting: {waiting}")
+            entry = heappop(heap)
+            when, _, _, machine, act = entry
+            if act is None or machine.killed:
+                continue
+            if machine.stopped_until > when:
+                entry[0] = machine.stopped_until
+                heappush(heap, entry)
+                continue
+            self.time = when
+            if when > LIMIT:
+                raise Stuck(f"{main.name} has not ended after {LIMIT:.0f} virtual seconds")
+            act()
 
     def _dismantle(self) -> None:
         self.over = True

@@ -57,6 +57,8 @@ BUILT_IN: Mapping[str, str] = {
 ADOPTERS: Mapping[str, str] = {
     "psycopg": "leasehold.stores.postgres",
     "psycopg_pool": "leasehold.stores.postgres",
+    "pymysql": "leasehold.stores.mysql",
+    "asyncmy": "leasehold.stores.mysql",
     "sqlalchemy": "leasehold.stores.sql.engines",
     "redis": "leasehold.stores.redis",
 }

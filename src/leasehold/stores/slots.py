@@ -39,11 +39,16 @@ class Slot:
         if self.signal is not None:
             self.signal.set()
 
-    def read(self) -> Notice | None:
-        """Take the news."""
-        self.news = self.called = False
+    def hush(self) -> None:
+        """Wait on: the news were of a bequest. To be called before the look whether it was ``called``."""
+        self.news = False
         if self.signal is not None:
             self.signal.clear()
+
+    def read(self) -> Notice | None:
+        """Take the news."""
+        self.hush()
+        self.called = False
         notice, self.notice = self.notice, None
         return notice
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,20 +57,34 @@ class ServerFault:
 
 def frozen(server: Server, spell: Spell, leases: float) -> None:
     """Stop a server in its tracks for so many leases."""
-    server.pause()
+    all_frozen([server], spell, leases)
+
+
+def all_frozen(servers: Sequence[Server], spell: Spell, leases: float) -> None:
+    """Stop several servers at the same time, as `frozen` does one."""
     try:
+        for server in servers:
+            server.pause()
         spell.sleep(leases * spell.lease)
     finally:
-        server.resume()
+        for server in servers:
+            server.resume()
 
 
 def down(server: Server, spell: Spell, leases: float = 0.3, *, crash: bool = True) -> None:
     """End a server, leave it down for so many leases, and start it again with what it has on its disk."""
-    if crash:
-        server.kill()
-    else:
-        server.terminate()
+    all_down([server], spell, leases, crash=crash)
+
+
+def all_down(servers: Sequence[Server], spell: Spell, leases: float, *, crash: bool = True) -> None:
+    """End several servers at the same time, as `down` does one."""
+    for server in servers:
+        if crash:
+            server.kill()
+        else:
+            server.terminate()
     try:
         spell.sleep(leases * spell.lease)
     finally:
-        server.start()
+        for server in servers:
+            server.start()

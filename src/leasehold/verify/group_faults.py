@@ -7,7 +7,7 @@ from dataclasses import replace
 from leasehold.testing.servers import RedisCluster, RedisReplicas, RedisSentinel, RedlockNodes
 from leasehold.testing.servers.group import Node
 from leasehold.verify import redis_faults
-from leasehold.verify.acts import ServerFault, Spell, down, frozen
+from leasehold.verify.acts import ServerFault, Spell, all_down, all_frozen, down, frozen
 
 # --- replicas ----------------------------------------------------------------------------------------------------
 
@@ -170,14 +170,7 @@ def _slot_moved(cluster: RedisCluster, spell: Spell) -> None:
 
 def _majority_frozen(cluster: RedisCluster, spell: Spell) -> None:
     """Stop most primaries, for less time than their replicas need to take over."""
-    some = cluster.primaries[:2]
-    for node in some:
-        node.pause()
-    try:
-        spell.sleep(min(1.0, 0.8 * spell.lease))
-    finally:
-        for node in some:
-            node.resume()
+    all_frozen(cluster.primaries[:2], spell, min(1.0 / spell.lease, 0.8))
     cluster.wait_healthy()
 
 
@@ -211,25 +204,11 @@ def _node_forgets(nodes: RedlockNodes, spell: Spell) -> None:
 
 
 def _minority_down(nodes: RedlockNodes, spell: Spell) -> None:
-    one, two = spell.random.sample(nodes.nodes, 2)
-    one.kill()
-    two.kill()
-    try:
-        spell.sleep(spell.lease)
-    finally:
-        one.start()
-        two.start()
+    all_down(spell.random.sample(nodes.nodes, 2), spell, 1.0)
 
 
 def _majority_down(nodes: RedlockNodes, spell: Spell) -> None:
-    some = spell.random.sample(nodes.nodes, 3)
-    for node in some:
-        node.pause()
-    try:
-        spell.sleep(1.3 * spell.lease)
-    finally:
-        for node in some:
-            node.resume()
+    all_frozen(spell.random.sample(nodes.nodes, 3), spell, 1.3)
 
 
 def _node_clock(nodes: RedlockNodes, spell: Spell) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from leasehold.testing.servers import EtcdCluster, EtcdError, EtcdServer, ZooKeeperEnsemble, ZooKeeperServer
-from leasehold.verify.acts import ServerFault, Spell, down, frozen
+from leasehold.verify.acts import ServerFault, Spell, all_down, all_frozen, down, frozen
 
 TWO_TERMS = 2.0
 """Leases until a dead holder's lock is free after a change of leaders, which begins each session or lease anew."""
@@ -36,14 +36,7 @@ def _zk_follower_frozen(group: ZooKeeperEnsemble, spell: Spell) -> None:
 
 
 def _zk_no_quorum(group: ZooKeeperEnsemble, spell: Spell) -> None:
-    some = spell.random.sample(group.members, 2)
-    for member in some:
-        member.kill()
-    try:
-        spell.sleep(0.5 * spell.lease)
-    finally:
-        for member in some:
-            member.start()
+    all_down(spell.random.sample(group.members, 2), spell, 0.5)
     group.wait()
 
 
@@ -92,14 +85,7 @@ def _etcd_follower_frozen(group: EtcdCluster, spell: Spell) -> None:
 
 
 def _etcd_no_quorum(group: EtcdCluster, spell: Spell) -> None:
-    some = spell.random.sample(group.members, 2)
-    for member in some:
-        member.pause()
-    try:
-        spell.sleep(0.6 * spell.lease)
-    finally:
-        for member in some:
-            member.resume()
+    all_frozen(spell.random.sample(group.members, 2), spell, 0.6)
     group.leader()
 
 

@@ -10,11 +10,13 @@ from __future__ import annotations
 import json
 import socket
 import socketserver
+import sqlite3
 import threading
 from collections.abc import Callable
 from types import TracebackType
 from typing import Self, cast
 
+from leasehold.guard import Stale, sql
 from leasehold.testing.history import Write
 
 ANSWERS_WITHIN = 10.0
@@ -35,22 +37,36 @@ class Values:
         with self._mutex:
             at = self._now()
             fence, owner = self._latest.get(name, (0, ""))
-            accepted = token > fence or (token == fence and owner == who)
+            accepted = (token != fence or owner == who) and self._apply(who, name, token)
             if accepted:
                 self._latest[name] = token, who
             self.writes.append(Write(who, name, len(self.writes), token, who, accepted, at))
             return accepted
 
+    def _apply(self, who: str, name: str, token: int) -> bool:
+        """Write, unless the token is below the highest one seen; return whether it was."""
+        return token >= self._latest.get(name, (0, ""))[0]
+
 
 class Resource(Values):
-    """Guarded values that other processes can reach."""
+    """Guarded values that other processes can reach: rows of a table, which the guard that users have protects."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         super().__init__(now)
+        self._rows = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+        self._rows.execute("CREATE TABLE guarded (name TEXT PRIMARY KEY, owner TEXT, fence INTEGER NOT NULL DEFAULT 0)")
         self._server = _Server(self)
         self._thread = threading.Thread(
             target=self._server.serve_forever, args=(0.05,), name="guarded-resource", daemon=True
         )
+
+    def _apply(self, who: str, name: str, token: int) -> bool:
+        self._rows.execute("INSERT OR IGNORE INTO guarded (name) VALUES (?)", (name,))
+        try:
+            sql.update(self._rows, "guarded", {"owner": who}, where={"name": name}, token=token)
+        except Stale:
+            return False
+        return True
 
     @property
     def port(self) -> int:
@@ -67,6 +83,8 @@ class Resource(Values):
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
+        with self._mutex:  # a client that is cut off in a write gets no answer
+            self._rows.close()
 
 
 class _Server(socketserver.ThreadingTCPServer):
@@ -87,7 +105,7 @@ class _Visitor(socketserver.StreamRequestHandler):
             for line in self.rfile:
                 who, name, token = json.loads(line)
                 self.wfile.write(b"1\n" if resource.write(who, name, token) else b"0\n")
-        except (OSError, ValueError):  # the client was killed, perhaps in the middle of a line
+        except (OSError, ValueError, sqlite3.ProgrammingError):  # it was killed, perhaps in a line; or the run is over
             return
 
 

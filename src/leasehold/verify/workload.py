@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Collection, Generator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -100,6 +100,7 @@ class Worker:
         sleep: Callable[[float], Awaitable[None]],
         now: Callable[[], float],
         random_: random.Random,
+        kinds: Collection[str] | None = None,
     ) -> None:
         self._load = load
         self._journal = journal
@@ -107,12 +108,8 @@ class Worker:
         self._sleep = sleep
         self._now = now
         self._random = random_
-        self._targets = targets(client, load)
+        self._targets = targets(client, load, kinds)
         self._colour = client._engine.runtime.colour
-
-    def keep(self, wanted: Callable[[Target], bool]) -> None:
-        """Acquire nothing but what is wanted."""
-        self._targets = [target for target in self._targets if wanted(target)]
 
     async def run(self, until: Callable[[], bool]) -> None:
         """Work until told to stop."""
@@ -181,19 +178,25 @@ class Worker:
         self._journal.blocked(n, length, whole if self._colour is Colour.ASYNCIO else self._journal.who)
 
 
-def targets(client: AsyncClient, load: Load) -> list[Target]:
-    """Return what this store can offer, each as often as it is to be chosen."""
+def targets(client: AsyncClient, load: Load, kinds: Collection[str] | None = None) -> list[Target]:
+    """Return what this store can offer, each as often as it is to be chosen: of these kinds, or of all."""
     found: list[Target] = []
     for number in range(load.names):
-        found += [Target(client.lock(f"lock-{number}", lease=load.lease))] * 5
-        fixed = client.lock(f"fixed-{number}", lease=load.lease, renew=False)
-        found += [Target(fixed, fixed=True)] * 2
-        for make in (_fair, _sides, _permits):
-            try:
-                found += make(client, load, number)
-            except Unsupported:
-                continue
+        for kind, make in KINDS.items():
+            if kinds is None or kind in kinds:
+                try:
+                    found += make(client, load, number)
+                except Unsupported:
+                    continue
     return found
+
+
+def _plain(client: AsyncClient, load: Load, number: int) -> list[Target]:
+    return [Target(client.lock(f"lock-{number}", lease=load.lease))] * 5
+
+
+def _fixed(client: AsyncClient, load: Load, number: int) -> list[Target]:
+    return [Target(client.lock(f"fixed-{number}", lease=load.lease, renew=False), fixed=True)] * 2
 
 
 def _fair(client: AsyncClient, load: Load, number: int) -> list[Target]:
@@ -208,3 +211,13 @@ def _sides(client: AsyncClient, load: Load, number: int) -> list[Target]:
 def _permits(client: AsyncClient, load: Load, number: int) -> list[Target]:
     semaphore = client.semaphore(f"permits-{number}", LIMIT, lease=load.lease)
     return [Target(semaphore.permits(count), Mode.PERMITS, count) for count in (1, 2)]
+
+
+KINDS: Mapping[str, Callable[[AsyncClient, Load, int], list[Target]]] = {
+    "lock": _plain,
+    "fixed": _fixed,
+    "fair": _fair,
+    "read": _sides,
+    "permits": _permits,
+}
+"""By the first word of their names."""

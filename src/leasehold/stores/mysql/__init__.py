@@ -10,7 +10,7 @@ from leasehold.stores.mysql import statements
 from leasehold.stores.mysql.session import MySQLSessionStore
 from leasehold.stores.mysql.store import MySQLStore
 from leasehold.stores.url import StoreURL
-from leasehold.wires.mysql import settings
+from leasehold.wires.mysql import adopting, settings
 from leasehold.wires.mysql.settings import Settings
 
 __all__ = ["MySQL", "MySQLSessionStore", "MySQLStore", "adopt", "from_url"]
@@ -51,10 +51,12 @@ def from_url(url: StoreURL) -> MySQL:
 
 
 def adopt(client: Any, colour: Colour) -> MySQL:
-    """Reach the database as ``client`` does, an engine of SQLAlchemy on PyMySQL or asyncmy.
+    """Reach the database as ``client`` does: a connection of PyMySQL, one or a pool of asyncmy, or SQLAlchemy's engine.
 
     Raises:
         TypeError: it is of the other colour, or on another driver.
+        ValueError: it names no database.
 
     """
-    return MySQL(settings.from_engine(client, colour))
+    is_engine = hasattr(client, "dialect")
+    return MySQL(settings.from_engine(client, colour) if is_engine else adopting.from_client(client, colour))

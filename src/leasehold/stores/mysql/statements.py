@@ -17,6 +17,11 @@ CLOCK = "(TIMESTAMPDIFF(MICROSECOND, '1970-01-01 00:00:00', UTC_TIMESTAMP(6)) * 
 
 ID = "(SELECT id FROM leasehold_name WHERE space = $1 AND name = $2)"
 
+FRONT = f"""
+    SELECT {CLOCK}, meta.version, meta.fence, {COLUMNS} FROM leasehold_meta meta
+    LEFT JOIN leasehold_seat ON name_id = {ID} ORDER BY place LIMIT $3
+"""
+
 SEATS = f"""
     SELECT {CLOCK}, meta.version, meta.fence, seats.* FROM leasehold_meta meta LEFT JOIN (
         (SELECT {COLUMNS} FROM leasehold_seat WHERE name_id = {ID} AND place = 0)
@@ -110,6 +115,7 @@ def _forget_name(name_id: int, fence: int) -> Sequence[Statement]:
 
 DIALECT = Dialect(
     lock_name="SELECT id, fence, barred, used FROM leasehold_name WHERE space = $1 AND name = $2 FOR UPDATE",
+    front=FRONT,
     seats=SEATS,
     edges=EDGES,
     add_name=ADD_NAME,

@@ -51,14 +51,21 @@ async def look(tx: Transaction) -> list[list[Row]]:
 
 
 def findings(
-    answers: list[list[Row]], runtime: Runtime, *, pooled: bool, encrypted: bool, local: bool, read_only: bool
+    answers: list[list[Row]],
+    runtime: Runtime,
+    *,
+    pooled: bool,
+    past: bool,
+    encrypted: bool,
+    local: bool,
+    read_only: bool,
 ) -> list[Finding]:
     """Say what the answers mean."""
     ((version, _, clock, clients),), settings, ((missing,),), rights = answers
     values: dict[str, str] = dict(settings)
     return [
         Finding(Severity.OK, "server", f"PostgreSQL {version}"),
-        _pooler(pooled),
+        _pooler(pooled, past),
         _encryption(encrypted, local),
         _tables(missing),
         *(_right(table, privileges) for table, privileges in rights),
@@ -79,11 +86,19 @@ _READ_ONLY = Finding(
 )
 
 
-def _pooler(pooled: bool) -> Finding:
+def _pooler(pooled: bool, past: bool) -> Finding:
     if not pooled:
         return Finding(Severity.OK, "pooler", "none", "hand-overs are told by messages (LISTEN)")
+    if past:
+        return Finding(Severity.OK, "pooler", "in between", "hand-overs are told by messages, past it (listen=)")
     meaning = "no messages come through it, so waiters look by themselves, up to twice a second; sessions are refused"
-    return Finding(Severity.NOTE, "pooler", "in between", meaning, "connect to the server itself where waits are long")
+    return Finding(
+        Severity.NOTE,
+        "pooler",
+        "in between",
+        meaning,
+        "name the server itself by listen=host:port where waits are long",
+    )
 
 
 def _encryption(encrypted: bool, local: bool) -> Finding:

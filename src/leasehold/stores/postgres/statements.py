@@ -14,6 +14,13 @@ CLOCK = "(extract(epoch FROM clock_timestamp()) * 1000000000)::bigint"
 
 ID = "(SELECT id FROM leasehold_name WHERE space = $1 AND name = $2)"
 
+FRONT = f"""
+    SELECT clock.now, meta.version, meta.fence, seats.* FROM leasehold_meta meta
+    CROSS JOIN (SELECT {CLOCK} AS now) clock LEFT JOIN (
+        SELECT {COLUMNS} FROM leasehold_seat WHERE name_id = {ID} ORDER BY place LIMIT $3::bigint
+    ) seats ON true
+"""
+
 SEATS = f"""
     SELECT clock.now, meta.version, meta.fence, seats.* FROM leasehold_meta meta
     CROSS JOIN (SELECT {CLOCK} AS now) clock LEFT JOIN (
@@ -114,6 +121,7 @@ def _forget_name(name_id: int, fence: int) -> Sequence[Statement]:
 
 DIALECT = Dialect(
     lock_name="SELECT id, fence, barred, used FROM leasehold_name WHERE space = $1 AND name = $2 FOR UPDATE",
+    front=FRONT,
     seats=SEATS,
     edges=EDGES,
     add_name=ADD_NAME,

@@ -42,6 +42,7 @@ class PostgresStore(RowStore):
             answers,
             self._runtime,
             pooled=facts["pooled"],
+            past=self._postgres.settings.ears is not None,
             encrypted=facts["encrypted"],
             local=self._postgres.settings.local,
             read_only=facts["read_only"],

@@ -11,7 +11,7 @@ from leasehold.stores.base import Opener
 from leasehold.stores.redis import strict
 from leasehold.stores.redis.cluster import ClusterStore
 from leasehold.stores.redis.redlock import RedlockStore
-from leasehold.stores.redis.redlock_members import Followed, Single
+from leasehold.stores.redis.redlock_members import Followed, Member, Sharded, Single
 from leasehold.stores.redis.sentinel import SentinelStore
 from leasehold.stores.redis.store import RedisStore
 from leasehold.stores.url import Secret, StoreURL, parse
@@ -104,7 +104,7 @@ class Redlock:
         return RedlockStore(runtime, self._members, namespace, quarantine=self._quarantine)
 
 
-def _member(given: Secret | Opener) -> Single | Followed:
+def _member(given: Secret | Opener) -> Member:
     opened = from_url(parse(given)) if isinstance(given, Secret) else given
     match opened:
         case Redis():
@@ -113,10 +113,13 @@ def _member(given: Secret | Opener) -> Single | Followed:
         case Sentinel():
             _refuse_strict(opened.watched.server)
             return Followed(opened.watched)
+        case Cluster():
+            _refuse_strict(opened.seeds[0])
+            return Sharded(opened.seeds)
     kind = type(opened).__name__
     raise TypeError(
-        f"a node of Redlock is one server, or what sentinels watch over, not a {kind}; "
-        "pass redis:// or redis+sentinel:// URLs"
+        f"a node of Redlock is one server, what sentinels watch over, or a cluster, not a {kind}; "
+        "pass redis://, redis+sentinel:// or redis+cluster:// URLs"
     )
 
 

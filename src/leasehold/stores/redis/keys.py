@@ -61,9 +61,9 @@ def node_keys(namespace: str, name: str) -> tuple[bytes, ...]:
 
 
 @lru_cache(maxsize=64)
-def memory_key(namespace: str) -> bytes:
-    """Return the key by which a node of Redlock knows whether it may have forgotten votes."""
-    return f"{PREFIX}:{{{tag(namespace, '')}}}:memory".encode()
+def memory_key(namespace: str, number: str) -> bytes:
+    """Return the key by which a node of Redlock knows whether it may have forgotten votes; as `marker_key`."""
+    return f"{PREFIX}:{{{tag(namespace, number)}}}:memory".encode()
 
 
 def cell_key(namespace: str, name: str) -> bytes:
@@ -74,6 +74,11 @@ def cell_key(namespace: str, name: str) -> bytes:
 def channel(namespace: str, client: str) -> bytes:
     """Return the channel on which one client is told of its grants."""
     return f"{PREFIX}:{{{tag(namespace, '')}}}:wake:{client}".encode()
+
+
+def bus_channel(channel: bytes) -> bytes:
+    """Return the same for a cluster, all nodes of which hear what one publishes, and do not count who hears it."""
+    return channel.replace(b"}:wake:", b"}:bus:", 1)
 
 
 def shard_channel(namespace: str, client: str, number: int) -> bytes:

@@ -45,7 +45,8 @@ from leasehold.stores.redis import keys, redlock_commands, redlock_doctor, redlo
 from leasehold.stores.redis.redlock_ballots import Ballots
 from leasehold.stores.redis.redlock_debts import Debts
 from leasehold.stores.redis.redlock_electing import Electing
-from leasehold.stores.redis.redlock_node import Member, Node, refuse_twice
+from leasehold.stores.redis.redlock_members import Member
+from leasehold.stores.redis.redlock_node import Node, refuse_twice
 from leasehold.stores.redis.redlock_panel import Panel
 from leasehold.stores.redis.redlock_poll import Poll, Question
 from leasehold.stores.redis.redlock_waiting import Waiting
@@ -73,8 +74,18 @@ class RedlockStore:
         self._twice: Unsupported | None = None
         channel = self._channel()
         nodes = [
-            Node(runtime, index, member, namespace, channel, self._heard, self._silence, self._known)
-            for index, member in enumerate(members)
+            Node(
+                runtime,
+                at,
+                each,
+                namespace,
+                channel,
+                self._heard,
+                self._silence,
+                self._known,
+                quarantine=quarantine > 0,
+            )
+            for at, each in enumerate(members)
         ]
         self._panel = Panel(runtime, nodes)
         self._debts = Debts(runtime, self._panel)
@@ -150,13 +161,17 @@ class RedlockStore:
             return []
         waiting = [(name, ticket) for name, ticket in tickets if self._waiting.knows(ticket)]
         holding = [(name, ticket) for name, ticket in tickets if not self._waiting.knows(ticket)]
-        batches = list(redlock_commands.renewals(self._namespace, holding, waiting))
+        batches = {
+            apart: list(redlock_commands.renewals(self._namespace, holding, waiting, apart=apart))
+            for apart in {node.member.apart for node in self._panel.nodes}
+        }
         ids = [ticket.id for _, ticket in tickets]
 
         async def renew(node: Node) -> dict[str, int]:
-            replies = await node.run_all([command for command, _ in batches], within)
+            mine = batches[node.member.apart]
+            replies = await node.run_all([command for command, _ in mine], within)
             found: dict[str, int] = {}
-            for (_, some), reply in zip(batches, replies, strict=True):
+            for (_, some), reply in zip(mine, replies, strict=True):
                 if not isinstance(reply, ReplyError):
                     found.update(zip((ticket.id for ticket in some), reply, strict=True))
             return found
@@ -169,7 +184,9 @@ class RedlockStore:
             return all(standing(poll, ticket) is not None for ticket in ids)
 
         poll = self._panel.ask_beside(renew)
-        answers = await poll.until(decided, self._runtime.now() + within)
+        until = self._runtime.now() + within
+        await poll.until(lambda poll: len(poll.answers) >= self._panel.majority, until)
+        answers = await poll.linger(decided, until)
         standings = {ticket: standing(poll, ticket) or Standing.UNKNOWN for ticket in ids}
         self._waiting.renewed(standings, answers)
         self._keep(tickets, holding, standings, answers)

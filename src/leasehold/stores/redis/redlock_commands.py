@@ -35,8 +35,17 @@ class Ballot:
     left: dict[int, bool] = field(default_factory=dict[int, bool])
 
 
-def claim(namespace: str, ballot: Ballot, token: int, *, join: bool, channel: bytes, quarantine: float) -> Command:
-    """Return the command that asks for a vote."""
+def claim(
+    namespace: str,
+    ballot: Ballot,
+    token: int,
+    *,
+    join: bool,
+    channel: bytes,
+    quarantine: float = 0.0,
+    memory: bytes = b"",
+) -> Command:
+    """Return the command that asks for a vote; ``memory`` is the key that a quarantine needs."""
     terms = ballot.ticket.terms
     words = (
         ballot.ticket.id.encode(),
@@ -49,8 +58,9 @@ def claim(namespace: str, ballot: Ballot, token: int, *, join: bool, channel: by
         terms.meta.encode(),
         b"%d" % ballot.order,
         b"%d" % ms(quarantine),
+        memory,
     )
-    return REDLOCK_CLAIM, (*keys.node_keys(namespace, ballot.name), keys.memory_key(namespace)), words
+    return REDLOCK_CLAIM, keys.node_keys(namespace, ballot.name), words
 
 
 def leave(namespace: str, name: str, ticket: Ticket, token: int, how: Departure) -> Command:
@@ -84,10 +94,16 @@ def look(namespace: str, name: str) -> Command:
 
 
 def renewals(
-    namespace: str, holding: Sequence[tuple[str, Ticket]], waiting: Sequence[tuple[str, Ticket]]
+    namespace: str, holding: Sequence[tuple[str, Ticket]], waiting: Sequence[tuple[str, Ticket]], *, apart: bool = False
 ) -> Iterator[tuple[Command, Sequence[Ticket]]]:
-    """Yield the commands that renew holders and keep places, each with its tickets."""
-    for some in chunks(holding, PER_SCRIPT):
+    """Yield the commands that renew holders and keep places, each with its tickets.
+
+    ``apart``: none with names of two slots of a cluster.
+    """
+    places: dict[int, list[tuple[str, Ticket]]] = defaultdict(list)
+    for name, ticket in holding:
+        places[keys.slot(namespace, name) if apart else 0].append((name, ticket))
+    for some in (some for those in places.values() for some in chunks(those, PER_SCRIPT)):
         each = [keys.node_keys(namespace, name) for name, _ in some]
         those = [key for all_keys in each for key in (all_keys[0], all_keys[4])]
         tickets = [ticket for _, ticket in some]

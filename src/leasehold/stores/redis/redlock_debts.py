@@ -11,6 +11,8 @@ from leasehold.runtimes.base import Job, Runtime
 from leasehold.stores.redis.commands import Command
 from leasehold.stores.redis.redlock_node import Node
 from leasehold.stores.redis.redlock_panel import Panel
+from leasehold.stores.redis.redlock_sharded import SILENT
+from leasehold.wires.redis.base import PASSING, REDIRECTS, ReplyError
 
 AGAIN = 0.1
 """Seconds between two attempts, at least."""
@@ -20,6 +22,9 @@ AT_ONCE = 200
 
 WITHIN = 2.0
 """Seconds that a node may take for them."""
+
+NOT_YET = frozenset((*PASSING, *REDIRECTS, SILENT))
+"""Answers after which a leave is still owed. After any other refusal it is not: it would be refused again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +78,11 @@ class Debts:
             some = list(owed)[:AT_ONCE]
         if not some or node.rests(now) or self._panel.closed:
             return
-        asked, failure = node.begins(), None
+        asked, failure, still = node.begins(), None, list[Debt]()
         try:
-            await node.run_all([debt.command for debt in some], WITHIN)  # refused or not: what is refused is not done
+            replies = await node.run_all([debt.command for debt in some], WITHIN)
+            pairs = zip(some, replies, strict=True)
+            still = [debt for debt, reply in pairs if isinstance(reply, ReplyError) and reply.code in NOT_YET]
         except (StoreUnavailable, Unsupported) as error:
             failure = error
         finally:
@@ -84,6 +91,7 @@ class Debts:
             with self._mutex:
                 for _ in some:
                     owed.popleft()
+                owed.extendleft(reversed(still))
 
     async def close(self, within: float) -> None:
         """End the tasks or threads; what is still owed ends with its lease."""

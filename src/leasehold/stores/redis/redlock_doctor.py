@@ -18,7 +18,10 @@ WITHIN = 20.0
 """Seconds that looking at one node may take."""
 
 APART = 1.0
-"""Seconds between the clocks of two nodes from which on it is worth a warning."""
+"""Seconds between the clocks of two nodes from which on it is worth a note."""
+
+OF_ONE = ("persistence", "replicas", "split brain", "replicas per shard")
+"""What weakens a promise of one server or cluster, and none of a Redlock."""
 
 FORGETFUL = ("none", "snapshots only")
 """What `checks.persistence` finds of a node that a crash makes forget votes."""
@@ -37,7 +40,7 @@ async def diagnose(runtime: Runtime, panel: Panel, quarantine: float) -> list[Fi
         return await _ahead(runtime, node), found
 
     poll = panel.ask_beside(look, only=panel.nodes, rested=True)
-    answers = await poll.until(lambda _: False, runtime.now() + WITHIN)
+    answers = await poll.linger(lambda _: False, runtime.now() + WITHIN)
     if not answers:
         raise panel.too_few(poll, answers, "answered", {})
     silent = {node.where: str(poll.failures.get(node.index, "no answer in time")) for node in panel.nodes}
@@ -45,7 +48,9 @@ async def diagnose(runtime: Runtime, panel: Panel, quarantine: float) -> list[Fi
         del silent[panel.nodes[index].where]
     clocks = {panel.nodes[index].where: ahead for index, (ahead, _) in answers.items() if ahead is not None}
     each = {panel.nodes[index].where: found for index, (_, found) in sorted(answers.items())}
-    together = [number(len(panel)), quorum(panel, silent), twins(panel.nodes), clock(clocks), memory(each, quarantine)]
+    moving = [node.where for node in panel.nodes if node.member.fails_over]
+    forgetting = memory(each, quarantine, moving)
+    together = [number(len(panel)), quorum(panel, silent), twins(panel.nodes), clock(clocks), forgetting]
     return [*filter(None, together), *(_named(where, one) for where, found in each.items() for one in found)]
 
 
@@ -96,20 +101,20 @@ def clock(ahead: Mapping[str, float]) -> Finding | None:
     return Finding(severity, "clocks of the nodes", found, meaning, "" if severity is OK else "let NTP slew them")
 
 
-def memory(each: Mapping[str, Sequence[Finding]], quarantine: float) -> Finding:
-    """Say what a restart of a node means."""
+def memory(each: Mapping[str, Sequence[Finding]], quarantine: float, moving: Sequence[str]) -> Finding:
+    """Say what a restart of a node means, or, of those in ``moving``, a failover."""
     if quarantine:
         found = f"quarantine of {quarantine:g} s"
         return Finding(OK, "restart of a node", found, "a node that may have forgotten votes gives none for so long")
     forgetful = [
         where
         for where, found in each.items()
-        if any(one.subject == "persistence" and one.found in FORGETFUL for one in found)
+        if where in moving or any(one.subject == "persistence" and one.found.startswith(FORGETFUL) for one in found)
     ]
     if not forgetful:
         meaning = "what a node forgets when it loses power is what its append-only file had not written"
         return Finding(NOTE, "restart of a node", "no quarantine, but nodes keep their data", meaning)
-    meaning = "one that restarts within a lease votes again: two may hold the lock (S1); tokens go on increasing (S0)"
+    meaning = "one that restarts, or fails over, within a lease votes again: two may hold (S1); tokens increase (S0)"
     remedy = "?quarantine=SECONDS, at least the longest lease, in the URL of all clients; or appendfsync always"
     return Finding(
         WARNING, "restart of a node", f"no quarantine, and forgetful: {', '.join(forgetful)}", meaning, remedy
@@ -119,7 +124,8 @@ def memory(each: Mapping[str, Sequence[Finding]], quarantine: float) -> Finding:
 async def _ahead(runtime: Runtime, node: Node) -> float | None:
     """Return seconds by which the node's clock is ahead of ours."""
     sent, wall = runtime.now(), runtime.wall_us()
-    reply = await node.wire.call(pack(b"TIME"), within=WITHIN)
+    (first, *_) = await node.member.parts(node.wire, WITHIN)
+    reply = await first.call(pack(b"TIME"), within=WITHIN)
     if isinstance(reply, ReplyError):
         return None
     return int(reply[0]) + int(reply[1]) / 1e6 - wall / 1e6 - (runtime.now() - sent) / 2
@@ -127,5 +133,5 @@ async def _ahead(runtime: Runtime, node: Node) -> float | None:
 
 def _named(where: str, finding: Finding) -> Finding:
     """Say of one node what is said of a server that has all locks: a forgetful node is no danger by itself."""
-    severity = min(finding.severity, NOTE) if finding.subject in ("persistence", "replicas") else finding.severity
+    severity = min(finding.severity, NOTE) if finding.subject in OF_ONE else finding.severity
     return replace(finding, severity=severity, subject=f"{where} {finding.subject}")

@@ -5,7 +5,7 @@ The store says in its first lines how this works and why it is safe.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -101,27 +101,28 @@ class Electing:
 
     def fill(self, ballot: Ballot, nodes: Sequence[Node]) -> None:
         """Ask nodes, for a ticket that holds, for the votes that it lacks; nobody waits for it."""
-        command = self._claim(ballot, ballot.token, b"", join=False)
+        command = self._claims(ballot, [b""] * len(self._panel), join=False)
         until = self._runtime.now() + FILL_WITHIN
-        self._panel.ask(Question(lambda _: command, _vote, until), only=nodes).leave()
+        self._panel.ask(Question(command, _vote, until), only=nodes).leave()
 
     def _ask(self, ballot: Ballot, channels: Sequence[bytes], *, join: bool, until: float) -> Poll[Vote]:
-        token = ballot.token
-        made: dict[bytes, Command] = {}
+        return self._panel.ask(Question(self._claims(ballot, channels, join=join), _vote, until))
+
+    def _claims(self, ballot: Ballot, channels: Sequence[bytes], *, join: bool) -> Callable[[Node], Command]:
+        """Return what makes the claim for each node: the same object for those that get the same."""
+        token, quarantine = ballot.token, self._quarantine
+        made: dict[tuple[bytes, bytes], Command] = {}
 
         def command(node: Node) -> Command:
             ballot.asked.add(node.index)
-            channel = channels[node.index]
-            if channel not in made:
-                made[channel] = self._claim(ballot, token, channel, join=join)
-            return made[channel]
+            channel, memory = channels[node.index], node.memory(ballot.name) if quarantine else b""
+            if (found := made.get((channel, memory))) is None:
+                found = made[channel, memory] = redlock_commands.claim(
+                    self._namespace, ballot, token, join=join, channel=channel, quarantine=quarantine, memory=memory
+                )
+            return found
 
-        return self._panel.ask(Question(command, _vote, until))
-
-    def _claim(self, ballot: Ballot, token: int, channel: bytes, *, join: bool) -> Command:
-        return redlock_commands.claim(
-            self._namespace, ballot, token, join=join, channel=channel, quarantine=self._quarantine
-        )
+        return command
 
     async def _count(self, poll: Poll[Vote], token: int, since: float, until: float) -> Mapping[int, Vote]:
         """Wait until those who have not answered can change nothing; for them alone, only as long as is usual."""
@@ -132,7 +133,7 @@ class Electing:
 
         votes = await poll.until(lambda poll: len(poll.answers) >= needed, until)
         now = self._runtime.now()
-        return await poll.until(settled, min(until, now + max(SLOW, 2 * (now - since)))) or votes
+        return await poll.linger(settled, min(until, now + max(SLOW, 2 * (now - since)))) or votes
 
     def _complete(self, ballot: Ballot, votes: Mapping[int, Vote], *, join: bool) -> None:
         """Ask on where it has no vote: there it may stand in line, though it holds."""

@@ -8,12 +8,12 @@ from typing import Any
 
 from leasehold.model import Kind, Owner, Rule, Seat, Terms, Ticket, View
 from leasehold.runtimes.base import Runtime
-from leasehold.stores.redis import keys, redlock_commands
+from leasehold.stores.redis import redlock_commands
 from leasehold.stores.redis.commands import PER_SCRIPT, chunks
 from leasehold.stores.redis.redlock_node import Node
 from leasehold.stores.redis.redlock_panel import Panel
 from leasehold.stores.redis.views import SEPARATOR
-from leasehold.wires.redis.base import ReplyError, pack, refused
+from leasehold.wires.redis.base import ReplyError, refused
 
 WITHIN = 5.0
 """Seconds that a node may take for each question."""
@@ -26,7 +26,7 @@ async def look(runtime: Runtime, panel: Panel, namespace: str, prefix: str, *, e
     """Show the names that a majority of the nodes knows to be held, waited for or kept free."""
 
     async def ask(node: Node) -> dict[str, Any]:
-        names = [prefix] if exact else await _names(node, namespace, prefix)
+        names = [prefix] if exact else await node.names(prefix, WITHIN)
         found: dict[str, Any] = {}
         for some in chunks(names, PER_SCRIPT):
             looks = [redlock_commands.look(namespace, name) for name in some]
@@ -38,7 +38,7 @@ async def look(runtime: Runtime, panel: Panel, namespace: str, prefix: str, *, e
 
     poll = panel.ask_beside(ask)
     await poll.until(lambda poll: len(poll.answers) >= panel.majority, runtime.now() + WITHIN)
-    answers = await poll.until(lambda _: False, runtime.now() + SLOW)
+    answers = await poll.linger(lambda _: False, runtime.now() + SLOW)
     if len(answers) < panel.majority:
         raise panel.too_few(poll, answers, "answered", {})
     names = sorted({name for found in answers.values() for name in found})
@@ -66,19 +66,6 @@ def view(name: str, replies: Sequence[Any], answers: Mapping[int, Any], panel: P
         return View(name, Kind.MUTEX, seat.token or top, (replace(seat, expires=left),), waiters)
     free_in = sorted(barred)[-panel.majority] if len(barred) >= panel.majority else 0.0
     return View(name, Kind.MUTEX, top, (), waiters, free_in)
-
-
-async def _names(node: Node, namespace: str, prefix: str) -> list[str]:
-    cursor, found = b"0", dict[str, None]()
-    pattern = keys.lock_pattern(namespace, prefix, "vote")
-    while True:
-        reply = await node.wire.call(pack(b"SCAN", cursor, b"MATCH", pattern, b"COUNT", b"1000"), within=WITHIN)
-        if isinstance(reply, ReplyError):
-            raise refused(node.where, reply)
-        cursor = reply[0]
-        found.update(dict.fromkeys(map(keys.name_of, reply[1])))
-        if cursor == b"0":
-            return list(found)
 
 
 def _voted(reply: Any) -> Seat | None:

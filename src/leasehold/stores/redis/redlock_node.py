@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from leasehold.errors import LeaseholdError, StoreUnavailable, Unsupported
-from leasehold.model import Finding
+from leasehold.model import Finding, Severity
 from leasehold.runtimes.base import Runtime, Signal
-from leasehold.stores.redis import doctor, rights
+from leasehold.stores.redis import keys, rights
 from leasehold.stores.redis.commands import Command
-from leasehold.wires.redis.base import DEMOTED, OnMessage, OnSilence, ReplyError, Wire, pack, refused
+from leasehold.stores.redis.redlock_members import Member
+from leasehold.wires.redis.base import DEMOTED, NotPermitted, ReplyError, pack, refused
 from leasehold.wires.redis.posting import Answered, Pipe, posting
-from leasehold.wires.redis.settings import Settings
 
 STUCK = 0.25
 """Seconds after which a node that owes an answer is asked nothing new until it has given it."""
@@ -25,17 +25,6 @@ FIRST_REST = 0.1
 
 LONGEST_REST = 2.0
 """Seconds: a node that is back is asked again at most so much later."""
-
-
-class Member(Protocol):
-    """What a node is reached by."""
-
-    @property
-    def settings(self) -> Settings: ...
-
-    def wire(self, runtime: Runtime, channel: bytes, on_message: OnMessage, on_silence: OnSilence) -> Wire:
-        """Make the wire; it connects at the first call."""
-        ...
 
 
 class Ear:
@@ -76,15 +65,21 @@ class Node:
         heard: Callable[[Node, bytes], None],
         silence: Callable[[Node], None],
         known: Callable[[Node], None],
+        *,
+        quarantine: bool = False,
     ) -> None:
         self._runtime = runtime
+        self._quarantine = quarantine
         self._namespace = namespace
-        self._channel = channel
+        self.channel = member.channel(channel)
         self._known = known
         self.index = index
+        self.member = member
         self.settings = member.settings
         self.ear = Ear()
-        self.wire = member.wire(runtime, channel, lambda message: heard(self, message), lambda: silence(self))
+        self.wire = member.wire(
+            runtime, namespace, self.channel, lambda message: heard(self, message), lambda: silence(self)
+        )
         self._posting = posting(runtime, self.wire)
         self._forget()
 
@@ -100,6 +95,10 @@ class Node:
     def where(self) -> str:
         """Its address, for messages to people."""
         return self.settings.where
+
+    def memory(self, name: str) -> bytes:
+        """Return the key in which the server that has ``name`` keeps what it remembers of its own votes."""
+        return self.member.memory(self.wire, self._namespace, name)
 
     def rests(self, now: float) -> bool:
         """Say whether it is to be left alone."""
@@ -180,33 +179,62 @@ class Node:
             self._rest = min(2 * self._rest or FIRST_REST, LONGEST_REST)
             self._rests_until = now + self._rest * (0.5 + self._runtime.jitter() / 2)
 
-    async def run(self, command: Command, within: float) -> Any:
-        """Run one script and return its reply.
+    async def ask_all(self, commands: Sequence[Command], within: float) -> list[Any]:
+        """Run scripts in one write; return their replies, a refusal as the error that says so.
+
+        Raises:
+            StoreUnavailable: no answer.
+
+        """
+        replies = await self.run_all(commands, within)
+        for index, reply in enumerate(replies):
+            if isinstance(reply, ReplyError):
+                replies[index] = await self._refusal(reply, within)
+        return replies
+
+    async def _refusal(self, reply: ReplyError, within: float) -> LeaseholdError:
+        try:
+            if reply.code == "NOPERM":
+                await self._check_rights(within)
+        except (StoreUnavailable, Unsupported) as error:
+            return error
+        return refused(self.where, reply)
+
+    async def names(self, prefix: str, within: float) -> list[str]:
+        """Return the names beginning with ``prefix`` for which it has given a vote, or knows one to be kept free.
 
         Raises:
             StoreUnavailable: no answer, or a refusal.
 
         """
-        (reply,) = await self.run_all([command], within)
-        if isinstance(reply, ReplyError):
-            if reply.code == "NOPERM":
-                await rights.check(self.wire, self.where, self._namespace, self._channel, within=within)
-            raise refused(self.where, reply)
-        return reply
+        found = dict[str, None]()
+        pattern = keys.lock_pattern(self._namespace, prefix, "vote")
+        for wire in await self.member.parts(self.wire, within):
+            cursor = b""
+            while cursor != b"0":
+                scan = pack(b"SCAN", cursor or b"0", b"MATCH", pattern, b"COUNT", b"1000")
+                reply = await wire.call(scan, within=within)
+                if isinstance(reply, ReplyError):
+                    raise refused(self.where, reply)
+                cursor = reply[0]
+                found.update(dict.fromkeys(map(keys.name_of, reply[1])))
+        return list(found)
 
     async def run_all(self, commands: Sequence[Command], within: float) -> list[Any]:
         """Run scripts in one write; return their replies, of which some may be errors."""
         until = self._runtime.now() + within
         if self.identity is None:
             await self._meet(within)
-        packed = [script.by_digest(keys, args) for script, keys, args in commands]
+        packed = [script.by_digest(names, args) for script, names, args in commands]
         replies = await self.wire.call_all(packed, within=max(until - self._runtime.now(), 0.001))
         self._heard = self._runtime.now()
-        for index, reply in enumerate(replies):
-            if isinstance(reply, ReplyError) and reply.code == "NOSCRIPT":
-                script, keys, args = commands[index]
-                left = max(until - self._runtime.now(), 0.001)
-                replies[index] = await self.wire.call(script.by_text(keys, args), within=left)
+        for whole in (False, True):  # a cluster may know a script on one shard, and not on another
+            unknown = [index for index, reply in enumerate(replies) if _is_unknown_script(reply)]
+            if unknown:
+                packed = _with_texts([commands[index] for index in unknown], whole=whole)
+                again = await self.wire.call_all(packed, within=max(until - self._runtime.now(), 0.001))
+                for index, reply in zip(unknown, again, strict=True):
+                    replies[index] = reply
         if any(isinstance(reply, ReplyError) and reply.code in DEMOTED for reply in replies):
             self.wire.hang_up()
             if self._posting is not None:
@@ -215,20 +243,30 @@ class Node:
 
     async def _meet(self, within: float) -> None:
         """Learn, once, who it is, and whether we have the rights that we need."""
-        reply = await self.wire.call(pack(b"INFO", b"server"), within=within)
+        identity = await self.member.identity(self.wire, within)
         if self.settings.restricted:
-            await rights.check(self.wire, self.where, self._namespace, self._channel, within=within)
-        self.identity = "" if isinstance(reply, ReplyError) else _run_id(reply.decode("utf-8", "replace"))
+            await self._check_rights(within)
+        self.identity = identity
         self._known(self)
+
+    async def _check_rights(self, within: float) -> None:
+        await rights.check(self.wire, self.where, self._namespace, self.channel, within=within, info=self._quarantine)
 
     async def diagnose(self) -> list[Finding]:
         """Look at this node's settings."""
+        denied = ""
         if self.identity is None:
             try:
                 await self._meet(WITHIN)
             except Unsupported:  # it is there twice, which the others say
                 pass
-        return await doctor.diagnose(self._runtime, self.wire, self.settings, self._namespace, self._channel)
+            except NotPermitted as error:
+                denied = str(error)
+        found = await self.member.diagnose(self._runtime, self.wire, self._namespace, self.channel)
+        if denied and not any(one.subject == "rights" and one.severity is Severity.ERROR for one in found):
+            found = [one for one in found if one.subject != "rights"]  # those of any server; a quarantine needs more
+            found.append(Finding(Severity.ERROR, "rights", denied, "it gives no vote (L)", "grant them to its user"))
+        return found
 
     async def close(self) -> None:
         """End its connections."""
@@ -240,17 +278,26 @@ class Node:
 
     def after_fork(self, channel: bytes) -> None:
         """Start anew in a forked child, on a channel of its own."""
-        self._channel = channel
+        self.channel = self.member.channel(channel)
         self.ear = Ear()
         self._forget()
-        self.wire.after_fork(self._channel)
+        self.wire.after_fork(self.channel)
         if self._posting is not None:
             self._posting.after_fork()
 
 
-def _run_id(info: str) -> str:
-    lines = (line.partition(":") for line in info.splitlines())
-    return next((value for key, _, value in lines if key == "run_id"), "")
+def _is_unknown_script(reply: object) -> bool:
+    return isinstance(reply, ReplyError) and reply.code == "NOSCRIPT"
+
+
+def _with_texts(commands: Sequence[Command], *, whole: bool) -> list[bytes]:
+    """Pack commands, the first of each script with its text, or with ``whole`` all."""
+    packed, known = list[bytes](), set[bytes]()
+    for script, names, args in commands:
+        by_text = whole or script.digest not in known
+        packed.append(script.by_text(names, args) if by_text else script.by_digest(names, args))
+        known.add(script.digest)
+    return packed
 
 
 def refuse_twice(nodes: Sequence[Node]) -> None:

@@ -11,15 +11,15 @@ then reads what comes until that is enough, and goes on. No other thread or task
 * The asker sees a majority, and of the others nothing. Their answers are read by whoever uses the connection next, or
   within `redlock_late.TICK`. They end the node's debt, and where one is a refusal, as of a script that the node does
   not know, the question is put again beside.
-* Where no connection is to be had, the question goes by the thread of that node (`Worker`), or by a task; so does all
+* Where no connection is to be had, the question goes by the thread of that node, or by a task (`Beside`); so does all
   that is not urgent. That thread makes the connection of which there was too few. Whoever asks waits for a majority of
   all, so a thread that cannot connect holds up nobody.
 * If the asker is interrupted in the middle, its half written connections are closed, and whatever they owed is told as
   lost: then a leave is owed to the node. If it dies, the nodes know a ticket that nobody renews.
 
 A node that gave no answer rests for a while, longer each time, and one that owes an answer for longer than `STUCK` is
-asked nothing new. Neither holds up anybody, and neither is connected to at each call. If too few others are left, all
-are asked all the same: nothing is lost by that.
+passed over. Neither holds up anybody, and neither is connected to at each call. If the others are too few, or do not
+suffice, all are asked all the same (`Poll.until`): nothing is lost by that, and a node may be blamed wrongly.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-from leasehold.errors import LeaseholdError, StoreUnavailable, Unsupported
-from leasehold.runtimes.base import Colour, Job, Runtime
+from leasehold.errors import StoreUnavailable
+from leasehold.runtimes.base import Runtime
 from leasehold.stores.redis.commands import Command
+from leasehold.stores.redis.redlock_beside import Beside
 from leasehold.stores.redis.redlock_late import Late
 from leasehold.stores.redis.redlock_node import Node
 from leasehold.stores.redis.redlock_poll import Poll, Question
 from leasehold.stores.redis.redlock_votes import majority
-from leasehold.stores.redis.redlock_worker import Worker
 from leasehold.wires.redis.base import ReplyError
 
 T = TypeVar("T")
@@ -45,9 +45,6 @@ CLOSE_WITHIN = 0.5
 
 CONNECT_WITHIN = 2.0
 """Seconds that connecting may take for those who come later."""
-
-MOST_JOBS = 64
-"""Tasks from which on those that have ended are forgotten."""
 
 
 class Packed:
@@ -80,21 +77,14 @@ class Posted(Generic[T]):
 
     def __call__(self, reply: Any, failure: StoreUnavailable | None) -> None:
         node, question = self._node, self._question
-        answer: T | None = None
-        if failure is None:
+        if failure is not None:
+            node.ends(self, failure)
+        else:
             node.answers(self, self._panel.now())
             if isinstance(reply, ReplyError):
                 self._panel.ask_again(node, question, self._poll)
                 return
-            try:
-                answer = question.read(node, reply)
-            except (ValueError, LookupError, TypeError, AttributeError) as error:
-                failure = StoreUnavailable(f"what {node.where} answered cannot be read: {error}", unknown=True)
-        else:
-            node.ends(self, failure)
-        if failure is not None:
-            question.lost(node)
-        self._poll.settle(node.index, answer, failure)
+        self._poll.settle(node.index, *question.take(node, failure or reply))
 
 
 class Panel:
@@ -105,10 +95,7 @@ class Panel:
         self.now = runtime.now
         self.nodes = nodes
         self.majority = majority(len(nodes))
-        self._jobs: dict[Job, None] = {}
-        self._most_jobs = MOST_JOBS
-        # Tasks of one loop share a connection as it is, and cost little; threads do neither.
-        self._workers = [Worker(runtime) for _ in nodes] if runtime.colour is Colour.BLOCKING else []
+        self._beside = Beside(runtime, nodes)
         self._late = Late(runtime, nodes)
         self.closed = False
 
@@ -124,13 +111,13 @@ class Panel:
         """Ask all nodes, or those in ``only``, if they do not rest. Whoever asks leaves the poll in the end."""
         poll: Poll[T] = Poll(self._runtime, self._late.notice)
         try:
-            those, asked, rested = self._pick(poll, only, rested=False)
+            those = self.nodes if only is None else list(only)
             packed = Packed()
-            for node in those:
-                if node not in asked:
-                    question.skipped(node)
-                elif not self._post(node, question, poll, packed):
-                    self._ask_beside(node, question, poll, None if rested else question.skipped)
+            for node in self._pick(
+                poll, those, question.skipped, lambda node: self._beside.ask(node, question, poll, None)
+            ):
+                if not self._post(node, question, poll, packed):
+                    self._beside.ask(node, question, poll, question.skipped)
                     self._connect(node)
         except BaseException:
             poll.leave()
@@ -146,25 +133,32 @@ class Panel:
     ) -> Poll[T]:
         """Let other threads, or tasks, ask all nodes, or those in ``only``, that do not rest (``rested``: even so)."""
         poll: Poll[T] = Poll(self._runtime, self._late.notice)
-        those, asked, rested = self._pick(poll, only, rested=rested)
-        for node in those:
-            if node in asked:
-                self._beside(node, partial(self._one, node, work, poll, float("inf"), None if rested else _nothing))
+        those = self.nodes if only is None else list(only)
+        asked = self._pick(poll, those, _nothing, lambda node: self._beside.run(node, work, poll, None), rested=rested)
+        for node in asked:
+            self._beside.run(node, work, poll, None if rested else _nothing)
         return poll
 
     def _pick(
-        self, poll: Poll[Any], only: Iterable[Node] | None, *, rested: bool
-    ) -> tuple[Sequence[Node], Sequence[Node], bool]:
-        """Return who is concerned, who of them is to be asked, and whether those who rest are, too."""
+        self,
+        poll: Poll[Any],
+        those: Sequence[Node],
+        skipped: Callable[[Node], None],
+        ask_after_all: Callable[[Node], None],
+        *,
+        rested: bool = False,
+    ) -> Sequence[Node]:
+        """Return whom to ask now. Who rests is passed over, unless too few are left for a majority of all."""
         now = self._runtime.now()
-        those = self.nodes if only is None else list(only)
         awake = those if rested else [node for node in those if not node.rests(now) or node.catches_up(now)]
-        if only is None and len(awake) < self.majority:
-            awake, rested = those, True
-        poll.waiting.update(node.index for node in awake)
+        if those is self.nodes and len(awake) < self.majority:
+            awake = those
+        poll.begin(awake, ask_after_all)
         if len(awake) < len(those):
-            poll.failures.update((node.index, node.why(now)) for node in those if node not in awake)
-        return those, awake, rested
+            for node in those:
+                if node not in awake:
+                    poll.pass_over(node, node.why(now), skipped)
+        return awake
 
     def _post(self, node: Node, question: Question[T], poll: Poll[T], packed: Packed) -> bool:
         """Send a question from here; return whether that could be done at once."""
@@ -175,63 +169,12 @@ class Panel:
 
     def ask_again(self, node: Node, question: Question[Any], poll: Poll[Any]) -> None:
         """Put a question again that a node has refused, in the way that knows what to do about each error."""
-        self._ask_beside(node, question, poll, None)
-
-    def _ask_beside(
-        self, node: Node, question: Question[T], poll: Poll[T], skip: Callable[[Node], None] | None
-    ) -> None:
-        async def work(node: Node) -> T:
-            try:
-                left = max(question.until - self._runtime.now(), 0.001)
-                return question.read(node, await node.run(question.command(node), left))
-            except (StoreUnavailable, Unsupported):
-                question.lost(node)
-                raise
-
-        poll.elsewhere = True
-        self._beside(node, partial(self._one, node, work, poll, question.until, skip))
+        self._beside.ask(node, question, poll, None)
 
     def _connect(self, node: Node) -> None:
         """Let a further connection be made, for the next who asks."""
-        if self._workers:
-            self._workers[node.index].do(partial(node.connect, CONNECT_WITHIN))
-
-    async def _one(
-        self,
-        node: Node,
-        work: Callable[[Node], Coroutine[Any, Any, T]],
-        poll: Poll[T],
-        until: float,
-        skip: Callable[[Node], None] | None,
-    ) -> None:
-        now = self._runtime.now()
-        if now > until:
-            return poll.settle(node.index, None, StoreUnavailable("no time was left to ask it"))
-        if skip is not None and node.rests(now):  # another question, asked before this one, was not answered
-            skip(node)
-            return poll.settle(node.index, None, node.why(now))
-        asked = node.begins()
-        failure: LeaseholdError | None = StoreUnavailable(f"the question to {node.where} was broken off", unknown=True)
-        answer: T | None = None
-        try:
-            answer, failure = await work(node), None
-        except (StoreUnavailable, Unsupported) as error:
-            failure = error
-        finally:
-            node.ends(asked, failure)
-            poll.settle(node.index, answer, failure)
-
-    def _beside(self, node: Node, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        if self._workers:
-            self._workers[node.index].do(work)
-        else:
-            self._spawn(work)
-
-    def _spawn(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        if len(self._jobs) >= self._most_jobs:
-            self._jobs = {job: None for job in self._jobs if job.alive()}
-            self._most_jobs = max(MOST_JOBS, 2 * len(self._jobs))  # so that looking costs little for each
-        self._jobs[self._runtime.spawn(work, "leasehold-node")] = None
+        if self._beside.threads:
+            self._beside.do(node, partial(node.connect, CONNECT_WITHIN))
 
     def too_few(
         self, poll: Poll[Any], answers: Mapping[int, Any], what: str, others: Mapping[int, str]
@@ -253,20 +196,14 @@ class Panel:
         self.closed = True
         for node in self.nodes:
             await node.close()
-        for job in [job for job in self._jobs.copy() if job.alive()]:
-            await job.join(CLOSE_WITHIN)
         await self._late.close(CLOSE_WITHIN)
-        for worker in self._workers:
-            await worker.close(CLOSE_WITHIN)
-        self._jobs.clear()
+        await self._beside.close(CLOSE_WITHIN)
 
     def after_fork(self, channel: bytes) -> None:
         """Drop, in a forked child, what belongs to the parent."""
-        self._jobs = {}
         self.closed = False
         self._late.after_fork()
-        for worker in self._workers:
-            worker.after_fork()
+        self._beside.after_fork()
         for node in self.nodes:
             node.after_fork(channel)
 

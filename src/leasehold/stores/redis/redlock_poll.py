@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from leasehold.errors import LeaseholdError, StoreUnavailable
 from leasehold.runtimes.base import Runtime, Signal
 from leasehold.stores.redis.commands import Command
-from leasehold.stores.redis.redlock_node import Node
+from leasehold.stores.redis.redlock_node import STUCK, Node
 from leasehold.wires.redis.attending import Bell, attend
 from leasehold.wires.redis.posting import Pipe
 
@@ -39,12 +39,24 @@ class Question(Generic[T]):
     lost: Callable[[Node], None] = _nothing
     skipped: Callable[[Node], None] = _nothing
 
+    def take(self, node: Node, reply: Any) -> tuple[T | None, LeaseholdError | None]:
+        """Read a reply, or the error that came in its place; return the answer, or why there is none."""
+        failure = reply if isinstance(reply, LeaseholdError) else None
+        if failure is None:
+            try:
+                return self.read(node, reply), None
+            except (ValueError, LookupError, TypeError, AttributeError) as error:
+                failure = StoreUnavailable(f"what {node.where} answered cannot be read: {error}", unknown=True)
+        self.lost(node)
+        return None, failure
+
 
 class Poll(Generic[T]):
     """The answers to one question, as they come. Used from many threads at once.
 
     A blocking asker reads them itself, from pipes that are its own until it leaves; what was asked by another thread
-    rings its bell.
+    rings its bell. Nodes that seem not to answer are passed over, and are asked after all if the others do not suffice:
+    a thread that was given no turn for a while takes many a node for stuck whose answer it has just not read.
     """
 
     def __init__(self, runtime: Runtime, left: Callable[[], None]) -> None:
@@ -60,6 +72,24 @@ class Poll(Generic[T]):
         self.answers: dict[int, T] = {}
         self.failures: dict[int, LeaseholdError] = {}
         self.waiting: set[int] = set()
+        self._passed: list[tuple[Node, Callable[[Node], None]]] = []
+        self._over = False
+        self._ask_after_all: Callable[[Node], None] = _nothing
+
+    def begin(self, nodes: Iterable[Node], ask_after_all: Callable[[Node], None]) -> None:
+        """Wait for these; those that are passed over are asked by the function, if need be."""
+        self.waiting.update(node.index for node in nodes)
+        self._ask_after_all = ask_after_all
+
+    def pass_over(self, node: Node, why: LeaseholdError, skipped: Callable[[Node], None]) -> None:
+        """Take note that a node was not asked; ``skipped`` is told if it is not asked after all, either."""
+        with self._mutex:
+            over = self._over
+            if not over:
+                self._passed.append((node, skipped))
+        if over:
+            skipped(node)
+        self.settle(node.index, None, why)
 
     def __enter__(self) -> Poll[T]:
         return self
@@ -69,8 +99,11 @@ class Poll(Generic[T]):
 
     def leave(self) -> None:
         """Wait for nothing more; what is answered later is read by others."""
-        if not self.taken:
-            return
+        with self._mutex:
+            self._over = True
+            passed, self._passed = self._passed, []
+        for node, skipped in passed:
+            skipped(node)
         owing = False
         while self.taken:
             pipe = self.taken[-1]
@@ -96,7 +129,22 @@ class Poll(Generic[T]):
                     self._bell.ring()
 
     async def until(self, enough: Callable[[Poll[T]], bool], until: float) -> Mapping[int, T]:
-        """Wait until it is enough, all have answered, or the time is over; return the answers so far."""
+        """Wait until it is enough, all have answered, or the time is over; return the answers so far.
+
+        Who was passed over is asked, too, when the others have all answered, or were given `redlock_node.STUCK`.
+        """
+        while True:
+            answers = await self.linger(enough, min(until, self._runtime.now() + STUCK))
+            if enough(self) or self._runtime.now() >= until:
+                return answers
+            passed = self._take_passed()
+            for node in passed:
+                self._ask_after_all(node)
+            if not passed and not self.waiting:
+                return answers
+
+    async def linger(self, enough: Callable[[Poll[T]], bool], until: float) -> Mapping[int, T]:
+        """Do as `until` does, but ask nobody more."""
         signal = self._signal
         if not self.taken and signal is None:
             signal = self._signal = self._runtime.signal()
@@ -112,6 +160,15 @@ class Poll(Generic[T]):
         with self._mutex:
             self._enough = None
             return self.answers
+
+    def _take_passed(self) -> Sequence[Node]:
+        with self._mutex:
+            passed = [node for node, _ in self._passed]
+            self._passed = []
+            for node in passed:
+                self.failures.pop(node.index, None)
+                self.waiting.add(node.index)
+        return passed
 
     def _read(self, until: float) -> None:
         """Read answers in this thread, until it is enough."""

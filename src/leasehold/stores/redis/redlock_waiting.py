@@ -60,7 +60,7 @@ class Waiting:
 
     def channels(self, mark: Sequence[int]) -> Sequence[bytes]:
         """Return where each node can tell us something: nowhere, where we do not listen yet."""
-        return [self._channel if epoch else b"" for epoch in mark]
+        return [node.channel if epoch else b"" for node, epoch in zip(self._panel.nodes, mark, strict=True)]
 
     def ask_again(self, ticket: Ticket, after: float) -> float:
         """Return seconds after which a ticket asks again: one of each name watches the holder's lease, for all."""

@@ -13,18 +13,23 @@ from leasehold.stores.redis.scripts import RIGHTS
 from leasehold.wires.redis.base import RIGHTS_PAGE, NotPermitted, ReplyError, Wire, refused
 
 
-async def missing(wire: Wire, namespace: str, channel: bytes, *, within: float) -> Sequence[str] | ReplyError:
-    """Return the rights that scripts lack, as ACL rules (``+publish``); or the error, if no script may be run."""
-    reply = await wire.call(RIGHTS.by_text(keys.probe_keys(channel), (channel,)), within=within)
+async def missing(
+    wire: Wire, namespace: str, channel: bytes, *, within: float, info: bool = False
+) -> Sequence[str] | ReplyError:
+    """Return the rights that scripts lack, as ACL rules (``+publish``); or the error, if no script may be run.
+
+    ``info``: scripts are used that ask who the server is, as in strict mode or a quarantine.
+    """
+    reply = await wire.call(RIGHTS.by_text(keys.probe_keys(channel), (channel, b"%d" % info)), within=within)
     if isinstance(reply, ReplyError):
         return reply
     rules: list[str] = [word.decode() for word in reply]
     return [keys.channel_rule(namespace) if rule == "&" else rule for rule in rules]
 
 
-async def check(wire: Wire, where: str, namespace: str, channel: bytes, *, within: float) -> None:
+async def check(wire: Wire, where: str, namespace: str, channel: bytes, *, within: float, info: bool = False) -> None:
     """Raise `NotPermitted`, naming all rights that are missing, if any is; other troubles are the claim's to find."""
-    lacking = await missing(wire, namespace, channel, within=within)
+    lacking = await missing(wire, namespace, channel, within=within, info=info)
     if isinstance(lacking, ReplyError):
         if lacking.code == "NOPERM":
             keys_denied = " key" in str(lacking)

@@ -208,8 +208,12 @@ class RedisStore:
 
     async def _know_rights(self, within: float) -> None:
         if not self._rights_known:
-            await rights.check(self._wire, self._settings.where, self._namespace, self._channel, within=within)
+            await self._check_rights(within)
             self._rights_known = True
+
+    async def _check_rights(self, within: float) -> None:
+        where, strict = self._settings.where, self._strict is not None
+        await rights.check(self._wire, where, self._namespace, self._channel, within=within, info=strict)
 
     async def leave_many(self, leaves: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[bool]:
         for _, ticket in leaves:
@@ -300,7 +304,17 @@ class RedisStore:
             return None
         if epoch != mark:
             return None  # a release before the subscription was told to nobody: ask once more
-        await self._hear(slot, timeout)
+        until = self._runtime.now() + timeout
+        while not slot.called:
+            await self._wire.hear(slot, max(0.0, until - self._runtime.now()))
+            if slot.bequest is None:
+                break
+            until, slot.bequest = min(until, slot.bequest), None  # it watches a lease from now on
+            slot.hush()
+        return self._grant(slot, ticket)
+
+    def _grant(self, slot: Slot, ticket: Ticket) -> Granted | None:
+        """Read what was heard; return the grant, or None if it is to be asked for."""
         notice = slot.read()
         if self._strict is not None:
             return None  # a claim of its own must say that it holds, and wait for the replicas
@@ -412,7 +426,7 @@ class RedisStore:
 
     async def _refused(self, reply: ReplyError, within: float) -> StoreUnavailable:
         if reply.code == "NOPERM":  # of a script, a server does not say which right: find out
-            await rights.check(self._wire, self._settings.where, self._namespace, self._channel, within=within)
+            await self._check_rights(within)
         if reply.code in DEMOTED:
             self._wire.hang_up()  # the next call connects anew, and asks whether this is the primary
         return refused(self.where, reply, self.host)
@@ -425,18 +439,6 @@ class RedisStore:
                 script, mutex, args = asked[index]
                 replies[index] = await self._wire.call(script.by_text(mutex, args), within=within)
         return replies
-
-    async def _hear(self, slot: Slot, timeout: float) -> None:
-        """Wait until it is worth asking again, at most ``timeout`` seconds, or until a lease ends that it inherits."""
-        until = self._runtime.now() + timeout
-        while True:
-            await self._wire.hear(slot, max(0.0, until - self._runtime.now()))
-            if slot.bequest is None or slot.called:
-                return
-            until, slot.bequest = min(until, slot.bequest), None
-            slot.news = False  # before the look who called
-            if slot.called:
-                return
 
     def _bequeath(self, slot: Slot, heir: Slot) -> None:
         """Let another waiter watch the other holders' leases until then: it need not ask for that."""

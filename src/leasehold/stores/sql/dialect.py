@@ -21,6 +21,8 @@ class Dialect:
 
     Attributes:
         lock_name: (space, name) → id, fence, barred, used; locks the row to the end of the transaction, waiting for it.
+        front: (space, name, count) → CLOCK, meta's version, meta's fence, SEAT: the first ``count`` seats in order of
+            place, so holders first; where there is no seat one row with nulls for SEAT, where there is no meta none.
         seats: (space, name, window) → CLOCK, meta's version, meta's fence, SEAT: all holders and the first ``window``
             waiters in order of place; where there is no seat one row with nulls for SEAT, where there is no meta none.
         edges: (space, name, ticket) → SEAT: the last waiter, the seat of the ticket, and all that have a ``beside``.
@@ -53,6 +55,7 @@ class Dialect:
     """
 
     lock_name: str
+    front: str
     seats: str
     edges: str
     add_name: str

@@ -11,8 +11,8 @@ number the next arrival counts from.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from leasehold.model import Kind, Owner, Rule, Seat, Terms, Ticket
@@ -23,6 +23,9 @@ WINDOW = 8
 
 USED_TO_WITHIN = 600 * 10**9
 """Nanoseconds by which ``name.used`` may lag behind, so that most releases need not write that row."""
+
+COME_BACK = 1.0
+"""Seconds for which a waiter that could not be told keeps its place, as on Redis."""
 
 ALL = 1 << 31
 """As a window: all waiters."""
@@ -65,6 +68,7 @@ class Page:
         window: tickets of the first waiters whose leases last and whom no step passes over. Not the others: one whose
             lease ran out goes to the end when it claims again.
         hints: where to ring for each seat.
+        away: waiters who are passed over, for nobody listens for them. They are not in ``queue``.
 
     """
 
@@ -74,6 +78,20 @@ class Page:
     last: int = 0
     window: frozenset[str] = frozenset()
     hints: dict[str, str] = field(default_factory=dict[str, str])
+    away: tuple[Seat, ...] = field(default=(), kw_only=True)
+
+    def without(self, deaf: Collection[str], me: str) -> Page:
+        """Return the page for a step that passes over those who are rung at these channels, but not over ``me``."""
+
+        def away(seat: Seat) -> bool:
+            return seat.ticket.id != me and self.hints.get(seat.ticket.id, "") in deaf
+
+        some = tuple(filter(away, self.queue.waiters))
+        if not some:
+            return self
+        queue = replace(self.queue, waiters=tuple(seat for seat in self.queue.waiters if seat not in some))
+        window = self.window - {seat.ticket.id for seat in some}
+        return replace(self, queue=queue, window=window, away=(*self.away, *some))
 
     def suffices(self, after: Queue) -> bool:
         """Say whether the step that led to ``after`` saw all that it had to see."""
@@ -145,6 +163,9 @@ def differences(page: Page, after: Queue, now: float, hint: str) -> Iterator[Dro
     for ticket, old in before.items():
         if ticket not in remaining or old.expires <= now:  # a void one that is there again has a new place
             yield Dropped(ticket)
+    for seat in page.away:
+        if seat.expires > now + COME_BACK:
+            yield Changed(replace(seat, expires=now + COME_BACK), seat.order, page.hints[seat.ticket.id])
     for ticket, seat in remaining.items():
         old_seat = before.get(ticket)
         if old_seat is None or old_seat.expires <= now:

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from leasehold.model import Cell
 from leasehold.rules import Queue
 from leasehold.stores.cells import EMPTY
-from leasehold.stores.ledger import Alive, Step
+from leasehold.stores.ledger import Step
 from leasehold.stores.sql import pages, schema
 from leasehold.stores.sql.dialect import Dialect
 from leasehold.stores.sql.pages import WINDOW, Added, Changed, Key, Page, SeatRow, ns, row_of
@@ -45,38 +45,41 @@ class Clock:
         return max(int(self.now * 1e6), self.fence + 1)
 
 
-Take = Callable[[Page, Clock, Alive | None], Step]
-"""What an operation makes of a name, given what tells whether a waiter's client is there."""
+Take = Callable[[Page, Clock], Step]
+"""What an operation makes of a name."""
 
 Target = tuple[Key, str]
 """A name, and the ticket concerned."""
 
 Found = tuple[Page, Clock]
 
-TakeAll = Callable[[Sequence[tuple[Page, Clock, Alive | None] | None]], Sequence[Step | None]]
+TakeAll = Callable[[Sequence[Found | None]], Sequence[Step | None]]
 """What an operation makes of several names, each None if it has no row; a step of None leaves the name as it is."""
 
 Taken = tuple[Page, Clock, Step | None]
 
 
 async def read(tx: Transaction, dialect: Dialect, targets: Sequence[Target], window: int) -> list[Found | None]:
-    """Lock the names in order, whatever order they come in, and read clock and seats; None for a name without a row."""
+    """Lock the names in order, whatever order they come in, and read clock and seats; None for a name without a row.
+
+    At most names there are few seats, and a plain look at the first of them finds all.
+    """
+    front = 2 * window
     count, order = len(targets), sorted(range(len(targets)), key=lambda index: targets[index][0])
     locks = [Statement(dialect.lock_name, targets[index][0]) for index in order]
-    seats = [Statement(dialect.seats, (*targets[index][0], window)) for index in order]
-    answers = await tx.ask(*locks, *seats)
-    full = [place for place in range(count) if answers[place] and _waiters(answers[count + place]) >= window]
+    fronts = [Statement(dialect.front, (*targets[index][0], front)) for index in order]
+    answers = await tx.ask(*locks, *fronts)
+    full = [place for place in range(count) if answers[place] and len(answers[count + place]) >= front]
+    seats = [Statement(dialect.seats, (*targets[order[place]][0], window)) for place in full]
     edges = [Statement(dialect.edges, (*targets[order[place]][0], targets[order[place]][1])) for place in full]
-    more = dict(zip(full, await tx.ask(*edges) if edges else (), strict=True))
+    asked = await tx.ask(*seats, *edges) if full else []
+    more = {place: (asked[nth], asked[len(full) + nth]) for nth, place in enumerate(full)}
     found = list[Found | None]([None] * count)
     for place, index in enumerate(order):
         if answers[place]:
-            found[index] = _found(targets[index][0], answers[place][0], answers[count + place], more.get(place))
+            first, edge = more.get(place, (answers[count + place], None))
+            found[index] = _found(targets[index][0], answers[place][0], first, edge)
     return found
-
-
-def _waiters(rows: Sequence[SeatRow]) -> int:
-    return sum(1 for one in rows if one[CONSTANTS] is not None and one[CONSTANTS + 1])
 
 
 def _found(key: Key, row: SeatRow, rows: Sequence[SeatRow], more: Sequence[SeatRow] | None) -> Found:
@@ -95,15 +98,16 @@ def clock_of(rows: Sequence[SeatRow]) -> Clock:
 async def advance(tx: Transaction, dialect: Dialect, targets: Sequence[Target], take: TakeAll) -> list[Taken | None]:
     """Read the names and take a step at each, with as many waiters as it needs; None for a name without a row.
 
-    A waiter who would get the name, but whose client the server knows to be gone, loses its place: it would not hear
-    of it, and would hold up the others for a lease. (A client that lost only its connection asks anew when it has
-    another.)
+    A waiter who would get the name, but whose client has no connection, is passed over: it may be dead, and would hold
+    up the others for a lease. It keeps its place for `pages.COME_BACK`, for one that lost only its connection asks anew
+    as soon as it has another.
     """
     window = WINDOW
     deaf: set[str] = set()
     while True:
-        found = await read(tx, dialect, targets, window)
-        steps = take([one and (*one, _hears(one[0], deaf)) for one in found])
+        read_now = await read(tx, dialect, targets, window)
+        found = [one and (one[0].without(deaf, me), one[1]) for one, (_, me) in zip(read_now, targets, strict=True)]
+        steps = take(found)
         taken = [one and (*one, step) for one, step in zip(found, steps, strict=True)]
         stepped = [(page, step) for page, _, step in filter(None, taken) if step is not None]
         if not all(page.suffices(step.queue) for page, step in stepped):
@@ -123,12 +127,6 @@ async def _deaf(tx: Transaction, dialect: Dialect, steps: Sequence[tuple[Page, S
         return set()
     (found,) = await tx.ask(dialect.listening(channels))
     return set(channels) - {row[0] for row in found} - known
-
-
-def _hears(page: Page, deaf: set[str]) -> Alive | None:
-    if not deaf:
-        return None
-    return lambda seat: seat.token is not None or page.hints.get(seat.ticket.id, "") not in deaf
 
 
 def writes(dialect: Dialect, page: Page, after: Queue, now: float, hint: str) -> Iterator[Statement]:

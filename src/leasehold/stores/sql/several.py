@@ -10,18 +10,16 @@ from collections.abc import Sequence
 
 from leasehold.model import Departure, Ticket
 from leasehold.stores import ledger
-from leasehold.stores.ledger import Alive, Step
+from leasehold.stores.ledger import Step
 from leasehold.stores.sql.pages import Page
-from leasehold.stores.sql.rows import Clock, Take, TakeAll
-
-Here = tuple[Page, Clock, Alive | None]
+from leasehold.stores.sql.rows import Clock, Found, Take, TakeAll
 
 
 def claiming(ticket: Ticket, *, join: bool) -> Take:
     """Make what claims a name for this ticket."""
 
-    def take(page: Page, clock: Clock, alive: Alive | None) -> Step:
-        return ledger.claim(page.queue, ticket, join=join, now=clock.now, floor=clock.floor, alive=alive)
+    def take(page: Page, clock: Clock) -> Step:
+        return ledger.claim(page.queue, ticket, join=join, now=clock.now, floor=clock.floor)
 
     return take
 
@@ -29,8 +27,8 @@ def claiming(ticket: Ticket, *, join: bool) -> Take:
 def leaving(ticket: Ticket, how: Departure) -> Take:
     """Make what takes this ticket off a name."""
 
-    def take(page: Page, clock: Clock, alive: Alive | None) -> Step:
-        return ledger.leave(page.queue, ticket.id, how=how, now=clock.now, floor=clock.floor, alive=alive)
+    def take(page: Page, clock: Clock) -> Step:
+        return ledger.leave(page.queue, ticket.id, how=how, now=clock.now, floor=clock.floor)
 
     return take
 
@@ -38,7 +36,7 @@ def leaving(ticket: Ticket, how: Departure) -> Take:
 def each(takes: Sequence[Take]) -> TakeAll:
     """Make what takes one of these steps at each name that has a row."""
 
-    def take_all(found: Sequence[Here | None]) -> list[Step | None]:
+    def take_all(found: Sequence[Found | None]) -> list[Step | None]:
         return [here and take(*here) for take, here in zip(takes, found, strict=True)]
 
     return take_all
@@ -50,7 +48,7 @@ def in_order(tickets: Sequence[Ticket], *, keep: bool) -> TakeAll:
     It takes no step at all while one of the names has no row.
     """
 
-    def take_all(found: Sequence[Here | None]) -> list[Step | None]:
+    def take_all(found: Sequence[Found | None]) -> list[Step | None]:
         steps, there = list[Step | None](), [here for here in found if here is not None]
         if len(there) < len(found):
             return [None] * len(found)
@@ -70,7 +68,7 @@ def blocked(step: Step | None) -> bool:
     return step is not None and step.blocked is not None
 
 
-def _without(ticket: Ticket, here: Here) -> Step | None:
+def _without(ticket: Ticket, here: Found) -> Step | None:
     """Leave a name if an earlier claim of the same ticket got it; else let it be."""
     if all(seat.ticket.id != ticket.id for seat in here[0].queue.seats()):
         return None

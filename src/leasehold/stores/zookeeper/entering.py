@@ -58,7 +58,7 @@ async def _lock(line: Line, place: Place, *, join: bool, until: float) -> Entere
     me, siblings, _ = await line.stand(place, place.path, Mark.LOCK, until)
     await line.refuse_other_use(place, siblings, until)
     ahead = order.ahead_of(me, _without_folders(siblings))
-    return _behind(place, ahead) if ahead else Entered(place.nodes[f"{place.path}/{me.child}"].czxid)
+    return _behind(place, ahead) if ahead else Entered(place.node_at(f"{place.path}/{me.child}").czxid)
 
 
 async def _seen(line: Line, place: Place, until: float) -> list[Contender]:
@@ -118,7 +118,7 @@ async def _births(
         await line.wire.ask_all([line.wire.get(f"{place.path}/{one.child}") for one in wanted], until) if wanted else []
     )
     born = {child_of(node.path): node.czxid for node in nodes if isinstance(node, Node)}
-    return {**born, me.child: place.nodes[f"{place.path}/{me.child}"].czxid}
+    return {**born, me.child: place.node_at(f"{place.path}/{me.child}").czxid}
 
 
 # --- permits of a semaphore --------------------------------------------------------------------------------------
@@ -225,6 +225,7 @@ async def _take(line: Line, place: Place, first: Request, seen: Seen, until: flo
     if seen.version < 0:
         await line.make_way(leases, until)
         return
+    place.go_on()
     path = f"{leases}/{stem(place.ticket.id, Mark.LEASE)}"
     take = [wire.plainly(path, spell(place.ticket), EPHEMERAL | SEQUENCE)] * place.ticket.terms.rule.permits
     place.unsure = True
@@ -237,4 +238,4 @@ async def _leave_queue(line: Line, place: Place, until: float) -> None:
     node = place.node_in(f"{place.path}/{LOCKS}")
     if node is not None:
         await line.wire.ask_all((line.wire.delete(node.path),), until)
-        place.nodes.pop(node.path)
+        place.nodes.pop(node.path, None)

@@ -43,6 +43,7 @@ class Line:
         while True:
             if place.unsure:
                 await self.find(place, place.folders, until)
+            place.go_on()
             mine = place.node_in(folder)
             if mine is None:
                 mine, children, answers = await self._make(place, folder, mark, until, also)
@@ -53,8 +54,8 @@ class Line:
                 await self.make_way(folder, until)
             elif child_of(mine.path) in children:
                 return parse(child_of(mine.path)), [parse(child) for child in children], answers
-            if mine is not None:  # it is gone: an operator removed it
-                place.nodes.pop(mine.path)
+            if mine is not None:  # it is gone: an operator removed it, or a lapse, which has taken note of that
+                place.nodes.pop(mine.path, None)
 
     async def _make(
         self, place: Place, folder: str, mark: Mark, until: float, also: Sequence[Request]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from leasehold.errors import StoreUnavailable
 from leasehold.model import Kind, Ticket
 from leasehold.runtimes.base import Runtime, Signal
 from leasehold.stores.zookeeper.nodes import LEASES, LOCKS
@@ -46,6 +47,29 @@ class Place:
     def node_in(self, folder: str) -> Node | None:
         """Return the ticket's node below ``folder``, None if we know of none."""
         return next((node for path, node in self.nodes.items() if path.rpartition("/")[0] == folder), None)
+
+    def node_at(self, path: str) -> Node:
+        """Return the ticket's node at ``path``, which was there just now.
+
+        Raises:
+            StoreUnavailable: it has been removed meanwhile, for the ticket's time was over.
+
+        """
+        node = self.nodes.get(path)
+        if node is None:
+            raise self.out_of_time()
+        return node
+
+    def go_on(self) -> None:
+        """Raise StoreUnavailable if the ticket is over: what its claim made now would stay, since nobody removes it."""
+        if self.over:
+            raise self.out_of_time()
+
+    def out_of_time(self) -> StoreUnavailable:
+        """Return the error of a claim that took longer than its ticket had."""
+        return StoreUnavailable(
+            f"ZooKeeper: the time of a ticket was over while {self.name!r} was claimed", unknown=True
+        )
 
     def forget_nodes(self, session: int) -> None:
         """Begin anew in another session: what was made in an old one is not ours any more."""

@@ -130,11 +130,11 @@ class ZooKeeperStore:
 
     async def _still_there(self, place: Place, until: float) -> bool:
         """Say whether the nodes of a holder are there, in a session that the leader knows."""
-        requests = [self._wire.sync(self._paths.space), *map(self._wire.get, place.nodes)]
-        _, *nodes = await self._wire.ask_all(requests, until)
-        lost = [path for path, node in zip(place.nodes, nodes, strict=True) if not isinstance(node, Node)]
+        paths = list(place.nodes)  # a lapse may remove them meanwhile
+        _, *nodes = await self._wire.ask_all([self._wire.sync(self._paths.space), *map(self._wire.get, paths)], until)
+        lost = [path for path, node in zip(paths, nodes, strict=True) if not isinstance(node, Node)]
         for path in lost:
-            place.nodes.pop(path)
+            place.nodes.pop(path, None)
         return not lost
 
     async def leave(self, name: str, ticket: Ticket, *, how: Departure, within: float) -> bool:

@@ -6,7 +6,7 @@ and any order is right.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -27,13 +27,19 @@ class Inversions:
     pairs: tuple[tuple[Hold, Hold], ...]
 
 
-def inversions(holds: Iterable[Hold], pauses: Sequence[Stall] = (), keeps: float = 0.0) -> Inversions:
+def inversions(
+    holds: Sequence[Hold], pauses: Sequence[Stall] = (), keeps: float = 0.0, passed_over: float | None = None
+) -> Inversions:
     """Count, for one fair name, the pairs of which the later came first. Takes O(n log n), by a Fenwick tree.
 
     A waiter that stood still or was cut off for more than ``keeps`` seconds while it waited may have lost its place,
-    and is left out.
+    and is left out. So is, with ``passed_over``, one that was cut off when somebody was granted the name, who has
+    heard of it within so many seconds.
     """
     waited = [hold for hold in holds if hold.fair and hold.token is not None and _kept_its_place(hold, pauses, keeps)]
+    if passed_over is not None:
+        grants = sorted(hold.granted for hold in holds if hold.granted is not None)
+        waited = [hold for hold in waited if not _missed_its_turn(hold, pauses, grants, passed_over)]
     by_token = {hold.token: rank for rank, hold in enumerate(sorted(waited, key=lambda hold: hold.token or 0), 1)}
     placed = sorted((hold for hold in waited if hold.queued is not None), key=lambda hold: hold.queued or 0.0)
     tree, count, pairs = [0] * (len(waited) + 1), 0, list[tuple[Hold, Hold]]()
@@ -56,6 +62,16 @@ def _kept_its_place(hold: Hold, pauses: Sequence[Stall], keeps: float) -> bool:
     if hold.granted is None:
         return False
     return sum(pause.within(hold.who, hold.asked, hold.granted) for pause in pauses) <= keeps
+
+
+def _missed_its_turn(hold: Hold, pauses: Sequence[Stall], grants: Sequence[float], late: float) -> bool:
+    """Return whether somebody may have been granted the name while this one waited and was cut off."""
+    for pause in pauses:
+        if hold.granted is not None and pause.within(hold.who, hold.asked, hold.granted):
+            begin, end = max(pause.begin, hold.asked), min(pause.end + late, hold.granted)
+            if bisect_left(grants, end) > bisect_left(grants, begin):
+                return True
+    return False
 
 
 def _add(tree: list[int], place: int) -> None:

@@ -45,6 +45,8 @@ class Bounds:
         tries: whether a try may not be refused while the name is free.
         turns: whether fair locks must serve in order (a waiter cut off for longer than its lease loses its place).
         keeps_place: seconds for which a waiter may have been cut off, or have stood still, without losing its place.
+        passed_over: whether a fair waiter that is cut off when its turn comes may be passed over, without losing its
+            place: by one that hears of its grant within so many seconds. None if it may not.
 
     """
 
@@ -54,6 +56,7 @@ class Bounds:
     tries: bool = True
     turns: bool = True
     keeps_place: float = 0.0
+    passed_over: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +131,8 @@ def _of_name(holds: list[Hold], tries: list[Try], history: History, bounds: Boun
     if all(hold.mode is Mode.EXCLUSIVE for hold in holds):
         yield from _exclusive(holds, tries, history, bounds)
     if bounds.turns:
-        for pair in inversions(holds, history.stalls + history.outages, bounds.keeps_place).pairs:
+        pauses = history.stalls + history.outages
+        for pair in inversions(holds, pauses, bounds.keeps_place, bounds.passed_over).pairs:
             yield Violation(Promise.TURNS, pair, "the first was in line before the second asked")
 
 

@@ -177,8 +177,8 @@ class Host:
         del self.lines[line.number]
         self.breaks.append((line.client.name, self.scheduler.time))
 
-    def note(self, what: str) -> None:
-        """Write a line of the trace."""
+    def note(self, what: object) -> None:
+        """Write a line of the trace; see `Scheduler.note`."""
         self.scheduler.note(self.machine.name, what)
 
     def step(self, seconds: float) -> None:

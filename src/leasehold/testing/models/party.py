@@ -169,8 +169,8 @@ class Party:
         load = Load(lease=LEASE, names=1, work=WORK, patience=PATIENCE, tardy=self.system.tardy, long=LONG)
         for number, seeds in enumerate(actor.tasks):
             journal = TrueJournal(f"{name}.{number}", self.world, machine, self.records.append)
-            hand = Hand(client, load, journal, self._write, machine.sleep, self.now, random.Random(0))
-            hand.keep(lambda target: target.lock.name.partition("-")[0] in self.scenario.what)
+            chance, kinds = random.Random(0), self.scenario.what
+            hand = Hand(client, load, journal, self._write, machine.sleep, self.now, chance, kinds)
             self._jobs.append((machine, machine.spawn(partial(hand.work, seeds))))
 
     def heir(self) -> None:
@@ -197,7 +197,7 @@ class Party:
                 until = fault.end + self._finds_back(fault.end - fault.begin)
                 found += [Stall(name, fault.begin, until) for name in self._concerned(fault)]
         # A client also ends its connection by itself, when an answer is late: then nobody hears for it, either.
-        breaks = [one for host in self.system.hosts for one in host.breaks]
+        breaks = [one for host in self.system.serving for one in host.breaks]
         return [*found, *(Stall(who, when, when + self._finds_back(0.0)) for who, when in breaks)]
 
     def _concerned(self, fault: Fault) -> Iterator[str]:
@@ -211,11 +211,18 @@ class Party:
         """Check the history."""
         system = self.system
         if self.scenario.assumptions is Assumptions.KEPT:
-            woken = WOKEN + system.late + system.tardy + 2 * ROUND_TRIPS * max(self._latency)
-            return check(
-                self.history(),
-                Bounds(TOLD, woken, system.linearizable, system.tries, keeps_place=KEEPS_PLACE),
+            far = max(self._latency)
+            woken = WOKEN + system.late + 2 * ROUND_TRIPS * far
+            passed_over = 2 * far if system.passes_over else None
+            bounds = Bounds(
+                TOLD,
+                woken,
+                system.linearizable,
+                system.tries,
+                keeps_place=KEEPS_PLACE,
+                passed_over=passed_over,
             )
+            return check(self.history(), bounds)
         loose = check(self.history(), Bounds(told=TOLD, linearizable=False, tries=False, turns=False))
         kept = tuple(violation for violation in loose.violations if violation.promise in system.promises)
         return Verdict(kept, loose.checked, loose.fenced_off)

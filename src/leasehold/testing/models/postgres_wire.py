@@ -147,7 +147,7 @@ class SimulatedPostgresWire(PostgresWire):
             result: T = stop.value
             return result
 
-    async def _connected(self, until: float) -> Link:
+    async def _connected(self, until: float, settings: Settings) -> Link:
         link = ModelLink(self._simulated, self._server)
         if link.line is None:
             await self._runtime.sleep(self._server.link(self._simulated.machine.name).latency[0])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from leasehold.runtimes.virtual import Scheduler
@@ -76,7 +77,7 @@ class RedisServerModel(Host):
         if line.link.repeats and self.scheduler.random.random() < line.link.repeats:
             self.counts.repeated += 1
             reply = self.answer(words)
-        self.note(f"answers {line.client.name} {_shown(words, reply)}")
+        self.note(Answer(line.client.name, words, _cut(reply)))
         return reply
 
     def _publish(self, channel: bytes, message: bytes) -> int:
@@ -92,11 +93,19 @@ class RedisServerModel(Host):
         return heard
 
 
-def _shown(words: Words, reply: Any) -> str:
-    """Return a line for the trace: what was asked of which key, and how it was answered, without who asked."""
-    key = words[3].decode() if words[0] in (b"EVAL", b"EVALSHA") and len(words) > 3 else ""
-    what = words[1].decode()[:8] if words[0] == b"EVALSHA" else words[0].decode()
-    return f"{what} {key} {_cut(reply)}"
+@dataclass(slots=True)
+class Answer:
+    """A line for the trace: whom, what was asked of which key, and how it was answered, without the caller's ids."""
+
+    who: str
+    words: Words
+    reply: Any
+
+    def __str__(self) -> str:
+        words = self.words
+        key = words[3].decode() if words[0] in (b"EVAL", b"EVALSHA") and len(words) > 3 else ""
+        what = words[1].decode()[:8] if words[0] == b"EVALSHA" else words[0].decode()
+        return f"answers {self.who} {what} {key} {self.reply}"
 
 
 def _cut(reply: Any) -> Any:

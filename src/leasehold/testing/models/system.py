@@ -39,6 +39,7 @@ class System(ABC):
         linearizable: whether tokens and claims have the same order.
         tries: whether a try may not be refused while the name is free.
         reconnects: seconds that it takes at most until a client has a connection again, when one is to be had.
+        passes_over: whether a fair waiter is passed over whose connection is down when its turn comes.
         promises: what must hold when the servers do not keep their word.
 
     """
@@ -50,10 +51,16 @@ class System(ABC):
     linearizable: ClassVar[bool] = True
     tries: bool = True
     reconnects: ClassVar[float] = 0.2
+    passes_over: ClassVar[bool] = False
     promises: ClassVar[Sequence[Promise]] = FENCED
 
     hosts: Sequence[Host]
     opener: Opener
+
+    @property
+    def serving(self) -> Sequence[Host]:
+        """The servers on whose connections claims and messages travel."""
+        return self.hosts
 
     @abstractmethod
     def __init__(self, world: SimulatedWorld, rate: float, spoilt: Spoilt) -> None:

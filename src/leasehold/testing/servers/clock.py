@@ -1,8 +1,8 @@
-"""A wall clock of a server's own, which a test can step: a small library that is loaded before all others (Linux).
+"""Clocks of a process's own, which a test can step: a small library that is loaded before all others (Linux).
 
-The server asks the library for the time of day, which adds what stands in a file of eight bytes that both have mapped.
-Only the wall clock is moved: what a server measures by its monotonic clock goes on as ever. It is compiled once for
-each process, by gcc.
+The process asks the library for the time, which adds what stands in a file of sixteen bytes that both have mapped: one
+number for the wall clock, one for the clock that counts from the boot. What is measured by the monotonic clock goes on
+as ever. It is compiled once for each process, by gcc.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ SOURCE = r"""
 #include <time.h>
 #include <unistd.h>
 
-static volatile long long *ahead;  /* microseconds */
+static volatile long long *ahead;  /* microseconds: of the wall clock, of that since boot */
 
 __attribute__((constructor)) static void begin(void) {
     const char *path = getenv("LEASEHOLD_CLOCK");
     int file = path ? open(path, O_RDONLY) : -1;
-    void *found = file < 0 ? MAP_FAILED : mmap(0, 8, PROT_READ, MAP_SHARED, file, 0);
+    void *found = file < 0 ? MAP_FAILED : mmap(0, 16, PROT_READ, MAP_SHARED, file, 0);
     if (found != MAP_FAILED) ahead = found;
     if (file >= 0) close(file);
 }
@@ -39,8 +39,9 @@ __attribute__((constructor)) static void begin(void) {
 /* The kernel is asked by system calls: looking for the C library's own functions may need the time itself. */
 int clock_gettime(clockid_t id, struct timespec *now) {
     int failed = (int) syscall(SYS_clock_gettime, id, now);
-    if (!failed && ahead && (id == CLOCK_REALTIME || id == CLOCK_REALTIME_COARSE)) {
-        long long us = now->tv_sec * 1000000LL + now->tv_nsec / 1000 + *ahead;
+    int wall = id == CLOCK_REALTIME || id == CLOCK_REALTIME_COARSE;
+    if (!failed && ahead && (wall || id == CLOCK_BOOTTIME)) {
+        long long us = now->tv_sec * 1000000LL + now->tv_nsec / 1000 + ahead[!wall];
         now->tv_nsec = us % 1000000 * 1000 + now->tv_nsec % 1000;
         now->tv_sec = us / 1000000;
     }
@@ -65,17 +66,17 @@ time_t time(time_t *now) {
 
 
 class Clock:
-    """What is added to the wall clock of one server.
+    """What is added to the clocks of one process.
 
     Args:
-        folder: of the server; the file is put there.
+        folder: of the server, if it is one; the file is put there.
 
     """
 
     def __init__(self, folder: Path) -> None:
         self._library = library()
         self._path = folder / "clock"
-        self._path.write_bytes(bytes(8))
+        self._path.write_bytes(bytes(16))
 
     @property
     def before(self) -> list[str]:
@@ -84,10 +85,18 @@ class Clock:
         return [env, f"LD_PRELOAD={self._library}", f"LEASEHOLD_CLOCK={self._path}"]
 
     def step(self, seconds: float) -> None:
-        """Set the clock forward, or back."""
-        with self._path.open("r+b") as file, mmap.mmap(file.fileno(), 8) as shared:
-            ahead = int.from_bytes(shared[:], "little", signed=True) + round(seconds * 1e6)
-            shared[:] = ahead.to_bytes(8, "little", signed=True)
+        """Set the wall clock forward, or back."""
+        self._add(seconds, 0.0)
+
+    def sleep(self, seconds: float) -> None:
+        """Let so much time pass as while a machine is suspended: only the monotonic clock does not know of it."""
+        self._add(seconds, seconds)
+
+    def _add(self, *seconds: float) -> None:
+        with self._path.open("r+b") as file, mmap.mmap(file.fileno(), 16) as shared:
+            for place, more in zip((slice(0, 8), slice(8, 16)), seconds, strict=True):
+                ahead = int.from_bytes(shared[place], "little", signed=True) + round(more * 1e6)
+                shared[place] = ahead.to_bytes(8, "little", signed=True)
 
 
 @cache

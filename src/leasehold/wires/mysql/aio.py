@@ -125,8 +125,20 @@ async def connect(settings: Settings, runtime: Runtime, within: float) -> AioLin
 
 
 async def _opened(settings: Settings, within: float) -> Any:
+    cancelled = _cancellations()
     if Colour.ASYNCIO in settings.connect:
-        return await settings.connect[Colour.ASYNCIO]()
-    return await asyncmy.connect(
-        charset="utf8mb4", autocommit=True, program_name="leasehold", connect_timeout=within, **settings.options
-    )
+        connection = await settings.connect[Colour.ASYNCIO]()
+    else:
+        connection = await asyncmy.connect(
+            charset="utf8mb4", autocommit=True, program_name="leasehold", connect_timeout=within, **settings.options
+        )
+    if _cancellations() > cancelled:
+        # The driver connects in `asyncio.wait_for`, which before 3.12 loses a cancellation that comes with the result.
+        connection.close()
+        raise asyncio.CancelledError
+    return connection
+
+
+def _cancellations() -> int:
+    task = asyncio.current_task()
+    return 0 if task is None else task.cancelling()

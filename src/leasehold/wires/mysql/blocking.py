@@ -19,6 +19,9 @@ COM_SET_OPTION = 0x1B
 MULTI_STATEMENTS_ON = b"\0\0"
 MULTI_STATEMENTS = 1 << 16
 
+LATER = 1.05
+"""Times what is left for a request, for which one read or write of it may take."""
+
 GOODBYE_WITHIN = 0.1
 """Seconds that it may take to say that a connection is closed."""
 
@@ -74,11 +77,16 @@ class BlockingLine:
             raise
 
     def _limit(self, until: float) -> None:
-        """Let each write and read from now on end before ``until``."""
+        """Let each write and read from now on end before ``until``, or little later.
+
+        The driver tells the socket of each new limit, and lets other threads in while it does.
+        """
         left = until - self._runtime.now()
         if left <= 0:
             raise TimeoutError("it answered too slowly")
-        self._connection._read_timeout = self._connection._write_timeout = left
+        allowed = self._connection._read_timeout
+        if allowed is None or not left <= allowed <= left * LATER:
+            self._connection._read_timeout = self._connection._write_timeout = left
 
     def usable(self) -> bool:
         sock = self._connection._sock

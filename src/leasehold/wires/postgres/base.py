@@ -10,7 +10,8 @@ Theory of operation
   closed, never used again.
 * Messages come on one connection of their own. It is made when somebody first waits, and read by one job.
 * A pooler shows itself at the first connection: the process id that it gives at the start is not that of the backend.
-  Settings of a session are then left alone, for the session belongs to others, too, and there are no messages.
+  Settings of a session are then left alone, for the session belongs to others, too, and there are no messages, unless
+  the connection for them is told a way past it. That it leads to the same database is seen by the lock that it takes.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from leasehold.wires.postgres.link import Link, Steps, connecting
 from leasehold.wires.postgres.pool import Pool
 from leasehold.wires.postgres.settings import Settings
 from leasehold.wires.postgres.transaction import PostgresTransaction
-from leasehold.wires.sql import OnMessage, OnSilence, Statement, Transaction
+from leasehold.wires.sql import OnMessage, OnSilence, Outcome, Refused, Row, Statement, Transaction
 
 T = TypeVar("T")
 
@@ -51,6 +52,11 @@ EARS = 1818583393  # "leas"
 """First half of the key of the advisory lock that shows that somebody listens on a channel; `ear_number` is the other.
 It is held, shared, by the session that listens: when its client dies it goes with it, and who hands a name on passes
 over those who would not hear of it."""
+
+EAR_SEEN = Statement(
+    "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 2 AND classid::bigint = $1 "
+    "AND objid::bigint = $2 AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+)
 
 KEEP = (
     Statement("SELECT set_config(name, '0', false) FROM pg_settings WHERE name = 'idle_session_timeout'"),
@@ -164,8 +170,8 @@ class PostgresWire(ABC):
 
     # --- connections -------------------------------------------------------------------------------------------
 
-    async def connect(self, until: float) -> Link:
-        """Open a connection and look who answers.
+    async def connect(self, until: float, settings: Settings | None = None) -> Link:
+        """Open a connection, by other settings than usual if they are given, and look who answers.
 
         Raises:
             StoreUnavailable: nobody does, or nobody that can be used; nothing was sent.
@@ -176,29 +182,33 @@ class PostgresWire(ABC):
             raise no_answer(self.where, "the client is closed", unknown=False)
         failed: StoreUnavailable | None = None
         link: Link | None = None
+        there = settings or self.settings
         try:
-            link = await self._connected(until)
+            link = await self._connected(until, there)
             await self._greet(link, until)
         except TimeoutError:
-            failed = cannot_connect(self.where, "timed out")
+            failed = cannot_connect(there.where, "timed out")
         except Broken as error:
-            failed = cannot_connect(self.where, str(error))
+            failed = cannot_connect(there.where, str(error))
         except ServerError as error:
-            failed = refused(self.where, error)
+            failed = refused(there.where, error)
         finally:
             if link is not None and (failed is not None or not link.facts):
                 self.drop(link)
         if failed is not None:
             raise failed
         assert link is not None
+        if settings is None:
+            self.facts = link.facts
+            self._hears = self._hears and (not link.facts["pooled"] or self.settings.ears is not None)
         return link
 
-    async def _connected(self, until: float) -> Link:
+    async def _connected(self, until: float, settings: Settings) -> Link:
         try:
-            addresses = await self._addresses(self.settings.hosts) if self.settings.hosts else None
+            addresses = await self._addresses(settings.hosts) if settings.hosts else None
         except OSError as error:
             raise Broken(f"could not translate host name: {error}") from None
-        conninfo = self.settings.conninfo(**({"hostaddr": addresses} if addresses else {}))
+        conninfo = settings.conninfo(**({"hostaddr": addresses} if addresses else {}))
         link = await self.run(connecting(conninfo), until)
         with self._mutex:
             self._links.add(link)
@@ -223,9 +233,7 @@ class PostgresWire(ABC):
         if not pooled:
             await self.run(link.exchange(KEEP), until)
             link.prepares = True
-        self.facts = link.facts = facts
-        if pooled:
-            self._hears = False
+        link.facts = facts
 
     async def session(self, until: float) -> Link:
         """Return a connection for somebody who keeps it; it goes back by `keep` or `drop`.
@@ -282,13 +290,16 @@ class PostgresWire(ABC):
     async def _hear(self) -> None:
         link: Link | None = None
         try:
-            link = await self.connect(self._runtime.now() + LISTEN_WITHIN)
+            link = await self.connect(self._runtime.now() + LISTEN_WITHIN, self.settings.ears)
+            self._hears = self._hears and not link.facts["pooled"]
             if not self._hears:
                 return
             shown = Statement("SELECT pg_advisory_lock_shared($1::int, $2::int)", (EARS, ear_number(self._name)))
             await self.run(
                 link.exchange([Statement(f'LISTEN "{self._name}"'), shown]), self._runtime.now() + LISTEN_WITHIN
             )
+            if self.settings.ears is not None:
+                await self._same_database(self.settings.ears)
             self._ear_link, self._deaf = link, None
             self._count += 1
             self._epoch = self._count
@@ -309,6 +320,18 @@ class PostgresWire(ABC):
             self._opened()
             if was:
                 self._on_silence()
+
+    async def _same_database(self, ears: Settings) -> None:
+        """Raise unless those who hand names on see who listens here: else they would pass over us."""
+        asked = Statement(EAR_SEEN.text, (EARS, ear_number(self._name)))
+
+        async def look(tx: Transaction) -> list[list[Row]]:
+            return await tx.commit(asked)
+
+        ((found,),) = await self.transact(look, within=LISTEN_WITHIN)
+        if not found[0]:
+            words = f"listen= leads to another database ({ears.where}) than the rest of the URL ({self.where})"
+            raise Refused(f"{words}; name the server behind the pooler", outcome=Outcome.LASTING)
 
     def _opened(self) -> None:
         with self._mutex:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from psycopg.conninfo import make_conninfo
@@ -42,6 +42,7 @@ class Settings:
         pool: connections at most.
         messages: whether to listen for messages; False looks by itself, as behind a pooler of transactions.
         trust_pooler: whether a pooler that is found in between keeps each session for one client.
+        ears: how to reach the same database past a pooler, for the connection that hears messages.
 
     """
 
@@ -50,6 +51,7 @@ class Settings:
     pool: int = POOL
     messages: bool = True
     trust_pooler: bool = False
+    ears: Settings | None = None
 
     def __reduce__(self) -> str:
         raise TypeError("settings cannot be pickled: they may have a password")
@@ -82,7 +84,7 @@ def from_url(url: StoreURL) -> Settings:
         ValueError: an option is unknown, or its value wrong.
 
     """
-    url.refuse_options((*LIBPQ_OPTIONS, "pool", "messages", "mode", "pooler"))
+    url.refuse_options((*LIBPQ_OPTIONS, "pool", "messages", "mode", "pooler", "listen"))
     options = Veiled((key, value) for key, value in url.options.items() if key in LIBPQ_OPTIONS)
     if not url.hosts and url.path and not url.path.startswith("/"):
         raise ValueError(f"a {url.scheme} URL has two slashes before its host; write {url.scheme}://localhost/database")
@@ -97,7 +99,33 @@ def from_url(url: StoreURL) -> Settings:
     path = url.path if url.hosts else url.path.lstrip("/")
     if path:
         options["dbname"] = path
-    return Settings(shown(options), options, _pool(url), _messages(url), _pooler(url))
+    found = Settings(shown(options), options, _pool(url), _messages(url), _pooler(url))
+    return replace(found, ears=_past_the_pooler(url, options)) if "listen" in url.options else found
+
+
+def _past_the_pooler(url: StoreURL, options: Mapping[str, Any]) -> Settings:
+    """Read ``listen=host:port``: everything but the address is as in the URL."""
+    host, port = parse_place(url.options["listen"])
+    if not host or not _messages(url):
+        raise ValueError(
+            f"option 'listen' in the {url.scheme} URL is host:port of the server itself, and needs messages"
+        )
+    there = Veiled(options)
+    there.pop("hostaddr", None)
+    there.update(host=host, port=port)
+    return Settings(shown(there), there)
+
+
+def parse_place(text: str) -> tuple[str, str]:
+    """Read ``host:port``, ``[::1]:port``, or the folder of a socket; an empty host if it is none of these."""
+    if text.startswith("/"):
+        return text, "5432"
+    host, colon, port = text.rpartition(":") if not text.endswith("]") else (text, "", "")
+    host, port = (host, port) if colon else (text, "5432")
+    if not (port.isascii() and port.isdecimal() and 0 < int(port) < 65536):
+        return "", ""
+    bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    return ("", "") if not bare or "," in bare or (":" in bare and bare == host) else (bare, port)
 
 
 def shown(options: Mapping[str, Any]) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 import hiredis
@@ -89,12 +89,11 @@ class AioWire:
         line = self._live()
         return 0 if line is None else line.epoch
 
-    async def hear(self, ear: Ear, timeout: float) -> None:
-        until, signal = self._runtime.now() + timeout, ear.ready(self._runtime)
-        while not ear.news and (left := until - self._runtime.now()) > 0:
-            await signal.wait(left)
-            if not ear.news:
-                signal.clear()
+    def hear(self, ear: Ear, timeout: float) -> Coroutine[Any, Any, object]:
+        signal = ear.ready(self._runtime)
+        if ear.news:  # it came before there was a signal
+            signal.set()
+        return signal.wait(timeout)
 
     def nudge(self, ear: Ear) -> None:
         ear.ring()

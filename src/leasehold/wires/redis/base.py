@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Protocol
 
 from leasehold.errors import StoreUnavailable
@@ -142,7 +142,7 @@ class Wire(Protocol):
         """Return the number of the subscription that stands now, 0 if none does."""
         ...
 
-    async def hear(self, ear: Ear, timeout: float) -> None:
+    def hear(self, ear: Ear, timeout: float) -> Coroutine[Any, Any, object]:
         """Wait until ``ear.news``, at most ``timeout`` seconds, reading messages for all if nobody else does."""
         ...
 

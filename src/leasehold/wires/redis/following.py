@@ -21,6 +21,7 @@ from typing import Any, Protocol
 from leasehold.errors import StoreUnavailable
 from leasehold.runtimes.base import Runtime
 from leasehold.wires.redis.base import PASSING, Ear, Elsewhere, MakeWire, OnMessage, OnSilence, ReplyError, Wire
+from leasehold.wires.redis.routing import RoutedPosting
 from leasehold.wires.redis.settings import Settings
 from leasehold.wires.redis.together import Together
 
@@ -87,6 +88,10 @@ class FollowingWire:
         self._ask_guide_at = 0.0
         self._closed = False
         self._together = Together(runtime)
+
+    def posting(self) -> RoutedPosting:
+        """Return what asks the primary without waiting, as long as it is known who that is."""
+        return RoutedPosting(self._runtime, self._known, self._served, self._lost_one)
 
     @property
     def address(self) -> str:
@@ -181,6 +186,16 @@ class FollowingWire:
             wire.after_fork(channel)
 
     # --- inside ------------------------------------------------------------------------------------------------
+
+    def _known(self, command: bytes) -> Wire | None:
+        return None if self._doubtful or self._closed or self._guide.moved() else self._wire
+
+    def _served(self) -> list[Wire]:
+        return [] if self._wire is None else [self._wire]
+
+    def _lost_one(self, wire: Wire) -> None:
+        if wire is self._wire:
+            self._doubtful = True
 
     def _leave(self, wire: Wire) -> None:
         """End the connections to a server that says itself that it is not the one."""

@@ -22,7 +22,7 @@ import ssl
 import weakref
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from leasehold.errors import StoreUnavailable
 from leasehold.runtimes.base import Runtime
@@ -81,10 +81,21 @@ class Posting(Protocol):
         ...
 
 
+@runtime_checkable
+class Routing(Protocol):
+    """A wire that stands for several servers."""
+
+    def posting(self) -> Posting:
+        """Return what asks the right one of them without waiting."""
+        ...
+
+
 def posting(runtime: Runtime, wire: Wire) -> Posting | None:
     """Return what asks the server of a wire without waiting; None if that wire cannot."""
     if isinstance(wire, BlockingWire):
         return Pipes(runtime, wire)
+    if isinstance(wire, Routing):
+        return wire.posting()
     return LoopPosting(runtime, wire) if isinstance(wire, AioWire) else None
 
 

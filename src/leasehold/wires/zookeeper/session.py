@@ -7,6 +7,10 @@ thread of ours, none for each call.
 Requests of one session are answered in the order in which they were sent. kazoo fails all that are queued or under way
 when a connection is lost, so nothing is ever sent in a later connection than it was meant for; only what the kernel
 has already may arrive late.
+
+A server refuses, by hanging up, a client that has seen more than it knows: it lags behind, and another will do. But so
+does an ensemble whose data were wiped or restored from an old copy, for ever. So a client that found no server for as
+long as its session lasts says no more what it has seen, and asks whether its session is still there.
 """
 
 from __future__ import annotations
@@ -122,6 +126,7 @@ class Wire(Requests):
         self._heard = 0.0
         self.session: Session | None = None
         self.up = False
+        self._down: float | None = None  # since when there is no connection, if there was one
         self._closed = False
 
     # --- requests ------------------------------------------------------------------------------------------------
@@ -240,6 +245,9 @@ class Wire(Requests):
         connect = client._connection._connect
 
         def connected(*where: Any) -> Any:
+            down, session = self._down, self.session
+            if down is not None and session is not None and self._runtime.now() > down + session.timeout:
+                client.last_zxid = 0
             timeouts = connect(*where)  # it returns when we are authenticated; kazoo tells its listeners before
             session = Session(int(client._session_id), timeouts[0] * 1.5 / 1000)  # it is given two thirds
             self._turned(client, Link.UP, session)
@@ -256,6 +264,8 @@ class Wire(Requests):
         with self._mutex:
             if client is not self._kazoo:  # an old one, which is being closed
                 return
+            if link is Link.UP or self.up:
+                self._down = None if link is Link.UP else self._runtime.now()
             self.up = link is Link.UP
             self.session = session if link is Link.UP else None if link is Link.EXPIRED else self.session
             bells = list(self._waiting) if self.up or client.client_state == "AUTH_FAILED" else []

@@ -11,13 +11,13 @@ local left = blocked(holder)
 local longest = tonumber(state[6] or left) + holders_delay
 
 if left > longest then                               -- the clock was set back: no lease lasts longer for that than once more
-  redis.call('PEXPIRE', lock, text(longest + KEEP))
+  redis.call('PEXPIRE', lock, longest + KEEP)
   left = longest
 end
 
 if holder == ticket and left > holders_delay then    -- a repeated claim: the same answer, and a full lease again
-  redis.call('PEXPIRE', lock, text(lease + holders_delay + KEEP))
-  return {1, fence, text(now())}
+  redis.call('PEXPIRE', lock, lease + holders_delay + KEEP)
+  return {1, tonumber(fence), now()}
 end
 
 if state[4] and state[4] ~= 'mutex' and left > 0 then
@@ -25,7 +25,7 @@ if state[4] and state[4] ~= 'mutex' and left > 0 then
 end
 
 local function waits(ms, owner)
-  return {0, text(now()), text(ms), owner}
+  return {0, now(), ms, owner}
 end
 
 -- Types are looked at before the first write: those of queue and beat by reading, that of waiters by that write itself.
@@ -36,8 +36,8 @@ local function enqueue()
   -- Again at each claim: the channel may be open by now.
   redis.call('HSET', waiters, ticket, table.concat({ARGV[6], ARGV[2], ARGV[3], ARGV[7], ARGV[8]}, SEP))
   if holder == ticket then redis.call('HSET', lock, 't', '', 'd', 0, 'o', '') end  -- never holder and waiter at once
-  if not placed then redis.call('ZADD', queue, text(last + 1), ticket) end
-  redis.call('ZADD', beat, text(now() / 1000 + lease), ticket)
+  if not placed then redis.call('ZADD', queue, last + 1, ticket) end
+  redis.call('ZADD', beat, later(lease), ticket)
   -- All three are given their time to live at once, so if none is new, one speaks for all.
   if not all or redis.call('PTTL', queue) < lease + KEEP / 2 then keep_waiters(lease) end
 end
@@ -52,7 +52,7 @@ local crowd = redis.call('EXISTS', queue) == 1       -- nobody waits for most lo
 if fair and crowd then                               -- whoever is first enters, and that may be me
   if join then enqueue() end
   local winner, token, owner, held = hand_over(fence, ticket)
-  if winner == ticket then return {1, text(token), text(now())} end
+  if winner == ticket then return {1, token, now()} end
   if winner then return waits(held, owner) end
 end
 
@@ -61,4 +61,4 @@ local token = next_token(fence)
 local failed = hold(ticket, ARGV[2], ARGV[3], ARGV[7], ARGV[8], token)
 if failed then return failed end
 if crowd then unqueue(ticket) end
-return {1, text(token), text(now())}
+return {1, token, now()}

@@ -21,8 +21,14 @@ local function now()        -- the server's clock in microseconds: exact as a do
   return time
 end
 
+-- Whole numbers below 10^17 go to commands, and into replies, as they are: no server writes them with an exponent. As text
+-- only what has a fraction, or becomes part of a longer text: this is a dear step, a tenth of a whole claim.
 local function text(number)
   return string.format('%.0f', number)
+end
+
+local function later(ms)    -- the server's clock so many ms from now, in ms
+  return math.floor(now() / 1000) + ms
 end
 
 -- ms until the name is free: lease and delay of whoever holds it, or what is left of a delay; 0 and less is free.
@@ -52,7 +58,7 @@ end
 local function keep_waiters(lease)
   for _, key in ipairs({queue, beat, waiters}) do
     if redis.call('PTTL', key) < lease + KEEP / 2 then
-      redis.call('PEXPIRE', key, text(lease + KEEP))
+      redis.call('PEXPIRE', key, lease + KEEP)
     end
   end
 end
@@ -62,21 +68,23 @@ local function next_token(fence)
 end
 
 local function hold(ticket, lease, delay, owner, meta, token)
-  local done = redis.pcall('HSET', lock, 'k', 'mutex', 'f', text(token), 't', ticket, 'l', lease, 'd', delay,
+  local done = redis.pcall('HSET', lock, 'k', 'mutex', 'f', token, 't', ticket, 'l', lease, 'd', delay,
     'o', owner, 'm', meta)
   if type(done) == 'table' and done.err then return done end
-  redis.call('PEXPIRE', lock, text(lease + delay + KEEP))
+  redis.call('PEXPIRE', lock, lease + delay + KEEP)
 end
 
+-- The other fields say nothing without a ticket, and the next holder writes them anew.
 local function let_go()
-  redis.call('HDEL', lock, 't', 'l', 'd', 'o', 'm')
+  redis.call('HDEL', lock, 't', 'm')
   redis.call('PEXPIRE', lock, KEEP)
 end
 
 -- Tells one client what it waits for; returns whether it listens here. The slot of the channel of a shard may be another
 -- node's by now: then it is told over the cluster, by its ticket alone, to ask again, and counts as one that does not listen.
 local function tell(channel, ticket, token)
-  local message = ticket .. ' ' .. text(token) .. ' ' .. text(now())
+  local stamp = text(now())
+  local message = ticket .. ' ' .. (token == now() and stamp or text(token)) .. ' ' .. stamp
   if string.find(channel, '}:shard:', 1, true) then
     local heard = redis.pcall('SPUBLISH', channel, message)
     if type(heard) == 'number' then return heard > 0 end
@@ -120,7 +128,7 @@ local function hand_over(fence, me)
       let_go()
       redis.call('HSET', waiters, head, entry)
       redis.call('ZADD', queue, place, head)
-      redis.call('ZADD', beat, text(math.min(expires, now() / 1000 + COME_BACK)), head)
+      redis.call('ZADD', beat, math.floor(math.min(expires, later(COME_BACK))), head)
       keep_waiters(COME_BACK)
       tried = tried + 1
     end

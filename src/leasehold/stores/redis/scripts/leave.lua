@@ -19,9 +19,9 @@ if broken then
   redis.call('HSET', lock, 'f', fence)
   if delay > 0 then                                  -- nobody's, and not free: the one who held may still be at work
     redis.call('HSET', lock, 't', '', 'd', 0)
-    redis.call('PEXPIRE', lock, text(delay + KEEP))
+    redis.call('PEXPIRE', lock, delay + KEEP)
     return 1
   end
 end
-if not hand_over(fence) then let_go() end
+if redis.call('EXISTS', queue) == 0 or not hand_over(fence) then let_go() end  -- nobody waits for most locks
 return 1

@@ -1,7 +1,7 @@
 -- Vote for a ticket with the token that it proposes, if nobody has this node's vote and the token is the highest so far.
 -- ARGV  1 ticket  2 lease ms  3 delay ms  4 join 0/1  5 token  6 channel  7 owner  8 meta  9 order
---       10 quarantine ms, 0 for none
--- KEYS  as in redlock_common.lua, and 6 memory: hash: r run id of this server, s since when in ms it remembers
+--       10 quarantine ms, 0 for none  11 memory, the key of a hash: r who this server is, s since when in ms it remembers.
+--       On a cluster it is in another slot of the same node
 -- Reply {1, token}                             has the vote
 --       {0, highest token, ms, ticket, owner}  has not; another has it for so many ms, or nobody does (0, '')
 --       {3, highest token, ms}                 the node abstains: it may have forgotten votes
@@ -11,20 +11,28 @@ local proposed, quarantine = tonumber(ARGV[5]), tonumber(ARGV[10])
 -- A server that was started, or emptied, since this was written may have forgotten votes: ms until none of them counts.
 local function abstains()
   if quarantine == 0 then return 0 end
-  local run = string.match(redis.call('INFO', 'server'), 'run_id:(%w+)') or ''
-  local known = redis.call('HMGET', KEYS[6], 'r', 's')
-  local since = known[2]
-  if known[1] ~= run or not since then
-    since = text(now() / 1000)
-    redis.call('HSET', KEYS[6], 'r', run, 's', since)
+  -- A restart changes the first, a promotion the second, even if the server comes back to where it was.
+  local run = (string.match(redis.call('INFO', 'server'), 'run_id:(%w+)') or '') .. ' '
+    .. (string.match(redis.call('INFO', 'replication'), 'master_replid:(%w+)') or '')
+  local known = redis.call('HMGET', ARGV[11], 'r', 's')
+  local since, ms = tonumber(known[2] or 0), now() / 1000
+  if known[1] ~= run or since > ms then               -- or the clock was set back: it waits once more, and no longer
+    since = ms
+    redis.call('HSET', ARGV[11], 'r', run, 's', text(since))
   end
-  return math.max(since + quarantine - now() / 1000, 0)
+  return math.max(since + quarantine - ms, 0)
 end
 
-local state = redis.call('HMGET', lock, 't', 'f', 'd', 'o')
+local state = redis.call('HMGET', lock, 't', 'f', 'd', 'o', 'l')
 local holder, token, holders_delay = state[1], tonumber(state[2] or 0), tonumber(state[3] or 0)
 local left, highest = vote_left(), top()
 local crowd = crowded()
+local longest = tonumber(state[5] or left) + holders_delay
+
+if left > longest then                                -- the clock was set back: no vote lasts longer for that than once more
+  redis.call('PEXPIRE', lock, text(longest))
+  left = longest
+end
 
 if holder == ticket and left > holders_delay then     -- the same round again, or a new one with a higher token
   if proposed > highest then

@@ -1,6 +1,6 @@
 -- Try each command that the other scripts use, so that it changes nothing; a server asks for the right before it looks at
 -- the arguments. The keys belong to no name.
--- KEYS  as in common.lua  ARGV  1 channel
+-- KEYS  as in common.lua  ARGV  1 channel  2 whether scripts ask who the server is 0/1
 -- Reply those that the user may not run, as access rules; '&' for the channel
 local lock, queue, beat, waiters = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local missing = {}
@@ -27,6 +27,7 @@ try('ZRANGE', queue, '0', '0')
 try('ZRANGEBYSCORE', queue, '0', '0')
 try('ZSCORE', queue, '')
 try('ZREM', beat, '')
+if ARGV[2] == '1' then try('INFO', 'server') end
 try('PUBLISH', ARGV[1], '')
 if string.find(ARGV[1], '}:shard:', 1, true) then try('SPUBLISH', ARGV[1], '') end
 return missing

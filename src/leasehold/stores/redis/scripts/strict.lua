@@ -21,7 +21,8 @@ local known = redis.call('HMGET', marker, 'i', 'u', 'l')
 local before, bound = tonumber(known[2] or 0), math.max(longest, tonumber(known[3] or 0))
 
 if known[1] ~= identity then before = ms + bound + 1 end
-if known[1] ~= identity or tonumber(known[3] or 0) < bound or redis.call('PTTL', marker) < MARKER_LIFE / 2 then
+before = math.min(before, ms + bound + 1)            -- less only if the clock was set back: it waits once more, no longer
+if known[1] ~= identity or before ~= tonumber(known[2]) or tonumber(known[3] or 0) < bound or redis.call('PTTL', marker) < MARKER_LIFE / 2 then
   redis.call('HSET', marker, 'i', identity, 'u', string.format('%.0f', before), 'l', string.format('%.0f', bound))
   redis.call('PEXPIRE', marker, MARKER_LIFE)
 end

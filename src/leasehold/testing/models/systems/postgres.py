@@ -19,6 +19,7 @@ class PostgresSystem(System):
 
     name = "postgres"
     menu = Menu(LOCKS, (*OF_CLIENTS, Kind.DEAF, Kind.RESTART, Kind.ROLLBACK), (Kind.FAILOVER, Kind.FORWARD, Kind.BACK))
+    passes_over = True
 
     def __init__(self, world: SimulatedWorld, rate: float, spoilt: Spoilt) -> None:
         super().__init__(world, rate, spoilt)

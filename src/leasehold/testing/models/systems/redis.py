@@ -23,6 +23,8 @@ class RedisSystem(System):
         (*OF_CLIENTS, Kind.REPEAT, Kind.DEAF, Kind.DEAF, Kind.RESTART, Kind.SCRIPTS),
         (Kind.FLUSH, Kind.FORGET, Kind.FORWARD, Kind.BACK),
     )
+    passes_over = True
+    """A server cannot tell a connection that is made anew from a dead client, for whom nobody is to wait."""
 
     def __init__(self, world: SimulatedWorld, rate: float, spoilt: Spoilt) -> None:
         super().__init__(world, rate, spoilt)

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from leasehold.model import Finding
 from leasehold.runtimes.base import Runtime
 from leasehold.stores.redis.redlock import RedlockStore
+from leasehold.stores.redis.redlock_members import Whole
 from leasehold.testing.models.redis_server import RedisServerModel
 from leasehold.testing.models.redis_wire import wires
 from leasehold.testing.models.scenario import OF_CLIENTS, Kind, Menu, Strike
@@ -21,19 +23,26 @@ NODES = 5
 
 
 @dataclass(frozen=True)
-class ModelMember:
+class ModelMember(Whole):
     """A node of Redlock that is a model."""
 
     server: RedisServerModel
+    fails_over: bool = False
 
     @property
     def settings(self) -> Settings:
         """How it is called."""
         return Settings(where=f"the model {self.server.machine.name}")
 
-    def wire(self, runtime: Runtime, channel: bytes, on_message: OnMessage, on_silence: OnSilence) -> Wire:
+    def wire(
+        self, runtime: Runtime, namespace: str, channel: bytes, on_message: OnMessage, on_silence: OnSilence
+    ) -> Wire:
         """Make the wire."""
         return wires([self.server])(runtime, self.settings, channel, on_message, on_silence)
+
+    async def diagnose(self, runtime: Runtime, wire: Wire, namespace: str, channel: bytes) -> list[Finding]:
+        """Find nothing: it is as it should be."""
+        return []
 
 
 @dataclass(frozen=True)

@@ -7,14 +7,15 @@ old primary may go on answering those who have a connection, until they hear of 
 
 from __future__ import annotations
 
-from copy import deepcopy
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from leasehold.runtimes.base import Runtime
 from leasehold.runtimes.virtual import Scheduler
 from leasehold.stores.redis.sentinel import SentinelStore
-from leasehold.testing.models.redis import Entry
+from leasehold.testing.models.lua import Keys
+from leasehold.testing.models.net import Host
 from leasehold.testing.models.redis_server import RedisServerModel, Words
 from leasehold.testing.models.redis_wire import wires
 from leasehold.testing.models.scenario import OF_CLIENTS, Kind, Menu, Strike
@@ -78,6 +79,7 @@ class SentinelSystem(System):
 
     name = "sentinel"
     menu = Menu(LOCKS, (*OF_CLIENTS, Kind.DEAF, Kind.MOVE, Kind.MOVE, Kind.RESTART), (Kind.FAILOVER, Kind.FORWARD))
+    passes_over = True
     reconnects = 1.7
     """The guide is asked for up to a second, and its answer is waited for in pauses of half a second."""
 
@@ -92,7 +94,12 @@ class SentinelSystem(System):
         self.hosts = [*self.servers, *self.sentinels]
         self.opener = SimulatedSentinel(self.servers, self.sentinels)
         self._primary = 0
-        self._behind: dict[float, dict[bytes, Entry]] = {}
+        self._behind: dict[float, Keys] = {}
+
+    @property
+    def serving(self) -> Sequence[Host]:
+        """Sentinels are asked, and left again: it cuts nobody off."""
+        return self.servers
 
     def foresee(self, one: Strike) -> None:
         """Keep, before a failover, what its replica will have."""
@@ -113,8 +120,8 @@ class SentinelSystem(System):
 
     def move(self, one: Strike) -> float:
         """Hand over to a replica that has all."""
-        entries = deepcopy(self.servers[self._primary].model.entries)
-        return self._switch(entries, 0.05 + one.luck * AWAY, 0.0)
+        keys = self.servers[self._primary].model.keys()
+        return self._switch(keys, 0.05 + one.luck * AWAY, 0.0)
 
     def failover(self, one: Strike) -> float:
         """Hand over to a replica that lacks the last writes; the old primary may go on for a while."""
@@ -122,13 +129,13 @@ class SentinelSystem(System):
         return self._switch(self._behind[one.at], 0.05 + one.luck * AWAY, beside)
 
     def _keep(self, at: float) -> None:
-        self._behind[at] = deepcopy(self.servers[self._primary].model.entries)
+        self._behind[at] = self.servers[self._primary].model.keys()
 
-    def _switch(self, entries: dict[bytes, Entry], away: float, beside: float) -> float:
+    def _switch(self, keys: Keys, away: float, beside: float) -> float:
         old, self._primary = self.servers[self._primary], 1 - self._primary
         new = self.servers[self._primary]
         new.note(f"takes over in {away:.6f} s")
-        new.model.entries = entries
+        new.model.take_keys(keys)
         new.role = b"slave"
         now, at = self.world.scheduler.time, self.world.scheduler.at
         if beside:

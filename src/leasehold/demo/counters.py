@@ -1,0 +1,140 @@
+"""What the demo's locks protect: a counter, kept where its locks are and written through a guard of `leasehold.guard`.
+
+A row of a table on PostgreSQL, MySQL and MariaDB, a row of a SQLite file of the demo's own beside locks in SQLite or of
+Redlock, whose servers have no value in common, a key on one Redis server and on etcd. Elsewhere (ZooKeeper, Redis under
+Sentinel or as a cluster, a database whose user may make no table) it is a cell of the store, whose write compares the
+token, too.
+"""
+
+from __future__ import annotations
+
+import secrets
+import sqlite3
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from leasehold.client import Client
+from leasehold.demo.keeping import ANSWERS_WITHIN, Cells, Counter, EtcdKeys, Keys, Rows
+from leasehold.stores import registry
+
+CELL, REDIS, ETCD, TABLE, FILE = "cell", "redis", "etcd", "table", "file"
+
+WORDS = {
+    CELL: "a cell of the store, whose write compares the token",
+    REDIS: "a key of Redis, written by leasehold.guard.redis",
+    ETCD: "a key of etcd, written by leasehold.guard.etcd",
+    TABLE: "a row of a table there, written by leasehold.guard.sql",
+    FILE: "a row of a SQLite file, written by leasehold.guard.sql",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the counters are: what they are, and the name of the table or the path of the file."""
+
+    kind: str
+    name: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.name}"
+
+    @classmethod
+    def read(cls, text: str) -> Place:
+        """Read what ``str`` wrote."""
+        kind, _, name = text.partition(":")
+        return cls(kind, name)
+
+    @property
+    def words(self) -> str:
+        """Say it to people."""
+        return WORDS[self.kind]
+
+
+@contextmanager
+def prepared(client: Client, url: str, namespace: str, folder: Path) -> Generator[Place]:
+    """Make the counters, and take them away in the end; those that end by themselves stay for `COUNTER_LIFE`."""
+    opener: Any = registry.opener(url)
+    match _maker(opener):
+        case "redis.Redis":
+            yield Place(REDIS)
+        case "etcd.Etcd":
+            place = Place(ETCD)
+            keys = EtcdKeys(client, opener.settings.root, namespace)
+            try:
+                yield place
+            finally:
+                keys.discard()
+        case "postgres.Postgres" | "mysql.MySQL":
+            with _table(lambda name: Rows(_connection(opener), name), f"leasehold_demo_{secrets.token_hex(6)}") as name:
+                yield Place(TABLE, name) if name else Place(CELL)
+        case "sqlite.SQLite" | "redis.Redlock":
+            path = str(folder / "page-views.db")
+            with _opened(Rows(_file(path), "page_views")) as rows:
+                rows.create()
+            yield Place(FILE, path)
+        case _:
+            yield Place(CELL)
+
+
+def counter_at(place: Place, client: Client, url: str, namespace: str) -> Counter:
+    """Return the counters that were prepared; to be closed."""
+    opener: Any = registry.opener(url)
+    match place.kind:
+        case "redis":
+            return Keys(opener.settings, namespace)
+        case "etcd":
+            return EtcdKeys(client, opener.settings.root, namespace)
+        case "table":
+            return Rows(_connection(opener), place.name)
+        case "file":
+            return Rows(_file(place.name), "page_views")
+        case _:
+            return Cells(client)
+
+
+@contextmanager
+def _table(rows: Callable[[str], Rows], name: str) -> Generator[str]:
+    """Make a table for a while; yield its name, or nothing if the user may make none."""
+    with _opened(rows(name)) as table:
+        try:
+            table.create()
+        except Exception:  # whatever the driver raises: the user may make no table
+            name = ""
+        try:
+            yield name
+        finally:
+            if name:
+                table.discard()
+
+
+@contextmanager
+def _opened(rows: Rows) -> Generator[Rows]:
+    try:
+        yield rows
+    finally:
+        rows.close()
+
+
+def _maker(opener: Any) -> str:
+    """Say which store of ours it opens, by module and class."""
+    return f"{type(opener).__module__.removeprefix('leasehold.stores.')}.{type(opener).__name__}"
+
+
+def _file(path: str) -> sqlite3.Connection:
+    return sqlite3.connect(path, timeout=ANSWERS_WITHIN, isolation_level=None, check_same_thread=False)
+
+
+def _connection(opener: Any) -> Any:
+    """Connect to the database of the locks, as a program of the user would."""
+    settings = opener.settings
+    if _maker(opener) == "postgres.Postgres":
+        import psycopg
+
+        return psycopg.connect(settings.conninfo().reveal(), autocommit=True, prepare_threshold=None)
+    pymysql: Any = import_module("pymysql")  # untyped
+    plain = {} if "ssl" in settings.options else {"ssl_disabled": True}
+    return pymysql.connect(charset="utf8mb4", autocommit=True, **plain, **settings.options)

@@ -1,0 +1,149 @@
+-- Keys of any type, strings and hashes.
+
+local function look(key)
+  local entry = entries[key]
+  if entry and entry.expires and now_ms > entry.expires then
+    entries[key] = nil
+    return nil
+  end
+  return entry
+end
+
+-- The entry of a key of that kind; nil if there is none.
+local function of(key, kind)
+  local entry = look(key)
+  if entry and entry.kind ~= kind then error(WRONG_TYPE, 0) end
+  return entry
+end
+
+local function made(key, kind)
+  local entry = of(key, kind)
+  if not entry then
+    entry = {kind = kind, value = {}, order = {}}
+    entries[key] = entry
+  end
+  return entry
+end
+
+local function drop(order, word)
+  for at = 1, #order do
+    if order[at] == word then return remove(order, at) end
+  end
+end
+
+-- Take fields or members out; a key without any is gone.
+local function take(key, kind, ...)
+  local entry = of(key, kind)
+  if not entry then return 0 end
+  local gone = 0
+  for at = 1, select('#', ...) do
+    local word = select(at, ...)
+    if entry.value[word] ~= nil then
+      entry.value[word] = nil
+      drop(entry.order, word)
+      gone = gone + 1
+    end
+  end
+  if #entry.order == 0 then entries[key] = nil end
+  return gone
+end
+
+local function exists(...)
+  local count = 0
+  for at = 1, select('#', ...) do
+    if look((select(at, ...))) then count = count + 1 end
+  end
+  return count
+end
+
+local function delete(...)
+  local count = 0
+  for at = 1, select('#', ...) do
+    local key = select(at, ...)
+    if look(key) then
+      entries[key] = nil
+      count = count + 1
+    end
+  end
+  return count
+end
+
+local function kind_of(key)
+  local entry = look(key)
+  return {ok = entry and entry.kind or 'none'}
+end
+
+local function pexpire(key, life)
+  local when = whole(life) + now_ms
+  if when >= 2 ^ 63 or when < 0 then error(BAD_EXPIRY, 0) end
+  if when > EXACT then refuse('expiry so far away') end
+  local entry = look(key)
+  if not entry then return 0 end
+  entry.expires = when
+  if when <= now_ms then entries[key] = nil end
+  return 1
+end
+
+local function pttl(key)
+  local entry = look(key)
+  if not entry then return -2 end
+  if not entry.expires then return -1 end
+  return entry.expires - now_ms
+end
+
+local function get(key)
+  local entry = of(key, 'string')
+  return entry and entry.value or false
+end
+
+local function set(key, value)
+  entries[key] = {kind = 'string', value = value}
+  return OK
+end
+
+local function hset(key, ...)
+  local count = select('#', ...)
+  if count % 2 == 1 then error(WRONG_PAIRS, 0) end
+  local entry, words, added = made(key, 'hash'), {...}, 0
+  local value, order = entry.value, entry.order
+  for at = 1, count, 2 do
+    local field = words[at]
+    if value[field] == nil then
+      added = added + 1
+      order[#order + 1] = field
+    end
+    value[field] = words[at + 1]
+  end
+  return added
+end
+
+local function hget(key, field)
+  local entry = of(key, 'hash')
+  return entry and entry.value[field] or false
+end
+
+local function hmget(key, ...)
+  local entry, found = of(key, 'hash'), {...}
+  for at = 1, #found do
+    found[at] = entry and entry.value[found[at]] or false
+  end
+  return found
+end
+
+local function hgetall(key)
+  local entry, found = of(key, 'hash'), {}
+  for _, field in ipairs(entry and entry.order or {}) do
+    found[#found + 1] = field
+    found[#found + 1] = entry.value[field]
+  end
+  return found
+end
+
+local function hlen(key)
+  local entry = of(key, 'hash')
+  return entry and #entry.order or 0
+end
+
+local function hdel(key, ...)
+  return take(key, 'hash', ...)
+end

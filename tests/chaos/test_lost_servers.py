@@ -1,0 +1,236 @@
+"""Servers that come back without their past, and locks that no other server knows: what holds, what is refused."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from leasehold import Client, Hold, LeaseLost, StoreUnavailable, Unsupported
+from leasehold.guard import Stale, sql
+from leasehold.runtimes.base import drive
+from leasehold.runtimes.blocking import BlockingRuntime
+from leasehold.stores import registry
+from leasehold.testing.servers import EtcdServer, MariaDBServer, MissingServer, PostgresServer, ZooKeeperServer
+from leasehold.testing.servers.base import free_port
+from leasehold.testing.servers.postgres import find_binary, run_as
+from leasehold.testing.worlds import AsyncioWorld, BlockingWorld, World
+
+both = pytest.mark.parametrize("world", [BlockingWorld(), AsyncioWorld()], ids=str)
+
+BUSY = 2.0
+"""Seconds of a busy machine."""
+
+RETRIES = 5.0
+"""Seconds for which a client may try a server in vain, and wait between two attempts."""
+
+
+def until(done: Callable[[], bool], within: float) -> None:
+    end = time.monotonic() + within
+    while not done():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def test_an_ensemble_whose_data_are_wiped(namespace: str) -> None:
+    """F9: who held is told, and all begin new sessions. Tokens begin anew, too: a guard refuses what is lower."""
+    timeout = 4.0
+    with ZooKeeperServer() as server, closing(sqlite3.connect(":memory:")) as shop:
+        shop.execute("CREATE TABLE stock (item INTEGER, fence INTEGER NOT NULL DEFAULT 0)")
+        shop.execute("INSERT INTO stock (item) VALUES (42)")
+        url = f"{server.url}/locks?session_timeout={timeout:.0f}"
+        with Client.from_url(url, namespace=namespace) as one, Client.from_url(url, namespace=namespace) as two:
+            for _ in range(20):
+                with one.lock("y"):
+                    pass
+            hold = one.lock("x", lease=30.0).acquire()
+            assert hold is not None
+            sql.update(shop, "stock", {"item": 42}, where={"item": 42}, token=hold.token)
+            server.kill()
+            shutil.rmtree(server.folder / "data")
+            server.start()
+            until(lambda: hold.lost, timeout + BUSY)
+            with pytest.raises(LeaseLost):
+                hold.check()
+            later = first_of(two, timeout)
+            assert later.token < hold.token, "as the page says"
+            with pytest.raises(Stale):
+                sql.update(shop, "stock", {"item": 42}, where={"item": 42}, token=later.token)
+            later.release()
+            assert first_of(one, timeout).token > later.token
+
+
+def first_of(locks: Client, session: float) -> Hold:
+    """Acquire as soon as there is a session: the one before must have had the time to end."""
+    found = list[Hold]()
+
+    def tried() -> bool:
+        with suppress(StoreUnavailable):
+            hold = locks.lock("x", lease=30.0).acquire(timeout=1.0)
+            if hold is not None:
+                found.append(hold)
+        return bool(found)
+
+    until(tried, session + 2 * RETRIES + BUSY)
+    return found[0]
+
+
+def test_a_single_member_that_crashes_again_and_again(namespace: str) -> None:
+    """G8: a crash of the process, unlike one of the machine, takes nothing from it that it has confirmed."""
+    with EtcdServer() as server, Client.from_url(server.url, namespace=namespace) as locks:
+        tokens, inside = defaultdict[str, list[int]](list), defaultdict[str, int](int)
+        over, overlaps = threading.Event(), list[str]()
+
+        def work(number: int) -> None:
+            with Client.from_url(server.url, namespace=namespace) as mine:
+                while not over.is_set():
+                    name = f"x{number % 2}"
+                    try:
+                        hold = mine.lock(name, lease=2.0).acquire(timeout=20.0)
+                        if hold is None:
+                            continue
+                        inside[name] += 1
+                        if inside[name] != 1:
+                            overlaps.append(name)
+                        tokens[name].append(hold.token)
+                        inside[name] -= 1
+                        hold.release()
+                    except (StoreUnavailable, LeaseLost):
+                        time.sleep(0.02)
+
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        counts = list[int]()
+        for _ in range(4):
+            counts.append(sum(map(len, tokens.values())))
+            until(lambda: sum(map(len, tokens.values())) >= counts[-1] + 10, 30.0)
+            server.kill()
+            server.start()
+        over.set()
+        for thread in threads:
+            thread.join()
+        assert not overlaps
+        assert all(found == sorted(set(found)) for found in tokens.values())
+        for name, found in tokens.items():
+            hold = locks.lock(name).acquire(timeout=20.0)
+            assert hold is not None
+            assert hold.token > found[-1]
+            hold.release()
+
+
+@contextmanager
+def replicated() -> Iterator[tuple[PostgresServer, PostgresServer]]:
+    """Start a primary with the tables, and a standby that streams from it."""
+    with PostgresServer() as primary:
+        drive(opener_of(primary.url).prepare(BlockingRuntime()))
+        source = f"host=127.0.0.1 port={primary.port} user=postgres"
+        standby = PostgresServer(config={"primary_conninfo": f"'{source}'", "hot_standby": "on"})
+        try:
+            copy = [find_binary("pg_basebackup"), "-D", str(standby.data), "-d", source, "-c", "fast", "-X", "stream"]
+            account = standby.account()
+            if account is not None:
+                shutil.chown(standby.folder, account[0], account[1])
+            run_as(account, copy, standby.folder)
+            (standby.data / "standby.signal").touch()
+            standby.start()
+            yield primary, standby
+        finally:
+            standby.stop()
+
+
+def opener_of(url: str) -> Any:
+    return registry.opener(url)
+
+
+@pytest.mark.parametrize("world", [BlockingWorld(), pytest.param(AsyncioWorld(), marks=pytest.mark.nightly)], ids=str)
+def test_a_standby_that_is_promoted(world: World, namespace: str) -> None:
+    """H7: session locks are not replicated. Who held by one is told; rows are there, and what they hold goes on."""
+    with replicated() as (primary, standby):
+        hosts = f"127.0.0.1:{primary.port},127.0.0.1:{standby.port}"
+        url = f"postgresql://postgres@{hosts}/postgres?target_session_attrs=read-write"
+
+        async def body(world: World) -> None:
+            rows, others = world.client(url, namespace=namespace), world.client(url, namespace=namespace)
+            sessions = world.client(f"{url}&mode=session", namespace=namespace)
+            session = await sessions.lock("by session", lease=20.0).acquire()
+            kept = await rows.lock("by row", lease=20.0).acquire()
+            assert session is not None
+            assert kept is not None
+            sent = primary.query("SELECT pg_current_wal_lsn()::text")[0][0]
+            until(lambda: standby.query("SELECT pg_last_wal_replay_lsn() >= %s::pg_lsn", (sent,))[0][0], 10.0)
+            primary.kill()
+            killed = world.now()
+            while not session.lost:
+                assert world.now() - killed < BUSY, "a session that ends is noticed at once"
+                await world.sleep(0.01)
+            standby.query("SELECT pg_promote()")
+            again = await sessions.lock("by session", lease=20.0).acquire(timeout=20.0)
+            assert again is not None
+            assert again.token > session.token
+            assert await others.lock("by row").acquire(timeout=0.0) is None
+            await kept.extend()
+            kept.check()
+            await kept.release()
+            next_one = await others.lock("by row").acquire(timeout=5.0)
+            assert next_one is not None
+            assert next_one.token > kept.token
+            await next_one.release()
+            await again.release()
+
+        world.run(body)
+
+
+GALERA = Path("/usr/lib/galera/libgalera_smm.so")
+
+
+@pytest.fixture(scope="module")
+def galera() -> Iterator[MariaDBServer]:
+    """A node of a cluster of one, which Debian's server can be as it is."""
+    if not GALERA.exists():
+        raise MissingServer(f"no {GALERA}; install it, on Debian with: apt-get install galera-4")
+    port = free_port()
+    options = f"base_port={port};gmcast.listen_addr=tcp://127.0.0.1:{port};ist.recv_addr=127.0.0.1:{free_port()}"
+    config = {
+        "wsrep-on": "ON",
+        "wsrep-provider": str(GALERA),
+        "wsrep-provider-options": options,
+        "wsrep-cluster-address": "gcomm://",
+        "wsrep-node-address": "127.0.0.1",
+        "wsrep-sst-method": "rsync",
+        "binlog-format": "ROW",
+        "innodb-autoinc-lock-mode": "2",
+    }
+    with MariaDBServer(config=config) as server:
+        until(lambda: dict(server.query("SHOW STATUS LIKE 'wsrep_ready'")).get("wsrep_ready") == "ON", 20.0)
+        drive(opener_of(server.url).prepare(BlockingRuntime()))
+        yield server
+
+
+@both
+def test_sessions_on_a_node_of_galera_are_refused(galera: MariaDBServer, namespace: str, world: World) -> None:
+    """I4: GET_LOCK is known to one node only, so it is refused, with the remedy; lease rows work there."""
+
+    async def body(world: World) -> None:
+        sessions = world.client(f"{galera.url}?mode=session", namespace=namespace)
+        with pytest.raises(Unsupported, match="leave out mode=session"):
+            await sessions.lock("x").acquire(timeout=5.0)
+        rows, others = (world.client(galera.url, namespace=namespace) for _ in range(2))
+        hold = await rows.lock("x").acquire(timeout=5.0)
+        assert hold is not None
+        assert await others.lock("x").acquire(timeout=0.0) is None
+        await hold.release()
+        later = await others.lock("x").acquire(timeout=5.0)
+        assert later is not None
+        assert later.token > hold.token
+        await later.release()
+
+    world.run(body)

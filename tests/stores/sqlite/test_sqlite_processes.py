@@ -1,0 +1,162 @@
+"""Several processes with one SQLite file: exclusion, and how they wake one another."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import sqlite3
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from sqlite_peers import Peer, boottime
+
+from leasehold import Client, StoreUnavailable
+from leasehold.wires import datagram
+from leasehold.wires.datagram import Bell
+
+WORKER = """
+import asyncio, sys, time
+from pathlib import Path
+from leasehold import AsyncClient, Client
+url, shared, rounds, colour = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+
+def work(token):
+    entered = time.clock_gettime(time.CLOCK_BOOTTIME)
+    count, last = map(int, shared.read_text().split())
+    assert token > last
+    time.sleep(0.002)
+    shared.write_text(f"{count + 1} {token}")
+    print(token, entered, time.clock_gettime(time.CLOCK_BOOTTIME), flush=True)
+
+async def tasks():
+    async with AsyncClient.from_url(url) as locks:
+        for _ in range(rounds):
+            async with locks.lock("count") as hold:
+                work(hold.token)
+
+if colour == "asyncio":
+    asyncio.run(tasks())
+else:
+    with Client.from_url(url) as locks:
+        for _ in range(rounds):
+            with locks.lock("count") as hold:
+                work(hold.token)
+"""
+
+
+def contend(path: Path, rounds: int, colours: list[str]) -> list[tuple[int, float, float, int]]:
+    """Let processes count under the lock; return (token, entered, left, process) by token."""
+    shared = path.parent / "count"
+    shared.write_text("0 0")
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", WORKER, f"sqlite:{path}", str(shared), str(rounds), colour],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for colour in colours
+    ]
+    records = []
+    for number, process in enumerate(processes):
+        output, _ = process.communicate(timeout=60)
+        assert process.returncode == 0
+        for line in output.splitlines():
+            token, entered, left = line.split()
+            records.append((int(token), float(entered), float(left), number))
+    assert shared.read_text().split()[0] == str(rounds * len(colours))
+    return sorted(records)
+
+
+def test_counts_correctly_over_processes(path: Path) -> None:
+    records = contend(path, 50, ["blocking", "asyncio", "blocking", "asyncio"])
+    assert len({token for token, *_ in records}) == 200
+    for (_, _, left, _), (_, entered, _, _) in itertools.pairwise(records):
+        assert left <= entered
+
+
+@pytest.mark.parametrize("colours", [["blocking", "blocking"], ["asyncio", "blocking"]], ids="-".join)
+def test_wakes_the_next_process_long_before_it_would_look_by_itself(path: Path, colours: list[str]) -> None:
+    records = contend(path, 200, colours)  # how often they alternate, the scheduler decides
+    pauses = [later[1] - earlier[2] for earlier, later in itertools.pairwise(records) if earlier[3] != later[3]]
+    assert len(pauses) >= 50
+    assert statistics.median(pauses) < 0.25 / 5  # a hint that is lost costs a quarter of a second
+
+
+def test_lost_hints_cost_a_quarter_of_a_second(path: Path, locks: Client, peers: Callable[..., Peer]) -> None:
+    peer = peers()
+    peer.ask("setattr(__import__('leasehold.wires.datagram').wires.datagram, '_send', lambda *a: None)")
+    peer.ask("take('x')")
+    threading.Timer(0.3, lambda: peer.tell("holds['x'].release()")).start()
+    began = boottime()
+    with locks.lock("x", timeout=5):
+        assert 0.3 <= boottime() - began < 0.3 + 0.25 + 0.35
+
+
+def test_no_socket_to_be_had(locks: Client, peers: Callable[..., Peer], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(datagram, "_loopback", lambda: None)
+    peer = peers()
+    peer.ask("take('x')")
+    threading.Timer(0.3, lambda: peer.tell("holds['x'].release()")).start()
+    began = boottime()
+    with locks.lock("x", timeout=5):
+        assert boottime() - began < 0.3 + 0.25 + 0.35
+
+
+def test_forged_hints_do_no_harm(locks: Client) -> None:
+    with locks.lock("x"):
+        got: list[object] = []
+        waiter = threading.Thread(target=lambda: got.append(locks.lock("x").acquire(timeout=0.6)))
+        waiter.start()
+        time.sleep(0.1)
+        address = next(iter(datagram._bells))
+        for _ in range(300):
+            datagram._send(int(address.split()[1]), os.urandom(38))
+            for ticket in list(locks.store._waiters._waiting):  # type: ignore[attr-defined]
+                datagram._send(int(address.split()[1]), bytes.fromhex(address.split()[2]) + ticket.encode())
+        waiter.join()
+        assert got == [None]
+
+
+def test_a_claim_and_a_thread_that_ends_for_want_of_waiters_do_not_wait_for_each_other(
+    path: Path, locks: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The claim has the database and wants the bell's thread; that one, about to end, must not want the database."""
+    registered, ending, end, listen = threading.Event(), threading.Event(), Bell._ends_idle, Bell.listen
+
+    def end_late(bell: Bell) -> bool:
+        ending.set()
+        registered.wait(5)
+        return end(bell)
+
+    def listen_late(bell: Bell) -> str | None:
+        registered.set()
+        time.sleep(0.3)
+        return listen(bell)
+
+    monkeypatch.setattr(datagram, "LINGER", 1)
+    monkeypatch.setattr(Bell, "_ends_idle", end_late)
+    with Client.from_url(f"sqlite:{path}") as holder, holder.lock("x"):
+        assert locks.lock("x").acquire(timeout=0.05) is None
+        assert ending.wait(5)
+        monkeypatch.setattr(Bell, "listen", listen_late)
+        results: list[object] = []
+        waiter = threading.Thread(target=lambda: results.append(locks.lock("x").acquire(timeout=0.5)), daemon=True)
+        waiter.start()
+        waiter.join(5)
+        assert results == [None]
+
+
+def test_a_claim_that_could_not_be_written_leaves_no_waiter(path: Path, locks: Client) -> None:
+    with Client.from_url(f"sqlite:{path}") as holder, holder.lock("x"):
+        with contextlib.closing(sqlite3.connect(path)) as other:
+            other.execute("CREATE TRIGGER full BEFORE INSERT ON seat BEGIN SELECT RAISE(ABORT, 'full'); END")
+        with pytest.raises(StoreUnavailable):
+            locks.lock("x").acquire(timeout=1)
+        assert not locks.store._waiters._waiting  # type: ignore[attr-defined]

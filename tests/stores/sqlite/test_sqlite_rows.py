@@ -1,0 +1,207 @@
+"""The SQLite store beside the reference in memory, and how many rows it reads and keeps."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlite_peers import boottime, raw
+
+from leasehold import Client, WrongKind
+from leasehold.model import Change, Departure, Granted, Kind, Owner, Rule, Terms, Ticket, ticket_id
+from leasehold.runtimes.base import Colour, drive
+from leasehold.runtimes.blocking import BlockingRuntime
+from leasehold.stores.memory import Memory
+from leasehold.stores.sqlite import SQLite, rows, sweep
+
+
+class Frozen(BlockingRuntime):
+    """Time that stands still until it is told to go on; no threads for it."""
+
+    colour = Colour.SIMULATED
+
+    def __init__(self) -> None:
+        self.at = 1000.0
+
+    def now(self) -> float:  # type: ignore[override]
+        return self.at
+
+    def wall_us(self) -> int:  # type: ignore[override]
+        return int(self.at * 1e6)
+
+
+RULES = [
+    Rule(),
+    Rule(fair=True),
+    Rule(Kind.READ_WRITE),
+    Rule(Kind.READ_WRITE, exclusive=False),
+    Rule(Kind.READ_WRITE, exclusive=False, fair=True),
+    Rule(Kind.READ_WRITE, fair=True),
+    Rule(Kind.READ_WRITE, exclusive=False, upgradeable=True),
+    Rule(Kind.READ_WRITE, exclusive=False, upgradeable=True, fair=True),
+    Rule(Kind.SEMAPHORE, permits=1, limit=4),
+    Rule(Kind.SEMAPHORE, permits=3, limit=4, fair=True),
+]
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2, 106, 107, 112, 140])
+def test_agrees_with_the_memory_store(path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Random operations with queues far longer than the window have the same outcome as on whole queues."""
+    monkeypatch.setattr("leasehold.stores.sqlite.database.boottime", lambda: 0.0)
+    chance, runtime = random.Random(seed), Frozen()
+    stores = [SQLite(path).open(runtime, "n"), Memory(f"same-{seed}").open(runtime, "n")]
+    owner = Owner("h", 1, "c")
+    tickets: list[tuple[str, Ticket]] = []
+    views: list[list[object]] = [[], []]
+    crowd = seed % 2 == 0
+    for _ in range(350):
+        kind = chance.choice(list(Kind))
+        name = kind.value if chance.random() < 0.97 else "mutex"
+        rule = chance.choice([rule for rule in RULES if rule.kind is kind])
+        what = chance.random()
+        if what < 0.45 or not tickets:
+            lease = chance.choice([3.0, 30.0, 300.0])
+            terms = Terms(rule, owner, lease, delay=chance.choice([0.0, 0.0, 2.0]))
+            mates = [ticket.id for where, ticket in tickets if where == name]
+            beside = chance.choice(mates) if mates and kind is Kind.READ_WRITE and chance.random() < 0.4 else ""
+            one = (name, Ticket(ticket_id(chance.randbytes(16)), terms, beside))
+            tickets.append(one)
+            join = chance.random() < 0.9
+            outcomes = [outcome(store.claim(*one, join=join, within=1)) for store in stores]
+        elif what < 0.6:
+            one = chance.choice(tickets)
+            outcomes = [outcome(store.claim(*one, join=True, within=1)) for store in stores]
+            for store in stores:  # the SQLite store may leave a waiter's expiry as it was
+                drive(store.renew([one], within=1))
+        elif what < (0.75 if crowd else 0.9):
+            one = tickets.pop(chance.randrange(len(tickets)))
+            how = chance.choice(list(Departure))
+            there = any(one[1].id in str(view) for view in views[0])
+            outcomes = [outcome(store.leave(*one, how=how, within=1)) for store in stores]
+            if not there:  # a void seat far back in the queue may still have its row
+                outcomes = [None, None]
+        elif what < 0.95:
+            some = chance.sample(tickets, min(5, len(tickets)))
+            outcomes = [drive(store.renew(some, within=1)) for store in stores]
+        else:
+            runtime.at += chance.choice([0.5, 2.5, 20.0])
+            outcomes = [None, None]
+        assert outcomes[0] == outcomes[1]
+        views = [sorted((shown(view) for view in drive(store.look(""))), key=str) for store in stores]
+        assert views[0] == views[1]
+    for store in stores:
+        drive(store.close())
+
+
+def outcome(work: Coroutine[Any, Any, Any]) -> object:
+    try:
+        answer = drive(work)
+    except WrongKind:
+        return "wrong kind"
+    if isinstance(answer, Granted):
+        return answer.token
+    return answer if isinstance(answer, bool) else "wait"
+
+
+def shown(view: Any) -> object:
+    def seat(one: Any) -> object:
+        return one.ticket.id, one.token, round(one.expires, 3)
+
+    return view.name, view.token, {seat(one) for one in view.holders}, [seat(one) for one in view.waiters]
+
+
+def test_an_upgrade_far_behind_in_the_queue_passes_all(path: Path) -> None:
+    """It waits behind more writers than a step reads, and enters first; the row has all that decides."""
+    runtime = Frozen()
+    store, owner = SQLite(path).open(runtime, "n"), Owner("h", 1, "c")
+
+    def ticket(rule: Rule, beside: str = "") -> Ticket:
+        return Ticket(ticket_id(os.urandom(16)), Terms(rule, owner, 60.0), beside)
+
+    def claim(mine: Ticket) -> bool:
+        return isinstance(drive(store.claim("rw", mine, join=True, within=5)), Granted)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("leasehold.stores.sqlite.database.boottime", lambda: 0.0)
+        reader = ticket(Rule(Kind.READ_WRITE, exclusive=False, fair=True))
+        upgradeable = ticket(Rule(Kind.READ_WRITE, exclusive=False, upgradeable=True, fair=True))
+        assert claim(reader)
+        assert claim(upgradeable)
+        writers = [ticket(Rule(Kind.READ_WRITE, fair=True)) for _ in range(3 * rows.WINDOW)]
+        assert [claim(writer) for writer in writers] == [False] * len(writers)
+        upgrade = ticket(Rule(Kind.READ_WRITE, fair=True), upgradeable.id)
+        assert not claim(upgrade)
+        writers.append(ticket(Rule(Kind.READ_WRITE, fair=True)))
+        assert not claim(writers[-1])
+        assert drive(store.leave("rw", reader, how=Departure.RELEASE, within=5))
+        (view,) = drive(store.look("rw", exact=True))
+        assert [seat.ticket for seat in view.holders] == [upgradeable, upgrade]
+        assert [seat.ticket for seat in view.waiters] == writers
+        drive(store.close())
+
+
+def test_a_step_costs_the_same_with_a_thousand_waiters(path: Path, locks: Client) -> None:
+    def read_rows(waiting: int) -> int:
+        name = f"q{waiting}"
+        with locks.lock(name):
+            terms = Terms(Rule(fair=True), Owner("h", 1, "c"), 60.0)
+            for _ in range(waiting):
+                drive(locks.store.claim(name, Ticket(ticket_id(os.urandom(16)), terms), join=True, within=5))
+            seen: list[int] = []
+            original = sweep.rows.pages.seat_of
+
+            def counted(row: Any) -> Any:
+                seen.append(1)
+                return original(row)
+
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(sweep.rows.pages, "seat_of", counted)
+                drive(locks.store.claim(name, Ticket(ticket_id(os.urandom(16)), terms), join=True, within=5))
+            return len(seen)
+
+    assert read_rows(1000) == read_rows(20) <= 12
+
+
+def test_unused_rows_are_swept(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Client.from_url(f"sqlite:{path}") as locks:
+        for number in range(150):
+            with locks.lock(f"n{number}") as hold:
+                last = hold.token
+        drive(locks.store.cell("short", Change(b"1", life=0.01)))
+        drive(locks.store.cell("long", Change(b"1")))
+        kept = locks.lock("kept", lease=86_000).acquire()
+        assert kept is not None
+    with Client.from_url(f"sqlite:{path}") as locks:
+        kept = locks.lock("kept", lease=86_000).acquire()
+        assert kept is not None
+        dead = Ticket(ticket_id(os.urandom(16)), Terms(Rule(), Owner("h", 1, "c"), 0.05))
+        drive(locks.store.claim("abandoned", dead, join=True, within=1))
+        time.sleep(0.06)
+        raw(path, "UPDATE name SET used = used - ?", int((sweep.IDLE_LIFE + 1) * 1e9))
+        monkeypatch.setattr(sweep, "EVERY", 1)
+        monkeypatch.setattr(BlockingRuntime, "wall_us", staticmethod(lambda: 1))
+        for _ in range(4):
+            with locks.lock("used"):
+                pass
+        left = raw(path, "SELECT CAST(name AS TEXT) FROM name ORDER BY name")
+        assert left == [["kept"], ["used"]]
+        assert raw(path, "SELECT CAST(name AS TEXT) FROM cell") == [["long"]]
+        assert raw(path, "SELECT count(*) FROM seat") == [[1]]
+        kept.check()
+        with locks.lock("n149") as hold:  # forgotten, and the wall clock was set back to 1970
+            assert hold.token > last
+        kept.release()
+
+
+def test_a_name_in_use_for_hours_is_not_forgotten_when_it_is_released(path: Path, locks: Client) -> None:
+    hold = locks.lock("x").acquire()
+    assert hold is not None
+    raw(path, "UPDATE name SET used = used - ?", int((sweep.IDLE_LIFE + 1) * 1e9))
+    hold.release()
+    ((behind,),) = raw(path, "SELECT used FROM name")
+    assert boottime() - behind / 1e9 < 600

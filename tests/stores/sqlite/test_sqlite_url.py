@@ -1,0 +1,97 @@
+"""URLs of the SQLite store, and what they open."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+import pytest
+
+from leasehold import Client
+from leasehold.stores import registry
+from leasehold.stores.sqlite import SQLite
+
+
+def opened(url: str | None) -> Path:
+    opener = registry.opener(url)
+    assert isinstance(opener, SQLite)
+    return opener.path
+
+
+def test_url_forms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", "/home/someone")
+    assert opened("sqlite:/var/lib/locks.db") == Path("/var/lib/locks.db")
+    assert opened("sqlite:///var/lib/locks.db") == Path("/var/lib/locks.db")
+    assert opened("sqlite:locks.db") == tmp_path / "locks.db"
+    assert opened("sqlite:sub/../locks.db") == tmp_path / "locks.db"
+    assert opened("sqlite:~/locks.db") == Path("/home/someone/locks.db")
+    assert opened("sqlite:/with%20space/%23.db") == Path("/with space/#.db")
+    monkeypatch.delenv("LEASEHOLD_URL", raising=False)
+    monkeypatch.setenv("XDG_STATE_HOME", "/a state/50% #1?")
+    assert opened(None) == Path("/a state/50% #1?/leasehold/locks.db")
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("sqlite:", "names no file; write sqlite:/path/locks.db"),
+        ("sqlite:///", "names no file"),
+        ("sqlite:/tmp/", "names no file"),
+        ("sqlite:.", "names no file"),
+        ("sqlite:/a%00b", "control characters"),
+        ("sqlite::memory:", "write memory:"),
+        ("sqlite://host/path.db", "no host"),
+        ("sqlite:/a.db?mode=ro", "unknown option 'mode'"),
+        ("sqlite:/a.db?allow_network=maybe", "1 or 0"),
+    ],
+)
+def test_url_refused(url: str, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        registry.opener(url)
+
+
+def test_nothing_before_first_use(tmp_path: Path) -> None:
+    with Client.from_url(f"sqlite:{tmp_path}/a/b/locks.db"):
+        assert not (tmp_path / "a").exists()
+
+
+def test_made_for_its_owner_only(tmp_path: Path) -> None:
+    path = tmp_path / "a" / "b" / "locks.db"
+    umask = os.umask(0)
+    try:
+        with Client.from_url(f"sqlite:{path}") as locks, locks.lock("x"):
+            for file in (path, Path(f"{path}-wal"), Path(f"{path}-shm")):
+                assert file.stat().st_mode & 0o777 == 0o600
+            for folder in (path.parent, path.parent.parent):
+                assert folder.stat().st_mode & 0o777 == 0o700
+    finally:
+        os.umask(umask)
+
+
+def test_literal_prefix(locks: Client) -> None:
+    names = ["a%b", "a_b", "axb", "a", "A", "a\0b", "a\U0010ffff", "b", "ä", "%"]
+    with contextlib.ExitStack() as stack:
+        for name in names:
+            stack.enter_context(locks.lock(name))
+
+        def found(prefix: str) -> list[str]:
+            return [info.name for info in locks.holds(prefix)]
+
+        assert found("") == sorted(names)
+        assert found("a%") == ["a%b"]
+        assert found("a_") == ["a_b"]
+        assert found("a\0") == ["a\0b"]
+        assert found("a\U0010ffff") == ["a\U0010ffff"]
+        assert found("a") == sorted(name for name in names if name.startswith("a"))
+        info = locks.inspect("a")
+        assert info is not None
+        assert info.name == "a"
+        assert locks.inspect("a\0") is None
+    assert locks.holds() == []
+
+
+def test_namespaces_never_meet(path: Path, locks: Client) -> None:
+    with Client.from_url(f"sqlite:{path}", namespace="other") as others, locks.lock("x"), others.lock("x", timeout=0):
+        assert len(others.holds()) == 1
