@@ -87,6 +87,7 @@ def count(kind: str, outcomes: list[Outcome], record: Record) -> None:
     record("sum:chaos: lock operations", 2 * sum(hold.granted is not None for hold in holds) + tries)
     record("sum:chaos: guarded writes", sum(len(outcome.history.writes) for outcome in outcomes))
     record("sum:chaos: faults", sum(len(outcome.faults) for outcome in outcomes))
+    record("sum:chaos: seconds for which the machine held up clients", round(sum(one.held_up for one in outcomes)))
     for outcome in outcomes:
         for name, values in samples(outcome).items():
             record(f"spread:chaos: {name}" + (f", {kind}" if name == "free after a kill" else ""), values)

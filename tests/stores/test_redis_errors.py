@@ -157,9 +157,9 @@ def loading(request: pytest.FixtureRequest) -> object:
             thread = threading.Thread(target=lambda: link.command("DEBUG", "RELOAD"))
             thread.start()
             script, those, words = claim()
-            until, reply = time.monotonic() + 5, None
-            while not isinstance(reply, ReplyError) and time.monotonic() < until:
-                reply = drive(wire.call(script.by_text(those, words), within=5.0))
+            reply = None
+            while thread.is_alive() and not isinstance(reply, ReplyError):
+                reply = drive(wire.call(script.by_text(those, words), within=30.0))
             thread.join()
             link.close()
             return reply

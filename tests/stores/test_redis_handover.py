@@ -142,7 +142,7 @@ def test_waiters_idle(server, namespace, world):
 @both
 def test_waiters_ask_no_more_often_than_their_leases_need(server, namespace, world):
     """In a lease a client sends three renewals for its waiters; one asks when the holder's lease seems over."""
-    lease, leases, waiters = 0.9, 4, 20
+    lease, leases, waiters = 1.8, 2, 20
 
     async def body(world):
         async with (

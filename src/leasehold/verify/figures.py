@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from leasehold.testing.history import Hold, Mode
+from leasehold.testing.history import Hold, Mode, stood_still
 from leasehold.verify.faults import SERVERS, Done
 from leasehold.verify.run import Outcome
 
@@ -57,6 +57,8 @@ class Figures:
         removed: from the beginning of a fault of the servers that removed a hold, to the moment at which its holder had
             heard of that by the word of the store, before its deadline.
         recovery: from the kill of a holder to the grant that the next waiter saw.
+        held_up: seconds for which the machine did not let clients run, of all of them together. It counts against no
+            promise of time; on a machine with too much to do, a run shows less.
 
     """
 
@@ -71,6 +73,7 @@ class Figures:
     recovery: Spread | None
     resumed: Spread | None = None
     removed: Spread | None = None
+    held_up: float = 0.0
 
     def lines(self) -> dict[str, str]:
         """Return the figures as text, by what they measure."""
@@ -85,7 +88,8 @@ class Figures:
             REMOVED: self.removed,
             RECOVERY: self.recovery,
         }
-        return texts | {name: "none seen" if spread is None else str(spread) for name, spread in spreads.items()}
+        texts |= {name: "none seen" if spread is None else str(spread) for name, spread in spreads.items()}
+        return texts | {"held up by the machine": f"{self.held_up:.1f} s of all clients together"}
 
 
 def measure(outcome: Outcome) -> Figures:
@@ -104,6 +108,7 @@ def measure(outcome: Outcome) -> Figures:
         recovery=spreads[RECOVERY],
         resumed=spreads[RESUMED],
         removed=spreads[REMOVED],
+        held_up=outcome.held_up,
     )
 
 
@@ -137,7 +142,7 @@ def _successions(granted: Sequence[Hold]) -> Iterator[tuple[Hold, Hold]]:
 
 def _smooth(before: Hold, hold: Hold, outcome: Outcome) -> bool:
     """Say whether both, the one who left and the one who came, could run and reach the store meanwhile."""
-    pauses = [*outcome.history.stalls, *outcome.history.outages]
+    pauses = outcome.history.stalls + outcome.history.outages + outcome.history.moments
     end = hold.granted or 0.0
     return before.freed is not None and not any(
         pause.within(hold.who, before.until, end) or pause.within(before.who, before.until, end) for pause in pauses
@@ -154,7 +159,8 @@ def _died(hold: Hold, killed: Mapping[str, float]) -> bool:
 
 def _late(hold: Hold, outcome: Outcome) -> float:
     told = hold.told or 0.0
-    stood = sum(stall.within(hold.who, hold.deadline, told) for stall in outcome.history.stalls)
+    pauses = outcome.history.stalls + outcome.history.moments
+    stood = stood_still(pauses, hold.who, hold.deadline, told)
     return max(0.0, told - hold.deadline - stood)
 
 

@@ -6,7 +6,7 @@ import random
 import secrets
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,13 +17,14 @@ from leasehold.errors import StoreUnavailable
 from leasehold.runtimes.base import Colour
 from leasehold.runtimes.clock import boottime
 from leasehold.stores.url import Secret, StoreURL, parse
-from leasehold.testing.history import History, Stall, Verdict, Violation
-from leasehold.testing.history.journal import assemble, from_files
+from leasehold.testing.history import History, Stall, Verdict, Violation, joined
+from leasehold.testing.history.journal import Record, assemble, from_files
 from leasehold.verify.bounds import Suspension, judge
 from leasehold.verify.breaking import Breaker
 from leasehold.verify.clients import Links, Process, VerifyError, default_port, end_all
 from leasehold.verify.faults import KINDS, Done, as_pause, of_links, under
 from leasehold.verify.leases import outlives
+from leasehold.verify.pulse import EVERY
 from leasehold.verify.resource import Resource
 from leasehold.verify.sites import Site
 from leasehold.verify.worker import Orders
@@ -31,6 +32,9 @@ from leasehold.verify.workload import Load
 
 RECOVERS = 1.5
 """Seconds in which a client that was cut off asks again: the longest pause between two attempts, and its jitter."""
+
+LOSES_PLACE = 1 / 3
+"""Part of a lease: a waiter that stands still for longer may lose its place, which is renewed as often."""
 
 PREFIX = "leasehold-verify-"
 """How the namespace of a run begins."""
@@ -65,6 +69,7 @@ class Outcome:
         outside: violations for which a fault of the servers is the reason: there the promise does not bind.
         left_out: kinds of faults that could not be made here, with the reason.
         broken: clients that ended with an error of their own, with their last words.
+        held_up: seconds for which the machine did not let clients run, of all of them together.
         begin: when the clients began, by the history's clock; ``end``: when they were told to end.
 
     """
@@ -77,6 +82,7 @@ class Outcome:
     faults: tuple[Done, ...]
     left_out: dict[str, str]
     broken: dict[str, str]
+    held_up: float
     begin: float
     end: float
 
@@ -133,7 +139,8 @@ def run(settings: Settings, witness: Witness, site: Site | None = None) -> Outco
             history = crew.history(resource)
         _clean_up(client)
     verdict, excused = judge(history, settings.lease, settings.url, crew.suspensions)
-    return Outcome(settings, namespace, history, verdict, excused, tuple(crew.faults), left_out, broken, begin, end)
+    faults = tuple(crew.faults)
+    return Outcome(settings, namespace, history, verdict, excused, faults, left_out, broken, crew.held_up, begin, end)
 
 
 class Crew:
@@ -151,6 +158,7 @@ class Crew:
         self._deaths: dict[str, float] = {}
         self._breaker = Breaker(site, settings.lease, RECOVERS, namespace, self._random)
         self.faults: list[Done] = []
+        self.held_up = 0.0
 
     @property
     def suspensions(self) -> Sequence[Suspension]:
@@ -253,19 +261,23 @@ class Crew:
         everyone = [str(number) for number in range(1, self._count + 1)]
         outages += [Stall(who, one.begin, one.served) for one in self.suspensions for who in everyone]
         records = list(from_files(path for path in self._journals if path.exists()))
-        if "block" in self._settings.faults:
-            stalls += [
-                Stall(record["whom"], record["t"] - record["for"], record["t"])
-                for record in records
-                if record["is"] == "blocked"
-            ]
+        stalls += _stalls(records, "blocked")
+        moments = _stalls(records, "held up")
+        self.held_up = sum(moment.end - moment.begin for moment in moments)
+        loses_place = self._settings.lease * LOSES_PLACE
+        stalls += [pause for pause in joined(moments, 2 * EVERY) if pause.end - pause.begin > loses_place]
         return assemble(
-            (record for record in records if record["is"] != "blocked"),
+            (record for record in records if record["is"] not in ("blocked", "held up")),
             deaths=self._deaths,
             stalls=stalls,
             outages=outages,
             writes=resource.writes,
+            moments=moments,
         )
+
+
+def _stalls(records: Iterable[Record], what: str) -> list[Stall]:
+    return [Stall(one["whom"], one["t"] - one["for"], one["t"]) for one in records if one["is"] == what]
 
 
 def _clean_up(client: Client) -> None:

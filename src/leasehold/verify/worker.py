@@ -21,7 +21,8 @@ from typing import Any
 from leasehold.client import AsyncClient, Client
 from leasehold.runtimes.base import Colour, drive
 from leasehold.runtimes.clock import boottime as now
-from leasehold.testing.history.journal import Journal, into_file
+from leasehold.testing.history.journal import Journal, Record, into_file
+from leasehold.verify.pulse import Pulse
 from leasehold.verify.resource import Visitor
 from leasehold.verify.workload import Load, Worker, note_queueing
 
@@ -60,10 +61,12 @@ def main() -> int:
     orders = Orders.read(sys.stdin.readline())
     stop = threading.Event()
     threading.Thread(target=_listen, args=(stop,), daemon=True).start()
+    put = into_file(Path(orders.journal))
+    Pulse(Journal(orders.who, now, put), now).start()
     if orders.colour is Colour.BLOCKING:
-        _in_threads(orders, stop)
+        _in_threads(orders, stop, put)
     else:
-        asyncio.run(_in_tasks(orders, stop))
+        asyncio.run(_in_tasks(orders, stop, put))
     return 0
 
 
@@ -75,7 +78,7 @@ def _listen(stop: threading.Event) -> None:
     os._exit(1)
 
 
-def _worker(orders: Orders, number: int, client: AsyncClient, put: Callable[[dict[str, Any]], None]) -> Worker:
+def _worker(orders: Orders, number: int, client: AsyncClient, put: Callable[[Record], None]) -> Worker:
     journal = Journal(f"{orders.who}.{number}", now, put)
     visitor = Visitor(orders.port)
     runtime = client._engine.runtime
@@ -83,8 +86,7 @@ def _worker(orders: Orders, number: int, client: AsyncClient, put: Callable[[dic
     return Worker(client, orders.load, journal, visitor.write, runtime.sleep, now, seed)
 
 
-def _in_threads(orders: Orders, stop: threading.Event) -> None:
-    put = into_file(Path(orders.journal))
+def _in_threads(orders: Orders, stop: threading.Event, put: Callable[[Record], None]) -> None:
     client = Client.from_url(
         orders.url, namespace=orders.namespace, response_timeout=orders.response_timeout, observer=note_queueing
     )
@@ -102,8 +104,7 @@ def _in_threads(orders: Orders, stop: threading.Event) -> None:
             thread.join()
 
 
-async def _in_tasks(orders: Orders, stop: threading.Event) -> None:
-    put = into_file(Path(orders.journal))
+async def _in_tasks(orders: Orders, stop: threading.Event, put: Callable[[Record], None]) -> None:
     client = AsyncClient.from_url(
         orders.url, namespace=orders.namespace, response_timeout=orders.response_timeout, observer=note_queueing
     )

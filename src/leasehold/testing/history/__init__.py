@@ -18,7 +18,7 @@ Example:
     ```
 """
 
-from leasehold.testing.history.operations import History, Hold, Mode, Stall, Try, Write
+from leasehold.testing.history.operations import History, Hold, Mode, Stall, Try, Write, joined, stood_still
 from leasehold.testing.history.verdict import Bounds, Promise, Verdict, Violation, check
 
 __all__ = [
@@ -33,4 +33,6 @@ __all__ = [
     "Violation",
     "Write",
     "check",
+    "joined",
+    "stood_still",
 ]

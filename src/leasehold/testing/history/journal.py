@@ -84,6 +84,10 @@ class Journal:
         """Write down that ``whom``, this thread or its whole client, was blocked until now."""
         self._write(n, "blocked", **{"for": seconds, "whom": whom})
 
+    def held_up(self, seconds: float) -> None:
+        """Write down that it was ready to run, and the machine did not let it, until now."""
+        self._write(0, "held up", **{"for": seconds, "whom": self.who})
+
     def _write(self, n: int, what: str, **facts: object) -> None:
         self._put({"t": self._now(), "who": self.who, "n": n, "is": what, **facts})
 
@@ -113,6 +117,7 @@ def assemble(
     stalls: Iterable[Stall] = (),
     outages: Iterable[Stall] = (),
     writes: Iterable[Write] = (),
+    moments: Iterable[Stall] = (),
 ) -> History:
     """Make a history of what was written down.
 
@@ -122,6 +127,7 @@ def assemble(
         stalls: when clients were stopped.
         outages: when clients were cut off from the store.
         writes: what a guarded resource saw.
+        moments: when clients got no turn of the machine, for a short time each.
 
     """
     lives: defaultdict[tuple[str, int], dict[str, Record]] = defaultdict(dict)
@@ -135,7 +141,7 @@ def assemble(
             tries.append(_try(who, life))
         else:
             holds.append(_hold(who, life, (deaths or {}).get(who.partition(".")[0], FOREVER)))
-    return History(tuple(holds), tuple(tries), tuple(writes), tuple(stalls), tuple(outages))
+    return History(tuple(holds), tuple(tries), tuple(writes), tuple(stalls), tuple(outages), tuple(moments))
 
 
 def _try(who: str, life: Mapping[str, Record]) -> Try:

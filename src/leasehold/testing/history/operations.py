@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 import math
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 FOREVER = math.inf
@@ -138,6 +139,29 @@ class Stall:
         return max(0.0, min(self.end, end) - max(self.begin, begin))
 
 
+def stood_still(pauses: Iterable[Stall], who: str, begin: float, end: float) -> float:
+    """Return for how many seconds of that time ``who`` could not go on; pauses that overlap count once."""
+    total, until = 0.0, begin
+    for pause in sorted((one for one in pauses if one.within(who, begin, end)), key=lambda one: one.begin):
+        total += pause.within(who, until, end)
+        until = max(until, pause.end)
+    return total
+
+
+def joined(pauses: Iterable[Stall], between: float) -> Iterator[Stall]:
+    """Yield pauses; of those of one client, what lies no more than ``between`` seconds apart as one."""
+    last: Stall | None = None
+    for pause in sorted(pauses, key=lambda one: (one.who, one.begin)):
+        if last is not None and last.who == pause.who and pause.begin - last.end <= between:
+            last = Stall(last.who, last.begin, max(last.end, pause.end))
+        else:
+            if last is not None:
+                yield last
+            last = pause
+    if last is not None:
+        yield last
+
+
 @dataclass(frozen=True, slots=True)
 class History:
     """What all clients of one run saw.
@@ -145,6 +169,7 @@ class History:
     Attributes:
         stalls: when clients could not run.
         outages: when clients could not reach the store.
+        moments: when clients could not run, for so short a time each that nobody loses a place by it.
 
     """
 
@@ -153,6 +178,7 @@ class History:
     writes: tuple[Write, ...] = ()
     stalls: tuple[Stall, ...] = ()
     outages: tuple[Stall, ...] = ()
+    moments: tuple[Stall, ...] = ()
 
     def __add__(self, other: History) -> History:
         return History(
@@ -161,4 +187,5 @@ class History:
             self.writes + other.writes,
             self.stalls + other.stalls,
             self.outages + other.outages,
+            self.moments + other.moments,
         )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from leasehold.testing.history.operations import Hold, Stall
+from leasehold.testing.history.operations import Hold, Stall, stood_still
 
 
 def silent_losses(holds: Iterable[Hold]) -> Iterator[Hold]:
@@ -26,6 +26,6 @@ def told_late(holds: Iterable[Hold], bound: float, stalls: Sequence[Stall] = ())
     for hold in holds:
         released = hold.until < hold.deadline  # it had sent its release, and heard later that it came too late
         if hold.told is not None and not released and hold.told - hold.deadline > bound:
-            stood = sum(stall.within(hold.who, hold.deadline, hold.told) for stall in stalls)
+            stood = stood_still(stalls, hold.who, hold.deadline, hold.told)
             if hold.told - hold.deadline - stood > bound:
                 yield hold, hold.told - hold.deadline - stood

@@ -10,7 +10,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from leasehold.testing.history.operations import Hold, Stall, Try
+from leasehold.testing.history.operations import Hold, Stall, Try, stood_still
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ def inversions(
 def _kept_its_place(hold: Hold, pauses: Sequence[Stall], keeps: float) -> bool:
     if hold.granted is None:
         return False
-    return sum(pause.within(hold.who, hold.asked, hold.granted) for pause in pauses) <= keeps
+    return stood_still(pauses, hold.who, hold.asked, hold.granted) <= keeps
 
 
 def _missed_its_turn(hold: Hold, pauses: Sequence[Stall], grants: Sequence[float], late: float) -> bool:
@@ -89,14 +89,18 @@ def _sum(tree: Sequence[int], place: int) -> int:
 
 
 def late_wakes(
-    holds: Sequence[Hold], tries: Sequence[Try], bound: float, pauses: Sequence[Stall] = ()
+    holds: Sequence[Hold],
+    tries: Sequence[Try],
+    bound: float,
+    pauses: Sequence[Stall] = (),
+    moments: Sequence[Stall] = (),
 ) -> Iterator[tuple[Hold, Hold | Try, float]]:
     """Yield, for one exclusive name, a hold, a waiter behind it, and the seconds for which nobody claimed the name.
 
     Only what lasted for more than ``bound`` seconds while that waiter had its place is yielded, once for each time.
     To whom the store had given the name does not matter: whoever it was could run, and was not told. Time in which the
-    waiter stood still or was cut off does not count, nor time in which one may have held that was never answered, or
-    that could not give up what it was granted.
+    waiter stood still or was cut off does not count (``pauses``, and ``moments`` that are too short to lose a place
+    by), nor time in which one may have held that was never answered, or that could not give up what it was granted.
     """
     perhaps = [hold for hold in [*holds, *ghosts([*holds, *tries], pauses)] if not hold.nested]
     gaps = list(_gaps(perhaps, bound))
@@ -110,7 +114,9 @@ def late_wakes(
         for number in range(max(0, bisect_right(starts, queued) - 1), bisect_right(starts, end)):
             gap = gaps[number]
             begin, until = max(gap.begin, queued), min(gap.end, end)
-            waited = until - begin - sum(pause.within(waiter.who, begin, until) for pause in pauses)
+            waited = until - begin
+            if waited > bound:
+                waited -= stood_still([*pauses, *moments], waiter.who, begin, until)
             if waited > bound and number not in told:
                 told.add(number)
                 yield gap.before, waiter, waited

@@ -145,7 +145,7 @@ def _exclusive(holds: list[Hold], tries: list[Try], history: History, bounds: Bo
         perhaps = [*holds, *ghosts([*holds, *tries], pauses), *passing(tries)]
         for attempt, beside in refused_while_free(perhaps, tries):
             yield Violation(Promise.FREE, (*beside, attempt), "refused though nobody can have held the name")
-    for before, waiter, gap in late_wakes(holds, tries, bounds.woken, pauses):
+    for before, waiter, gap in late_wakes(holds, tries, bounds.woken, pauses, history.moments):
         yield Violation(Promise.WOKEN, (before, waiter), f"nobody held the name for {gap:.3f} s beside a waiter")
 
 
@@ -164,7 +164,7 @@ def _written(history: History, bounds: Bounds) -> Iterator[Violation]:
 def _told(history: History, bounds: Bounds) -> Iterator[Violation]:
     for hold in silent_losses(history.holds):
         yield Violation(Promise.TOLD, (hold,), f"a check said yes at {hold.checked}, after the hold was lost")
-    for hold, late in told_late(history.holds, bounds.told, history.stalls):
+    for hold, late in told_late(history.holds, bounds.told, history.stalls + history.moments):
         yield Violation(Promise.TOLD, (hold,), f"it was told {late:.3f} s after the deadline")
 
 

@@ -1,0 +1,55 @@
+"""When a client of a run got no turn of the machine, by what it sees itself.
+
+On a machine with more to do than it has cores for, a process may be ready to run and not be let for seconds; a guest of
+a shared host loses whole cores. A promise about time binds those who can run. So a thread of each client sleeps for a
+short, fixed time, again and again. What a sleep takes longer, less the processor time that the client itself used
+meanwhile, is time in which it was kept from running. A client that holds itself up, by an event loop that is blocked or
+a lock of the interpreter that is not given away, uses the processor and is not excused.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from leasehold.testing.history.journal import Journal
+
+EVERY = 0.02
+"""Seconds of a sleep."""
+
+NOTICED = 0.05
+"""Seconds that are written down: less is what every machine takes for this and that."""
+
+
+class Pulse:
+    """Writes down when its client got no turn."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        now: Callable[[], float],
+        used: Callable[[], float] = time.process_time,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._journal = journal
+        self._now = now
+        self._used = used
+        self._sleep = sleep
+
+    def start(self) -> None:
+        """Beat until the process ends."""
+        threading.Thread(target=self._run, name="leasehold-verify-pulse", daemon=True).start()
+
+    def _run(self) -> None:
+        while True:
+            self.beat()
+
+    def beat(self) -> None:
+        """Sleep once, and write down what it took too long for others."""
+        began, used = self._now(), self._used()
+        self._sleep(EVERY)
+        late = self._now() - began - EVERY
+        held_up = late - (self._used() - used)
+        if held_up > NOTICED:
+            self._journal.held_up(held_up)

@@ -1,0 +1,77 @@
+"""When a client of a run got no turn of the machine: what is written down, and what that excuses."""
+
+from __future__ import annotations
+
+import pytest
+
+from leasehold.testing.history import Bounds, History, Hold, Stall, check, joined, stood_still
+from leasehold.testing.history.journal import Journal, Record
+from leasehold.verify.pulse import EVERY, Pulse
+
+
+class Machine:
+    """Time that passes, and processor time that this process used of it."""
+
+    def __init__(self, asleep: float, used: float) -> None:
+        self.time = 100.0
+        self.processor = 5.0
+        self._asleep = asleep
+        self._used = used
+
+    def sleep(self, _: float) -> None:
+        self.time += self._asleep
+        self.processor += self._used
+
+
+@pytest.mark.parametrize(
+    ("asleep", "used", "written"),
+    [
+        (EVERY, 0.0, None),
+        (EVERY + 0.04, 0.0, None),  # every machine takes that now and then
+        (EVERY + 0.5, 0.0, 0.5),
+        (EVERY + 0.5, 0.2, 0.3),  # it ran for a part of it
+        (EVERY + 0.5, 0.5, None),  # it held itself up
+    ],
+)
+def test_only_what_others_took_is_written_down(asleep: float, used: float, written: float | None) -> None:
+    machine, records = Machine(asleep, used), list[Record]()
+    journal = Journal("1", lambda: machine.time, records.append)
+    Pulse(journal, lambda: machine.time, lambda: machine.processor, machine.sleep).beat()
+    assert [record["for"] for record in records] == ([] if written is None else [pytest.approx(written)])
+    assert all(record["is"] == "held up" and record["whom"] == "1" for record in records)
+    assert all(record["t"] == machine.time for record in records)
+
+
+def test_pauses_that_overlap_count_once() -> None:
+    spans = [(1.0, 2.0), (1.5, 3.0), (1.6, 1.7), (4.0, 9.0)]
+    pauses = [*(Stall("a", *span) for span in spans), Stall("b", 0.0, 9.0)]
+    assert stood_still(pauses, "a.1", 0.0, 5.0) == pytest.approx(3.0)
+    assert stood_still(pauses, "a.1", 1.2, 1.8) == pytest.approx(0.6)
+    assert stood_still(pauses, "a.1", 3.0, 4.0) == 0.0
+
+
+def test_moments_that_follow_closely_are_one_stall() -> None:
+    moments = [Stall("b", 1.0, 1.1), Stall("a", 1.0, 1.1), Stall("a", 1.12, 1.3), Stall("a", 1.4, 1.5)]
+    assert list(joined(moments, 0.04)) == [Stall("a", 1.0, 1.3), Stall("a", 1.4, 1.5), Stall("b", 1.0, 1.1)]
+    assert list(joined([], 0.04)) == []
+
+
+def test_a_holder_that_got_no_turn_is_told_when_it_gets_one() -> None:
+    lost = Hold("a.1", "x", 0.0, 0.1, 1.0, token=1, told=1.7, deadline=1.0)
+    kept, bounds = (Stall("a", 0.9, 1.3), Stall("a", 1.35, 1.65)), Bounds(told=0.25)
+    assert check(History(holds=(lost,), moments=kept), bounds).ok
+    assert not check(History(holds=(lost,), moments=kept[:1]), bounds).ok, "it got its turn, and was told 0.4 s later"
+    assert not check(History(holds=(lost,), moments=(Stall("b", 0.9, 1.7),)), bounds).ok, "somebody else got none"
+
+
+def test_moments_excuse_a_late_wake_and_no_turn_that_was_missed() -> None:
+    held = Hold("a", "x", 0.0, 0.1, 1.0, 1.01, 1)
+    woken = Hold("b", "x", 0.2, 3.0, 4.0, 4.01, 2, queued=0.3)
+    bounds = Bounds(woken=0.5)
+    assert not check(History(holds=(held, woken)), bounds).ok
+    assert check(History(holds=(held, woken), moments=(Stall("b", 1.2, 2.9),)), bounds).ok
+    first = Hold("b", "x", 0.2, 5.0, 6.0, 6.01, 3, queued=0.3, fair=True)
+    second = Hold("c", "x", 0.5, 1.1, 4.9, 4.91, 2, queued=0.6, fair=True)
+    moment = (Stall("b", 0.9, 1.0),)
+    assert not check(History(holds=(held, first, second), moments=moment)).ok
+    assert check(History(holds=(held, first, second), stalls=moment)).ok
