@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import multiprocessing
+import os
 import sqlite3
 import threading
 from collections.abc import Iterator
+from contextlib import closing
+from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +20,33 @@ import pytest
 import sqlalchemy
 
 from leasehold.guard import Stale, file, sql
+from leasehold.guard.connection import Answer, Asking
 from leasehold.testing.servers import MariaDBServer, PostgresServer
 
+asyncmy: Any = import_module("asyncmy")
+
 KINDS = ["sqlite", "postgresql", "mariadb", "sqlalchemy"]
+
+
+def connected(kind: str, request: pytest.FixtureRequest) -> Any:
+    """Connect as a program does that commits by itself."""
+    if kind == "mariadb":
+        server: MariaDBServer = request.getfixturevalue("mariadb_server")
+        connection = server.connect()
+        connection.autocommit(False)
+        return connection
+    postgres: PostgresServer = request.getfixturevalue("postgres_server")
+    return psycopg.connect(postgres.url)
+
+
+def prepare(connection: Any) -> None:
+    """Make the table of what is guarded, and no table of fences."""
+    sql.run(connection, asking("DROP TABLE IF EXISTS stock"))
+    sql.run(connection, asking("DROP TABLE IF EXISTS leasehold_fence"))
+    create = "CREATE TABLE stock (item INTEGER PRIMARY KEY, n INTEGER, fence BIGINT NOT NULL DEFAULT 0)"
+    sql.run(connection, asking(create))
+    sql.run(connection, asking("INSERT INTO stock (item, n) VALUES ({}, {})", (42, 10)))
+    connection.commit()
 
 
 @pytest.fixture(params=KINDS)
@@ -27,31 +55,21 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
     kind = request.param
     if kind == "sqlite":
         connection: Any = sqlite3.connect(tmp_path / "data.db")
-    elif kind == "mariadb":
-        server: MariaDBServer = request.getfixturevalue("mariadb_server")
-        connection = server.connect()
-        connection.autocommit(False)
-    else:
+    elif kind == "sqlalchemy":
         postgres: PostgresServer = request.getfixturevalue("postgres_server")
-        if kind == "postgresql":
-            connection = psycopg.connect(postgres.url)
-        else:
-            engine = sqlalchemy.create_engine(postgres.url.replace("postgresql:", "postgresql+psycopg:"))
-            connection = engine.connect()
-    sql.run(connection, asking("DROP TABLE IF EXISTS stock"))
-    sql.run(connection, asking("DROP TABLE IF EXISTS leasehold_fence"))
-    create = "CREATE TABLE stock (item INTEGER PRIMARY KEY, n INTEGER, fence BIGINT NOT NULL DEFAULT 0)"
-    sql.run(connection, asking(create))
-    sql.run(connection, asking("INSERT INTO stock (item, n) VALUES ({}, {})", (42, 10)))
-    connection.commit()
+        engine = sqlalchemy.create_engine(postgres.url.replace("postgresql:", "postgresql+psycopg:"))
+        connection = engine.connect()
+    else:
+        connection = connected(kind, request)
+    prepare(connection)
     yield connection
     connection.rollback()
     connection.close()
     if kind == "sqlalchemy":
-        engine.dispose()
+        connection.engine.dispose()
 
 
-def asking(text: str, args: tuple[Any, ...] = ()) -> Any:
+def asking(text: str, args: tuple[Any, ...] = ()) -> Asking[Answer]:
     return (yield sql.Ask(text, args))
 
 
@@ -85,6 +103,45 @@ def test_a_fence_for_what_has_no_column(database: Any) -> None:
     database.rollback()
     sql.advance(database, "another", 1)
     database.commit()
+
+
+REFUSED = (Stale, psycopg.errors.SerializationFailure)
+
+
+def begin(connection: Any, kind: str, level: str) -> None:
+    """Begin a transaction whose snapshot, if it has one, is older than what others commit from now on."""
+    settings = "CHARACTERISTICS AS " if kind == "postgresql" else ""
+    sql.run(connection, asking(f"SET SESSION {settings}TRANSACTION ISOLATION LEVEL {level}"))
+    connection.commit()
+    sql.run(connection, asking("SELECT n, fence FROM stock"))
+    sql.run(connection, asking("SELECT fence FROM leasehold_fence"))
+
+
+def _to_the_row(connection: Any, token: int) -> None:
+    sql.update(connection, "stock", {"n": token}, where={"item": 42}, token=token)
+
+
+def _to(resource: str, connection: Any, token: int) -> None:
+    sql.advance(connection, resource, token)
+
+
+@pytest.mark.parametrize("kind", ["postgresql", "mariadb"])
+@pytest.mark.parametrize("level", ["READ COMMITTED", "REPEATABLE READ"])
+def test_who_read_before_a_newer_holder_wrote_is_refused(kind: str, level: str, request: pytest.FixtureRequest) -> None:
+    """Read, think, write, in one transaction: the guard must not go by what was there at the reading."""
+    with closing(connected(kind, request)) as late, closing(connected(kind, request)) as newer:
+        prepare(newer)
+        sql.create(newer)
+        sql.advance(newer, "report", 3)
+        newer.commit()
+        for write in (_to_the_row, partial(_to, "report"), partial(_to, "first use")):
+            begin(late, kind, level)
+            write(newer, 7)
+            newer.commit()
+            with pytest.raises(REFUSED):
+                write(late, 5)
+            late.rollback()
+        assert row(newer) == (7, 7)
 
 
 @pytest.mark.parametrize(
@@ -150,6 +207,35 @@ def test_asyncio(postgres_server: PostgresServer) -> None:
     asyncio.run(body())
 
 
+def test_asyncio_on_mysql_after_reading(mariadb_server: MariaDBServer) -> None:
+    """As above, with asyncmy, at the level that the server has."""
+
+    async def body() -> None:
+        there = {"host": "127.0.0.1", "port": mariadb_server.port, "user": "root", "database": "locks"}
+        late, newer = [await asyncmy.connect(**there) for _ in range(2)]
+        for text in (
+            "DROP TABLE IF EXISTS stock3, leasehold_fence",
+            "CREATE TABLE stock3 (item INTEGER, n INTEGER, fence BIGINT)",
+        ):
+            await sql.arun(newer, asking(text))
+        await sql.arun(newer, asking("INSERT INTO stock3 VALUES (42, 10, 0)"))
+        await sql.acreate(newer)
+        await sql.aadvance(newer, "async", 3)
+        await newer.commit()
+        await sql.arun(late, asking("SELECT n, (SELECT fence FROM leasehold_fence) FROM stock3"))
+        await sql.aadvance(newer, "async", 7)
+        assert await sql.aupdate(newer, "stock3", {"n": 7}, where={"item": 42}, token=7) == 1
+        await newer.commit()
+        with pytest.raises(Stale):
+            await sql.aadvance(late, "async", 5)
+        with pytest.raises(Stale):
+            await sql.aupdate(late, "stock3", {"n": 5}, where={"item": 42}, token=5)
+        for connection in (late, newer):
+            await connection.ensure_closed()
+
+    asyncio.run(body())
+
+
 # --- files -----------------------------------------------------------------------------------------------------
 
 
@@ -165,6 +251,51 @@ def test_a_file_is_replaced_by_newer_holders_only(tmp_path: Path) -> None:
     assert path.read_bytes() == b"newer"
     assert file.fence_of(path) == 12
     assert sorted(one.name for one in tmp_path.iterdir()) == ["report.txt", "report.txt.fence"]
+
+
+def test_a_crash_before_the_file_is_replaced_refuses_the_older_holder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "report.txt"
+    file.write(path, b"first", token=5)
+
+    def crash(*_: object) -> None:
+        raise InterruptedError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "replace", crash)
+        with pytest.raises(InterruptedError):
+            file.write(path, b"newer", token=7)
+    with pytest.raises(Stale):
+        file.write(path, b"older", token=6)
+    assert path.read_bytes() == b"first"
+    file.write(path, b"again", token=7)
+    assert path.read_bytes() == b"again"
+
+
+def test_a_write_that_takes_long_holds_up_the_next_and_does_not_undo_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, replace, inside, go_on = tmp_path / "report.txt", os.replace, threading.Event(), threading.Event()
+
+    def slow(source: Path, target: Path) -> None:
+        if Path(source).read_bytes() == b"older":
+            inside.set()
+            assert go_on.wait(10)
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", slow)
+    older = threading.Thread(target=file.write, args=(path, b"older"), kwargs={"token": 5})
+    newer = threading.Thread(target=file.write, args=(path, b"newer"), kwargs={"token": 9})
+    older.start()
+    assert inside.wait(10)
+    newer.start()
+    newer.join(0.3)
+    go_on.set()
+    older.join()
+    newer.join()
+    assert path.read_bytes() == b"newer"
+    assert file.fence_of(path) == 9
 
 
 def _write(path: Path, token: int) -> None:

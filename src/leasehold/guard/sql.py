@@ -1,7 +1,9 @@
 """Guards for rows of a database: a fenced update, and a table of fences for what has no column for one.
 
-Both work in your own transaction, on your own connection, with PostgreSQL, MySQL, MariaDB and SQLite; the functions
-whose names begin with ``a`` are for asyncio drivers. Nothing is committed here.
+Both work in your own transaction, on your own connection, with PostgreSQL, MySQL, MariaDB and SQLite, at whatever
+isolation level, and whatever that transaction has read before; the functions whose names begin with ``a`` are for
+asyncio drivers. Nothing is committed here. At PostgreSQL's REPEATABLE READ and SERIALIZABLE the server itself may
+refuse an older holder's write, by its error 40001 in place of `Stale`.
 """
 
 from __future__ import annotations
@@ -54,7 +56,7 @@ def update(
         LookupError: there is no such row.
 
     """
-    return run(connection, _update(table, changes, where, token, fence))
+    return run(connection, _update(table, changes, where, token, fence, dialect_of(connection)))
 
 
 async def aupdate(
@@ -67,7 +69,7 @@ async def aupdate(
     fence: str = "fence",
 ) -> int:
     """Do what `update` does, on an asyncio connection."""
-    return await arun(connection, _update(table, changes, where, token, fence))
+    return await arun(connection, _update(table, changes, where, token, fence, dialect_of(connection)))
 
 
 def advance(connection: Any, resource: str, token: int) -> None:
@@ -102,7 +104,9 @@ def _create() -> Asking[None]:
     yield Ask(TABLE)
 
 
-def _update(table: str, changes: Mapping[str, Any], where: Mapping[str, Any], token: int, fence: str) -> Asking[int]:
+def _update(
+    table: str, changes: Mapping[str, Any], where: Mapping[str, Any], token: int, fence: str, dialect: str
+) -> Asking[int]:
     check_token(token)
     for name in (table, fence, *changes, *where):
         if not IDENTIFIER.fullmatch(name):
@@ -115,7 +119,8 @@ def _update(table: str, changes: Mapping[str, Any], where: Mapping[str, Any], to
     those = " AND ".join(f"{column} = {{}}" for column in where)
     text = f"UPDATE {table} SET {sets} WHERE {those} AND {fence} <= {{}}"
     done = yield Ask(text, (*changes.values(), token, *where.values(), token))
-    found = yield Ask(f"SELECT max({fence}), count(*) FROM {table} WHERE {those}", tuple(where.values()))
+    look = f"SELECT max({fence}), count(*) FROM {table} WHERE {those}{AS_IT_IS.get(dialect, '')}"
+    found = yield Ask(look, tuple(where.values()))
     highest, rows = found.rows[0]
     if not rows:
         raise LookupError(f"no row of {table} has {', '.join(where)} as given")
@@ -133,7 +138,8 @@ def _advance(resource: str, token: int, dialect: str) -> Asking[None]:
     if not resource or len(resource) > LONGEST:
         raise ValueError(f"a resource has a name of 1 to {LONGEST} characters")
     yield Ask(MYSQL_RAISE if dialect == "mysql" else RAISE, (resource, token))
-    found = yield Ask("SELECT fence FROM leasehold_fence WHERE resource = {}", (resource,))
+    look = f"SELECT fence FROM leasehold_fence WHERE resource = {{}}{AS_IT_IS.get(dialect, '')}"
+    found = yield Ask(look, (resource,))
     fence = int(found.rows[0][0])
     if fence > token:
         raise Stale(
@@ -142,6 +148,13 @@ def _advance(resource: str, token: int, dialect: str) -> Asking[None]:
             fence=fence,
         )
 
+
+AS_IT_IS = {"mysql": " FOR UPDATE"}
+"""What lets a look see what is written, and not what a transaction that began to read earlier saw.
+
+MySQL's REPEATABLE READ, which it has unless told otherwise, needs that: its writes go by the rows as they are, its
+looks by what the first look saw. The others refuse to write to a row that has changed since.
+"""
 
 RAISE = """
     INSERT INTO leasehold_fence (resource, fence) VALUES ({}, {}) ON CONFLICT (resource) DO UPDATE
