@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from background import in_the_background
 from releases.archive import fetch
 from releases.catalogue import RELEASES
 
@@ -42,6 +43,8 @@ from leasehold.testing.servers.base import ROOTS, reserved, started
 from leasehold.verify.figures import Spread
 
 pytest.register_assert_rewrite("leasehold.testing.conformance")
+
+__all__ = ["in_the_background"]  # pytest finds its fixtures here
 
 PROGRAMS = {
     "redis-server": "redis-server or valkey-server",
