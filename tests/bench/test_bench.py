@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 import xml.etree.ElementTree as ElementTree
 from types import SimpleNamespace
 
@@ -13,13 +14,17 @@ import pytest
 
 from leasehold.bench.contestants import CONTESTANTS, by_key
 from leasehold.bench.measures import MEASURES
+from leasehold.bench.profile import Profile
 from leasehold.bench.result import Entry, Sample, Spread
 from leasehold.bench.run import Settings, takes_part
+from leasehold.bench.server import Look
 from leasehold.bench.subjects.base import Scope
 from leasehold.bench.subjects.tap import NAME, record
 from leasehold.bench.trials import pairs
 from leasehold.bench.trials.handover import CELLS, FREED, START, UNTIL, Tally
+from leasehold.bench.trials.sampling import KERNEL, OTHERS, Sampling, part_of
 from leasehold.bench.trials.talk import Outcome, quantile
+from leasehold.engine.hold import deadline_of
 from leasehold.testing.servers import RedisServer
 
 KEYS = ["blocking-1", "asyncio-100", "handover-2", "handover-asyncio", "sqlite-1"]
@@ -83,6 +88,44 @@ def test_report_and_docs_are_whole(run):
     for row in run.json["measures"]:
         assert row["title"][1:] in text
     assert "peers/bin/pip install" in text
+
+
+def test_the_docs_say_where_the_time_goes(run):
+    text = (run.folder / "p.md").read_text(encoding="utf-8")
+    assert text.count("server: commands and scripts") == len(KEYS) - 1, "one table for each measure on Redis"
+    for row in run.json["measures"]:
+        known = {one["key"]: one["profile_us"] for one in row["contestants"] if "profile_us" in one}
+        assert set(known) == (set() if row["key"] == "sqlite-1" else {"leasehold", row["contestants"][0]["key"]})
+        for profile in known.values():
+            assert sum(profile["client"].values()) > 0
+            assert profile["executing"] > 0
+
+
+def test_samples_are_shared_out_among_the_parts():
+    until, sampling = time.process_time() + 0.3, Sampling()
+    sampling.start()
+    try:
+        while time.process_time() < until:
+            deadline_of(1.0, 30.0)
+    finally:
+        seconds = sampling.stop()
+    kernel = seconds.pop(KERNEL)
+    assert kernel < sum(seconds.values()) == pytest.approx(0.3, abs=0.05)
+    assert set(seconds) <= {"engine: tickets, leases, keeper, waiting", OTHERS}
+    assert part_of("/x/leasehold/wires/redis/aio.py").startswith("wire")
+    assert part_of("/x/leasehold/primitives/hold.py") == part_of("/x/leasehold/client/aio.py")
+    assert part_of("/usr/lib/python3/asyncio/base_events.py") == "event loop"
+    assert part_of("/usr/lib/python3/json/encoder.py") == OTHERS
+
+
+def test_what_a_server_executes_in_scripts_counts_once():
+    before = Look({}, 0, 1.0, 0, {"evalsha": 0.1, "get": 0.05, "info": 9.0})
+    after = Look({}, 0, 2.0, 0, {"evalsha": 0.5, "get": 0.25, "info": 9.5})
+    profile = Profile.of(Outcome(100, 100, 1.0, 0.5, 0.0, 0.0, profile={"a": 0.01, "b": 0.04}), after.since(before))
+    assert list(profile.client.items()) == [("b", pytest.approx(400)), ("a", pytest.approx(100))]
+    assert (profile.executing, profile.serving) == (pytest.approx(4000), pytest.approx(6000))
+    plain = Look({}, 0, 2.0, 0, {"get": 0.25, "info": 9.5}).since(Look({}, 0, 1.0, 0, {"get": 0.05, "info": 9.0}))
+    assert plain.executed == pytest.approx(0.2)
 
 
 def test_a_given_server_is_left_clean():

@@ -47,25 +47,14 @@ AIMS = (
     Aim("redlock-failing-asyncio", harmed=1.2),
 )
 
-PROFILE = """\
-What an uncontended acquire and release costs, each part measured alone, client and server on one core of the machine
-below (processor time; on a busy machine all of it is longer, by what others leave in the caches):
+REASONS = """\
+Where an aim is missed, it is for this; the tables below say how much each part takes.
 
-| part | µs |
-| --- | ---: |
-| client: system calls and hiredis, as the floor has them | 14 |
-| client: a connection from the pool, a look whether it is open | 2 |
-| client: all else: ticket, packing, its place with the keeper, state, decoding, the `Hold` | 14 |
-| server: two reads, two writes, parsing, two turns of its loop | 18 |
-| server: the two scripts | 16 |
-
-So where an aim is missed, it is for this:
-
-- *One thread*: the 14 µs of Python. Each is a function call or an object that a promise needs: an id chosen before
-  anything is sent, a deadline read before that, a place with the keeper before that. redis-py's lock sends one plain
-  command to acquire and keeps nothing: its server part is 10 µs cheaper than that of any lock with a queue.
+- *One thread*: the Python between two system calls. Each piece is a function call or an object that a promise needs: an
+  id chosen before anything is sent, a deadline read before that, a place with the keeper before that. redis-py's lock
+  sends one plain command to acquire and keeps nothing: its server part is cheaper than that of any lock with a queue.
 - *Eight threads*: one interpreter lock. Two system calls let it go for each operation, as they do in the floor; what is
-  Python in between runs one thread at a time, so it counts in full.
+  Python in between runs one thread at a time, so what one thread takes in the client counts in full.
 - *1,000 tasks*: the state of 1,000 acquires does not fit the nearer caches, and the collector walks through it.
 - *Hand-over*: the floor is two commands and one wake-up. A hand-over is a release, which reads and rewrites a queue (24
   commands in two scripts with the next claim), one message, and a claim that says "wait": one answer more to write, one
@@ -94,7 +83,7 @@ def aims(result: Result) -> str:
     if not lines:
         return ""
     head = ["| measure | beside | aim | reached |", "| --- | --- | ---: | ---: |"]
-    return "\n".join(["## Aims\n", *head, *lines, "", PROFILE])
+    return "\n".join(["## Aims\n", *head, *lines, "", REASONS])
 
 
 def _lines(aim: Aim, row: Row) -> Iterator[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from leasehold.bench.aims import aims
+from leasehold.bench.profile import where_it_goes
 from leasehold.bench.result import Result, Row
 from leasehold.bench.table import cells, heads
 
@@ -24,8 +25,8 @@ It starts a server of each kind that is installed: Redis, five of them for Redlo
 etcd. With a URL it measures that store alone: `redis:`, `redlock:`, `sqlite:`, `postgresql:` and `mysql:` (with the
 tables made before, by `leasehold init URL`), `zookeeper:` or `etcd:`, without TLS. What it writes there has names that
 begin with `bench-` or `bench_`, and is deleted at the end. `--only KEY` chooses measures. `--full` adds 100 processes,
-10,000 locks held and 10,000 waiters; `--report FILE.html` writes a page with charts, `--json` prints every round,
-`--docs FILE` writes this page and its picture.
+10,000 locks held and 10,000 waiters; `--profile` says where the time goes; `--report FILE.html` writes a page with
+charts, `--json` prints every round, `--docs FILE` writes this page and its picture.
 
 ## How to read it
 
@@ -69,6 +70,7 @@ def markdown(result: Result) -> str:
     parts = [
         INTRODUCTION,
         aims(result),
+        where_it_goes(result),
         drawing,
         *map(_section, result.rows),
         "## Settings\n",

@@ -9,6 +9,7 @@ from typing import Any
 
 from leasehold.bench.contestants import Contestant, Role
 from leasehold.bench.measures import Measure
+from leasehold.bench.profile import Profile
 from leasehold.bench.trials.talk import Outcome
 
 FORMAT = 1
@@ -57,6 +58,7 @@ class Entry:
     contestant: Contestant
     samples: list[Sample] = field(default_factory=list[Sample])
     error: str = ""
+    profile: Profile | None = None
 
     @property
     def rate(self) -> Spread:
@@ -211,6 +213,8 @@ def _entry(entry: Entry, row: Row) -> dict[str, Any]:
             "server_commands": entry.commands,
             "overlaps": entry.overlaps,
         }
+    if entry.profile is not None:
+        record["profile_us"] = asdict(entry.profile)
     if entry.samples and row.measure.rests:
         record |= {
             "client_cores": entry.share("client"),

@@ -13,6 +13,7 @@ from leasehold.bench.machine import facts
 from leasehold.bench.measures import MEASURES, Measure, Trial
 from leasehold.bench.pinning import Cores, Pin
 from leasehold.bench.places import KINDS, Place, place_of
+from leasehold.bench.profile import may_be_profiled
 from leasehold.bench.result import Entry, Result, Row, in_order
 from leasehold.bench.sites import Site, Sites
 from leasehold.bench.tries import Tries
@@ -31,6 +32,7 @@ class Settings:
         only: keys of measures, or beginnings of them; none means all.
         full: with the measures that take long.
         peers_python: the interpreter that has further libraries; None measures what is installed here.
+        profile: whether to say of leasehold and the floor where the time goes, on Redis.
         pin: which measures run on chosen cores, where the server is started here and the system can.
 
     """
@@ -42,6 +44,7 @@ class Settings:
     full: bool = False
     peers_python: str | None = None
     pin: Pin = Pin.ALONE
+    profile: bool = False
 
     def measures(self) -> list[Measure]:
         """Choose the measures.
@@ -95,7 +98,7 @@ def run(settings: Settings, progress: Progress) -> Result:
         measures = [measure for measure in measures if measure.place in sites.opened]
         workers = _workers(stack, measures, settings, missing)
         tries = Tries(settings.seconds, sites.opened, workers, _cores(settings, sites.opened))
-        bench = Bench(settings.rounds, workers, tries, progress)
+        bench = Bench(settings.rounds, workers, tries, progress, profile=settings.profile)
         rows = bench.rows(measures)
         versions = {one.title: workers[one.key].version for one in CONTESTANTS if one.key in workers}
         told = facts(_servers(sites.opened), settings.seconds, settings.rounds, versions, own=settings.url is None)
@@ -156,11 +159,14 @@ def _workers(
 class Bench:
     """The order in which all is tried."""
 
-    def __init__(self, rounds: int, workers: Mapping[str, Worker], tries: Tries, progress: Progress) -> None:
+    def __init__(
+        self, rounds: int, workers: Mapping[str, Worker], tries: Tries, progress: Progress, *, profile: bool = False
+    ) -> None:
         self._rounds = rounds
         self._workers = workers
         self._tries = tries
         self._progress = progress
+        self._profile = profile
         self._done = 0
         self._of = 0
 
@@ -185,3 +191,7 @@ class Bench:
                 self._done += 1
                 if not entry.error:
                     self._tries.one(row.measure, entry)
+        if self._profile and may_be_profiled(row.measure):
+            for one in (row.floor, row.ours):
+                if one is not None:
+                    self._tries.profile(row.measure, one)

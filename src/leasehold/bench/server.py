@@ -7,14 +7,18 @@ import socket
 from collections import Counter
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from leasehold.bench.subjects.base import Scope
+from leasehold.bench.trials.sampling import added
 from leasehold.testing.servers.resp import Connection
 
 ANSWER_WITHIN = 30.0
 """Seconds. It may be busy with those who are measured."""
+
+SCRIPTS = ("eval", "evalsha", "fcall")
+"""Commands that call others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +30,8 @@ class Look:
         reads: times that it read from a connection, not counting looks. One read may bring many commands.
         cpu: seconds of processor time.
         memory: bytes used by data and connections.
+        executing: seconds in which commands were executed, by name; those that a script called count in the script,
+            and by their own names as well.
 
     """
 
@@ -33,6 +39,7 @@ class Look:
     reads: int
     cpu: float
     memory: int
+    executing: dict[str, float] = field(default_factory=dict[str, float])
 
     def since(self, before: Look) -> Look:
         """Return what happened between two looks; the commands of looking itself are left out."""
@@ -43,7 +50,14 @@ class Look:
             self.reads - before.reads,
             self.cpu - before.cpu,
             self.memory - before.memory,
+            {name: seconds - before.executing.get(name, 0.0) for name, seconds in self.executing.items()},
         )
+
+    @property
+    def executed(self) -> float:
+        """Seconds in which clients' own commands were executed: where there are scripts, all else is called by them."""
+        scripts = sum(self.executing.get(name, 0.0) for name in SCRIPTS)
+        return scripts or sum(seconds for name, seconds in self.executing.items() if name != "info")
 
 
 class Observer(Protocol):
@@ -81,8 +95,8 @@ class RedisObserver:
     def version(self) -> str:
         """Program and version."""
         said = str(self._connection.command("INFO", "server"))
-        for program, field in (("Valkey", "valkey_version"), ("Redis", "redis_version")):
-            if found := re.search(rf"^{field}:(\S+)", said, re.MULTILINE):
+        for program, line in (("Valkey", "valkey_version"), ("Redis", "redis_version")):
+            if found := re.search(rf"^{line}:(\S+)", said, re.MULTILINE):
                 return f"{program} {found[1]}"
         return "unknown"
 
@@ -91,12 +105,13 @@ class RedisObserver:
         self._looks += 1
         said = str(self._connection.command("INFO", "all"))
         fields = dict(re.findall(r"^(\w+):([\d.]+)\r?$", said, re.MULTILINE))
-        calls = re.findall(r"^cmdstat_([^:]+):calls=(\d+)", said, re.MULTILINE)
+        calls = re.findall(r"^cmdstat_([^:]+):calls=(\d+),usec=(\d+)", said, re.MULTILINE)
         return Look(
-            {name.lower(): int(count) for name, count in calls},
+            {name.lower(): int(count) for name, count, _ in calls},
             int(fields.get("total_reads_processed", self._looks)) - self._looks,
             float(fields["used_cpu_sys"]) + float(fields["used_cpu_user"]),
             int(fields["used_memory"]),
+            {name.lower(): int(microseconds) / 1e6 for name, _, microseconds in calls},
         )
 
     def clean(self, namespace: str) -> None:
@@ -138,6 +153,7 @@ class Observers:
             sum(look.reads for look in looks),
             sum(look.cpu for look in looks),
             sum(look.memory for look in looks),
+            added(look.executing for look in looks),
         )
 
     @contextmanager

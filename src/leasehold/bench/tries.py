@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from statistics import median
 
 from leasehold.bench.contestants import Contestant
@@ -11,11 +12,15 @@ from leasehold.bench.machine import Bustle
 from leasehold.bench.measures import LONG_SECONDS, Measure
 from leasehold.bench.pinning import Cores
 from leasehold.bench.places import Place
+from leasehold.bench.profile import Profile
 from leasehold.bench.result import Entry, Sample
 from leasehold.bench.sites import Site, through
 from leasehold.bench.subjects.base import Scope
 from leasehold.bench.trials.talk import Outcome, Task
 from leasehold.bench.workers import TrialFailed, Worker
+
+PROFILED = 4
+"""Times the length of others that a trial lasts in which samples are taken."""
 
 COUNTING = 0.1
 """Seconds at most of the trial in which requests are counted."""
@@ -43,6 +48,25 @@ class Tries:
         try:
             requests = self._count(measure, contestant, site, f"{namespace}-0")
             entry.samples.append(self._sample(measure, contestant, site, namespace, requests))
+        except TrialFailed as error:
+            entry.error = str(error)
+        finally:
+            site.observer.clean(namespace)
+
+    def profile(self, measure: Measure, entry: Entry) -> None:
+        """Try a contestant once more, and note where the time goes; a thread of several is looked at alone."""
+        site, contestant = self._sites[measure.place], entry.contestant
+        self._number += 1
+        namespace = f"{site.scope.namespace}-{contestant.key}-{self._number}"
+        worker, observer = self._workers[contestant.key], site.observer
+        try:
+            task = self._task(measure, contestant, site.scope, namespace, self._seconds * PROFILED)
+            worker.begin(replace(task, profile=True))
+            before = observer.look()
+            worker.go()
+            work = observer.look().since(before)
+            outcome = Outcome(**worker.outcome())
+            entry.profile = Profile.of(outcome, work)
         except TrialFailed as error:
             entry.error = str(error)
         finally:

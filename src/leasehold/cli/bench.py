@@ -68,6 +68,11 @@ def _terminated(signum: int, frame: FrameType | None) -> None:
     help="Keep client and server on the same core, or on an other; alone: on the same for a single caller, else as the "
     "kernel likes. Only on Linux and without URL.",
 )
+@click.option(
+    "--profile/--no-profile",
+    default=None,
+    help="Say of leasehold and the floor, on Redis, in which part of them the time goes. Default: with --docs only.",
+)
 @click.option("--report", type=TARGET, help="Write a page with charts, as HTML.")
 @click.option("--docs", type=TARGET, help=f"Write the documentation's page, as Markdown, and beside it {PICTURE}.")
 @json_option
@@ -79,6 +84,7 @@ def bench(
     full: bool,
     peers_python: str | None,
     pin: str,
+    profile: bool | None,
     report: Path | None,
     docs: Path | None,
     json_: bool,
@@ -101,7 +107,9 @@ def bench(
     for file in (report, docs):
         if file is not None and not file.absolute().parent.is_dir():
             raise click.UsageError(f"the folder of {file} does not exist; make it first")
-    settings = Settings(url, seconds, rounds, only, full, peers_python, Pin(pin))
+    if profile is None:
+        profile = docs is not None
+    settings = Settings(url, seconds, rounds, only, full, peers_python, Pin(pin), profile)
     try:
         settings.measures()
     except ValueError as error:

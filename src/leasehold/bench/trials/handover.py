@@ -16,6 +16,7 @@ from typing import Any
 from leasehold.bench.subjects.base import AsyncSession, AsyncTurn, Scope, Session
 from leasehold.bench.subjects.tap import NAME
 from leasehold.bench.trials.pairs import NotLocked
+from leasehold.bench.trials.sampling import Sampling, added
 from leasehold.bench.trials.talk import Outcome, Talk, Task, quantile
 
 WARM = 0.3
@@ -141,11 +142,14 @@ def _contend_and_end(subject: ModuleType, scope: Scope, task: Task, tally: Tally
         os.write(says, b"r")
         os.read(waits, 1)
         cells, cpu, running = tally.cells, 0.0, False
+        sampling = Sampling()
         while True:
             got = acquire()
             now = time.monotonic_ns()
             if not running and now >= cells[START]:
                 cpu, running = time.process_time(), True
+                if task.profile:
+                    sampling.start()
             tally.enter(got, now)
             if task.work:
                 time.sleep(task.work)
@@ -153,7 +157,8 @@ def _contend_and_end(subject: ModuleType, scope: Scope, task: Task, tally: Tally
             release()
             if now >= cells[UNTIL]:
                 break
-        said = _part(tally, time.process_time() - cpu if running else 0.0)
+        profile = sampling.stop() if task.profile and running else {}
+        said = _part(tally, time.process_time() - cpu if running else 0.0, profile)
     except BaseException as error:
         said = {"error": f"{type(error).__name__}: {error}"}
     data = json.dumps(said).encode()
@@ -162,13 +167,14 @@ def _contend_and_end(subject: ModuleType, scope: Scope, task: Task, tally: Tally
     os._exit(0)
 
 
-def _part(tally: Tally, cpu: float) -> dict[str, Any]:
+def _part(tally: Tally, cpu: float, profile: dict[str, float]) -> dict[str, Any]:
     return {
         "turns": tally.turns,
         "switches": tally.switches,
         "overlaps": tally.overlaps,
         "cpu": cpu,
         "took": tally.took,
+        "profile": profile,
     }
 
 
@@ -185,6 +191,7 @@ def _sum(parts: list[dict[str, Any]], seconds: float) -> Outcome:
         overlaps=sum(part.get("overlaps", 0) for part in parts),
         fewest=min(turns),
         most=max(turns),
+        profile=added(part.get("profile", {}) for part in parts),
     )
 
 
@@ -203,11 +210,15 @@ async def awaiting(subject: ModuleType, scope: Scope, task: Task, talk: Talk) ->
     while sum(cells[CELLS + 1 :]) < task.concurrency and time.monotonic() < until:  # noqa: ASYNC110
         await asyncio.sleep(0.01)
     talk.ready()
+    sampling = Sampling()
+    if task.profile:
+        sampling.start()
     cpu = time.process_time()
     start = time.monotonic_ns()
     cells[START], cells[UNTIL] = start, start + int(task.seconds * 1e9)
     await asyncio.sleep(task.seconds)
     cpu = time.process_time() - cpu
+    profile = sampling.stop() if task.profile else {}
     talk.done()
     ended, late = await asyncio.wait(tasks, timeout=ENDS_WITHIN)
     for one in late:
@@ -215,8 +226,8 @@ async def awaiting(subject: ModuleType, scope: Scope, task: Task, talk: Talk) ->
     await asyncio.gather(*late, return_exceptions=True)
     for one in ended:
         one.result()
-    outcome = _sum([_part(tally, 0.0) for tally in tallies], task.seconds)
-    talk.ended(replace(outcome, cpu=cpu))
+    outcome = _sum([_part(tally, 0.0, {}) for tally in tallies], task.seconds)
+    talk.ended(replace(outcome, cpu=cpu, profile=profile))
     await session.close()
 
 

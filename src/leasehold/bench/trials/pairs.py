@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from dataclasses import replace
 from types import ModuleType
 
 from leasehold.bench.subjects.base import AsyncSession, AsyncTurn, Scope, Session, Turn
 from leasehold.bench.subjects.tap import NAME
+from leasehold.bench.trials.sampling import Sampling
 from leasehold.bench.trials.talk import Outcome, Talk, Task, quantile
 
 WARM = 0.2
@@ -32,6 +34,10 @@ def blocking(subject: ModuleType, scope: Scope, task: Task, talk: Talk) -> None:
     """Run with threads."""
     session: Session = subject.blocking(scope)
     runners = [Runner(session, names) for names in shares(task.names, task.concurrency)]
+    if task.profile:
+        talk.ended(_profiled(runners, task.seconds, talk))
+        session.close()
+        return
     gate = threading.Barrier(len(runners) + 1)
     threads = [threading.Thread(target=one.run, args=(gate, task.seconds)) for one in runners]
     for thread in threads:
@@ -51,9 +57,27 @@ def blocking(subject: ModuleType, scope: Scope, task: Task, talk: Talk) -> None:
     for one in runners:
         if one.error is not None:
             raise one.error
-    took = [pair for one in runners for pair in one.took]
-    talk.ended(Outcome(len(took), len(took), seconds, cpu, quantile(took, 0.5), quantile(took, 0.99)))
+    talk.ended(_outcome([pair for one in runners for pair in one.took], seconds, cpu))
     session.close()
+
+
+def _profiled(runners: list[Runner], seconds: float, talk: Talk) -> Outcome:
+    """Run one after the other in the main thread, where samples are taken."""
+    for one in runners:
+        one.warm_up(seconds)
+    talk.ready()
+    sampling, cpu, start = Sampling(), time.process_time(), time.perf_counter()
+    sampling.start()
+    for one in runners:
+        one.measure(seconds)
+    profile = sampling.stop()
+    took, cpu = time.perf_counter() - start, time.process_time() - cpu
+    talk.done()
+    return replace(_outcome([pair for one in runners for pair in one.took], took, cpu), profile=profile)
+
+
+def _outcome(took: list[float], seconds: float, cpu: float) -> Outcome:
+    return Outcome(len(took), len(took), seconds, cpu, quantile(took, 0.5), quantile(took, 0.99))
 
 
 class Runner:
@@ -62,25 +86,33 @@ class Runner:
     def __init__(self, session: Session, names: list[str]) -> None:
         self._session = session
         self._names = names
+        self._turns: list[Turn] = []
         self.took: list[float] = []
         self.error: BaseException | None = None
 
     def run(self, gate: threading.Barrier, seconds: float) -> None:
         """Warm up, wait for the others, run."""
-        turns: list[Turn] = []
         try:
-            turns = [self._session.turn(name) for name in self._names]
-            for turn in turns[:FIRST]:
-                repeat([turn], 0.0, [])
-            repeat(turns, time.perf_counter() + seconds * WARM, [])
+            self.warm_up(seconds)
         except BaseException as error:
             self.error = error
         gate.wait()
         gate.wait()
         try:
-            repeat(turns, time.perf_counter() + seconds, self.took)
+            self.measure(seconds)
         except BaseException as error:
             self.error = error
+
+    def warm_up(self, seconds: float) -> None:
+        """Use each of the names once, and then all of them for a part of the trial's length."""
+        self._turns = [self._session.turn(name) for name in self._names]
+        for turn in self._turns[:FIRST]:
+            repeat([turn], 0.0, [])
+        repeat(self._turns, time.perf_counter() + seconds * WARM, [])
+
+    def measure(self, seconds: float) -> None:
+        """Go round and round, and note what each turn took."""
+        repeat(self._turns, time.perf_counter() + seconds, self.took)
 
 
 def repeat(turns: list[Turn], until: float, took: list[float]) -> None:
@@ -119,12 +151,16 @@ async def awaiting(subject: ModuleType, scope: Scope, task: Task, talk: Talk) ->
     await asyncio.gather(*[arepeat(turns, until, []) for turns in mine])
     await acheck(session)
     talk.ready()
+    sampling = Sampling() if task.profile else None
     cpu, start = time.process_time(), time.perf_counter()
     took: list[float] = []
+    if sampling is not None:
+        sampling.start()
     await asyncio.gather(*[arepeat(turns, start + task.seconds, took) for turns in mine])
+    profile = {} if sampling is None else sampling.stop()
     seconds, cpu = time.perf_counter() - start, time.process_time() - cpu
     talk.done()
-    talk.ended(Outcome(len(took), len(took), seconds, cpu, quantile(took, 0.5), quantile(took, 0.99)))
+    talk.ended(replace(_outcome(took, seconds, cpu), profile=profile))
     await session.close()
 
 

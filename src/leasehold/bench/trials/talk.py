@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What a trial is to do. See `Measure`; ``subject`` is a module; ``cores`` to run on, none for all."""
+    """What a trial is to do.
+
+    See `Measure`; ``subject`` is a module; ``cores`` to run on, none for all; ``profile`` to say where the time went.
+    """
 
     subject: str
     trial: str
@@ -24,6 +27,7 @@ class Task:
     folder: str
     cores: tuple[int, ...]
     names: int = 1000
+    profile: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +46,7 @@ class Outcome:
         most: turns of the one that had the most.
         memory: bytes of the client for one lock held, or one waiter.
         threads: of the client.
+        profile: seconds of the client's processor time by part, if that was asked for.
 
     """
 
@@ -56,6 +61,7 @@ class Outcome:
     most: int = 0
     memory: float = 0.0
     threads: int = 0
+    profile: dict[str, float] = field(default_factory=dict[str, float])
 
 
 class Talk:

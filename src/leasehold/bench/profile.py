@@ -1,0 +1,92 @@
+"""Where the time of one acquire and release goes, in the client and in the server, for leasehold and for the floor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from leasehold.bench.contestants import Mode
+from leasehold.bench.measures import Measure, Trial
+from leasehold.bench.places import Place
+from leasehold.bench.server import Look
+from leasehold.bench.trials.sampling import KERNEL
+from leasehold.bench.trials.talk import Outcome
+
+if TYPE_CHECKING:
+    from leasehold.bench.result import Result, Row
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """Microseconds of processor time for one acquire and release.
+
+    Attributes:
+        client: by part, the largest first; what lies in the kernel is counted in its parts, and once more by itself.
+        executing: of the server, in its commands and scripts.
+        serving: of the server, in all else: reading, parsing, writing, its loop.
+
+    """
+
+    client: dict[str, float]
+    executing: float
+    serving: float
+
+    @classmethod
+    def of(cls, outcome: Outcome, work: Look) -> Profile:
+        """Share out what a trial took among its acquires."""
+        each = 1e6 / max(1, outcome.turns)
+        parts = sorted(outcome.profile.items(), key=lambda pair: -pair[1])
+        return cls(
+            {name: seconds * each for name, seconds in parts},
+            work.executed * each,
+            max(0.0, work.cpu - work.executed) * each,
+        )
+
+    @property
+    def lines(self) -> dict[str, float]:
+        """All of it, by name."""
+        client = {f"client: {name}": value for name, value in self.client.items() if name != KERNEL}
+        return {
+            **client,
+            f"client: {KERNEL}": self.client.get(KERNEL, 0.0),
+            "server: commands and scripts": self.executing,
+            "server: reading, parsing, writing, its loop": self.serving,
+        }
+
+
+def may_be_profiled(measure: Measure) -> bool:
+    """Say whether the time of a measure can be looked into: it must pass in main threads, on Redis."""
+    main = measure.mode is Mode.ASYNCIO or measure.processes or measure.concurrency == 1
+    redis = measure.place in (Place.REDIS, Place.REDLOCK) and not measure.harms
+    return redis and main and measure.trial in (Trial.PAIRS, Trial.HANDOVER)
+
+
+EXPLAINED = """\
+## Where the time goes
+
+Microseconds of processor time for one acquire and release, in one more trial of each: in the client by samples, taken
+when a timer of its processor time rings; in the server by its own statistics. In hand-over all contenders are added up,
+those who wait as well.
+"""
+
+
+def where_it_goes(result: Result) -> str:
+    """Return a table for each measure that was looked into, as Markdown; empty if none was."""
+    tables = [table for row in result.rows for table in _table(row)]
+    return "\n".join([EXPLAINED, *tables]) if tables else ""
+
+
+def _table(row: Row) -> Iterator[str]:
+    profiles = [(one.contestant.title, one.profile) for one in (row.floor, row.ours) if one is not None]
+    known = [(title, profile.lines) for title, profile in profiles if profile is not None]
+    if not known:
+        return
+    names = dict.fromkeys(name for _, lines in reversed(known) for name in lines)
+    ordered = sorted(names, key=lambda name: (name.startswith("server"), KERNEL in name))
+    yield f"| {row.measure.title} | " + " | ".join(title for title, _ in known) + " |"
+    yield "| --- |" + " ---: |" * len(known)
+    for name in ordered:
+        yield f"| {name} | " + " | ".join(f"{lines[name]:.1f}" if name in lines else "–" for _, lines in known) + " |"
+    sums = [sum(value for name, value in lines.items() if KERNEL not in name) for _, lines in known]
+    yield "| all | " + " | ".join(f"{value:.1f}" for value in sums) + " |\n"

@@ -1,0 +1,77 @@
+"""Where a process spends its processor time: in which part it stands whenever a timer of that time rings.
+
+The timer interrupts the main thread alone, so only what that runs is seen. Time in a system call or in C counts for the
+Python function that made the call. The kernel rings at its own ticks, some milliseconds apart.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from types import FrameType
+
+EVERY = 0.001
+"""Seconds of processor time between two samples, at best."""
+
+KERNEL = "of it in the kernel: system calls"
+"""Beside the parts: it lies across them."""
+
+PARTS = (
+    ("/leasehold/bench/", "the benchmark, and the floor"),
+    ("/leasehold/wires/", "wire: sockets, encoding and decoding"),
+    ("/leasehold/stores/", "store: requests and what answers mean"),
+    ("/leasehold/engine/", "engine: tickets, leases, keeper, waiting"),
+    ("/leasehold/runtimes/", "runtime: clocks, timers, threads"),
+    ("/leasehold/", "lock and hold objects"),
+    ("/asyncio/", "event loop"),
+    ("/selectors.py", "event loop"),
+)
+"""What stands in the path of a file, and what it is part of; the first that fits counts."""
+
+OTHERS = "other libraries"
+
+
+def part_of(path: str) -> str:
+    """Return the part that a file belongs to."""
+    path = path.replace(os.sep, "/")
+    return next((part for words, part in PARTS if words in path), OTHERS)
+
+
+def added(parts: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """Add up the seconds of several, name by name."""
+    found = dict[str, float]()
+    for part in parts:
+        for name, seconds in part.items():
+            found[name] = found.get(name, 0.0) + seconds
+    return found
+
+
+class Sampling:
+    """Samples from its start to its stop."""
+
+    def __init__(self) -> None:
+        self._files = Counter[str]()
+        self._begin = os.times()
+
+    def start(self) -> None:
+        """Let the timer ring from now on. Must be called in the main thread."""
+        self._begin = os.times()
+        signal.signal(signal.SIGPROF, self._ring)
+        signal.setitimer(signal.ITIMER_PROF, EVERY, EVERY)
+
+    def stop(self) -> dict[str, float]:
+        """Return seconds of processor time by part, and those in the kernel."""
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        now = os.times()
+        kernel, user = now.system - self._begin.system, now.user - self._begin.user
+        parts = Counter[str]()
+        for path, count in self._files.items():
+            parts[part_of(path)] += count
+        each = (kernel + user) / max(1, parts.total())
+        return {part: count * each for part, count in parts.items()} | {KERNEL: kernel}
+
+    def _ring(self, _: int, frame: FrameType | None) -> None:
+        if frame is not None:
+            self._files[frame.f_code.co_filename] += 1
