@@ -53,6 +53,25 @@ def test_a_write_is_made_while_the_lock_is_held_and_not_after(etcd_server, names
         successor.release()
 
 
+def test_a_key_may_end_with_a_lease_of_ones_own(etcd_server, namespace):
+    key = f"data/{namespace}"
+    lease = int(etcd_server.ask("/v3/lease/grant", {"TTL": "60"})["ID"])
+    with Client.from_url(etcd_server.url, namespace=namespace) as locks, locks.lock("x") as hold:
+        EtcdGuard(hold).put(key, b"1", lease=lease)
+    assert value(etcd_server, key) == b"1", "it does not end with the lock"
+
+    async def body() -> None:
+        async with AsyncClient.from_url(etcd_server.url, namespace=namespace) as locks, locks.lock("x") as hold:
+            await AsyncEtcdGuard(hold).put(key, b"2", lease=lease)
+            assert value(etcd_server, key) == b"2"
+            etcd_server.ask("/v3/lease/revoke", {"ID": str(lease)})
+            assert value(etcd_server, key) is None
+            await AsyncEtcdGuard(hold).put(key, b"3")
+
+    asyncio.run(body())
+    assert value(etcd_server, key) == b"3"
+
+
 def test_a_released_hold_writes_nothing(etcd_server, namespace):
     with Client.from_url(etcd_server.url, namespace=namespace) as locks:
         hold = locks.lock("x").acquire()

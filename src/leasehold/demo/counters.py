@@ -8,10 +8,9 @@ token, too.
 
 from __future__ import annotations
 
-import secrets
 import sqlite3
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Generator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import Any
 
 from leasehold.client import Client
 from leasehold.demo.keeping import ANSWERS_WITHIN, Cells, Counter, EtcdKeys, Keys, Rows
+from leasehold.demo.tables import table_of_a_run
 from leasehold.stores import registry
 
 CELL, REDIS, ETCD, TABLE, FILE = "cell", "redis", "etcd", "table", "file"
@@ -34,7 +34,7 @@ WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where the counters are: what they are, and the name of the table or the path of the file."""
+    """Where the counters are: what they are, and the name of the table, the path of the file, or the lease in etcd."""
 
     kind: str
     name: str = ""
@@ -62,18 +62,17 @@ def prepared(client: Client, url: str, namespace: str, folder: Path) -> Generato
         case "redis.Redis":
             yield Place(REDIS)
         case "etcd.Etcd":
-            place = Place(ETCD)
-            keys = EtcdKeys(client, opener.settings.root, namespace)
+            lease = EtcdKeys.make(client)
             try:
-                yield place
+                yield Place(ETCD, str(lease))
             finally:
-                keys.discard()
+                EtcdKeys(client, opener.settings.root, namespace, lease).discard()
         case "postgres.Postgres" | "mysql.MySQL":
-            with _table(lambda name: Rows(_connection(opener), name), f"leasehold_demo_{secrets.token_hex(6)}") as name:
+            with table_of_a_run(lambda: _connection(opener)) as name:
                 yield Place(TABLE, name) if name else Place(CELL)
         case "sqlite.SQLite" | "redis.Redlock":
             path = str(folder / "page-views.db")
-            with _opened(Rows(_file(path), "page_views")) as rows:
+            with closing(Rows(_file(path), "page_views")) as rows:
                 rows.create()
             yield Place(FILE, path)
         case _:
@@ -87,36 +86,13 @@ def counter_at(place: Place, client: Client, url: str, namespace: str) -> Counte
         case "redis":
             return Keys(opener.settings, namespace)
         case "etcd":
-            return EtcdKeys(client, opener.settings.root, namespace)
+            return EtcdKeys(client, opener.settings.root, namespace, int(place.name))
         case "table":
             return Rows(_connection(opener), place.name)
         case "file":
             return Rows(_file(place.name), "page_views")
         case _:
             return Cells(client)
-
-
-@contextmanager
-def _table(rows: Callable[[str], Rows], name: str) -> Generator[str]:
-    """Make a table for a while; yield its name, or nothing if the user may make none."""
-    with _opened(rows(name)) as table:
-        try:
-            table.create()
-        except Exception:  # whatever the driver raises: the user may make no table
-            name = ""
-        try:
-            yield name
-        finally:
-            if name:
-                table.discard()
-
-
-@contextmanager
-def _opened(rows: Rows) -> Generator[Rows]:
-    try:
-        yield rows
-    finally:
-        rows.close()
 
 
 def _maker(opener: Any) -> str:

@@ -7,10 +7,12 @@ none.
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 from typing import Any, Protocol
 
 from leasehold.client import Client
-from leasehold.demo.rows import COUNTER_LIFE, Guard, counter_name
+from leasehold.demo.rows import COUNTER_LIFE, LEFT_FOR, Guard, counter_name
+from leasehold.errors import StoreUnavailable
 from leasehold.guard import Stale, sql
 from leasehold.guard.connection import Ask, Asking, run
 from leasehold.model import Change
@@ -38,6 +40,10 @@ class Counter(Protocol):
         """
         ...
 
+    def discard(self) -> None:
+        """Take away what does not end by itself; once more does no harm."""
+        ...
+
     def close(self) -> None:
         """Hang up."""
         ...
@@ -57,6 +63,9 @@ class Cells:
         change = Change(value=b"%d" % value, fence=token, life=COUNTER_LIFE)
         if not drive(self._client.store.cell(counter_name(guard), change)).changed:
             raise Stale(f"the write with token {token} was refused", token=token)
+
+    def discard(self) -> None:
+        """Leave them: they end by themselves."""
 
     def close(self) -> None:
         """Leave the client open, which is another's."""
@@ -88,6 +97,9 @@ class Keys:
             else:
                 redis.write(self._redis, self._key(guard), b"%d" % value, token=hold.token, life=COUNTER_LIFE)
 
+    def discard(self) -> None:
+        """Leave them: they end by themselves."""
+
     def close(self) -> None:
         self._redis.close()
         self._redis.connection_pool.disconnect()
@@ -99,19 +111,33 @@ class Keys:
 
 
 class EtcdKeys:
-    """Keys of etcd. A write under a lock of another system, as of the row with Redlock, goes to a cell."""
+    """Keys of etcd. A write under a lock of another system, as of the row with Redlock, goes to a cell.
 
-    def __init__(self, client: Client, root: str, namespace: str) -> None:
+    Args:
+        client: whose connections they use.
+        root: the first part of all keys of its store.
+        namespace: that of the run.
+        lease: the ID of the lease with which the keys end: also if nobody discards them, and for writes that are late.
+
+    """
+
+    def __init__(self, client: Client, root: str, namespace: str, lease: int) -> None:
         self._client = client
         self._stem = f"{root}/{namespace}/demo/"
+        self._lease = lease
         self._cells = Cells(client)
+
+    @staticmethod
+    def make(client: Client) -> int:
+        """Get a lease for the keys of a run; return its ID."""
+        return int(_send(client, "/v3/lease/grant", {"TTL": str(round(LEFT_FOR))})["ID"])
 
     def read(self, guard: Guard) -> int:
         from leasehold.stores.etcd.keys import only, unb64
 
         if guard is Guard.REDLOCK:
             return self._cells.read(guard)
-        found: list[dict[str, str]] = self._send("/v3/kv/range", only(self._key(guard))).get("kvs", [])
+        found: list[dict[str, str]] = _send(self._client, "/v3/kv/range", only(self._key(guard))).get("kvs", [])
         return int(unb64(found[0]["value"])) if found else 0
 
     def write(self, guard: Guard, value: int, hold: Hold | None) -> None:
@@ -121,27 +147,27 @@ class EtcdKeys:
         if guard is Guard.REDLOCK:
             self._cells.write(guard, value, hold)
         elif hold is None:
-            self._send("/v3/kv/put", {"key": b64(self._key(guard)), "value": b64(b"%d" % value)})
+            put = {"key": b64(self._key(guard)), "value": b64(b"%d" % value), "lease": str(self._lease)}
+            _send(self._client, "/v3/kv/put", put)
         else:
-            EtcdGuard(hold).put(self._key(guard), b"%d" % value)
+            EtcdGuard(hold).put(self._key(guard), b"%d" % value, lease=self._lease)
 
     def discard(self) -> None:
-        """Delete them."""
-        from leasehold.stores.etcd.keys import only
-
-        for guard in Guard:
-            self._send("/v3/kv/deleterange", only(self._key(guard)))
+        """End their lease, and them with it."""
+        with suppress(StoreUnavailable):  # it has ended, or ends by itself
+            _send(self._client, "/v3/lease/revoke", {"ID": str(self._lease)})
 
     def close(self) -> None:
         """Leave the client open, which is another's."""
 
-    def _send(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        store: Any = self._client.store
-        answer: dict[str, Any] = drive(store.send(path, body, within=ANSWERS_WITHIN))
-        return answer
-
     def _key(self, guard: Guard) -> str:
         return self._stem + counter_name(guard)
+
+
+def _send(client: Client, path: str, body: dict[str, Any]) -> dict[str, Any]:
+    store: Any = client.store
+    answer: dict[str, Any] = drive(store.send(path, body, within=ANSWERS_WITHIN))
+    return answer
 
 
 class Rows:
@@ -161,7 +187,7 @@ class Rows:
 
     def discard(self) -> None:
         """Drop the table."""
-        self._ask(f"DROP TABLE {self._table}")
+        self._ask(f"DROP TABLE IF EXISTS {self._table}")
 
     def read(self, guard: Guard) -> int:
         rows = self._ask(f"SELECT value FROM {self._table} WHERE name = {{}}", counter_name(guard))

@@ -5,7 +5,8 @@ writing are two requests, so without a lock two may read the same value, and one
 the write goes through a guard, which refuses it if a newer holder has written (`leasehold.demo.counters`).
 
 It takes its settings from the environment, since a URL may have a password and arguments can be seen by others; it
-prints its port, and ends when its standard input ends, that is with the demo, whatever ended that.
+prints its port, and ends when its standard input ends, that is with the demo, whatever ended that. It takes the
+counters away then, since a demo that was killed cannot.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import signal
 import sys
 import threading
 from collections.abc import Generator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import cast
@@ -39,6 +40,9 @@ LONGEST_WAIT = 60.0
 
 ANSWERS_WITHIN = 20.0
 """Seconds that a server of locks may take to answer: hundreds of threads want the processor at once here."""
+
+DISCARDS_WITHIN = 3.0
+"""Seconds that the server of the counters may take to forget them."""
 
 
 class PageViews:
@@ -148,6 +152,19 @@ def main() -> None:
     threading.Thread(target=server.serve_forever, daemon=True).start()
     print(server.server_address[1], flush=True)
     sys.stdin.buffer.read()
+    _take_away(counter)
+
+
+def _take_away(counter: Counter) -> None:
+    """Discard the counters, if their server answers in time."""
+
+    def discard() -> None:
+        with suppress(Exception):  # whatever the driver raises: the demo is over, and nobody is there to be told
+            counter.discard()
+
+    discarding = threading.Thread(target=discard, daemon=True)
+    discarding.start()
+    discarding.join(DISCARDS_WITHIN)
 
 
 if __name__ == "__main__":

@@ -95,15 +95,21 @@ class AsyncEtcdGuard:
         """What is compared."""
         return self._compare
 
-    async def put(self, key: str | bytes, value: bytes) -> int:
+    async def put(self, key: str | bytes, value: bytes, *, lease: int = 0) -> int:
         """Write a key; return the revision at which it was written.
+
+        Args:
+            key: any.
+            value: what to set it to.
+            lease: the ID of a lease of etcd of your own, with which the key ends; 0 keeps it.
 
         Raises:
             LeaseLost: the lock was not held any more; nothing was written.
             StoreUnavailable: no answer; with ``unknown`` it may have been written.
 
         """
-        return await self._send({"request_put": {"key": b64(key), "value": b64(value)}})
+        put = {"key": b64(key), "value": b64(value), "lease": str(lease)}
+        return await self._send({"request_put": put})
 
     async def delete(self, key: str | bytes) -> int:
         """Delete a key, if it is there; return the revision after that. Errors as `put`."""
@@ -148,9 +154,9 @@ class EtcdGuard:
         """What is compared."""
         return self._core.comparison
 
-    def put(self, key: str | bytes, value: bytes) -> int:
+    def put(self, key: str | bytes, value: bytes, *, lease: int = 0) -> int:
         """Write a key; return the revision at which it was written. As `AsyncEtcdGuard.put`."""
-        return drive(self._core.put(key, value))
+        return drive(self._core.put(key, value, lease=lease))
 
     def delete(self, key: str | bytes) -> int:
         """Delete a key, if it is there; return the revision after that. As `AsyncEtcdGuard.delete`."""
