@@ -15,6 +15,7 @@ import pytest
 from leasehold.stores.url import Secret, parse
 from leasehold.verify.faults import KINDS
 from leasehold.verify.figures import samples
+from leasehold.verify.nursery import Nursery
 from leasehold.verify.run import Outcome, Settings, possible, run
 from leasehold.verify.sites import PLANS, Site, known, site
 from leasehold.verify.workload import Load
@@ -53,13 +54,13 @@ class Nobody:
         """Say nothing."""
 
 
-def broken(started: Site, seconds: float, seed: str, faults: tuple[str, ...]) -> Outcome:
+def broken(started: Site, nursery: Nursery, seconds: float, seed: str, faults: tuple[str, ...]) -> Outcome:
     """Run on these servers, and fail with the verdict, the seed and the faults unless every promise was kept."""
     kind, url = started.kind, parse(Secret(started.url))
     load = Load(names=NAMES.get(kind, 8), work=0.002, patience=2.0, slow=0.04)
     faults = tuple(fault for fault in faults if fault not in possible(url))
     settings = Settings(url, 3, seconds, faults, seed, PLANS[kind].lease, load, kind, workers=WORKERS.get(kind, 6))
-    outcome = run(settings, Nobody(), started)
+    outcome = run(settings, Nobody(), started, nursery)
     made = [
         f"{fault.kind} {fault.begin - outcome.begin:.2f}..{fault.end - outcome.begin:.2f}" for fault in outcome.faults
     ]
@@ -96,8 +97,8 @@ def count(kind: str, outcomes: list[Outcome], record: Record) -> None:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("kind", sorted(PLANS, key=lambda kind: -TURNS[kind]))
 def test_broken_servers_break_no_promise(kind: str, record_property: Record) -> None:
-    with site(kind) as started:
-        outcomes = [broken(started, SECONDS, f"day-{turn}", by_day(kind, turn)) for turn in range(TURNS[kind])]
+    with site(kind) as started, Nursery(parse(Secret(started.url)).scheme) as nursery:
+        outcomes = [broken(started, nursery, SECONDS, f"day-{turn}", by_day(kind, turn)) for turn in range(TURNS[kind])]
     count(kind, outcomes, record_property)
 
 
@@ -107,8 +108,8 @@ def test_broken_servers_break_no_promise(kind: str, record_property: Record) -> 
 def test_thousands_of_histories_on_broken_servers_break_no_promise(kind: str, record_property: Record) -> None:
     seeds = [os.environ["LEASEHOLD_SEED"]] if "LEASEHOLD_SEED" in os.environ else []
     seeds = seeds or [f"{random.SystemRandom().getrandbits(32):08x}" for _ in range(NIGHTLY_RUNS)]
-    with site(kind) as started:
-        outcomes = [broken(started, NIGHT, seed, tuple(known(kind))) for seed in seeds]
+    with site(kind) as started, Nursery(parse(Secret(started.url)).scheme) as nursery:
+        outcomes = [broken(started, nursery, NIGHT, seed, tuple(known(kind))) for seed in seeds]
     made = {fault.kind for outcome in outcomes for fault in outcome.faults}
     assert len(made) > len(PLANS[kind].faults) / 2
     count(kind, outcomes, record_property)

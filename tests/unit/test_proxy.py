@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import socket
 import socketserver
 import threading
@@ -107,6 +108,43 @@ def test_it_carries_everything_when_nothing_is_set(proxy: FaultProxy, connect: C
     assert hear(link, len(words)) == words
     sender.join()
     assert proxy.connections == 1
+
+
+def test_all_bytes_come_in_order_whatever_is_set_and_ended_meanwhile(proxy: FaultProxy, connect: Connect) -> None:
+    link, sent = connect(), b"".join(number.to_bytes(4, "big") for number in range(1 << 19))
+    heard = bytearray()
+
+    def hear() -> None:
+        while len(heard) < len(sent) and (data := link.recv(1 << 16)):
+            heard.extend(data)
+            if len(heard) < 1 << 17:
+                time.sleep(0.002)  # whoever reads slowly fills all buffers on the way
+
+    reader = threading.Thread(target=hear)
+    reader.start()
+    sender = threading.Thread(target=link.sendall, args=(sent,))
+    sender.start()
+    while reader.is_alive():
+        fault = proxy.hold(Side.REPLIES) if len(heard) % 2 else proxy.delay(0.001)
+        fault.wait(0.02)
+        fault.remove()
+        time.sleep(0.002)
+    sender.join()
+    assert bytes(heard) == sent
+
+
+def test_no_task_fails_when_a_fault_ends_a_connection(
+    proxy: FaultProxy, connect: Connect, caplog: pytest.LogCaptureFixture
+) -> None:
+    for fault in (lambda: proxy.cut_at(1), lambda: proxy.drop_reply(1)):
+        fault()
+        link = connect()
+        link.sendall(b"hello")
+        with pytest.raises(ConnectionResetError):
+            assert link.recv(10), "it ended without a reset"
+    proxy.close()
+    gc.collect()
+    assert not caplog.records
 
 
 def test_it_counts_what_it_sees_in_each_direction(proxy: FaultProxy, connect: Connect) -> None:

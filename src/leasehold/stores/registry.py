@@ -87,7 +87,7 @@ def opener(url: str | Secret | None) -> Opener:
     hidden = hide(url)
     del url
     parsed = parse(hidden)
-    return _factory(parsed.scheme)(parsed)
+    return factory(parsed.scheme)(parsed)
 
 
 def hide(url: str | Secret | None) -> Secret:
@@ -132,7 +132,13 @@ def default_path() -> Path:
     return base / "leasehold" / "locks.db"
 
 
-def _factory(scheme: str) -> Callable[[StoreURL], Opener]:
+def factory(scheme: str) -> Callable[[StoreURL], Opener]:
+    """Return what makes the openers of a scheme; its driver is imported with it.
+
+    Raises:
+        ValueError, MissingDriver: as `opener` does.
+
+    """
     if scheme in BUILT_IN:
         built_in: Callable[[StoreURL], Opener] = _load(BUILT_IN[scheme]).from_url
         return built_in

@@ -161,14 +161,54 @@ class Carrier:
     async def _pump(self, pair: Pair, side: Side) -> None:
         source, sink = (pair.client, pair.server) if side is Side.REQUESTS else (pair.server, pair.client)
         try:
-            while data := await self._loop.sock_recv(source, CHUNK):
-                self.seen[side] += data
+            while data := await self._next(pair, side, source, sink):
                 if await self._passes(pair, side, data):
                     await self._loop.sock_sendall(sink, data)
             await self._while_held()
         except OSError:
             pass
         self._end(pair, reset=False)
+
+    async def _next(self, pair: Pair, side: Side, source: socket.socket, sink: socket.socket) -> bytes:
+        """Return the next chunk that a fault may meet, or that the sink does not take; carry all others meanwhile.
+
+        A chunk that only passes by is carried as soon as it is there, by the loop itself: to wake a task for each, and
+        to watch the socket anew, would take several times as long.
+        """
+        if source.fileno() < 0:  # a fault has just ended it
+            raise ConnectionResetError
+        found = self._loop.create_future()
+
+        def carry() -> None:
+            if found.done():  # the task is about to go on, and to read by itself
+                return
+            try:
+                data = source.recv(CHUNK)
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError as error:
+                found.set_exception(error)
+                return
+            self.seen[side] += data
+            if data and not self.faults and not pair.deaf_to_replies and not pair.torn:
+                try:
+                    data = data[sink.send(data) :]
+                except (BlockingIOError, InterruptedError):
+                    pass
+                except OSError as error:
+                    found.set_exception(error)
+                    return
+                if not data:
+                    return
+            found.set_result(data)
+
+        self._loop.add_reader(source, carry)
+        try:
+            result: bytes = await found
+        finally:
+            if source.fileno() >= 0:
+                self._loop.remove_reader(source)
+        return result
 
     async def _passes(self, pair: Pair, side: Side, data: bytes) -> bool:
         if side is Side.REPLIES and pair.deaf_to_replies:

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterable
 from dataclasses import asdict, replace
@@ -15,6 +12,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from leasehold.stores.url import Secret, StoreURL
 from leasehold.testing.proxy import FaultProxy
+from leasehold.verify.nursery import Nursery
 from leasehold.verify.worker import ENDS_WITHIN, Orders
 
 STARTS_WITHIN = 60.0
@@ -47,11 +45,17 @@ def default_port(url: StoreURL) -> int | None:
 
 
 class Links:
-    """A client's connections: one fault proxy for each host of the URL. Without proxies it is reached directly."""
+    """A client's connections: one fault proxy for each host of the URL. Without proxies the store is reached directly.
 
-    def __init__(self, url: StoreURL) -> None:
+    Args:
+        url: of the store.
+        through: whether they shall lead through proxies, since faults will be made on them.
+
+    """
+
+    def __init__(self, url: StoreURL, *, through: bool) -> None:
         port = default_port(url)
-        hosts = url.hosts if port is not None else ()
+        hosts = url.hosts if through and port is not None else ()
         self.proxies = [FaultProxy((host, at or port or 0)).start() for host, at in hosts]
         self._url = url
 
@@ -74,21 +78,14 @@ class Links:
 class Process:
     """One client that works."""
 
-    def __init__(self, orders: Orders, links: Links, folder: Path) -> None:
+    def __init__(self, orders: Orders, links: Links, folder: Path, nursery: Nursery) -> None:
         self.who = orders.who
         self.links = links
         self.orders = orders
         self.journal = Path(orders.journal)
         self.log = folder / f"client-{orders.who}.log"
         with self.log.open("wb") as complaints:
-            self._child = subprocess.Popen(
-                [sys.executable, "-m", "leasehold.verify.worker"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=complaints,
-                start_new_session=True,  # Ctrl-C is for the process that steers
-            )
-        assert self._child.stdin is not None
+            self._child = nursery.client(complaints)
         self._child.stdin.write(_as_line(orders, links.url))
         self._child.stdin.flush()
 
@@ -99,15 +96,13 @@ class Process:
             VerifyError: it could not; the message is the last line that it said.
 
         """
-        assert self._child.stdout is not None
-        os.set_blocking(self._child.stdout.fileno(), False)
         until = time.monotonic() + STARTS_WITHIN
         while time.monotonic() < until:
             if self._child.stdout.readline():
                 return
             if self._child.poll() is not None:
                 break
-            time.sleep(0.02)
+            time.sleep(0.005)
         raise VerifyError(f"a client did not start: {self.last_words()}")
 
     @property
@@ -125,13 +120,13 @@ class Process:
 
     def kill(self) -> None:
         """End it at once, without a word to anybody."""
-        self._child.kill()
-        self._child.wait()
+        self._child.send_signal(signal.SIGKILL)
+        self._child.wait(ENDS_WITHIN)
         self._close()
 
     def ask_to_end(self) -> None:
         """Say that the run is over; it ends what it is at."""
-        if self._child.stdin is not None and self.alive:
+        if self.alive:
             try:
                 self._child.stdin.write(b"stop\n")
                 self._child.stdin.flush()
@@ -140,12 +135,11 @@ class Process:
 
     def end(self) -> bool:
         """Wait until it has ended; return whether it did so by itself and well."""
-        try:
-            code = self._child.wait(ENDS_WITHIN)
-        except subprocess.TimeoutExpired:
+        code = self._child.wait(ENDS_WITHIN)
+        if code is None:
             self.kill()
-            return False
-        self._close()
+        else:
+            self._close()
         return code == 0
 
     def last_words(self) -> str:
@@ -154,9 +148,7 @@ class Process:
         return lines[-1] if lines else "it said nothing"
 
     def _close(self) -> None:
-        for pipe in (self._child.stdin, self._child.stdout):
-            if pipe is not None:
-                pipe.close()
+        self._child.close()
         self.links.close()
 
 

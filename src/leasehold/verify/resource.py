@@ -8,19 +8,22 @@ and an equal one must be of the same owner.
 from __future__ import annotations
 
 import json
+import selectors
 import socket
-import socketserver
 import sqlite3
 import threading
 from collections.abc import Callable
+from functools import partial
 from types import TracebackType
-from typing import Self, cast
+from typing import Self
 
 from leasehold.guard import Stale, sql
 from leasehold.testing.history import Write
 
 ANSWERS_WITHIN = 10.0
 """Seconds after which a client gives up on the resource: the run has ended."""
+
+CHUNK = 1 << 12
 
 
 class Values:
@@ -49,19 +52,23 @@ class Values:
 
 
 class Resource(Values):
-    """Guarded values that other processes can reach: rows of a table, which the guard that users have protects."""
+    """Guarded values that other processes can reach: rows of a table, which the guard that users have protects.
+
+    One thread answers all visitors, in the order in which they come: with one for each, the interpreter would mostly
+    hand itself from the one to the other.
+    """
 
     def __init__(self, now: Callable[[], float]) -> None:
         super().__init__(now)
         self._rows = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
         self._rows.execute("CREATE TABLE guarded (name TEXT PRIMARY KEY, owner TEXT, fence INTEGER NOT NULL DEFAULT 0)")
-        self._server = _Server(self)
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, args=(0.05,), name="guarded-resource", daemon=True
-        )
+        self._door = socket.create_server(("127.0.0.1", 0))
+        self._bell, self._ringer = socket.socketpair()  # rings when it is time to end
+        self._thread = threading.Thread(target=self._serve, name="guarded-resource", daemon=True)
 
     def _apply(self, who: str, name: str, token: int) -> bool:
-        self._rows.execute("INSERT OR IGNORE INTO guarded (name) VALUES (?)", (name,))
+        if name not in self._latest:
+            self._rows.execute("INSERT OR IGNORE INTO guarded (name) VALUES (?)", (name,))
         try:
             sql.update(self._rows, "guarded", {"owner": who}, where={"name": name}, token=token)
         except Stale:
@@ -71,7 +78,8 @@ class Resource(Values):
     @property
     def port(self) -> int:
         """The port of 127.0.0.1 on which it listens."""
-        return self._server.server_address[1]
+        port: int = self._door.getsockname()[1]
+        return port
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -80,33 +88,47 @@ class Resource(Values):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+        self._ringer.close()
         self._thread.join()
-        with self._mutex:  # a client that is cut off in a write gets no answer
-            self._rows.close()
+        self._bell.close()
+        self._rows.close()
 
+    def _serve(self) -> None:
+        with selectors.DefaultSelector() as waiting, self._door:
+            waiting.register(self._bell, selectors.EVENT_READ)
+            waiting.register(self._door, selectors.EVENT_READ, partial(self._welcome, waiting))
+            while True:
+                for key, _ in waiting.select():
+                    if key.data is None:
+                        _hang_up_on_all(waiting)
+                        return
+                    key.data()
 
-class _Server(socketserver.ThreadingTCPServer):
-    daemon_threads = True
-    block_on_close = False
+    def _welcome(self, waiting: selectors.BaseSelector) -> None:
+        link, _ = self._door.accept()
+        link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        begun = bytearray()  # a line that has not ended
+        waiting.register(link, selectors.EVENT_READ, partial(self._answer, waiting, link, begun))
 
-    def __init__(self, resource: Resource) -> None:
-        self.resource = resource
-        super().__init__(("127.0.0.1", 0), _Visitor)
-
-
-class _Visitor(socketserver.StreamRequestHandler):
-    disable_nagle_algorithm = True
-
-    def handle(self) -> None:
-        resource = cast("_Server", self.server).resource
+    def _answer(self, waiting: selectors.BaseSelector, link: socket.socket, begun: bytearray) -> None:
         try:
-            for line in self.rfile:
-                who, name, token = json.loads(line)
-                self.wfile.write(b"1\n" if resource.write(who, name, token) else b"0\n")
-        except (OSError, ValueError, sqlite3.ProgrammingError):  # it was killed, perhaps in a line; or the run is over
-            return
+            data = link.recv(CHUNK)
+            begun += data
+            while (end := begun.find(b"\n")) >= 0:
+                who, name, token = json.loads(begun[:end])
+                del begun[: end + 1]
+                link.sendall(b"1\n" if self.write(who, name, token) else b"0\n")
+        except OSError:
+            data = b""
+        if not data:  # it was killed, perhaps in a line
+            waiting.unregister(link)
+            link.close()
+
+
+def _hang_up_on_all(waiting: selectors.BaseSelector) -> None:
+    for key in list(waiting.get_map().values()):
+        if isinstance(key.fileobj, socket.socket) and key.data is not None:
+            key.fileobj.close()
 
 
 class Visitor:

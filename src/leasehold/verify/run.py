@@ -24,6 +24,7 @@ from leasehold.verify.breaking import Breaker
 from leasehold.verify.clients import Links, Process, VerifyError, default_port, end_all
 from leasehold.verify.faults import KINDS, Done, as_pause, of_links, under
 from leasehold.verify.leases import outlives
+from leasehold.verify.nursery import Nursery
 from leasehold.verify.pulse import EVERY
 from leasehold.verify.resource import Resource
 from leasehold.verify.sites import Site
@@ -112,8 +113,14 @@ def possible(url: StoreURL) -> dict[str, str]:
     return {kind.key: why for kind in KINDS.values() if kind.needs_links}
 
 
-def run(settings: Settings, witness: Witness, site: Site | None = None) -> Outcome:
+def run(settings: Settings, witness: Witness, site: Site | None = None, nursery: Nursery | None = None) -> Outcome:
     """Run once, on servers of the user's own, or on those of a site, which then may be broken.
+
+    Args:
+        settings: what the user asked for.
+        witness: who watches.
+        site: the servers that may be broken.
+        nursery: makes the clients, for several runs with the same scheme; without one the run has its own.
 
     Raises:
         VerifyError: it cannot run here; the message says why.
@@ -124,10 +131,13 @@ def run(settings: Settings, witness: Witness, site: Site | None = None) -> Outco
     namespace = PREFIX + secrets.token_hex(6)
     with Client.from_url(settings.url.raw.reveal(), namespace=namespace) as client:
         client.holds()  # a store that is down says so before anything starts
-        with tempfile.TemporaryDirectory(prefix="leasehold-verify-") as folder, Resource(boottime) as resource:
+        with ExitStack() as stack:
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="leasehold-verify-"))
+            resource = stack.enter_context(Resource(boottime))
+            nursery = nursery or stack.enter_context(Nursery(settings.url.scheme))
             tardy = client._core._engine.store.capabilities.tardy + outlives(settings.url, settings.lease)
             settings = replace(settings, load=replace(settings.load, lease=settings.lease, tardy=tardy))
-            crew = Crew(settings, namespace, Path(folder), resource.port, site)
+            crew = Crew(settings, namespace, Path(folder), resource.port, nursery, site)
             try:
                 crew.start()
                 begin = boottime()
@@ -146,12 +156,22 @@ def run(settings: Settings, witness: Witness, site: Site | None = None) -> Outco
 class Crew:
     """The clients of a run, and what is done to them."""
 
-    def __init__(self, settings: Settings, namespace: str, folder: Path, port: int, site: Site | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        namespace: str,
+        folder: Path,
+        port: int,
+        nursery: Nursery,
+        site: Site | None = None,
+    ) -> None:
         self._settings = settings
         self._namespace = namespace
         self._folder = folder
         self._port = port
+        self._nursery = nursery
         self._random = random.Random(settings.seed)
+        self._linked = any(kind in KINDS and KINDS[kind].needs_links for kind in settings.faults)
         self._count = 0
         self._working: list[Process] = []
         self._journals: list[Path] = []
@@ -190,7 +210,7 @@ class Crew:
             load=load,
             response_timeout=max(1.0, self._settings.lease),
         )
-        return Process(orders, Links(self._settings.url), self._folder)
+        return Process(orders, Links(self._settings.url, through=self._linked), self._folder, self._nursery)
 
     def work(self, witness: Witness, kinds: Sequence[str]) -> None:
         """Let them work, and make one fault after the other until the time is up."""
