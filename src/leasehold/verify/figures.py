@@ -116,7 +116,7 @@ def samples(outcome: Outcome) -> dict[str, list[float]]:
     """Return what was measured, in seconds, by what it is; several runs may be added up."""
     granted = [hold for hold in outcome.history.holds if hold.granted is not None]
     lost = [hold for hold in granted if hold.told is not None]
-    killed = {fault.who: fault.end for fault in outcome.faults if fault.kind == "kill"}
+    killed = {fault.who: fault.begin for fault in outcome.faults if fault.kind == "kill"}
     pairs = list(_successions(granted))
     return {
         HAND_OVER: [_after(hold, before.until) for before, hold in pairs if _smooth(before, hold, outcome)],

@@ -175,7 +175,7 @@ class Crew:
         self._count = 0
         self._working: list[Process] = []
         self._journals: list[Path] = []
-        self._deaths: dict[str, float] = {}
+        self._deaths: dict[str, tuple[float, float]] = {}
         self._breaker = Breaker(site, settings.lease, RECOVERS, namespace, self._random)
         self.faults: list[Done] = []
         self.held_up = 0.0
@@ -258,8 +258,8 @@ class Crew:
     def _replace(self, place: int) -> None:
         victim, begin = self._working[place], boottime()
         victim.kill()
-        self._deaths[victim.who] = boottime()
-        self.faults.append(Done("kill", victim.who, begin, boottime()))
+        self._deaths[victim.who] = begin, boottime()
+        self.faults.append(Done("kill", victim.who, *self._deaths[victim.who]))
         self._working[place] = self._new()
         self._working[place].wait_ready()
 

@@ -113,7 +113,7 @@ def from_files(paths: Iterable[Path]) -> Iterator[Record]:
 def assemble(
     records: Iterable[Record],
     *,
-    deaths: Mapping[str, float] | None = None,
+    deaths: Mapping[str, tuple[float, float]] | None = None,
     stalls: Iterable[Stall] = (),
     outages: Iterable[Stall] = (),
     writes: Iterable[Write] = (),
@@ -123,7 +123,8 @@ def assemble(
 
     Args:
         records: of all clients, in any order between clients.
-        deaths: when each client was killed; its threads are called ``client.thread``.
+        deaths: the last moment at which each client that was killed surely lived, and the first at which it surely was
+            dead; its threads are called ``client.thread``.
         stalls: when clients were stopped.
         outages: when clients were cut off from the store.
         writes: what a guarded resource saw.
@@ -140,7 +141,7 @@ def assemble(
         if "refused" in life:
             tries.append(_try(who, life))
         else:
-            holds.append(_hold(who, life, (deaths or {}).get(who.partition(".")[0], FOREVER)))
+            holds.append(_hold(who, life, (deaths or {}).get(who.partition(".")[0], (FOREVER, FOREVER))))
     return History(tuple(holds), tuple(tries), tuple(writes), tuple(stalls), tuple(outages), tuple(moments))
 
 
@@ -150,12 +151,17 @@ def _try(who: str, life: Mapping[str, Record]) -> Try:
     return Try(who, asked["name"], asked["t"], life["refused"]["t"], moment, asked["lease"] * DEAD_WAITER)
 
 
-def _hold(who: str, life: Mapping[str, Record], death: float) -> Hold:
+def _hold(who: str, life: Mapping[str, Record], death: tuple[float, float]) -> Hold:
+    """Make a hold. One that ended by a kill ended when it may have: the store may have seen that before we did.
+
+    It may have been kept for a lease from when its holder was dead for sure, all the same.
+    """
     asked = life["asked"]
     granted, told, checked, freed = (life.get(what) for what in ("granted", "told", "checked", "freed"))
     deadline = max((record["deadline"] for record in (told, checked) if record is not None), default=FOREVER)
     ends = [record["t"] for what in ("leaving", "told", "failed") if (record := life.get(what)) is not None]
-    until = min([*ends, death, deadline if told is not None else FOREVER])
+    until = min([*ends, death[0], deadline if told is not None else FOREVER])
+    dying = death[1] - death[0] if until == death[0] < FOREVER else 0.0
     return Hold(
         who,
         asked["name"],
@@ -167,7 +173,7 @@ def _hold(who: str, life: Mapping[str, Record], death: float) -> Hold:
         Mode(asked["mode"]),
         asked["permits"],
         asked["limit"],
-        asked["lease"] * (1.0 if granted is not None else DEAD_WAITER),
+        asked["lease"] * (1.0 if granted is not None else DEAD_WAITER) + dying,
         life["queued"]["t"] if "queued" in life else None,
         None if told is None else told["t"],
         deadline,

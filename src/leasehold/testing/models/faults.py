@@ -65,7 +65,7 @@ def _suspend(party: Party, machine: SimulatedMachine, one: Strike) -> float:
 
 def _kill(party: Party, machine: SimulatedMachine, one: Strike) -> float:
     machine.kill()
-    party.deaths[machine.machine.name] = party.now()
+    party.deaths[machine.machine.name] = party.now(), party.now()
     for host in party.system.hosts:
         host.hang_up(machine.machine, arrives=one.luck < 0.5)
     party.heir()

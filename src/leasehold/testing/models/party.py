@@ -123,7 +123,7 @@ class Party:
         self.system: System = SYSTEMS[scenario.system](world, scenario.server_rate, spoilt)
         self.machines: list[SimulatedMachine] = []
         self.faults: list[Fault] = []
-        self.deaths: dict[str, float] = {}
+        self.deaths: dict[str, tuple[float, float]] = {}
         self.records: list[Record] = []
         self.values = Values(self.now)
         self._latency = {actor.latency[1] for actor in (*scenario.actors, *scenario.heirs)}

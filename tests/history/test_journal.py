@@ -1,0 +1,43 @@
+"""What is made of what clients wrote down."""
+
+from __future__ import annotations
+
+import pytest
+
+from leasehold.testing.history import Promise, check
+from leasehold.testing.history.journal import Journal, Record, assemble
+
+LIVED, DEAD = 1.99, 2.03
+"""A client was killed between these moments: the store may have seen that it had ended before we did."""
+
+
+class Clients:
+    """Clients, and what they wrote down, by a clock that is set by hand."""
+
+    def __init__(self) -> None:
+        self.records = list[Record]()
+        self._time = 0.0
+        held = self.at(1.0, "1.0").asked("x", lease=1.0)
+        self.at(1.1, "1.0").granted(held, 1)
+
+    def at(self, moment: float, who: str) -> Journal:
+        self._time = moment
+        return Journal(who, lambda: self._time, self.records.append)
+
+
+def test_a_client_that_is_killed_holds_until_the_kill() -> None:
+    clients = Clients()
+    asked = clients.at(1.5, "2.0").asked("x", lease=1.0)
+    clients.at(2.01, "2.0").granted(asked, 2)
+    assert check(assemble(clients.records, deaths={"1": (LIVED, DEAD)})).ok
+    found = check(assemble(clients.records, deaths={"1": (2.02, DEAD)}))
+    assert found.by_promise[Promise.EXCLUSION] == 1, "it lived when the other had it"
+
+
+@pytest.mark.parametrize(("dead", "excused"), [(DEAD, True), (2.01, False)])
+def test_it_may_be_in_the_way_for_a_lease_after_its_death(dead: float, excused: bool) -> None:
+    clients = Clients()
+    asked = clients.at(3.02, "2.0").asked("x", lease=1.0)
+    clients.at(3.025, "2.0").refused(asked)
+    found = check(assemble(clients.records, deaths={"1": (LIVED, dead)}))
+    assert found.by_promise[Promise.FREE] == (not excused)
