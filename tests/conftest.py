@@ -18,6 +18,7 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
+import alone
 import pytest
 from background import in_the_background
 from releases.archive import fetch
@@ -113,6 +114,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    alone.join(config)
     if roots := [str(fetch(name)) for name in config.getoption("--servers-of")]:
         os.environ[ROOTS] = os.pathsep.join(roots)
     config.addinivalue_line("markers", "nightly: takes long; runs with --nightly only")
