@@ -73,6 +73,34 @@ def test_a_connection_and_a_pool_of_asyncmy(mariadb_url: str, namespace: str) ->
     asyncio.run(body())
 
 
+def test_who_makes_passwords_is_asked_for_each_connection(mariadb_server: MariaDBServer, mariadb_url: str) -> None:
+    """As programs do whose passwords last for minutes: one that was taken over as a text would be refused by then."""
+    asked = list[str]()
+
+    def password() -> str:
+        asked.append(f"secret-{len(asked)}")
+        mariadb_server.query(f"ALTER USER 'minutes'@'%' IDENTIFIED BY '{asked[-1]}'")
+        return asked[-1]
+
+    async def body() -> None:
+        there = {**parts(mariadb_url), "user": "minutes", "password_creator": password}
+        pool = await asyncmy.create_pool(**there, minsize=1, maxsize=1)
+        try:
+            before = len(asked)
+            async with AsyncClient.from_client(pool, namespace="minutes") as locks, locks.lock("x"):
+                assert len(asked) > before
+        finally:
+            pool.close()
+            await pool.wait_closed()
+
+    mariadb_server.query("CREATE USER 'minutes'@'%' IDENTIFIED BY 'first'")
+    try:
+        mariadb_server.query("GRANT ALL ON locks.* TO 'minutes'@'%'")
+        asyncio.run(body())
+    finally:
+        mariadb_server.query("DROP USER 'minutes'@'%'")
+
+
 def test_over_a_socket_file_and_with_tls(mariadb_server: MariaDBServer, mariadb_url: str, namespace: str) -> None:
     mariadb_server.query("CREATE USER IF NOT EXISTS 'app'@'localhost'")
     mariadb_server.query("GRANT ALL ON locks.* TO 'app'@'localhost'")

@@ -23,6 +23,9 @@ from leasehold.wires.postgres.link import Link
 colours = pytest.mark.parametrize("colour", ["blocking", "asyncio"])
 worlds = pytest.mark.parametrize("world", [BlockingWorld(), AsyncioWorld()], ids=str)
 
+SLOW = 2.0
+"""Seconds of a busy machine."""
+
 STEPS = 40
 """More steps of the loop than an acquire, a wait and a release take."""
 
@@ -64,6 +67,25 @@ def test_killed_waiters_hold_up_nobody(
                 said = said if "token" in said else waiter.hear()
                 assert said["at"] - released < 1.0
         eventually(lambda: locks.holds() == [], 2.0)
+
+
+def test_a_killed_waiter_that_was_passed_over_is_out_of_the_line_after_a_second(
+    postgres_server: PostgresServer, namespace: str
+) -> None:
+    """It might only have lost its connection: so its place is kept for a second, and not for its lease."""
+    with parties() as start, Client.from_url(postgres_server.url, namespace=namespace) as locks:
+        hold = locks.lock("x").acquire()
+        assert hold is not None
+        dead = start(postgres_server, namespace, "blocking", "wait", 30.0, "x")
+        eventually(lambda: len(locks.inspect("x").waiters) == 1, 20)  # type: ignore[union-attr]
+        hint = "SELECT count(*) FROM leasehold_seat JOIN leasehold_name ON id = name_id WHERE space = %s AND hint <> ''"
+        eventually(lambda: postgres_server.query(hint, (namespace.encode(),))[0][0] == 1, 10)
+        dead.kill()
+        time.sleep(0.2)
+        hold.release()
+        released = time.monotonic()
+        eventually(lambda: locks.inspect("x") is None, 1.0 + SLOW)
+        assert time.monotonic() - released > 0.5, "it has kept its place"
 
 
 # --- cancelled -------------------------------------------------------------------------------------------------

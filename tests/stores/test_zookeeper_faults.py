@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import time
 from collections.abc import Iterator
 
@@ -267,6 +268,48 @@ def test_a_reply_that_comes_too_late_is_not_believed(
         assert "too late" in str(error)
         slow.remove()
         await until(world, lambda: children(zookeeper_server, path(namespace)) == [])
+
+    world.run(body)
+
+
+SEEN = struct.Struct(">iqiq")
+"""What a session begins with after its length: version, the last transaction that the client saw, timeout, session."""
+
+
+def first_words(proxy: FaultProxy) -> list[tuple[int, int]]:
+    """Return, for each attempt to connect, the last transaction that the client says it saw, and its session."""
+    sent, found = proxy.seen(), list[tuple[int, int]]()
+    for at in range(len(sent) - SEEN.size - 4):
+        length = int.from_bytes(sent[at : at + 4], "big")
+        version, seen, timeout, session = SEEN.unpack_from(sent, at + 4)
+        if length in (44, 45) and version == 0 and timeout == round(SESSION * 1000):
+            found.append((seen, session))
+    return found
+
+
+def test_what_was_seen_is_said_until_the_session_is_surely_over(
+    world: World, proxy: FaultProxy, namespace: str, zookeeper_server: ZooKeeperServer
+) -> None:
+    """Till then no member that lags behind is believed; from then on none whose data were wiped refuses us."""
+
+    async def body(world: World) -> None:
+        client = client_of(world, proxy, namespace)
+        await held(await client.lock("a").acquire()).release()
+        assert [seen for seen, _ in first_words(proxy)] == [0]
+        proxy.forget()
+        proxy.cut()
+        await until(world, lambda: bool(first_words(proxy)))
+        assert all(seen > 0 and session for seen, session in first_words(proxy))
+        await held(await client.lock("a").acquire(timeout=SOON)).release()
+        proxy.forget()
+        hole = proxy.blackhole()
+        proxy.cut()
+        await world.sleep(SESSION + NOISE)
+        assert first_words(proxy)[0][0] > 0
+        await until(world, lambda: bool(words := first_words(proxy)) and words[-1][0] == 0)
+        hole.remove()
+        proxy.heal()
+        await held(await client.lock("a").acquire(timeout=SOON)).release()
 
     world.run(body)
 
