@@ -11,6 +11,7 @@ import time
 from contextlib import ExitStack, contextmanager
 
 import pytest
+import redis
 
 from leasehold import AsyncClient, Client, LeaseLost, StoreUnavailable, Unsupported
 from leasehold.model import Departure, Owner, Rule, Terms, Ticket
@@ -21,7 +22,7 @@ from leasehold.stores.redis.scripts import REDLOCK_CLAIM, REDLOCK_LEAVE
 from leasehold.testing.history import Bounds, Promise, check
 from leasehold.testing.history.journal import Journal, assemble
 from leasehold.testing.proxy import FaultProxy, Side
-from leasehold.testing.servers import RedlockNodes
+from leasehold.testing.servers import RedisServer, RedlockNodes
 from leasehold.testing.worlds import AsyncioWorld, BlockingWorld
 
 both = pytest.mark.parametrize("world", [BlockingWorld(), AsyncioWorld()], ids=["blocking", "asyncio"])
@@ -381,6 +382,38 @@ def test_a_claim_that_comes_after_its_leave_gets_no_vote(redlock_nodes, namespac
     assert voted(node, namespace) == ticket.id  # what an older round gives back takes nothing from a newer one
     assert run(node, redlock_commands.leave(namespace, "x", ticket, 9, Departure.RELEASE)) == 1
     assert claim(9)[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("channel_of", "listeners", "told"),
+    [
+        (keys.channel, 5, "b"),  # a server knows who hears it: the first is told
+        (lambda *which: keys.bus_channel(keys.channel(*which)), 0, "bc"),  # on a cluster two are
+        (lambda *which: keys.bus_channel(keys.channel(*which)), 5, "b"),
+        (keys.channel, 0, "bcdef"),  # nobody hears: each is tried
+    ],
+    ids=["server", "cluster", "cluster, here", "server, nobody"],
+)
+def test_who_is_told_that_a_vote_is_free(namespace, channel_of, listeners, told):
+    """Who was told and does not come is behind no other: the next who asks gets the vote."""
+    with RedisServer() as node:
+        channels = {letter: channel_of(namespace, letter * 8) for letter in "abcdef"}
+        tickets = {one: Ticket(one * 22, Terms(Rule(), Owner("host", 1, one), 30.0)) for one in "abcdef"}
+        for order, (letter, ticket) in enumerate(tickets.items(), 1):
+            ballot = Ballot("x", ticket, order, order, 0.0)
+            asks = redlock_commands.claim(namespace, ballot, order, join=True, channel=channels[letter])
+            assert run(node, asks)[0] == (letter == "a")
+        ear = redis.Redis(port=node.port).pubsub()
+        for letter in "bcdef"[:listeners]:
+            ear.subscribe(channels[letter])
+            assert ear.get_message(timeout=5)["type"] == "subscribe"
+        node.reset_stats()
+        assert run(node, redlock_commands.leave(namespace, "x", tickets["a"], 1, Departure.RELEASE)) == 1
+        assert node.commandstats()["publish"] == len(told)
+        if listeners:
+            assert ear.get_message(timeout=5)["data"] == (told * 22).encode()
+            assert ear.get_message(timeout=0.2) is None
+        ear.close()
 
 
 def test_a_round_that_was_given_back_is_not_asked_again_with_its_token(redlock_nodes, namespace):
