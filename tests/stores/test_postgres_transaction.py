@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import threading
 import time
 from typing import Any
@@ -11,6 +13,8 @@ import psycopg
 import pytest
 import sqlalchemy
 import sqlalchemy.ext.asyncio
+from test_killed_holders import turns_missed
+from test_redis_cancel import after_steps
 
 from leasehold import AcquireTimeout, Client, Unsupported
 from leasehold.postgres import async_transaction_lock, transaction_lock
@@ -61,6 +65,86 @@ def test_a_time_out_leaves_the_transaction_as_it_was(postgres_server: PostgresSe
         thread.join()
         assert other.execute("SHOW lock_timeout").fetchone() == ("7s",)
         assert not free(postgres_server.url, namespace)
+
+
+HOLDER = """
+import asyncio, sys, time
+import psycopg
+from leasehold.postgres import async_transaction_lock, transaction_lock
+
+url, namespace, colour = sys.argv[1:]
+write = f"INSERT INTO {namespace} VALUES (1)"
+
+async def hold():
+    async with await psycopg.AsyncConnection.connect(url) as connection:
+        await async_transaction_lock(connection, "x", namespace=namespace)
+        await connection.execute(write)
+        print("held", flush=True)
+        await asyncio.sleep(60)
+
+if colour == "asyncio":
+    asyncio.run(hold())
+with psycopg.connect(url) as connection:
+    transaction_lock(connection, "x", namespace=namespace)
+    connection.execute(write)
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("colour", ["blocking", "asyncio"])
+def test_a_killed_holders_lock_is_free_at_once_and_its_writes_are_undone(
+    postgres_server: PostgresServer, namespace: str, colour: str
+) -> None:
+    """Within the 0.25 s that the page states."""
+    url, space = postgres_server.url, namespace.replace("-", "_")
+    with psycopg.connect(url) as mine, psycopg.connect(url, autocommit=True) as owner:
+        owner.execute(f"CREATE TABLE {space} (n INTEGER)")
+        command = [sys.executable, "-c", HOLDER, url, space, colour]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as holder, turns_missed() as missed:
+            assert holder.stdout is not None
+            assert holder.stdout.readline() == "held\n"
+            with pytest.raises(AcquireTimeout):
+                transaction_lock(mine, "x", namespace=space, timeout=0)
+            threading.Timer(0.5, holder.kill).start()
+            began = time.monotonic()
+            transaction_lock(mine, "x", namespace=space, timeout=20)
+            took = time.monotonic() - began - 0.5
+            print(f"free {took:.3f} s after the kill")
+            assert took < 0.25 + sum(missed)
+        assert mine.execute(f"SELECT count(*) FROM {space}").fetchone() == (0,)
+        mine.commit()
+        owner.execute(f"DROP TABLE {space}")
+
+
+def test_cancelled_at_each_step_it_leaves_no_lock_and_a_connection_in_step(
+    postgres_server: PostgresServer, namespace: str
+) -> None:
+    """Whether it had the lock or not: after the owner's rollback all is as before, and answers are those asked for."""
+    url = postgres_server.url
+
+    async def body() -> None:
+        outcomes = set[bool]()
+        async with (
+            await psycopg.AsyncConnection.connect(url) as mine,
+            await psycopg.AsyncConnection.connect(url) as other,
+        ):
+            for taken in (False, True):
+                for k in range(24):
+                    if taken:
+                        await async_transaction_lock(other, "x", namespace=namespace, timeout=5)
+                    task = asyncio.ensure_future(async_transaction_lock(mine, "x", namespace=namespace))
+                    await after_steps(k, task)
+                    outcomes.add(task.cancelled())
+                    await other.rollback()
+                    await mine.rollback()
+                    assert await asyncio.to_thread(free, url, namespace), (taken, k)
+                    found = await (await mine.execute("SELECT %s::int", (k,))).fetchone()
+                    assert found == (k,), "the answer to another question"
+                    await mine.rollback()
+        assert outcomes == {True, False}
+
+    asyncio.run(body())
 
 
 def test_readers_share_and_sessions_are_excluded(postgres_server: PostgresServer, namespace: str) -> None:
