@@ -3,124 +3,48 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
-from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any
 
 import pytest
 
-from leasehold.model import Granted, Ticket, Wait
-from leasehold.runtimes.base import Runtime
-from leasehold.stores.base import Opener
-from leasehold.testing.history import Promise
+from leasehold.testing.models import __main__ as commands
+from leasehold.testing.models.broken import MISTAKES
 from leasehold.testing.models.party import Outcome, run
+from leasehold.testing.models.power import SIZES
 from leasehold.testing.models.report import failure, picture
-from leasehold.testing.models.scenario import Assumptions, Scenario
+from leasehold.testing.models.scenario import Scenario
 from leasehold.testing.models.shrinking import shrink
-from leasehold.testing.models.system import GOOD, Spoilt
-from leasehold.testing.network import InVirtualTime
+from leasehold.testing.models.system import GOOD
 
 MOST = 1500
 """Seeds within which a broken lock must be found; the hardest is in about one of a hundred histories."""
 
 
-class Broken:
-    """A good store; what is not spoilt in a subclass goes on to it."""
-
-    def __init__(self, store: Any, runtime: Runtime) -> None:
-        self._store = store
-        self._runtime = runtime
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._store, name)
-
-
-class CountsFromTheReply(Broken):
-    async def claim(self, name: str, ticket: Ticket, *, join: bool, within: float) -> Granted | Wait:
-        answer = await self._store.claim(name, ticket, join=join, within=within)
-        return replace(answer, since=self._runtime.now()) if isinstance(answer, Granted) else answer
-
-
-class SleepsOn(Broken):
-    async def changed(self, name: str, ticket: Ticket, mark: object, *, timeout: float) -> Granted | None:
-        await self._runtime.sleep(timeout)
-        return None
-
-
-class GivesWhatIsTaken(Broken):
-    """Lets in, now and then, who should wait."""
-
-    async def claim(self, name: str, ticket: Ticket, *, join: bool, within: float) -> Granted | Wait:
-        since = self._runtime.now()
-        answer = await self._store.claim(name, ticket, join=join, within=within)
-        if isinstance(answer, Wait) and self._runtime.jitter() < 0.1:
-            return Granted(self._runtime.wall_us(), since, ticket.terms.lease)
-        return answer
-
-
-@dataclass(frozen=True)
-class Spoils(InVirtualTime):
-    opener: Opener
-    how: Callable[[Any, Runtime], Any]
-
-    def open(self, runtime: Runtime, namespace: str) -> Any:
-        return self.how(self.opener.open(runtime, namespace), runtime)
-
-
-def forgets_whose_it_is(text: bytes) -> bytes:
-    """Let a leave let go whoever holds."""
-    return text.replace(
-        b"if holder ~= ticket then\n  local was_there = crowded()", b"if not holder then\n  local was_there = crowded()"
-    )
-
-
-def wrapped(how: Callable[[Any, Runtime], Any]) -> Spoilt:
-    return Spoilt(wrap=lambda opener: Spoils(opener, how))
-
-
-LOSES = {Promise.EXCLUSION, Promise.TOLD, Promise.TOKENS, Promise.FENCED}
-
-BROKEN: dict[str, tuple[str, Spoilt, set[Promise]]] = {
-    "no look at the ticket in leave.lua": ("redis", Spoilt(forgets_whose_it_is), {Promise.EXCLUSION, Promise.TOLD}),
-    "lease counted from the reply": ("redis", wrapped(CountsFromTheReply), {Promise.EXCLUSION}),
-    **{
-        f"no look after subscribing, {system}": (system, wrapped(SleepsOn), {Promise.WOKEN, Promise.TURNS})
-        for system in ("redis", "sentinel", "postgres", "etcd", "zookeeper")  # Redlock may take so long by right
-    },
-    **{
-        f"gives what is taken, {system}": (system, wrapped(GivesWhatIsTaken), LOSES)
-        for system in ("redis", "sentinel", "redlock", "postgres", "etcd", "zookeeper")
-    },
-}
-
-
 def found(which: str) -> tuple[int, Outcome]:
-    system, spoilt, promises = BROKEN[which]
+    mistake = MISTAKES[which]
     first = random.Random(which).getrandbits(32)
     for seed in range(first, first + MOST):
-        outcome = run(seed, system, spoilt)
-        broken = {violation.promise for violation in outcome.verdict.violations}
-        if outcome.scenario.assumptions is Assumptions.KEPT and broken & promises:
+        outcome = run(seed, mistake.system, mistake.spoilt)
+        if mistake.shown_by(outcome):
             return seed - first + 1, outcome
     pytest.fail(f"{which}: not found in {MOST} histories")
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("which", BROKEN)
+@pytest.mark.parametrize("which", MISTAKES)
 def test_a_broken_lock_is_found(which: str) -> None:
     count, outcome = found(which)
     print(f"\nfound by history {count}: {outcome.verdict.violations[0].what}")
-    assert run(outcome.scenario.seed, BROKEN[which][0], GOOD).ok
+    assert run(outcome.scenario.seed, MISTAKES[which].system, GOOD).ok
 
 
 @pytest.mark.timeout(300)
 def test_a_history_that_fails_is_made_small() -> None:
     """Most get as small as the mistake allows; some are stuck, since to leave anything out changes all that follows."""
     which = "no look at the ticket in leave.lua"
-    system, spoilt, promises = BROKEN[which]
-    outcomes = (run(seed, system, spoilt) for seed in range(2000))
-    fail = (it for it in outcomes if {violation.promise for violation in it.verdict.violations} & promises)
+    mistake, spoilt = MISTAKES[which], MISTAKES[which].spoilt
+    outcomes = (run(seed, mistake.system, spoilt) for seed in range(2000))
+    fail = filter(mistake.shown_by, outcomes)
     sizes = list[tuple[int, int, int]]()
     for outcome in islice(fail, 7):
         small = shrink(outcome, spoilt)
@@ -137,3 +61,13 @@ def test_a_history_that_fails_is_made_small() -> None:
 
 def _size(scenario: Scenario) -> tuple[int, int, int]:
     return len(scenario.actors), scenario.operations, len(scenario.strikes)
+
+
+def test_power_is_told_for_each_mistake_and_length(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["models", "power", "--seconds", "0.01"])
+    assert commands.main() == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == len(MISTAKES) * len(SIZES)
+    assert all(any(line.startswith(which) for which in MISTAKES) for line in lines)

@@ -2,7 +2,8 @@
 
 ``python -m leasehold.testing.models run --histories 50000 --jobs 2`` plays many and says what they had in them;
 ``show --system redis 4711`` plays one again, with all that happened in it; ``replay`` plays some twice, each time in
-another process and if asked in another Python, and compares; ``wakeups`` hands locks over while messages are lost.
+another process and if asked in another Python, and compares; ``wakeups`` hands locks over while messages are lost;
+``power`` measures how soon histories of several lengths find locks that are broken on purpose.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import secrets
 import subprocess
 import sys
 
-from leasehold.testing.models import running, wakeups
+from leasehold.testing.models import power, running, wakeups
 from leasehold.testing.models.party import run
 from leasehold.testing.models.report import failure, report
 from leasehold.testing.models.systems import SYSTEMS
@@ -51,6 +52,11 @@ def main() -> int:
     waking.set_defaults(do=_wakeups)
     waking.add_argument("--handovers", type=int, default=20_000, metavar="N", help="how many (default: 20000)")
     _seeds(waking)
+
+    finding = commands.add_parser("power", help="measure how soon histories find locks that are broken on purpose")
+    finding.set_defaults(do=_power)
+    finding.add_argument("--seconds", type=float, default=5.0, help="of a processor, for each lock and length (5)")
+    finding.add_argument("--jobs", type=int, default=1, metavar="N", help="processes (default: 1)")
 
     args = parser.parse_args()
     code: int = args.do(args)
@@ -117,6 +123,12 @@ def _wakeups(args: argparse.Namespace) -> int:
             f"longest={found.longest:.3f} s of {wakeups.BOUND:.3f} s"
         )
     return 1 if failed else 0
+
+
+def _power(args: argparse.Namespace) -> int:
+    for found in power.measure(args.seconds, args.jobs):
+        print(found, flush=True)
+    return 0
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from functools import partial
 from leasehold.testing.history import Bounds, History, Stall, Verdict, check
 from leasehold.testing.history.journal import Journal, Record, assemble
 from leasehold.testing.models.faults import Fault, strike
-from leasehold.testing.models.scenario import Actor, Assumptions, Kind, Scenario, Strike, draw
+from leasehold.testing.models.scenario import SIZE, Actor, Assumptions, Kind, Scenario, Size, Strike, draw
 from leasehold.testing.models.system import GOOD, Spoilt, System
 from leasehold.testing.models.systems import SYSTEMS
 from leasehold.testing.worlds import Job, SimulatedMachine, SimulatedWorld, World
@@ -207,8 +207,8 @@ class Party:
         """Return the seconds that a client needs that was cut off for so long: its pause, and a connection."""
         return min(PAUSES, 2 * away) + self.system.reconnects + TO_CONNECT * 2 * max(self._latency)
 
-    def verdict(self) -> Verdict:
-        """Check the history."""
+    def verdict(self, history: History) -> Verdict:
+        """Check what came of it."""
         system = self.system
         if self.scenario.assumptions is Assumptions.KEPT:
             far = max(self._latency)
@@ -222,8 +222,8 @@ class Party:
                 keeps_place=KEEPS_PLACE,
                 passed_over=passed_over,
             )
-            return check(self.history(), bounds)
-        loose = check(self.history(), Bounds(told=TOLD, linearizable=False, tries=False, turns=False))
+            return check(history, bounds)
+        loose = check(history, Bounds(told=TOLD, linearizable=False, tries=False, turns=False))
         kept = tuple(violation for violation in loose.violations if violation.promise in system.promises)
         return Verdict(kept, loose.checked, loose.fenced_off)
 
@@ -262,19 +262,20 @@ def play(scenario: Scenario, spoilt: Spoilt = GOOD) -> Outcome:
                 raise
             error = failure
     party = parties[0]
+    history = party.history()
     return Outcome(
         scenario,
-        party.history(),
-        party.verdict(),
+        history,
+        party.verdict(history),
         tuple(party.faults),
         error,
         lambda: "\n".join([world.trace(), *map(repr, party.records)]),
     )
 
 
-def run(seed: int, system: str = "redis", spoilt: Spoilt = GOOD) -> Outcome:
+def run(seed: int, system: str = "redis", spoilt: Spoilt = GOOD, size: Size = SIZE) -> Outcome:
     """Draw the scenario of a seed and play it."""
-    return play(draw(seed, system, SYSTEMS[system].menu), spoilt)
+    return play(draw(seed, system, SYSTEMS[system].menu, size), spoilt)
 
 
 @contextmanager

@@ -4,8 +4,8 @@ Nothing of it is drawn later, so parts can be left out and the rest stays as it 
 made small (`shrinking`). What remains to chance while it runs, delays and the order of what happens at one time, comes
 from the same seed.
 
-Many small histories find more than few large ones: most of what can go wrong with a lock needs two or three clients and
-one or two faults at the wrong moment.
+Many small histories find more than few large ones, down to a size: most of what can go wrong with a lock needs two or
+three clients and one or two faults at the wrong moment, but some of it needs a queue as well (`power` measures it).
 """
 
 from __future__ import annotations
@@ -23,9 +23,6 @@ OFFSET = 1e5
 
 LATENCIES = ((0.0001, 0.001), (0.0001, 0.001), (0.001, 0.05), (0.001, 0.4))
 """Seconds that a message takes, at least and at most: in one data centre, and far away."""
-
-SPAN = 3.0
-"""Seconds in which faults begin."""
 
 LONGEST = 3.0
 """Seconds that a stop or a cut may last: longer than a lease."""
@@ -89,6 +86,26 @@ class Assumptions(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class Size:
+    """How long a history is.
+
+    Attributes:
+        least: operations that a thread or task does, at least.
+        most: and at most.
+        span: seconds in which faults begin.
+
+    """
+
+    least: int
+    most: int
+    span: float
+
+
+SIZE = Size(2, 5, 3.0)
+"""That of which histories find the most in a second of a processor; see `power`."""
+
+
+@dataclass(frozen=True, slots=True)
 class Actor:
     """One client: its clock, its link, and for each thread or task the seeds of what it does, one after the other."""
 
@@ -145,17 +162,17 @@ class Menu:
     broken: Sequence[Kind]
 
 
-def draw(seed: int, system: str, menu: Menu) -> Scenario:
+def draw(seed: int, system: str, menu: Menu, size: Size = SIZE) -> Scenario:
     """Draw the scenario of a seed."""
     chance = random.Random(f"{system}/{seed}")
     broken = bool(menu.broken) and chance.random() < 0.2
-    actors = tuple(_actor(chance) for _ in range(chance.choice((2, 2, 3, 3, 4))))
+    actors = tuple(_actor(chance, size) for _ in range(chance.choice((2, 2, 3, 3, 4))))
     what = frozenset(chance.sample(menu.what, chance.choice((1, 1, 2))))
     kinds = chance.sample(menu.kept, min(len(menu.kept), chance.randint(1, 3)))
-    strikes = [_strike(chance, kinds) for _ in range(chance.randint(0, MOST_FAULTS))]
+    strikes = [_strike(chance, kinds, size) for _ in range(chance.randint(0, MOST_FAULTS))]
     if broken:  # in one way: tokens survive the loss of data, or of the time, and nothing survives both
         kind = chance.choice(menu.broken)
-        strikes += [_strike(chance, (kind,)) for _ in range(chance.choice((1, 1, 2)))]
+        strikes += [_strike(chance, (kind,), size) for _ in range(chance.choice((1, 1, 2)))]
     strikes.sort(key=lambda strike: strike.at)
     return Scenario(
         seed,
@@ -164,22 +181,29 @@ def draw(seed: int, system: str, menu: Menu) -> Scenario:
         chance.uniform(1 - RATE, 1 + RATE),
         what,
         actors,
-        tuple(_actor(chance) for strike in strikes if strike.kind is Kind.KILL),
+        tuple(_actor(chance, size) for strike in strikes if strike.kind is Kind.KILL),
         tuple(strikes),
     )
 
 
-def _actor(chance: random.Random) -> Actor:
+def _actor(chance: random.Random, size: Size) -> Actor:
     tasks = 2 if chance.random() < 0.2 else 1
     return Actor(
         chance.uniform(1 - RATE, 1 + RATE),
         chance.uniform(0.0, OFFSET),
         chance.choice(LATENCIES),
-        tuple(tuple(chance.getrandbits(32) for _ in range(chance.randint(2, 5))) for _ in range(tasks)),
+        tuple(
+            tuple(chance.getrandbits(32) for _ in range(chance.randint(size.least, size.most))) for _ in range(tasks)
+        ),
     )
 
 
-def _strike(chance: random.Random, kinds: Sequence[Kind]) -> Strike:
+def _seeds(chance: random.Random, size: Size) -> tuple[int, ...]:
+    """Draw the operations of one thread or task."""
+    return tuple(chance.getrandbits(32) for _ in range(chance.randint(size.least, size.most)))
+
+
+def _strike(chance: random.Random, kinds: Sequence[Kind], size: Size) -> Strike:
     """Draw a fault: often shorter than a client waits for an answer, and often longer than a lease."""
     seconds = chance.uniform(0.0, chance.choice((LONGEST / 4, LONGEST)))
-    return Strike(chance.uniform(0.0, SPAN), chance.choice(kinds), chance.getrandbits(8), seconds, chance.random())
+    return Strike(chance.uniform(0.0, size.span), chance.choice(kinds), chance.getrandbits(8), seconds, chance.random())

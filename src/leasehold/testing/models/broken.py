@@ -1,0 +1,115 @@
+"""Locks that are broken on purpose: what the histories must find, and by which their power is measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Set
+from dataclasses import dataclass, replace
+from typing import Any
+
+from leasehold.model import Granted, Ticket, Wait
+from leasehold.runtimes.base import Runtime
+from leasehold.stores.base import Opener
+from leasehold.testing.history import Promise
+from leasehold.testing.models.party import Outcome
+from leasehold.testing.models.scenario import Assumptions
+from leasehold.testing.models.system import Spoilt
+from leasehold.testing.network import InVirtualTime
+
+
+class Broken:
+    """A good store; what is not spoilt in a subclass goes on to it."""
+
+    def __init__(self, store: Any, runtime: Runtime) -> None:
+        self._store = store
+        self._runtime = runtime
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+
+class CountsFromTheReply(Broken):
+    """Counts a lease from when its grant was heard of."""
+
+    async def claim(self, name: str, ticket: Ticket, *, join: bool, within: float) -> Granted | Wait:
+        """Claim, and forget when it was asked."""
+        answer: Granted | Wait = await self._store.claim(name, ticket, join=join, within=within)
+        return replace(answer, since=self._runtime.now()) if isinstance(answer, Granted) else answer
+
+
+class SleepsOn(Broken):
+    """Does not look again, whatever it is told."""
+
+    async def changed(self, name: str, ticket: Ticket, mark: object, *, timeout: float) -> Granted | None:
+        """Sleep to the end."""
+        await self._runtime.sleep(timeout)
+        return None
+
+
+class GivesWhatIsTaken(Broken):
+    """Lets in, now and then, who should wait."""
+
+    async def claim(self, name: str, ticket: Ticket, *, join: bool, within: float) -> Granted | Wait:
+        """Claim, and sometimes take a wait for a grant."""
+        since = self._runtime.now()
+        answer: Granted | Wait = await self._store.claim(name, ticket, join=join, within=within)
+        if isinstance(answer, Wait) and self._runtime.jitter() < 0.1:
+            return Granted(self._runtime.wall_us(), since, ticket.terms.lease)
+        return answer
+
+
+@dataclass(frozen=True)
+class Spoils(InVirtualTime):
+    """Opens a store and spoils it."""
+
+    opener: Opener
+    how: Callable[[Any, Runtime], Any]
+
+    def open(self, runtime: Runtime, namespace: str) -> Any:
+        """Open the store for one client."""
+        return self.how(self.opener.open(runtime, namespace), runtime)
+
+
+def forgets_whose_it_is(text: bytes) -> bytes:
+    """Let a leave let go whoever holds."""
+    return text.replace(
+        b"if holder ~= ticket then\n  local was_there = crowded()", b"if not holder then\n  local was_there = crowded()"
+    )
+
+
+def wrapped(how: Callable[[Any, Runtime], Any]) -> Spoilt:
+    """Spoil each store that is opened."""
+    return Spoilt(wrap=lambda opener: Spoils(opener, how))
+
+
+@dataclass(frozen=True, slots=True)
+class Mistake:
+    """A lock that is broken: on which system, how, and which promises it breaks."""
+
+    system: str
+    spoilt: Spoilt
+    breaks: Set[Promise]
+
+    def shown_by(self, outcome: Outcome) -> bool:
+        """Return whether a history shows it."""
+        if outcome.scenario.assumptions is not Assumptions.KEPT:
+            return False
+        return any(violation.promise in self.breaks for violation in outcome.verdict.violations)
+
+
+LOSES = {Promise.EXCLUSION, Promise.TOLD, Promise.TOKENS, Promise.FENCED}
+
+MISTAKES: Mapping[str, Mistake] = {
+    "no look at the ticket in leave.lua": Mistake(
+        "redis", Spoilt(forgets_whose_it_is), {Promise.EXCLUSION, Promise.TOLD}
+    ),
+    "lease counted from the reply": Mistake("redis", wrapped(CountsFromTheReply), {Promise.EXCLUSION}),
+    **{
+        f"no look after subscribing, {system}": Mistake(system, wrapped(SleepsOn), {Promise.WOKEN, Promise.TURNS})
+        for system in ("redis", "sentinel", "postgres", "etcd", "zookeeper")  # Redlock may take so long by right
+    },
+    **{
+        f"gives what is taken, {system}": Mistake(system, wrapped(GivesWhatIsTaken), LOSES)
+        for system in ("redis", "sentinel", "redlock", "postgres", "etcd", "zookeeper")
+    },
+}
+"""By what is wrong."""
