@@ -8,11 +8,13 @@ import threading
 import time
 
 import pytest
+from pages import numbers
 
 from leasehold import AsyncClient, Client, LeaseLost, Unsupported, WrongKind
 from leasehold.stores.etcd.keys import Keys, spelled, unspelled
 from leasehold.testing.proxy import FaultProxy, Side
 from leasehold.testing.servers import EtcdServer
+from leasehold.testing.worlds import AsyncioWorld, BlockingWorld
 
 
 def calls_of(server: EtcdServer, before: dict[str, int]) -> dict[str, int]:
@@ -32,22 +34,55 @@ def wait_until(true, within: float = 5.0) -> None:
 # --- requests ----------------------------------------------------------------------------------------------------
 
 
+worlds = pytest.mark.parametrize("world", [BlockingWorld(), AsyncioWorld()], ids=str)
+
+
+def stated(label: str) -> int:
+    """Return how many requests something costs, as the page says."""
+    return numbers("etcd", label)[0]
+
+
+@worlds
 @pytest.mark.parametrize("kind", ["lock", "rlock", "writer", "permit"])
-def test_an_acquire_is_one_request_and_a_release_is_one(etcd_server, namespace, kind):
-    with Client.from_url(etcd_server.url, namespace=namespace) as locks:
+def test_an_acquire_is_one_request_and_a_release_is_one(etcd_server, namespace, kind, world):
+    async def body(world):
+        locks = world.client(etcd_server.url, namespace=namespace)
         make = {
             "lock": lambda: locks.lock("x"),
             "rlock": lambda: locks.rlock("x"),
             "writer": lambda: locks.rw_lock("x").writer(),
             "permit": lambda: locks.semaphore("x", 3).permits(2),
         }[kind]
-        with make():
-            pass
+        await (await make().acquire(timeout=5)).release()
         before = etcd_server.calls()
         for _ in range(10):
-            with make():
-                pass
-        assert calls_of(etcd_server, before) == {"Txn": 20}
+            await (await make().acquire(timeout=5)).release()
+        assert calls_of(etcd_server, before) == {"Txn": 10 * (stated("acquire, nobody there") + stated("release"))}
+
+    world.run(body)
+
+
+@worlds
+def test_a_reader_beside_others_and_a_cell_cost_what_the_page_says(etcd_server, namespace, world):
+    async def body(world):
+        locks, others = (world.client(etcd_server.url, namespace=namespace) for _ in range(2))
+        await (await locks.lock("warm").acquire(timeout=5)).release()
+        first = await others.rw_lock("x").reader().acquire(timeout=5)
+        cell = locks.versioned("cell")
+        await cell.put(1)
+        before = etcd_server.calls()
+        second = await locks.rw_lock("x").reader().acquire(timeout=5)
+        assert calls_of(etcd_server, before) == {"Txn": stated("acquire of a reader or of permits beside others")}
+        before = etcd_server.calls()
+        await cell.get()
+        assert sum(calls_of(etcd_server, before).values()) == stated("cell: read")
+        before = etcd_server.calls()
+        await cell.put(2)
+        assert sum(calls_of(etcd_server, before).values()) == stated("cell: write")
+        for hold in (first, second):
+            await hold.release()
+
+    world.run(body)
 
 
 def test_the_first_acquire_of_a_client_also_gets_a_lease(etcd_server, namespace):

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterator
+from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pages import numbers, row
 from sqlalchemy import create_engine
 from sqlalchemy.ext.asyncio import create_async_engine
 
@@ -88,45 +89,57 @@ def asked_so_far(server: MariaDBServer) -> int:
     return sum(found.get(kind, 0) for kind in KINDS)
 
 
-def costs(server: MariaDBServer, namespace: str, mode: str) -> Iterator[tuple[str, int, int]]:
-    """Yield each operation with its requests and statements."""
-    with FaultProxy(server.port) as proxy:
-        url = server.url.replace(f":{server.port}/", f":{proxy.port}/") + mode
-        with Client.from_url(url, namespace=namespace) as locks:
-            lock = locks.lock("x")
-            several = locks.multi_lock(["a", "b", "c"])
-            for one in (lock, several) * 2:
-                one.acquire(timeout=5).release()  # type: ignore[union-attr]
-            holds: list[Any] = []
+async def costs(world: World, server: MariaDBServer, proxy: FaultProxy, namespace: str, mode: str) -> dict[str, Any]:
+    """Return the requests and statements of each operation."""
+    url = server.url.replace(f":{server.port}/", f":{proxy.port}/") + mode
+    locks = world.client(url, namespace=namespace)
+    lock, several = locks.lock("x"), locks.multi_lock(["a", "b", "c"])
+    for one in (lock, several) * 2:
+        await (await one.acquire(timeout=5)).release()
+    found, holds, base = dict[str, tuple[int, int]](), list[Any](), 0
 
-            def count(name: str, work: Any) -> tuple[str, int, int]:
-                proxy.forget()
-                before = asked_so_far(server)
-                work()
-                asked = asked_so_far(server) - before
-                requests = len(re.findall(rb"\x00\x03(?=[A-Z\n ])", proxy.seen()))
-                return name, requests, asked
+    async def count(name: str, work: Awaitable[Any] | None = None) -> None:
+        proxy.forget()
+        before = asked_so_far(server)
+        if work is not None and (result := await work) not in (None, True):
+            holds.append(result)
+        asked = asked_so_far(server) - before - base
+        found[name] = len(re.findall(rb"\x00\x03(?=[A-Z\n ])", proxy.seen())), asked
 
-            base = count("nothing", lambda: None)[2]
-            for name, work in (
-                ("acquire", lambda: holds.append(lock.acquire(timeout=5))),
-                ("renewal", lambda: holds[0].extend()),
-                ("release", lambda: holds[0].release()),
-                ("three names at once: acquire", lambda: holds.append(several.acquire(timeout=5))),
-                ("three names at once: release", lambda: holds[1].release()),
-            ):
-                told = count(name, work)
-                yield told[0], told[1], told[2] - base
+    await count("nothing")
+    base = found.pop("nothing")[1]  # what looking costs
+    await count("acquire", lock.acquire(timeout=5))
+    await count("renewal", holds[0].extend())
+    await count("release", holds[0].release())
+    await count("three names at once: acquire", several.acquire(timeout=5))
+    await count("three names at once: release", holds[1].release())
+    await count("the very first acquire of a name", locks.lock("new").acquire(timeout=5))
+    await holds[2].release()
+    return found
 
 
+@worlds
 @pytest.mark.parametrize("mode", ["", "?mode=session"], ids=["rows", "session"])
-def test_costs_are_as_the_page_says(mariadb_url: str, mariadb_server: MariaDBServer, namespace: str, mode: str) -> None:
-    found = {name: (requests, asked) for name, requests, asked in costs(mariadb_server, namespace, mode)}
-    page, prefix = PAGE.read_text(), "`mode=session`: " if mode else ""
-    for name in [name for name in found if not (mode and " at once" in name)]:
-        row = re.search(rf"^\| {re.escape(prefix + name)}[^|]*\| (\d+) \| (\d+) \|", page, re.MULTILINE)
-        assert row is not None
-        assert found[name] == (int(row[1]), int(row[2])), name
+def test_costs_are_as_the_page_says(
+    mariadb_url: str, mariadb_server: MariaDBServer, namespace: str, mode: str, world: World
+) -> None:
+    found = dict[str, tuple[int, int]]()
+
+    with FaultProxy(mariadb_server.port) as proxy:
+
+        async def body(world: World) -> None:
+            found.update(await costs(world, mariadb_server, proxy, namespace, mode))
+
+        world.run(body)
+    if mode:
+        for name, label in (("acquire", "acquire"), ("release", "release"), ("renewal", "renewal of one hold")):
+            assert found[name] == numbers("mysql", f"`mode=session`: {label}")[:2], name
+    else:
+        more = int(row("mysql", "the very first acquire of a name")[0].removeprefix("+ "))
+        first, _ = found.pop("the very first acquire of a name")
+        assert first == numbers("mysql", "acquire")[0] + more
+        for name, cost in found.items():
+            assert cost == numbers("mysql", name)[:2], name
 
 
 # --- rights ----------------------------------------------------------------------------------------------------

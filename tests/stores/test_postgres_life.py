@@ -11,6 +11,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
+from pages import numbers
 from test_redis_cancel import after_steps
 from test_redis_crash import CRASH_BOUND, crash, eventually, parties
 
@@ -244,6 +245,11 @@ def test_a_forked_child_ends_no_session_of_its_parent(postgres_server: PostgresS
 # --- counted ---------------------------------------------------------------------------------------------------
 
 
+def stated(label: str) -> tuple[int, ...]:
+    """Return round trips and statements, as the page states them."""
+    return numbers("postgresql", label)[::-1]
+
+
 @worlds
 def test_what_each_operation_costs(
     postgres_server: PostgresServer, namespace: str, world: World, monkeypatch: pytest.MonkeyPatch
@@ -275,15 +281,24 @@ def test_what_each_operation_costs(
 
         hold = await client.lock("x").acquire(timeout=5)
         assert hold is not None
-        assert cost() == (2, 7)  # begin, limits, lock, seats; name, seat, commit
+        assert cost() == stated("acquire") == (2, 7)  # begin, limits, lock, seats; name, seat, commit
         await hold.extend()
-        assert cost() == (2, 6)  # begin, limits, lock; renew, standings, commit
+        assert (
+            cost() == stated("renewal of all holds of a client") == (2, 6)
+        )  # begin, limits, lock; renew, standings, commit
         await hold.release()
-        assert cost() == (2, 6)  # begin, limits, lock, seats; seat, commit
+        assert cost() == stated("release") == (2, 6)  # begin, limits, lock, seats; seat, commit
+        await (await client.lock("new").acquire(timeout=5)).release()
+        first, (once, again) = stated("first use of a name in an hour"), (stated("acquire"), stated("release"))
+        assert cost() == (first[0] + once[0] + again[0], first[1] + once[1] + again[1])
         three = await several.acquire(timeout=5)
-        assert cost() == (2, 15)  # begin, limits, 3 locks, 3 times seats; 3 names, 3 seats, commit
+        assert (
+            cost() == stated("acquire of three names at once") == (2, 15)
+        )  # begin, limits, 3 locks, 3 times seats; 3 names, 3 seats, commit
         await three.release()
-        assert cost() == (2, 12)  # begin, limits, 3 locks, 3 times seats; 3 seats, commit
+        assert (
+            cost() == stated("release of three names at once") == (2, 12)
+        )  # begin, limits, 3 locks, 3 times seats; 3 seats, commit
         hold = await client.lock("x").acquire(timeout=5)
         assert hold is not None
         job = world.spawn(lambda: other.lock("x").acquire(timeout=20))
@@ -294,11 +309,12 @@ def test_what_each_operation_costs(
         await world.sleep(0.3)
         cost()
         await world.sleep(1.5)
-        assert cost() == (0, 0)  # who waits is silent until its renewal
+        assert cost() == stated("waiting") == (0, 0)  # until its renewal
         await hold.release()
         got = await job.result()
         assert got is not None
-        assert cost() == (3, 10)  # as a release, and who listens, the fence, the heir's seat, the message; no claim
+        # as a release, and who listens, the fence, the heir's seat, the message; no claim
+        assert cost() == stated("release with a hand-over to another client") == (3, 10)
         await got.release()
         monkeypatch.undo()
 
@@ -335,14 +351,14 @@ def test_what_each_operation_costs_with_sessions(
 
         hold = await client.lock("x", lease=9.0).acquire(timeout=5)
         assert hold is not None
-        assert cost() == (
-            2,
-            3,
-        )  # try the lock, how long it lives without news; token and seat
+        # try the lock, how long it lives without news; token and seat
+        assert cost() == stated("`mode=session`: acquire") == (2, 3)
         await hold.extend()
-        assert cost() == (1, 1)  # the seat, which is news for the server
+        assert (
+            cost() == stated("`mode=session`: renewal of one hold") == (1, 1)
+        )  # the seat, which is news for the server
         await hold.release()
-        assert cost() == (1, 2)  # seat, lock
+        assert cost() == stated("`mode=session`: release") == (1, 2)  # seat, lock
         hold = await client.lock("x", lease=9.0).acquire(timeout=5)
         assert hold is not None
         job = world.spawn(lambda: other.lock("x", lease=9.0).acquire(timeout=20))
@@ -353,11 +369,12 @@ def test_what_each_operation_costs_with_sessions(
         await world.sleep(0.3)
         cost()
         await world.sleep(1.0)
-        assert cost() == (0, 0)  # the server lets it wait
+        assert cost() == stated("`mode=session`: waiting") == (0, 0)  # the server lets it wait
         await hold.release()
         got = await job.result()
         assert got is not None
-        assert cost() == (2, 3)  # as a release, and the token and the seat of who waited
+        # as a release, and the token and the seat of who waited
+        assert cost() == stated("`mode=session`: release with a hand-over to another client") == (2, 3)
         await got.release()
         monkeypatch.undo()
 

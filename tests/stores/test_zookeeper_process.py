@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -12,14 +13,17 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
+from pages import numbers, row
 from zookeeper_party import children
 
 from leasehold import AsyncClient, AsyncHold, Client, LeaseLost
 from leasehold.model import Departure
 from leasehold.testing.servers import ZooKeeperServer
 from leasehold.testing.servers.zookeeper import TICK
+from leasehold.testing.worlds import AsyncioWorld, BlockingWorld, World
 
 SESSION = 1.5
 BOUND = SESSION + TICK
@@ -237,33 +241,85 @@ async def _take(client: AsyncClient, operation: Operation) -> AsyncHold | None:
 # --- what it costs -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("what", "requests"),
-    [("lock", 3), ("reader", 4), ("writer", 4), ("semaphore", 10)],
-)
+Make = Callable[[AsyncClient], Any]
+
+PAIRS: dict[str, tuple[str, Make]] = {
+    "lock": ("acquire, free", lambda locks: locks.lock("a")),
+    "reader": ("a read-write lock, free", lambda locks: locks.rw_lock("a").reader()),
+    "writer": ("a read-write lock, free", lambda locks: locks.rw_lock("a").writer()),
+    "semaphore": ("a semaphore, free", lambda locks: locks.semaphore("a", 3).permits(1)),
+}
+"""What is acquired and released, and where the page says what the former costs."""
+
+worlds = pytest.mark.parametrize("world", [BlockingWorld(), AsyncioWorld()], ids=str)
+
+
+def received(server: ZooKeeperServer) -> int:
+    return int(server.monitored()["zk_packets_received"])
+
+
+async def requests_of(server: ZooKeeperServer, work: Callable[[], Awaitable[object]], times: int = 20) -> float:
+    """Return how many requests a piece of work costs, once all is there and the server's time is known."""
+    for _ in range(2):
+        await work()
+    before, own = received(server), -received(server) + received(server)  # what asking costs
+    for _ in range(times):
+        await work()
+    return (received(server) - before - 2 * own) / times
+
+
+@worlds
+@pytest.mark.parametrize("what", list(PAIRS))
 def test_an_acquire_and_a_release_cost_what_the_page_says(
-    zookeeper_server: ZooKeeperServer, namespace: str, what: str, requests: int
+    zookeeper_server: ZooKeeperServer, namespace: str, what: str, world: World
 ) -> None:
-    times = 20
+    label, make = PAIRS[what]
 
-    def received() -> int:
-        return int(zookeeper_server.monitored()["zk_packets_received"])
+    async def body(world: World) -> None:
+        locks = world.client(f"{zookeeper_server.url}/cost?session_timeout=60", namespace=namespace)
 
-    with Client.from_url(f"{zookeeper_server.url}/cost?session_timeout=60", namespace=namespace) as locks:
-        made = {
-            "lock": lambda: locks.lock("a"),
-            "reader": lambda: locks.rw_lock("a").reader(),
-            "writer": lambda: locks.rw_lock("a").writer(),
-            "semaphore": lambda: locks.semaphore("a", 3).permits(1),
-        }[what]
-        with made():
-            pass
-        before, own = received(), -received() + received()  # what asking costs
-        for _ in range(times):
-            with made():
-                pass
-        spent = received() - before - 2 * own
-        assert spent / times == pytest.approx(requests, abs=0.3)
+        async def work() -> None:
+            assert await (await make(locks).acquire(timeout=5)).release()
+
+        spent = await requests_of(zookeeper_server, work)
+        assert spent == pytest.approx(stated(label) + stated("release"), abs=0.3)
+
+    world.run(body)
+
+
+@worlds
+def test_a_hand_over_and_a_cell_cost_what_the_page_says(
+    zookeeper_server: ZooKeeperServer, namespace: str, world: World
+) -> None:
+    async def body(world: World) -> None:
+        url = f"{zookeeper_server.url}/cost?session_timeout=60"
+        one, two = (world.client(url, namespace=namespace) for _ in range(2))
+        cell = one.versioned("cell")
+
+        async def hand_over() -> None:
+            hold = await one.lock("a").acquire(timeout=5)
+            job = world.spawn(lambda: two.lock("a").acquire(timeout=5))
+            await world.sleep(0.2)  # it waits: to look whether it does would be a request
+            assert hold is not None
+            await hold.release()
+            got = await job.result()
+            assert got is not None
+            await got.release()
+
+        first, second, third = map(int, re.findall(r"\d", row("zookeeper", "acquire, taken, until it is held")[0])[:3])
+        waited = first + second + third
+        spent = await requests_of(zookeeper_server, hand_over, 5)
+        assert spent == pytest.approx(stated("acquire, free") + waited + 2 * stated("release"), abs=0.3)
+        read, write = map(int, re.findall(r"\d", row("zookeeper", "a cell: read, write")[0])[:2])
+        assert await requests_of(zookeeper_server, cell.get) == pytest.approx(read, abs=0.3)
+        assert await requests_of(zookeeper_server, lambda: cell.put(b"x")) == pytest.approx(write, abs=0.3)
+
+    world.run(body)
+
+
+def stated(label: str) -> int:
+    """Return how many requests something costs, as the page says."""
+    return numbers("zookeeper", label)[0]
 
 
 def test_waiting_does_not_poll(zookeeper_server: ZooKeeperServer, namespace: str) -> None:
