@@ -29,6 +29,7 @@ from leasehold.runtimes.blocking import BlockingRuntime
 from leasehold.stores import registry
 from leasehold.stores.postgres.statements import script
 from leasehold.testing.servers import (
+    EtcdCluster,
     EtcdServer,
     MariaDBServer,
     MissingServer,
@@ -38,6 +39,7 @@ from leasehold.testing.servers import (
     RedisSentinel,
     RedisServer,
     RedlockNodes,
+    ZooKeeperEnsemble,
     ZooKeeperServer,
 )
 from leasehold.testing.servers.base import ROOTS, reserved, started
@@ -296,6 +298,22 @@ def etcd_server() -> Iterator[EtcdServer]:
     with EtcdServer() as server:
         lasting.add(server.pid)
         yield server
+
+
+@pytest.fixture(scope="session")
+def etcd_cluster() -> Iterator[EtcdCluster]:
+    """Three members of etcd for all tests of a worker, which must not break them."""
+    with EtcdCluster() as cluster:
+        lasting.update(server.pid for server in cluster.members)
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def zookeeper_ensemble() -> Iterator[ZooKeeperEnsemble]:
+    """Three members of ZooKeeper for all tests of a worker, which must not break them."""
+    with ZooKeeperEnsemble() as ensemble:
+        lasting.update(server.pid for server in ensemble.members)
+        yield ensemble
 
 
 @pytest.fixture(scope="session")

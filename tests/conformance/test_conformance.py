@@ -23,7 +23,16 @@ from leasehold.stores.redis.store import RedisStore
 from leasehold.stores.sqlite.store import SQLiteStore
 from leasehold.stores.zookeeper.store import ZooKeeperStore
 from leasehold.testing.conformance import Case, cases
-from leasehold.testing.servers import EtcdServer, Group, PostgresServer, RedisReplicas, RedisServer, ZooKeeperServer
+from leasehold.testing.servers import (
+    EtcdCluster,
+    EtcdServer,
+    Group,
+    PostgresServer,
+    RedisReplicas,
+    RedisServer,
+    ZooKeeperEnsemble,
+    ZooKeeperServer,
+)
 from leasehold.testing.worlds import AsyncioWorld, BlockingWorld, SimulatedWorld, World
 
 REAL: dict[str, Callable[[], World]] = {"blocking": BlockingWorld, "asyncio": AsyncioWorld}
@@ -44,11 +53,13 @@ STORES = {
     "cluster": (ClusterStore.capabilities, REAL),
     "redlock": (RedlockStore.capabilities, REAL),
     "etcd": (EtcdStore.capabilities, REAL),
+    "etcd-cluster": (EtcdStore.capabilities, REAL),
     "mariadb": (MySQLStore.capabilities, REAL),
     "mariadb-session": (MySQLSessionStore.capabilities, REAL),
     "postgresql": (PostgresStore.capabilities, REAL),
     "postgresql-session": (SessionStore.capabilities, REAL),
     "zookeeper": (ZooKeeperStore.capabilities, REAL),
+    "zookeeper-ensemble": (ZooKeeperStore.capabilities, REAL),
 }
 """What each promises, and in which worlds it can live."""
 
@@ -69,8 +80,7 @@ By night all of it runs. Where a store has half by day, each case runs in one co
 algorithm with `redis`, which runs all, have less.
 """
 
-
-SPARSE = {"strict": 15}
+SPARSE = {"strict": 15, "etcd-cluster": 15, "zookeeper-ensemble": 15}
 """Stores of which by day only every so-manieth case runs, in one colour each: an algorithm that others run in full."""
 
 
@@ -102,6 +112,9 @@ def url(store: str, request: pytest.FixtureRequest) -> Iterator[str]:
     elif store == "etcd":
         etcd: EtcdServer = request.getfixturevalue("etcd_server")
         yield etcd.url
+    elif store == "etcd-cluster":
+        cluster: EtcdCluster = request.getfixturevalue("etcd_cluster")
+        yield cluster.url
     elif store == "redis":
         server: RedisServer = request.getfixturevalue("redis_server")
         yield server.url
@@ -122,6 +135,9 @@ def url(store: str, request: pytest.FixtureRequest) -> Iterator[str]:
     elif store == "zookeeper":
         zookeeper: ZooKeeperServer = request.getfixturevalue("zookeeper_server")
         yield f"{zookeeper.url}/conformance"
+    elif store == "zookeeper-ensemble":
+        ensemble: ZooKeeperEnsemble = request.getfixturevalue("zookeeper_ensemble")
+        yield f"{ensemble.url}/conformance"
     else:
         yield "memory:conformance"
 
