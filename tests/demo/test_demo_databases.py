@@ -1,4 +1,4 @@
-"""The demo on database servers: every request is counted, in real processes."""
+"""The demo on database servers and on clusters of three: every request is counted, in real processes."""
 
 from __future__ import annotations
 
@@ -24,14 +24,13 @@ def counted(url: str, requests: int) -> tuple[int, int]:
     return rows["leasehold"]["final"], requests - rows["none"]["final"]
 
 
-@pytest.fixture(params=["mariadb", "postgresql"])
+@pytest.fixture(params=["mariadb", "postgresql", "etcd_cluster", "zookeeper_ensemble"])
 def url(request: pytest.FixtureRequest) -> str:
     if request.param == "mariadb":
         found: str = request.getfixturevalue("mariadb_url")
         return found
-    server: Any = request.getfixturevalue("postgres_server")
-    database: str = server.url
-    return database
+    server: Any = request.getfixturevalue({"postgresql": "postgres_server"}.get(request.param, request.param))
+    return str(server.url) + ("/demo" if request.param == "zookeeper_ensemble" else "")
 
 
 def test_every_update_of_a_few_is_counted(url: str) -> None:

@@ -140,4 +140,7 @@ def test_the_demo_counts_right(etcd_server, namespace):
     command = [sys.executable, "-c", code, "--url", etcd_server.url, "--json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
     assert done.returncode == 0, done.stderr
-    assert "666" in done.stdout
+    rows = {row["row"]: row for row in json.loads(done.stdout)["rows"]}
+    assert (rows["leasehold"]["final"], rows["leasehold"]["errors"]) == (666, 0)
+    assert rows["leasehold"]["overlapping_pairs"] == 0
+    assert rows["none"]["lost"] > 0
