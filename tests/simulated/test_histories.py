@@ -13,17 +13,17 @@ from collections.abc import Callable
 import pytest
 
 from leasehold.testing.models import __main__ as commands
-from leasehold.testing.models import running, wakeups
+from leasehold.testing.models import party, running, wakeups
 from leasehold.testing.models.party import run
 from leasehold.testing.models.scenario import Assumptions, Kind, Scenario, draw
 from leasehold.testing.models.systems import SYSTEMS
 
-HISTORIES = 16_000
-PARTS = 16
+HISTORIES = 20_000
+PARTS = 20
 FIRST = 20_261_122
 """The first seed by day: a build plays the same histories as the one before, and the nights play others."""
 
-BY_NIGHT = 984_000
+BY_NIGHT = 980_000
 NIGHT_PARTS = 40
 
 REPLAYED = 1000
@@ -115,6 +115,13 @@ def test_parts_make_the_whole() -> None:
 # --- what histories have shown -------------------------------------------------------------------------------------
 
 
+@pytest.fixture
+def holds_of_a_lease(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no hold outlive its first lease, as when these were found: else the seeds give other histories."""
+    monkeypatch.setattr(party, "LONGEST", 1.0)
+
+
+@pytest.mark.usefixtures("holds_of_a_lease")
 def test_an_etcd_ticket_whose_claim_is_under_way_is_not_taken_out() -> None:
     """A waiter's time is over while its claim is slow: whoever takes its key out then takes it from a holder."""
     from leasehold.testing.models.party import play
@@ -129,6 +136,7 @@ def test_an_etcd_ticket_whose_claim_is_under_way_is_not_taken_out() -> None:
         assert outcome.ok, outcome.verdict.report()
 
 
+@pytest.mark.usefixtures("holds_of_a_lease")
 def test_a_claim_on_zookeeper_that_outlives_its_ticket_is_no_error_of_its_own() -> None:
     """A client stands still in a claim until its ticket's time is over, and its nodes are removed in the meantime."""
     outcome = run(20_265_375, "zookeeper")

@@ -42,6 +42,7 @@ class Load:
         patience: longest timeout of an acquire.
         tardy: seconds by which the store may be late to notice that a lease has run out.
         long: the part of the holds that last longer than a renewal.
+        longest: how many leases these last, at most.
         blocks: whether a holder may also block its thread or loop for longer than its lease.
         slow: how often a hold lasts long or its lease is fixed, as a part of what is usual. These take most of the
             time, so with fewer of them there are more holds in it.
@@ -54,6 +55,7 @@ class Load:
     patience: float = 4.0
     tardy: float = 0.0
     long: float = LONG
+    longest: float = 1.0
     blocks: bool = False
     slow: float = 1.0
 
@@ -158,7 +160,7 @@ class Worker:
         if target.fixed:  # most of them run out, and whoever comes next is right behind
             length = self._random.uniform(0.5, 1.5) * self._load.lease
         elif self._random.random() < self._load.long * self._load.slow:
-            length = self._random.uniform(0, self._load.lease)
+            length = self._random.uniform(0, self._load.longest * self._load.lease)
         if self._load.blocks and self._random.random() < 0.01:
             self._block(n)
         slices = self._random.randint(1, 3)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
-from leasehold.model import Granted, Ticket, Wait
+from leasehold.model import Granted, Standing, Ticket, Wait
 from leasehold.runtimes.base import Runtime
 from leasehold.stores.base import Opener
 from leasehold.testing.history import Promise
@@ -43,6 +43,14 @@ class SleepsOn(Broken):
         """Sleep to the end."""
         await self._runtime.sleep(timeout)
         return None
+
+
+class RenewsInWordsOnly(Broken):
+    """Says of every ticket that it is renewed, and asks nobody."""
+
+    async def renew(self, tickets: Sequence[tuple[str, Ticket]], *, within: float) -> list[Standing]:
+        """Say so."""
+        return [Standing.HELD for _ in tickets]
 
 
 class GivesWhatIsTaken(Broken):
@@ -106,6 +114,10 @@ MISTAKES: Mapping[str, Mistake] = {
     **{
         f"no look after subscribing, {system}": Mistake(system, wrapped(SleepsOn), {Promise.WOKEN, Promise.TURNS})
         for system in ("redis", "sentinel", "postgres", "etcd", "zookeeper")  # Redlock may take so long by right
+    },
+    **{
+        f"renews in words only, {system}": Mistake(system, wrapped(RenewsInWordsOnly), {Promise.EXCLUSION})
+        for system in ("redis", "sentinel", "redlock", "postgres", "etcd")  # on ZooKeeper it is the session that lasts
     },
     **{
         f"gives what is taken, {system}": Mistake(system, wrapped(GivesWhatIsTaken), LOSES)

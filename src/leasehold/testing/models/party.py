@@ -32,7 +32,10 @@ LEASE = 2.0
 PATIENCE = 3.0
 WORK = 0.4
 LONG = 0.2
-"""The part of the holds that last for up to a lease, and are renewed."""
+"""The part of the holds that last long, and are renewed."""
+
+LONGEST = 2.5
+"""Leases that a hold lasts at most: one that ends within its first shows nothing of its renewals."""
 
 ENDS_WITHIN = 90.0
 """Seconds of simulated time in which all must have ended; who has not waits for ever."""
@@ -166,7 +169,9 @@ class Party:
         for host in self.system.hosts:
             host.link(name).latency = actor.latency
         client = machine.client(self._opener, observer=note_queueing, response_timeout=ANSWERS_WITHIN)
-        load = Load(lease=LEASE, names=1, work=WORK, patience=PATIENCE, tardy=self.system.tardy, long=LONG)
+        load = Load(
+            lease=LEASE, names=1, work=WORK, patience=PATIENCE, tardy=self.system.tardy, long=LONG, longest=LONGEST
+        )
         for number, seeds in enumerate(actor.tasks):
             journal = TrueJournal(f"{name}.{number}", self.world, machine, self.records.append)
             chance, kinds = random.Random(0), self.scenario.what

@@ -192,9 +192,7 @@ def _actor(chance: random.Random, size: Size) -> Actor:
         chance.uniform(1 - RATE, 1 + RATE),
         chance.uniform(0.0, OFFSET),
         chance.choice(LATENCIES),
-        tuple(
-            tuple(chance.getrandbits(32) for _ in range(chance.randint(size.least, size.most))) for _ in range(tasks)
-        ),
+        tuple(_seeds(chance, size) for _ in range(tasks)),
     )
 
 
