@@ -5,7 +5,7 @@ made small (`shrinking`). What remains to chance while it runs, delays and the o
 from the same seed.
 
 Many small histories find more than few large ones, down to a size: most of what can go wrong with a lock needs two or
-three clients and one or two faults at the wrong moment, but some of it needs a queue as well (`power` measures it).
+three clients and one or two faults at the wrong moment, and then somebody who comes later (`power` measures it).
 """
 
 from __future__ import annotations
