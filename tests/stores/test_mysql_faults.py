@@ -525,6 +525,43 @@ def test_a_cancellation_that_the_driver_loses_counts(
     asyncio.run(body())
 
 
+@pytest.mark.parametrize("mode", ["", "?mode=session"], ids=["lease", "session"])
+@pytest.mark.parametrize("by", ["time", "cancellation"])
+def test_a_driver_that_loses_a_cancellation_and_waits_on_is_left(
+    server: MariaDBServer, namespace: str, mode: str, by: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The connection is made just as time is up; the driver misses that, and waits for the server's first words."""
+    waits = asyncio.Event()
+
+    async def deaf(**options: Any) -> Any:
+        waits.set()
+        try:
+            await asyncio.sleep(30.0)
+        except asyncio.CancelledError:
+            pass
+        await asyncio.sleep(30.0)  # for a server that says nothing
+
+    async def body() -> None:
+        loop = asyncio.get_running_loop()
+        async with AsyncClient.from_url(server.url + mode, namespace=namespace, response_timeout=0.5) as locks:
+            monkeypatch.setattr(mysql_aio.asyncmy, "connect", deaf)
+            began = loop.time()
+            task = asyncio.ensure_future(locks.lock("x").acquire(timeout=10))
+            if by == "cancellation":
+                await asyncio.wait_for(waits.wait(), 5)
+                task.cancel()
+            await asyncio.wait((task,))
+            assert loop.time() - began < 0.5 + NOISE
+            assert task.cancelled() == (by == "cancellation")
+            assert task.cancelled() or isinstance(task.exception(), StoreUnavailable)
+            monkeypatch.undo()
+            hold = await locks.lock("x").acquire(timeout=5)
+            assert hold is not None
+            assert await hold.release()
+
+    asyncio.run(body())
+
+
 # --- processes -------------------------------------------------------------------------------------------------
 
 CHILD = """

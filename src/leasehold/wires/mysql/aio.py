@@ -19,6 +19,9 @@ from leasehold.wires.mysql.settings import Settings, code_of, connect_error
 asyncmy: Any = import_module("asyncmy")
 errors: Any = import_module("asyncmy.errors")
 
+CANCEL_AGAIN = 0.05
+"""Seconds that the driver gets to end after it was cancelled; then it has lost that, and is cancelled again."""
+
 GOODBYE_WITHIN = 0.5
 """Seconds that it may take to say that a connection is closed."""
 
@@ -105,8 +108,7 @@ async def connect(settings: Settings, runtime: Runtime, within: float) -> AioLin
     connection: Any = None
     until = runtime.now() + within
     try:
-        async with asyncio.timeout(max(within, 0.001)):
-            connection = await _opened(settings, max(within, 0.001))
+        connection = await _opened(settings, max(within, 0.001))
     except (errors.MySQLError, OSError, EOFError, RuntimeError, ValueError) as error:
         failed = connect_error(error, settings.where)
     if failed is not None:
@@ -125,20 +127,37 @@ async def connect(settings: Settings, runtime: Runtime, within: float) -> AioLin
 
 
 async def _opened(settings: Settings, within: float) -> Any:
-    cancelled = _cancellations()
+    """Let the driver connect, in a task of its own, which is cancelled until it ends.
+
+    The driver connects in `asyncio.wait_for`, which before Python 3.12 loses a cancellation that comes with the result;
+    then it would wait for the server's first words, for as long as that says nothing.
+    """
+    task = asyncio.ensure_future(_dialled(settings, within))
+    try:
+        await asyncio.wait((task,), timeout=within)
+        if not task.done():
+            raise TimeoutError
+        return task.result()
+    except BaseException:
+        await _ended(task)
+        raise
+
+
+async def _dialled(settings: Settings, within: float) -> Any:
     if Colour.ASYNCIO in settings.connect:
-        connection = await settings.connect[Colour.ASYNCIO]()
-    else:
-        connection = await asyncmy.connect(
-            charset="utf8mb4", autocommit=True, program_name="leasehold", connect_timeout=within, **settings.options
-        )
-    if _cancellations() > cancelled:
-        # The driver connects in `asyncio.wait_for`, which before 3.12 loses a cancellation that comes with the result.
-        connection.close()
-        raise asyncio.CancelledError
-    return connection
+        return await settings.connect[Colour.ASYNCIO]()
+    return await asyncmy.connect(
+        charset="utf8mb4", autocommit=True, program_name="leasehold", connect_timeout=within, **settings.options
+    )
 
 
-def _cancellations() -> int:
-    task = asyncio.current_task()
-    return 0 if task is None else task.cancelling()
+async def _ended(task: asyncio.Task[Any]) -> None:
+    """Cancel it until it ends; close what it opened all the same."""
+    while not task.done():
+        task.cancel()
+        try:
+            await asyncio.wait((task,), timeout=CANCEL_AGAIN)
+        except asyncio.CancelledError:  # the first one is raised soon
+            continue
+    if not task.cancelled() and task.exception() is None:
+        task.result().close()
