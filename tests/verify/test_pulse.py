@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import time
+from pathlib import Path
+
 import pytest
 
+from leasehold.client import Client
+from leasehold.runtimes.base import Colour
 from leasehold.testing.history import Bounds, History, Hold, Stall, check, joined, stood_still
 from leasehold.testing.history.journal import Journal, Record
-from leasehold.verify.pulse import EVERY, Pulse
+from leasehold.verify import worker
+from leasehold.verify.pulse import EVERY, NOTICED, Pulse, timed
+from leasehold.verify.workload import Load
 
 
 class Machine:
@@ -75,3 +82,39 @@ def test_moments_excuse_a_late_wake_and_no_turn_that_was_missed() -> None:
     moment = (Stall("b", 0.9, 1.0),)
     assert not check(History(holds=(held, first, second), moments=moment)).ok
     assert check(History(holds=(held, first, second), stalls=moment)).ok
+
+
+def test_what_the_run_itself_takes_is_written_down_if_it_is_long() -> None:
+    machine, late = Machine(0.0, 0.0), list[float]()
+
+    def write(seconds: float, *, result: str) -> str:
+        machine.time += seconds
+        return result
+
+    call = timed(write, lambda: machine.time, late.append)
+    assert call(NOTICED / 2, result="fast") == "fast"
+    assert late == []
+    assert call(2 * NOTICED, result="slow") == "slow"
+    assert late == [pytest.approx(2 * NOTICED)]
+
+
+@pytest.mark.parametrize(("colour", "whom"), [(Colour.ASYNCIO, "7"), (Colour.BLOCKING, "7.3")])
+def test_of_a_task_it_is_the_whole_client_that_is_held_up(
+    colour: Colour, whom: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A task that waits for the run's own resource blocks the event loop, and with it whoever else is to be told."""
+
+    class Slow:
+        def __init__(self, port: int) -> None: ...
+
+        def write(self, who: str, name: str, token: int) -> bool:
+            time.sleep(2 * NOTICED)
+            return True
+
+    monkeypatch.setattr(worker, "Visitor", Slow)
+    records = list[Record]()
+    orders = worker.Orders("7", "", "n", colour, 1, "1", "", 1, Load(names=1), 1.0)
+    with Client.from_url(f"sqlite:{tmp_path}/locks") as client:
+        assert worker._worker(orders, 3, client._core, records.append)._write("7.3", "stock", 1)
+    assert [(record["is"], record["whom"]) for record in records] == [("held up", whom)]
+    assert records[0]["for"] >= 2 * NOTICED

@@ -5,6 +5,9 @@ a shared host loses whole cores. A promise about time binds those who can run. S
 short, fixed time, again and again. What a sleep takes longer, less the processor time that the client itself used
 meanwhile, is time in which it was kept from running. A client that holds itself up, by an event loop that is blocked or
 a lock of the interpreter that is not given away, uses the processor and is not excused.
+
+Nor does the run itself hold anybody up: its clients write to files and to a guarded resource, each time in the middle
+of their work, and on such a machine that may take long. What takes long of it is written down, too.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from typing import ParamSpec, TypeVar
 
 from leasehold.testing.history.journal import Journal
 
@@ -20,6 +24,22 @@ EVERY = 0.02
 
 NOTICED = 0.05
 """Seconds that are written down: less is what every machine takes for this and that."""
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def timed(call: Callable[P, T], now: Callable[[], float], late: Callable[[float], None]) -> Callable[P, T]:
+    """Return a call of the run's own that says how long it took, if that is too long."""
+
+    def timed(*args: P.args, **options: P.kwargs) -> T:
+        began = now()
+        result = call(*args, **options)
+        if (took := now() - began) > NOTICED:
+            late(took)
+        return result
+
+    return timed
 
 
 class Pulse:

@@ -37,6 +37,9 @@ RECOVERS = 1.5
 LOSES_PLACE = 1 / 3
 """Part of a lease: a waiter that stands still for longer may lose its place, which is renewed as often."""
 
+BLOCKS = 0.01
+"""The part of the holders that block their thread or loop."""
+
 PREFIX = "leasehold-verify-"
 """How the namespace of a run begins."""
 
@@ -57,7 +60,7 @@ class Settings:
     faults: tuple[str, ...] = tuple(KINDS)
     seed: str = "1"
     lease: float = 1.0
-    load: Load = field(default_factory=Load)
+    load: Load = field(default_factory=lambda: Load(blocks=BLOCKS))
     servers: str | None = None
     workers: int = 3
 
@@ -195,7 +198,9 @@ class Crew:
     def _new(self) -> Process:
         self._count += 1
         colour = Colour.ASYNCIO if self._count % 2 else Colour.BLOCKING
-        load = replace(self._settings.load, blocks="block" in self._settings.faults)
+        load = self._settings.load
+        if "block" not in self._settings.faults:
+            load = replace(load, blocks=0.0)
         journal = self._folder / f"client-{self._count}.jsonl"
         self._journals.append(journal)
         orders = Orders(

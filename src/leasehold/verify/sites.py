@@ -62,8 +62,16 @@ SESSION = 3.0
 """Seconds of a session with ZooKeeper; ten ticks, so that all promises bind."""
 
 
+WRITTEN = {"appendfsync": "no"}
+"""Redis writes to its file before it answers, and does not wait for the disk. What was written so survives the end of
+the server, however it comes; only a loss of power takes it away, and no run switches the machine off."""
+
+COMMITTED = {"innodb-flush-log-at-trx-commit": "2"}
+"""The same for MariaDB and MySQL. Our PostgreSQL and etcd do not wait for the disk either."""
+
+
 def _lone_redis() -> RedisServer:
-    return RedisServer(append_only=True)
+    return RedisServer(append_only=True, config=WRITTEN)
 
 
 def _replicas() -> RedisReplicas:
@@ -86,8 +94,12 @@ def _zookeeper() -> ZooKeeperEnsemble:
     return _Ensemble(tick=SESSION / 10)
 
 
+def _mariadb() -> MariaDBServer:
+    return MariaDBServer(config=COMMITTED)
+
+
 def _redlock() -> RedlockNodes:
-    return RedlockNodes(append_only=True)
+    return RedlockNodes(append_only=True, config=WRITTEN)
 
 
 PLANS: Mapping[str, Plan] = {
@@ -98,7 +110,7 @@ PLANS: Mapping[str, Plan] = {
     "cluster": Plan("a Redis Cluster: three primaries with a replica each", RedisCluster, group_faults.CLUSTER),
     "redlock": Plan("five Redis servers for Redlock", _redlock, group_faults.REDLOCK),
     "postgresql": Plan("one PostgreSQL server", PostgresServer, sql_faults.POSTGRESQL, tables=True),
-    "mariadb": Plan("one MariaDB server", MariaDBServer, sql_faults.MARIADB, tables=True),
+    "mariadb": Plan("one MariaDB server", _mariadb, sql_faults.MARIADB, tables=True),
     "zookeeper": Plan("a ZooKeeper ensemble of three", _zookeeper, quorum_faults.ZOOKEEPER, lease=SESSION),
     "etcd": Plan("an etcd cluster of three", EtcdCluster, quorum_faults.ETCD, lease=2.0),
     "sqlite": Plan("one file of SQLite, which other programs use, too", sqlite_faults.File, sqlite_faults.SQLITE),

@@ -22,7 +22,7 @@ from leasehold.client import AsyncClient, Client
 from leasehold.runtimes.base import Colour, drive
 from leasehold.runtimes.clock import boottime as now
 from leasehold.testing.history.journal import Journal, Record, into_file
-from leasehold.verify.pulse import Pulse
+from leasehold.verify.pulse import Pulse, timed
 from leasehold.verify.resource import Visitor
 from leasehold.verify.workload import Load, Worker, note_queueing
 
@@ -79,11 +79,16 @@ def _listen(stop: threading.Event) -> None:
 
 
 def _worker(orders: Orders, number: int, client: AsyncClient, put: Callable[[Record], None]) -> Worker:
-    journal = Journal(f"{orders.who}.{number}", now, put)
-    visitor = Visitor(orders.port)
-    runtime = client._engine.runtime
+    who = f"{orders.who}.{number}"
+    whom = orders.who if orders.colour is Colour.ASYNCIO else who  # what blocks one task blocks all
+
+    def late(seconds: float) -> None:
+        Journal(who, now, put).held_up(seconds, whom)
+
+    journal = Journal(who, now, timed(put, now, late))
+    write = timed(Visitor(orders.port).write, now, late)
     seed = random.Random(f"{orders.seed}.{number}")
-    return Worker(client, orders.load, journal, visitor.write, runtime.sleep, now, seed)
+    return Worker(client, orders.load, journal, write, client._engine.runtime.sleep, now, seed)
 
 
 def _in_threads(orders: Orders, stop: threading.Event, put: Callable[[Record], None]) -> None:

@@ -27,6 +27,9 @@ LIMIT = 3
 LONG = 0.05
 """The part of the holds that last longer than a renewal."""
 
+SLICES = 3
+"""The most parts into which a hold is divided."""
+
 PAUSE = 0.05
 """Seconds to wait after an error, so that a store that is down is not asked in a tight loop."""
 
@@ -43,7 +46,9 @@ class Load:
         tardy: seconds by which the store may be late to notice that a lease has run out.
         long: the part of the holds that last longer than a renewal.
         longest: how many leases these last, at most.
-        blocks: whether a holder may also block its thread or loop for longer than its lease.
+        blocks: the part of the holders that also block their thread or loop, for longer than their lease perhaps.
+        slices: the most parts into which a short hold is divided: after each its holder asks whether it still holds,
+            and writes.
         slow: how often a hold lasts long or its lease is fixed, as a part of what is usual. These take most of the
             time, so with fewer of them there are more holds in it.
 
@@ -56,7 +61,8 @@ class Load:
     tardy: float = 0.0
     long: float = LONG
     longest: float = 1.0
-    blocks: bool = False
+    blocks: float = 0.0
+    slices: int = SLICES
     slow: float = 1.0
 
 
@@ -156,14 +162,14 @@ class Worker:
         self._journal.freed(n, confirmed)
 
     async def _work(self, n: int, target: Target, hold: AsyncHold) -> None:
-        length = self._random.uniform(0, self._load.work)
+        length, slices = self._random.uniform(0, self._load.work), self._load.slices
         if target.fixed:  # most of them run out, and whoever comes next is right behind
-            length = self._random.uniform(0.5, 1.5) * self._load.lease
+            length, slices = self._random.uniform(0.5, 1.5) * self._load.lease, SLICES
         elif self._random.random() < self._load.long * self._load.slow:
-            length = self._random.uniform(0, self._load.longest * self._load.lease)
-        if self._load.blocks and self._random.random() < 0.01:
+            length, slices = self._random.uniform(0, self._load.longest * self._load.lease), SLICES
+        if self._load.blocks and self._random.random() < self._load.blocks:
             self._block(n)
-        slices = self._random.randint(1, 3)
+        slices = self._random.randint(1, slices)
         for _ in range(slices):
             await self._sleep(length / slices)
             asked = self._now()

@@ -84,9 +84,9 @@ class Journal:
         """Write down that ``whom``, this thread or its whole client, was blocked until now."""
         self._write(n, "blocked", **{"for": seconds, "whom": whom})
 
-    def held_up(self, seconds: float) -> None:
-        """Write down that it was ready to run, and the machine did not let it, until now."""
-        self._write(0, "held up", **{"for": seconds, "whom": self.who})
+    def held_up(self, seconds: float, whom: str | None = None) -> None:
+        """Write down that it, or ``whom``, was ready to run, and the machine did not let it, until now."""
+        self._write(0, "held up", **{"for": seconds, "whom": whom or self.who})
 
     def _write(self, n: int, what: str, **facts: object) -> None:
         self._put({"t": self._now(), "who": self.who, "n": n, "is": what, **facts})
