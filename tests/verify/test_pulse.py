@@ -84,6 +84,15 @@ def test_moments_excuse_a_late_wake_and_no_turn_that_was_missed() -> None:
     assert check(History(holds=(held, first, second), stalls=moment)).ok
 
 
+def test_a_lull_on_the_way_to_the_store_excuses_a_late_wake_and_no_late_news() -> None:
+    held = Hold("a", "x", 0.0, 0.1, 1.0, 1.01, 1)
+    woken = Hold("b", "x", 0.2, 3.0, 4.0, 4.01, 2, queued=0.3)
+    lost = Hold("a.1", "y", 0.0, 0.1, 1.0, token=1, told=1.7, deadline=1.0)
+    lulls = (Stall("a", 1.0, 2.9), Stall("b", 1.2, 2.9))
+    assert check(History(holds=(held, woken), lulls=lulls), Bounds(woken=0.5)).ok
+    assert not check(History(holds=(lost,), lulls=lulls), Bounds(told=0.25)).ok
+
+
 def test_what_the_run_itself_takes_is_written_down_if_it_is_long() -> None:
     machine, late = Machine(0.0, 0.0), list[float]()
 

@@ -6,6 +6,8 @@ short, fixed time, again and again. What a sleep takes longer, less the processo
 meanwhile, is time in which it was kept from running. A client that holds itself up, by an event loop that is blocked or
 a lock of the interpreter that is not given away, uses the processor and is not excused.
 
+So it is with the process that steers the run, while bytes of clients pass through its proxies.
+
 Nor does the run itself hold anybody up: its clients write to files and to a guarded resource, each time in the middle
 of their work, and on such a machine that may take long. What takes long of it is written down, too.
 """
@@ -56,13 +58,18 @@ class Pulse:
         self._now = now
         self._used = used
         self._sleep = sleep
+        self._over = False
 
     def start(self) -> None:
-        """Beat until the process ends."""
+        """Beat until `stop`, or the end of the process."""
         threading.Thread(target=self._run, name="leasehold-verify-pulse", daemon=True).start()
 
+    def stop(self) -> None:
+        """Beat no more."""
+        self._over = True
+
     def _run(self) -> None:
-        while True:
+        while not self._over:
             self.beat()
 
     def beat(self) -> None:

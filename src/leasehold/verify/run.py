@@ -18,14 +18,14 @@ from leasehold.runtimes.base import Colour
 from leasehold.runtimes.clock import boottime
 from leasehold.stores.url import Secret, StoreURL, parse
 from leasehold.testing.history import History, Stall, Verdict, Violation, joined
-from leasehold.testing.history.journal import Record, assemble, from_files
+from leasehold.testing.history.journal import Journal, Record, assemble, from_files
 from leasehold.verify.bounds import Suspension, judge
 from leasehold.verify.breaking import Breaker
 from leasehold.verify.clients import Links, Process, VerifyError, default_port, end_all
 from leasehold.verify.faults import KINDS, Done, as_pause, of_links, under
 from leasehold.verify.leases import outlives
 from leasehold.verify.nursery import Nursery
-from leasehold.verify.pulse import EVERY
+from leasehold.verify.pulse import EVERY, Pulse
 from leasehold.verify.resource import Resource
 from leasehold.verify.sites import Site
 from leasehold.verify.worker import Orders
@@ -180,6 +180,8 @@ class Crew:
         self._journals: list[Path] = []
         self._deaths: dict[str, tuple[float, float]] = {}
         self._breaker = Breaker(site, settings.lease, RECOVERS, namespace, self._random)
+        self._late: list[Record] = []  # when this process got no turn
+        self._pulse = Pulse(Journal("", boottime, self._late.append), boottime)
         self.faults: list[Done] = []
         self.held_up = 0.0
 
@@ -190,6 +192,8 @@ class Crew:
 
     def start(self) -> None:
         """Start all clients, and wait until they work."""
+        if self._linked:
+            self._pulse.start()
         for _ in range(self._settings.clients):
             self._working.append(self._new())
         for process in self._working:
@@ -275,6 +279,7 @@ class Crew:
 
     def kill(self) -> None:
         """End whatever still runs."""
+        self._pulse.stop()
         for process in self._working:
             if process.alive:
                 process.kill()
@@ -298,6 +303,7 @@ class Crew:
             outages=outages,
             writes=resource.writes,
             moments=moments,
+            lulls=[replace(late, who=who) for late in _stalls(self._late, "held up") for who in everyone],
         )
 
 

@@ -118,6 +118,7 @@ def assemble(
     outages: Iterable[Stall] = (),
     writes: Iterable[Write] = (),
     moments: Iterable[Stall] = (),
+    lulls: Iterable[Stall] = (),
 ) -> History:
     """Make a history of what was written down.
 
@@ -129,6 +130,7 @@ def assemble(
         outages: when clients were cut off from the store.
         writes: what a guarded resource saw.
         moments: when clients got no turn of the machine, for a short time each.
+        lulls: when what carries their bytes got none.
 
     """
     lives: defaultdict[tuple[str, int], dict[str, Record]] = defaultdict(dict)
@@ -142,7 +144,9 @@ def assemble(
             tries.append(_try(who, life))
         else:
             holds.append(_hold(who, life, (deaths or {}).get(who.partition(".")[0], (FOREVER, FOREVER))))
-    return History(tuple(holds), tuple(tries), tuple(writes), tuple(stalls), tuple(outages), tuple(moments))
+    return History(
+        tuple(holds), tuple(tries), tuple(writes), tuple(stalls), tuple(outages), tuple(moments), tuple(lulls)
+    )
 
 
 def _try(who: str, life: Mapping[str, Record]) -> Try:

@@ -170,6 +170,7 @@ class History:
         stalls: when clients could not run.
         outages: when clients could not reach the store.
         moments: when clients could not run, for so short a time each that nobody loses a place by it.
+        lulls: when nothing was carried between clients that could run and the store, for as short a time.
 
     """
 
@@ -179,6 +180,7 @@ class History:
     stalls: tuple[Stall, ...] = ()
     outages: tuple[Stall, ...] = ()
     moments: tuple[Stall, ...] = ()
+    lulls: tuple[Stall, ...] = ()
 
     def __add__(self, other: History) -> History:
         return History(
@@ -188,4 +190,5 @@ class History:
             self.stalls + other.stalls,
             self.outages + other.outages,
             self.moments + other.moments,
+            self.lulls + other.lulls,
         )
