@@ -297,6 +297,20 @@ def test_a_waiter_that_slept_on_is_found() -> None:
     assert check(History(holds=(first, at_once), tries=(gave_up,), outages=(cut_off,)), Bounds(woken=1.0)).ok
 
 
+def test_who_stood_still_when_its_grant_came_may_have_had_it_since_it_asked() -> None:
+    first = Hold("a", "x", 0.0, 0.1, 1.0, 1.01, 1)
+    stopped = Hold("b.1", "x", 1.0, 2.0, 2.1, 2.11, 2)
+    waiter = Hold("c", "x", 1.1, 2.15, 3.0, 3.01, 3, queued=1.15)
+    bounds, stall = Bounds(woken=0.5), Stall("b", 1.02, 1.99)
+    assert check(History(holds=(first, stopped, waiter), stalls=(stall,)), bounds).ok
+    for pauses in ((), (replace(stall, who="d"),), (replace(stall, begin=0.5, end=0.9),)):
+        found = check(History(holds=(first, stopped, waiter), stalls=pauses), bounds)
+        assert found.by_promise[Promise.WOKEN] == 1, pauses
+    late = replace(waiter, granted=2.9)
+    found = check(History(holds=(first, stopped, late), stalls=(stall,)), bounds)
+    assert found.by_promise[Promise.WOKEN] == 1, "it had given it back for long"
+
+
 def test_a_crashed_holder_counts_until_its_lease_ends() -> None:
     crashed = Hold("a", N, 0, 1, 5, None, 1, lease=3.0)
     after = Hold("b", N, 2, 8.2, 10, 10.1, 2, queued=2.1)

@@ -11,9 +11,10 @@ from leasehold.testing.history import Hold, Mode, stood_still
 from leasehold.verify.faults import SERVERS, Done
 from leasehold.verify.run import Outcome
 
-HAND_OVER, TOLD, RESUMED, REMOVED, RECOVERY = (
+HAND_OVER, TOLD, HEIR, RESUMED, REMOVED, RECOVERY = (
     "hand-over",
     "told of a loss after",
+    "told after its heir",
     "told after a stop",
     "told of a removal after",
     "free after a kill",
@@ -52,6 +53,8 @@ class Figures:
             kept from it.
         told: from the deadline to the moment at which the holder had heard of its loss; time that it stood still and
             losses told before the deadline count as 0.
+        heir: of holds that ran out, from the moment at which the next one had the name, to the moment at which the
+            holder had heard of its loss; 0 where it had heard before, and time that it stood still does not count.
         resumed: from the moment at which a holder that had been stopped beyond its deadline went on, to the moment at
             which it had heard of its loss.
         removed: from the beginning of a fault of the servers that removed a hold, to the moment at which its holder had
@@ -73,6 +76,7 @@ class Figures:
     recovery: Spread | None
     resumed: Spread | None = None
     removed: Spread | None = None
+    heir: Spread | None = None
     held_up: float = 0.0
 
     def lines(self) -> dict[str, str]:
@@ -84,6 +88,7 @@ class Figures:
         spreads = {
             HAND_OVER: self.hand_over,
             TOLD: self.told,
+            HEIR: self.heir,
             RESUMED: self.resumed,
             REMOVED: self.removed,
             RECOVERY: self.recovery,
@@ -108,6 +113,7 @@ def measure(outcome: Outcome) -> Figures:
         recovery=spreads[RECOVERY],
         resumed=spreads[RESUMED],
         removed=spreads[REMOVED],
+        heir=spreads[HEIR],
         held_up=outcome.held_up,
     )
 
@@ -117,27 +123,26 @@ def samples(outcome: Outcome) -> dict[str, list[float]]:
     granted = [hold for hold in outcome.history.holds if hold.granted is not None]
     lost = [hold for hold in granted if hold.told is not None]
     killed = {fault.who: fault.begin for fault in outcome.faults if fault.kind == "kill"}
-    pairs = list(_successions(granted))
+    neighbours = list(_neighbours(granted))
+    pairs = [(before, hold) for before, hold in neighbours if hold.queued is not None and hold.queued < before.until]
     return {
         HAND_OVER: [_after(hold, before.until) for before, hold in pairs if _smooth(before, hold, outcome)],
         TOLD: [_late(hold, outcome) for hold in lost],
+        HEIR: [_late(before, outcome, hold.granted or 0.0) for before, hold in neighbours if _ran_out(before)],
         RESUMED: [after for hold in lost if (after := _since_resumed(hold, outcome)) is not None],
         REMOVED: [after for hold in lost if (after := _since_removed(hold, outcome.faults)) is not None],
         RECOVERY: [_after(hold, before.until) for before, hold in pairs if _died(before, killed)],
     }
 
 
-def _successions(granted: Sequence[Hold]) -> Iterator[tuple[Hold, Hold]]:
-    """Yield pairs of exclusive holds of one name, the second of whom waited while the first held."""
+def _neighbours(granted: Sequence[Hold]) -> Iterator[tuple[Hold, Hold]]:
+    """Yield pairs of exclusive holds of one name, of which the second was granted next after the first."""
     by_name: defaultdict[str, list[Hold]] = defaultdict(list)
     for hold in granted:
         if hold.mode is Mode.EXCLUSIVE:
             by_name[hold.name].append(hold)
     for holds in by_name.values():
-        holds.sort(key=lambda hold: hold.granted or 0.0)
-        for before, hold in pairwise(holds):
-            if hold.queued is not None and hold.queued < before.until:
-                yield before, hold
+        yield from pairwise(sorted(holds, key=lambda hold: hold.granted or 0.0))
 
 
 def _smooth(before: Hold, hold: Hold, outcome: Outcome) -> bool:
@@ -157,11 +162,16 @@ def _died(hold: Hold, killed: Mapping[str, float]) -> bool:
     return killed.get(hold.who.partition(".")[0]) == hold.until
 
 
-def _late(hold: Hold, outcome: Outcome) -> float:
-    told = hold.told or 0.0
+def _ran_out(hold: Hold) -> bool:
+    """Say whether it was lost at its deadline: neither had its holder sent a release, nor had the store told it."""
+    return hold.told is not None and hold.until >= hold.deadline
+
+
+def _late(hold: Hold, outcome: Outcome, after: float | None = None) -> float:
+    """Return for how long it could run after that moment (its deadline, if not said), until it was told."""
+    told, begin = hold.told or 0.0, hold.deadline if after is None else after
     pauses = outcome.history.stalls + outcome.history.moments
-    stood = stood_still(pauses, hold.who, hold.deadline, told)
-    return max(0.0, told - hold.deadline - stood)
+    return max(0.0, told - begin - stood_still(pauses, hold.who, begin, told))
 
 
 def _since_resumed(hold: Hold, outcome: Outcome) -> float | None:
