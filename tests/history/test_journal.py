@@ -6,6 +6,7 @@ import pytest
 
 from leasehold.testing.history import Promise, check
 from leasehold.testing.history.journal import Journal, Record, assemble
+from leasehold.testing.history.operations import FOREVER
 
 LIVED, DEAD = 1.99, 2.03
 """A client was killed between these moments: the store may have seen that it had ended before we did."""
@@ -14,11 +15,11 @@ LIVED, DEAD = 1.99, 2.03
 class Clients:
     """Clients, and what they wrote down, by a clock that is set by hand."""
 
-    def __init__(self) -> None:
+    def __init__(self, deadline: float = FOREVER) -> None:
         self.records = list[Record]()
         self._time = 0.0
         held = self.at(1.0, "1.0").asked("x", lease=1.0)
-        self.at(1.1, "1.0").granted(held, 1)
+        self.at(1.1, "1.0").granted(held, 1, deadline=deadline)
 
     def at(self, moment: float, who: str) -> Journal:
         self._time = moment
@@ -41,3 +42,12 @@ def test_it_may_be_in_the_way_for_a_lease_after_its_death(dead: float, excused: 
     clients.at(3.025, "2.0").refused(asked)
     found = check(assemble(clients.records, deaths={"1": (LIVED, dead)}))
     assert found.by_promise[Promise.FREE] == (not excused)
+
+
+@pytest.mark.parametrize(("deadline", "excused"), [(1.9, True), (2.5, False)])
+def test_a_client_that_was_blocked_when_it_was_killed_held_until_its_deadline(deadline: float, excused: bool) -> None:
+    clients = Clients(deadline)
+    asked = clients.at(1.5, "2.0").asked("x", lease=1.0)
+    clients.at(2.2, "2.0").granted(asked, 2)
+    found = check(assemble(clients.records, deaths={"1": (2.3, 2.31)}))
+    assert found.by_promise[Promise.EXCLUSION] == (not excused)

@@ -146,7 +146,7 @@ class Worker:
             if hold is None:
                 self._journal.refused(n)
             else:
-                self._journal.granted(n, hold.token, hold._lease.since)
+                self._journal.granted(n, hold.token, hold._lease.since, hold._lease.deadline)
                 await self._hold(n, target, hold)
 
     async def _hold(self, n: int, target: Target, hold: AsyncHold) -> None:

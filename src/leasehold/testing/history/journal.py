@@ -52,9 +52,13 @@ class Journal:
         """Write down that the store said to wait."""
         self._write(n, "queued")
 
-    def granted(self, n: int, token: int, since: float | None = None) -> None:
-        """Write down that it is held; its lease counts from ``since``, before the request that was granted was sent."""
-        self._write(n, "granted", token=token, since=since)
+    def granted(self, n: int, token: int, since: float | None = None, deadline: float = FOREVER) -> None:
+        """Write down that it is held; its lease counts from ``since``, before the request that was granted was sent.
+
+        Without a renewal it ends at ``deadline``.
+        """
+        facts = {} if deadline == FOREVER else {"deadline": deadline}
+        self._write(n, "granted", token=token, since=since, **facts)
 
     def refused(self, n: int) -> None:
         """Write down that somebody else has it."""
@@ -158,14 +162,20 @@ def _try(who: str, life: Mapping[str, Record]) -> Try:
 def _hold(who: str, life: Mapping[str, Record], death: tuple[float, float]) -> Hold:
     """Make a hold. One that ended by a kill ended when it may have: the store may have seen that before we did.
 
-    It may have been kept for a lease from when its holder was dead for sure, all the same.
+    Or its holder had come to nothing before, with its event loop blocked, and took with it that it was to lose its
+    hold: so it ended at the last deadline that it wrote down. It may have been kept for a lease from when its holder
+    was dead for sure, all the same.
     """
     asked = life["asked"]
     granted, told, checked, freed = (life.get(what) for what in ("granted", "told", "checked", "freed"))
     deadline = max((record["deadline"] for record in (told, checked) if record is not None), default=FOREVER)
     ends = [record["t"] for what in ("leaving", "told", "failed") if (record := life.get(what)) is not None]
     until = min([*ends, death[0], deadline if told is not None else FOREVER])
-    dying = death[1] - death[0] if until == death[0] < FOREVER else 0.0
+    dying = 0.0
+    if until == death[0] < FOREVER:
+        known = [record["deadline"] for record in (granted, checked) if record is not None and "deadline" in record]
+        until = min(until, max(known, default=FOREVER))
+        dying = death[1] - until
     return Hold(
         who,
         asked["name"],
