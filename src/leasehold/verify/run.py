@@ -6,7 +6,7 @@ import random
 import secrets
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,25 +17,20 @@ from leasehold.errors import StoreUnavailable
 from leasehold.runtimes.base import Colour
 from leasehold.runtimes.clock import boottime
 from leasehold.stores.url import Secret, StoreURL, parse
-from leasehold.testing.history import History, Stall, Verdict, Violation, joined
-from leasehold.testing.history.journal import Journal, Record, assemble, from_files
+from leasehold.testing.history import History, Verdict, Violation
+from leasehold.testing.history.journal import Journal, Record, from_files
 from leasehold.verify.bounds import Suspension, judge
 from leasehold.verify.breaking import Breaker
 from leasehold.verify.clients import Links, Process, VerifyError, default_port, end_all
-from leasehold.verify.faults import KINDS, Done, as_pause, of_links, under
+from leasehold.verify.faults import KINDS, Done, under
+from leasehold.verify.gathering import RECOVERS, Circumstances, gather
 from leasehold.verify.leases import outlives
 from leasehold.verify.nursery import Nursery
-from leasehold.verify.pulse import EVERY, Pulse
+from leasehold.verify.pulse import Pulse
 from leasehold.verify.resource import Resource
 from leasehold.verify.sites import Site
 from leasehold.verify.worker import Orders
 from leasehold.verify.workload import Load
-
-RECOVERS = 1.5
-"""Seconds in which a client that was cut off asks again: the longest pause between two attempts, and its jitter."""
-
-LOSES_PLACE = 1 / 3
-"""Part of a lease: a waiter that stands still for longer may lose its place, which is renewed as often."""
 
 BLOCKS = 0.01
 """The part of the holders that block their thread or loop."""
@@ -152,8 +147,8 @@ def run(settings: Settings, witness: Witness, site: Site | None = None, nursery:
             history = crew.history(resource)
         _clean_up(client)
     verdict, excused = judge(history, settings.lease, settings.url, crew.suspensions)
-    faults = tuple(crew.faults)
-    return Outcome(settings, namespace, history, verdict, excused, faults, left_out, broken, crew.held_up, begin, end)
+    faults, held_up = tuple(crew.faults), sum(moment.end - moment.begin for moment in history.moments)
+    return Outcome(settings, namespace, history, verdict, excused, faults, left_out, broken, held_up, begin, end)
 
 
 class Crew:
@@ -183,7 +178,6 @@ class Crew:
         self._late: list[Record] = []  # when this process got no turn
         self._pulse = Pulse(Journal("", boottime, self._late.append), boottime)
         self.faults: list[Done] = []
-        self.held_up = 0.0
 
     @property
     def suspensions(self) -> Sequence[Suspension]:
@@ -286,29 +280,13 @@ class Crew:
 
     def history(self, resource: Resource) -> History:
         """Put together what was written down."""
-        stalls = [as_pause(fault, 0.0) for fault in self.faults if fault.kind == "stall"]
-        outages = [as_pause(fault, RECOVERS) for fault in self.faults if fault.kind in KINDS and of_links(fault)]
-        everyone = [str(number) for number in range(1, self._count + 1)]
-        outages += [Stall(who, one.begin, one.served) for one in self.suspensions for who in everyone]
         records = list(from_files(path for path in self._journals if path.exists()))
-        stalls += _stalls(records, "blocked")
-        moments = _stalls(records, "held up")
-        self.held_up = sum(moment.end - moment.begin for moment in moments)
-        loses_place = self._settings.lease * LOSES_PLACE
-        stalls += [pause for pause in joined(moments, 2 * EVERY) if pause.end - pause.begin > loses_place]
-        return assemble(
-            (record for record in records if record["is"] not in ("blocked", "held up")),
-            deaths=self._deaths,
-            stalls=stalls,
-            outages=outages,
-            writes=resource.writes,
-            moments=moments,
-            lulls=[replace(late, who=who) for late in _stalls(self._late, "held up") for who in everyone],
+        everyone = [str(number) for number in range(1, self._count + 1)]
+        settings, suspensions = self._settings, self.suspensions
+        these = Circumstances(
+            settings.url, settings.lease, everyone, self.faults, suspensions, self._deaths, self._late
         )
-
-
-def _stalls(records: Iterable[Record], what: str) -> list[Stall]:
-    return [Stall(one["whom"], one["t"] - one["for"], one["t"]) for one in records if one["is"] == what]
+        return gather(records, resource.writes, these)
 
 
 def _clean_up(client: Client) -> None:
