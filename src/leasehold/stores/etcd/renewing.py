@@ -62,7 +62,7 @@ class Renewals:
         left_behind = await self.take_out([*late, *abandoned], until)
         for start in range(0, len(asked), PER_LOOK):
             await self._look(asked[start : start + PER_LOOK], standings, until)
-        return standings, left_behind
+        return standings, set(left_behind)
 
     async def _kept_alive(self, sessions: Sequence[Session], until: float) -> dict[Session, bool | None]:
         answers = await self._runtime.gather(*(self._sessions.renew(one, until, urgent=True) for one in sessions))
@@ -114,11 +114,11 @@ class Renewals:
         if deaf:
             self._watch.suspect()
 
-    async def take_out(self, those: Sequence[Mine], until: float) -> set[Mine]:
+    async def take_out(self, those: Sequence[Mine], until: float) -> dict[Mine, StoreUnavailable]:
         """Delete keys that outlived their ticket's lease under a session that others keep alive.
 
-        Return those of whom that is not confirmed: the next batch must find them again, since their session would
-        keep their keys for ever.
+        Return those of whom that is not confirmed, with the reason: the next batch must find them again, since their
+        session would keep their keys for ever.
         """
         for start in range(0, len(those), PER_LOOK):
             some = those[start : start + PER_LOOK]
@@ -129,9 +129,9 @@ class Renewals:
                 await self._gateway.call(
                     "/v3/kv/txn", body, within=max(until - self._runtime.now(), 0.001), urgent=True
                 )
-            except StoreUnavailable:
-                return set(those[start:])
-        return set()
+            except StoreUnavailable as reason:
+                return dict.fromkeys(those[start:], reason)
+        return {}
 
     async def _bury(self, those: Sequence[Mine], until: float) -> None:
         """Delete keys whose claim may yet arrive, and see to it that it does nothing then."""

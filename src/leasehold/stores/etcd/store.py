@@ -198,8 +198,9 @@ class EtcdStore:
         try:
             if not mine.doomed:
                 usable = await self._fresh(mine, until)
-            elif await self._renewals.take_out([mine], until):
-                raise StoreUnavailable(f"the key of an older claim of {mine.name!r} may still be there", unknown=True)
+            elif (reason := (await self._renewals.take_out([mine], until)).get(mine)) is not None:
+                what = f"the key of an older claim of {mine.name!r} may still be there: {reason}"
+                raise StoreUnavailable(what, unknown=True) from reason
         finally:
             mine.claiming = usable
         return usable
