@@ -118,7 +118,7 @@ class Sweep:
         """Kill a victim after so many effects; return whether it had as many."""
         name, place = f"{'wait' if self.waits else 'hold'}-{effects}", self.place
         sqlite = place.url.startswith("sqlite:")
-        links = Links(parse(Secret(place.url)))
+        links = Links(parse(Secret(place.url)), through=True)
         caught = [proxy.hold(Side.REPLIES, nth=effects) for proxy in links.proxies]
         first = await self.locks.lock(name, lease=place.lease).acquire() if self.waits else None
         try:
