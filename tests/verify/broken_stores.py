@@ -37,11 +37,15 @@ class ForgetsWhoseItIs(Broken):
 
 
 class CountsFromTheReply(Broken):
-    """Its lease begins, for the holder, when the reply has come: later than for the server."""
+    """Its lease begins, for the holder, when the reply or the message has come: later than for the server."""
 
     async def claim(self, name: str, ticket: Ticket, *, join: bool, within: float) -> Granted | Wait:
         answer = await self._store.claim(name, ticket, join=join, within=within)
         return replace(answer, since=self._runtime.now()) if isinstance(answer, Granted) else answer
+
+    async def changed(self, name: str, ticket: Ticket, mark: object, *, timeout: float) -> Granted | None:
+        granted = await self._store.changed(name, ticket, mark, timeout=timeout)
+        return granted and replace(granted, since=self._runtime.now())
 
 
 class SleepsOn(Broken):

@@ -204,7 +204,8 @@ def _plain(client: AsyncClient, load: Load, number: int) -> list[Target]:
 
 
 def _fixed(client: AsyncClient, load: Load, number: int) -> list[Target]:
-    return [Target(client.lock(f"fixed-{number}", lease=load.lease, renew=False), fixed=True)] * 2
+    names = (f"fixed-{number}", f"fixed-{load.names + number}")  # more of them, since each is taken for a lease or so
+    return [Target(client.lock(name, lease=load.lease, renew=False), fixed=True) for name in names]
 
 
 def _fair(client: AsyncClient, load: Load, number: int) -> list[Target]:
