@@ -99,6 +99,7 @@ class _Ears(logging.Handler):
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
         self.last = ""
+        self.refused = False  # our credentials; the state that says so is another at once
 
     def emit(self, record: logging.LogRecord) -> None:
         text = record.getMessage()
@@ -106,6 +107,8 @@ class _Ears(logging.Handler):
             text = f"{text}: {record.exc_info[1]}"
         if not text.startswith("Transition"):
             self.last = text
+        if text.startswith("AUTH_FAILED"):
+            self.refused = True
 
 
 class Wire(Requests):
@@ -194,8 +197,9 @@ class Wire(Requests):
             with self._mutex:
                 if self._closed:
                     raise StoreUnavailable("the connection with ZooKeeper was closed")
-                if self._kazoo is None or self._kazoo.client_state == "AUTH_FAILED":
+                if self._kazoo is None or self._ears.refused:
                     self._open()
+                ears = self._ears
                 if not self.up:
                     bell = self._runtime.signal()
                     self._waiting.add(bell)
@@ -203,21 +207,26 @@ class Wire(Requests):
                 continue
             try:
                 if not await bell.wait(max(0.0, until - self._runtime.now())):
-                    raise no_session(self._ears.last, self._settings.where)
+                    raise no_session(ears.last, self._settings.where)
             finally:
                 self._waiting.discard(bell)
-            if self._kazoo is not None and self._kazoo.client_state == "AUTH_FAILED":
-                raise self._refused()
+            if ears.refused:
+                raise self._refused(ears)
 
-    def _refused(self) -> StoreUnavailable:
-        client, self._kazoo = self._kazoo, None
-        _end_beside(client)
+    def _refused(self, ears: _Ears) -> StoreUnavailable:
+        """Give up the client of these ears, which will not try again; whoever asks next tries anew."""
+        with self._mutex:
+            client = self._kazoo if self._ears is ears else None
+            if client is not None:
+                self._kazoo = None
+        if client is not None:
+            _end_beside(client)
         error = told(_connection.AuthFailedError(), self._settings.where)
         assert isinstance(error, StoreUnavailable)
         return error
 
     def _open(self) -> None:
-        settings = self._settings
+        settings, self._ears = self._settings, _Ears()
         logger = logging.Logger(NAME, logging.WARNING)  # of nobody's tree: at DEBUG kazoo logs credentials
         logger.addHandler(self._ears)
         threads = _Threads()
@@ -268,7 +277,8 @@ class Wire(Requests):
                 self._down = None if link is Link.UP else self._runtime.now()
             self.up = link is Link.UP
             self.session = session if link is Link.UP else None if link is Link.EXPIRED else self.session
-            bells = list(self._waiting) if self.up or client.client_state == "AUTH_FAILED" else []
+            self._ears.refused = self._ears.refused or client.client_state == "AUTH_FAILED"
+            bells = list(self._waiting) if self.up or self._ears.refused else []
         for bell in bells:
             bell.set()
         self._hear(link)
