@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import alone
+import background
 import pytest
 from background import in_the_background
 from releases.archive import fetch
@@ -124,6 +125,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    background.give_time(items)
     if not config.getoption("--nightly"):
         for item in items:
             if item.get_closest_marker("nightly"):
