@@ -8,6 +8,7 @@ import os
 import random
 import time
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -250,11 +251,12 @@ def stated(label: str) -> tuple[int, ...]:
     return numbers("postgresql", label)[::-1]
 
 
-@worlds
-def test_what_each_operation_costs(
-    postgres_server: PostgresServer, namespace: str, world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Round trips and statements, as the documentation states them; and that who waits does not poll."""
+Cost = Callable[[], tuple[int, int]]
+"""Returns the round trips and the statements since it was called before."""
+
+
+@pytest.fixture
+def cost(monkeypatch: pytest.MonkeyPatch) -> Cost:
     counts: Counter[str] = Counter()
     original = Link.exchange
 
@@ -262,6 +264,28 @@ def test_what_each_operation_costs(
         counts["trips"] += 1
         counts["statements"] += len(statements)
         return original(self, statements)
+
+    def taken() -> tuple[int, int]:
+        found = counts["trips"], counts["statements"]
+        counts.clear()
+        return found
+
+    monkeypatch.setattr(Link, "exchange", counted)
+    return taken
+
+
+async def in_line(world: World, client: Any) -> None:
+    """Wait until somebody waits for ``x``, and has come to rest."""
+    until = world.now() + 5
+    while (info := await client.inspect("x")) is None or not info.waiters:
+        assert world.now() < until
+        await world.sleep(0.01)
+    await world.sleep(0.3)
+
+
+@worlds
+def test_what_each_operation_costs(postgres_server: PostgresServer, namespace: str, world: World, cost: Cost) -> None:
+    """Round trips and statements, as the documentation states them; and that who waits does not poll."""
 
     async def body(world: World) -> None:
         client, other = (world.client(postgres_server.url, namespace=namespace) for _ in range(2))
@@ -272,41 +296,28 @@ def test_what_each_operation_costs(
             assert hold is not None
             await hold.extend()  # on the connection that is kept for renewals
             await hold.release()
-        monkeypatch.setattr(Link, "exchange", counted)
-
-        def cost() -> tuple[int, int]:
-            trips, statements = counts["trips"], counts["statements"]
-            counts.clear()
-            return trips, statements
-
+        cost()
         hold = await client.lock("x").acquire(timeout=5)
         assert hold is not None
         assert cost() == stated("acquire") == (2, 7)  # begin, limits, lock, seats; name, seat, commit
         await hold.extend()
-        assert (
-            cost() == stated("renewal of all holds of a client") == (2, 6)
-        )  # begin, limits, lock; renew, standings, commit
+        # begin, limits, lock; renew, standings, commit
+        assert cost() == stated("renewal of all holds of a client") == (2, 6)
         await hold.release()
         assert cost() == stated("release") == (2, 6)  # begin, limits, lock, seats; seat, commit
         await (await client.lock("new").acquire(timeout=5)).release()
         first, (once, again) = stated("first use of a name in an hour"), (stated("acquire"), stated("release"))
         assert cost() == (first[0] + once[0] + again[0], first[1] + once[1] + again[1])
         three = await several.acquire(timeout=5)
-        assert (
-            cost() == stated("acquire of three names at once") == (2, 15)
-        )  # begin, limits, 3 locks, 3 times seats; 3 names, 3 seats, commit
+        # begin, limits, 3 locks, 3 times seats; 3 names, 3 seats, commit
+        assert cost() == stated("acquire of three names at once") == (2, 15)
         await three.release()
-        assert (
-            cost() == stated("release of three names at once") == (2, 12)
-        )  # begin, limits, 3 locks, 3 times seats; 3 seats, commit
+        # begin, limits, 3 locks, 3 times seats; 3 seats, commit
+        assert cost() == stated("release of three names at once") == (2, 12)
         hold = await client.lock("x").acquire(timeout=5)
         assert hold is not None
         job = world.spawn(lambda: other.lock("x").acquire(timeout=20))
-        until = world.now() + 5
-        while (info := await client.inspect("x")) is None or not info.waiters:
-            assert world.now() < until
-            await world.sleep(0.01)
-        await world.sleep(0.3)
+        await in_line(world, client)
         cost()
         await world.sleep(1.5)
         assert cost() == stated("waiting") == (0, 0)  # until its renewal
@@ -316,23 +327,15 @@ def test_what_each_operation_costs(
         # as a release, and who listens, the fence, the heir's seat, the message; no claim
         assert cost() == stated("release with a hand-over to another client") == (3, 10)
         await got.release()
-        monkeypatch.undo()
 
     world.run(body)
 
 
 @worlds
 def test_what_each_operation_costs_with_sessions(
-    postgres_server: PostgresServer, namespace: str, world: World, monkeypatch: pytest.MonkeyPatch
+    postgres_server: PostgresServer, namespace: str, world: World, cost: Cost
 ) -> None:
     """As above, for ``mode=session``: an uncontended pair, a renewal, and a wait of which the server takes care."""
-    counts: Counter[str] = Counter()
-    original = Link.exchange
-
-    def counted(self: Link, statements: Any) -> Any:
-        counts["trips"] += 1
-        counts["statements"] += len(statements)
-        return original(self, statements)
 
     async def body(world: World) -> None:
         url = f"{postgres_server.url}?mode=session"
@@ -342,31 +345,20 @@ def test_what_each_operation_costs_with_sessions(
             assert hold is not None
             await hold.extend()
             await hold.release()
-        monkeypatch.setattr(Link, "exchange", counted)
-
-        def cost() -> tuple[int, int]:
-            trips, statements = counts["trips"], counts["statements"]
-            counts.clear()
-            return trips, statements
-
+        cost()
         hold = await client.lock("x", lease=9.0).acquire(timeout=5)
         assert hold is not None
         # try the lock, how long it lives without news; token and seat
         assert cost() == stated("`mode=session`: acquire") == (2, 3)
         await hold.extend()
-        assert (
-            cost() == stated("`mode=session`: renewal of one hold") == (1, 1)
-        )  # the seat, which is news for the server
+        # the seat, which is news for the server
+        assert cost() == stated("`mode=session`: renewal of one hold") == (1, 1)
         await hold.release()
         assert cost() == stated("`mode=session`: release") == (1, 2)  # seat, lock
         hold = await client.lock("x", lease=9.0).acquire(timeout=5)
         assert hold is not None
         job = world.spawn(lambda: other.lock("x", lease=9.0).acquire(timeout=20))
-        until = world.now() + 5
-        while (info := await client.inspect("x")) is None or not info.waiters:
-            assert world.now() < until
-            await world.sleep(0.01)
-        await world.sleep(0.3)
+        await in_line(world, client)
         cost()
         await world.sleep(1.0)
         assert cost() == stated("`mode=session`: waiting") == (0, 0)  # the server lets it wait
@@ -376,6 +368,5 @@ def test_what_each_operation_costs_with_sessions(
         # as a release, and the token and the seat of who waited
         assert cost() == stated("`mode=session`: release with a hand-over to another client") == (2, 3)
         await got.release()
-        monkeypatch.undo()
 
     world.run(body)
