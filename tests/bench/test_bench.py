@@ -58,6 +58,8 @@ def test_all_measures_have_us_and_their_floor(run):
 def test_json_has_the_facts_and_every_round(run):
     assert run.json["format"] == 1
     assert {"machine", "python", "server", "drivers", "trials", "leasehold"} <= run.json["facts"].keys()
+    only = " ".join(f"--only {key}" for key in KEYS)
+    assert run.json["facts"]["again"] == f"leasehold bench --pin alone --seconds 0.05 --rounds 1 {only} --profile"
     for row in run.json["measures"]:
         for one in row["contestants"]:
             assert one["error"] is None, (row["key"], one)
@@ -126,6 +128,12 @@ def test_what_a_server_executes_in_scripts_counts_once():
     assert (profile.executing, profile.serving) == (pytest.approx(4000), pytest.approx(6000))
     plain = Look({}, 0, 2.0, 0, {"get": 0.25, "info": 9.5}).since(Look({}, 0, 1.0, 0, {"get": 0.05, "info": 9.0}))
     assert plain.executed == pytest.approx(0.2)
+
+
+def test_the_command_that_repeats_a_run_has_no_password():
+    settings = Settings("redis://:s3cret@h", 0.3, full=True, peers_python="/x/bin/python")
+    again = "leasehold bench URL --pin alone --seconds 0.3 --rounds 3 --full --peers-python peers/bin/python"
+    assert settings.again == again
 
 
 def test_a_given_server_is_left_clean():

@@ -46,6 +46,15 @@ class Settings:
     pin: Pin = Pin.ALONE
     profile: bool = False
 
+    @property
+    def again(self) -> str:
+        """The command that makes such a run again; the URL stands as a word, since it may have a password."""
+        words = ["leasehold", "bench", *(["URL"] if self.url else []), "--pin", self.pin.value]
+        words += ["--seconds", f"{self.seconds:g}", "--rounds", str(self.rounds)]
+        words += [word for key in self.only for word in ("--only", key)]
+        words += ["--full"] * self.full + ["--profile"] * self.profile
+        return " ".join(words + ["--peers-python peers/bin/python"] * (self.peers_python is not None))
+
     def measures(self) -> list[Measure]:
         """Choose the measures.
 
@@ -102,7 +111,11 @@ def run(settings: Settings, progress: Progress) -> Result:
         rows = bench.rows(measures)
         versions = {one.title: workers[one.key].version for one in CONTESTANTS if one.key in workers}
         told = facts(_servers(sites.opened), settings.seconds, settings.rounds, versions, own=settings.url is None)
-        told |= tries.facts() | {"disk": f"files of servers and locks are below {sites.folder.rpartition('/')[0]}"}
+        told |= (
+            {"again": settings.again}
+            | tries.facts()
+            | {"disk": f"files of servers and locks are below {sites.folder.rpartition('/')[0]}"}
+        )
     notes = {one.title + _where(one): one.settings for one in CONTESTANTS if one.key in workers}
     return Result(rows, told, notes, missing, time.monotonic() - start)
 

@@ -54,7 +54,7 @@ class Tries:
             site.observer.clean(namespace)
 
     def profile(self, measure: Measure, entry: Entry) -> None:
-        """Try a contestant once more, and note where the time goes; a thread of several is looked at alone."""
+        """Try a contestant once more, and note where the time goes."""
         site, contestant = self._sites[measure.place], entry.contestant
         self._number += 1
         namespace = f"{site.scope.namespace}-{contestant.key}-{self._number}"

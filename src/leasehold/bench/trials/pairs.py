@@ -35,7 +35,8 @@ def blocking(subject: ModuleType, scope: Scope, task: Task, talk: Talk) -> None:
     session: Session = subject.blocking(scope)
     runners = [Runner(session, names) for names in shares(task.names, task.concurrency)]
     if task.profile:
-        talk.ended(_profiled(runners, task.seconds, talk))
+        (runner,) = runners
+        talk.ended(_profiled(runner, task.seconds, talk))
         session.close()
         return
     gate = threading.Barrier(len(runners) + 1)
@@ -61,19 +62,17 @@ def blocking(subject: ModuleType, scope: Scope, task: Task, talk: Talk) -> None:
     session.close()
 
 
-def _profiled(runners: list[Runner], seconds: float, talk: Talk) -> Outcome:
-    """Run one after the other in the main thread, where samples are taken."""
-    for one in runners:
-        one.warm_up(seconds)
+def _profiled(runner: Runner, seconds: float, talk: Talk) -> Outcome:
+    """Run in the main thread, where samples are taken."""
+    runner.warm_up(seconds)
     talk.ready()
     sampling, cpu, start = Sampling(), time.process_time(), time.perf_counter()
     sampling.start()
-    for one in runners:
-        one.measure(seconds)
+    runner.measure(seconds)
     profile = sampling.stop()
     took, cpu = time.perf_counter() - start, time.process_time() - cpu
     talk.done()
-    return replace(_outcome([pair for one in runners for pair in one.took], took, cpu), profile=profile)
+    return replace(_outcome(runner.took, took, cpu), profile=profile)
 
 
 def _outcome(took: list[float], seconds: float, cpu: float) -> Outcome:
