@@ -6,10 +6,7 @@ allowance but for time in which this process got no turn of the machine, measure
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Generator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, cast
@@ -17,11 +14,10 @@ from typing import Any, cast
 import pytest
 from pages import row
 from test_redis_crash import parties
+from turns import turns_missed
 
-from leasehold.testing.history.journal import Journal
 from leasehold.testing.servers.zookeeper import TICK
 from leasehold.testing.worlds import AsyncioWorld, BlockingWorld, World
-from leasehold.verify.pulse import Pulse
 
 SESSION = 1.5
 """Seconds of a session of ZooKeeper."""
@@ -68,26 +64,6 @@ SYSTEMS = {
 }
 
 
-@contextmanager
-def turns_missed() -> Generator[list[float]]:
-    """Note the seconds in which the machine let this process wait for its turn."""
-    missed, over = list[float](), threading.Event()
-    journal = cast("Journal", SimpleNamespace(held_up=missed.append))
-    pulse = Pulse(journal, time.monotonic)
-
-    def beat() -> None:
-        while not over.is_set():
-            pulse.beat()
-
-    thread = threading.Thread(target=beat)
-    thread.start()
-    try:
-        yield missed
-    finally:
-        over.set()
-        thread.join()
-
-
 @pytest.mark.parametrize("colour", ["blocking", "asyncio"])
 @pytest.mark.parametrize("name", list(SYSTEMS))
 def test_the_next_has_it_within_the_time_that_the_page_states(
@@ -123,8 +99,10 @@ def test_the_next_has_it_within_the_time_that_the_page_states(
                 assert hold.token > said["token"]
                 await hold.release()
                 taken.append(took)
-                print(f"{name}, {colour}: free after {took:.3f} s of {system.bound:.2f}; {sum(missed):.2f} s not ours")
-                assert took < system.bound + sum(missed)
+                print(
+                    f"{name}, {colour}: free after {took:.3f} s of {system.bound:.2f}; {missed.total():.2f} s not ours"
+                )
+                assert took < system.bound + missed.total()
 
     world.run(body)
     record_property(f"spread:free after a kill, {name}", taken)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -34,7 +36,7 @@ class Machine:
     ("asleep", "used", "written"),
     [
         (EVERY, 0.0, None),
-        (EVERY + 0.04, 0.0, None),  # every machine takes that now and then
+        (EVERY + 0.005, 0.0, None),  # every machine takes that now and then
         (EVERY + 0.5, 0.0, 0.5),
         (EVERY + 0.5, 0.2, 0.3),  # it ran for a part of it
         (EVERY + 0.5, 0.5, None),  # it held itself up
@@ -47,6 +49,51 @@ def test_only_what_others_took_is_written_down(asleep: float, used: float, writt
     assert [record["for"] for record in records] == ([] if written is None else [pytest.approx(written)])
     assert all(record["is"] == "held up" and record["whom"] == "1" for record in records)
     assert all(record["t"] == machine.time for record in records)
+
+
+def test_a_thread_that_tells_may_wait_while_this_one_has_its_turns() -> None:
+    machine, records, waits = Machine(EVERY, 0.0), list[Record](), iter([5.0, 5.0, 5.4, 5.4, 0.0, 0.2])
+    journal = Journal("1", lambda: machine.time, records.append)
+    pulse = Pulse(journal, lambda: machine.time, lambda: machine.processor, machine.sleep, lambda: next(waits))
+    for _ in range(5):  # the thread waits for 0.4 s, and then ends, and another is in its place, which waits for 0.2 s
+        pulse.beat()
+    assert [(round(record["t"] - 100.0, 3), round(record["for"], 3)) for record in records] == [
+        (2 * EVERY, 0.4),
+        (5 * EVERY, 0.2),
+    ]
+
+
+STARVED = """
+import os, threading, time
+from leasehold import Client
+from leasehold.verify.pulse import waited_by_keeper, waited_by_main
+
+with Client.from_url("memory:") as locks:
+    hold = locks.lock("x", lease=0.3).acquire()
+    keeper = [thread.native_id for thread in threading.enumerate() if thread.name == "leasehold-keeper"]
+    core = min(os.sched_getaffinity(0))
+    if os.fork() == 0:
+        os.sched_setaffinity(0, {core})
+        end = time.monotonic() + 1.0
+        while time.monotonic() < end:
+            pass
+        os._exit(0)
+    print(*(round(waited(), 3) for waited in (waited_by_main, waited_by_keeper)))
+    os.sched_setaffinity(os.getpid(), {core})  # the main thread alone
+    os.sched_setscheduler(os.getpid(), os.SCHED_IDLE, os.sched_param(0))
+    time.sleep(0.2)
+    sum(range(10 ** 6))
+    os.wait()
+    print(*(round(waited(), 3) for waited in (waited_by_main, waited_by_keeper)))
+"""
+"""Say how long two threads have waited for a processor, before and after one of them had to share it."""
+
+
+def test_linux_counts_how_long_each_thread_waits() -> None:
+    said = subprocess.run([sys.executable, "-W", "ignore", "-c", STARVED], capture_output=True, text=True, check=True)
+    (main, keeper), (main_after, keeper_after) = (map(float, line.split()) for line in said.stdout.splitlines())
+    assert main_after - main > 0.2, "it shared its processor with one that goes first"
+    assert keeper_after - keeper < main_after - main
 
 
 def test_pauses_that_overlap_count_once() -> None:

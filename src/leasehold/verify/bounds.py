@@ -21,8 +21,8 @@ from leasehold.testing.history import Bounds, History, Hold, Promise, Try, Verdi
 WAKES = 0.3
 """Seconds beyond a third of the lease (when the place of a waiter is renewed) until a lost message is noticed."""
 
-TOLD_WITHIN = 0.25
-"""Seconds after the deadline in which a holder that can run must have heard of its loss, on a machine that is busy."""
+TOLD_WITHIN = 0.05
+"""Seconds after the deadline in which a holder that can run must have heard of its loss, however busy the machine."""
 
 LIVENESS = (Promise.WOKEN, Promise.TURNS, Promise.FREE)
 """What servers must be there for."""

@@ -127,7 +127,7 @@ def samples(outcome: Outcome) -> dict[str, list[float]]:
     pairs = [(before, hold) for before, hold in neighbours if hold.queued is not None and hold.queued < before.until]
     return {
         HAND_OVER: [_after(hold, before.until) for before, hold in pairs if _smooth(before, hold, outcome)],
-        TOLD: [_late(hold, outcome) for hold in lost],
+        TOLD: [_late(hold, outcome) for hold in lost if not _had_left(hold)],
         HEIR: [_late(before, outcome, hold.granted or 0.0) for before, hold in neighbours if _ran_out(before)],
         RESUMED: [after for hold in lost if (after := _since_resumed(hold, outcome)) is not None],
         REMOVED: [after for hold in lost if (after := _since_removed(hold, outcome.faults)) is not None],
@@ -165,6 +165,11 @@ def _died(hold: Hold, killed: Mapping[str, float]) -> bool:
 def _ran_out(hold: Hold) -> bool:
     """Say whether it was lost at its deadline: neither had its holder sent a release, nor had the store told it."""
     return hold.told is not None and hold.until >= hold.deadline
+
+
+def _had_left(hold: Hold) -> bool:
+    """Say whether it had sent its release while it was valid, and heard later that there was nothing to release."""
+    return hold.told is not None and hold.until < min(hold.told, hold.deadline)
 
 
 def _late(hold: Hold, outcome: Outcome, after: float | None = None) -> float:

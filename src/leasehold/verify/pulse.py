@@ -6,6 +6,9 @@ short, fixed time, again and again. What a sleep takes longer, less the processo
 meanwhile, is time in which it was kept from running. A client that holds itself up, by an event loop that is blocked or
 a lock of the interpreter that is not given away, uses the processor and is not excused.
 
+Threads of one process get their turns one by one: this one may have its own while the one that tells holders of their
+losses, an event loop's or the keeper's, waits for a processor for half a second. Linux counts that, for each thread.
+
 So it is with the process that steers the run, while bytes of clients pass through its proxies.
 
 Nor does the run itself hold anybody up: its clients write to files and to a guarded resource, each time in the middle
@@ -14,18 +17,23 @@ of their work, and on such a machine that may take long. What takes long of it i
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 from leasehold.testing.history.journal import Journal
 
-EVERY = 0.02
+EVERY = 0.01
 """Seconds of a sleep."""
 
-NOTICED = 0.05
+NOTICED = 0.01
 """Seconds that are written down: less is what every machine takes for this and that."""
+
+TELLS = "leasehold-keeper"
+"""The thread of a blocking client that tells of losses."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -44,8 +52,40 @@ def timed(call: Callable[P, T], now: Callable[[], float], late: Callable[[float]
     return timed
 
 
+def waited_by_main() -> float:
+    """Return the seconds for which the main thread, with its event loop, has waited for a processor; 0 if unknown."""
+    return _waited(os.getpid())
+
+
+def waited_by_keeper() -> float:
+    """Return the seconds for which the threads of keepers have waited for a processor."""
+    keepers = [each.native_id for each in threading.enumerate() if each.name == TELLS]
+    return sum(_waited(each) for each in keepers if each is not None)
+
+
+def _waited(thread: int) -> float:
+    """Return the second number of what ``Documentation/scheduler/sched-stats.rst`` of Linux says of a thread."""
+    try:
+        return int(Path(f"/proc/self/task/{thread}/schedstat").read_text().split()[1]) / 1e9
+    except (OSError, IndexError):  # it has ended; or this is no Linux, or one that does not count
+        return 0.0
+
+
+def _nobody_waits() -> float:
+    return 0.0
+
+
 class Pulse:
-    """Writes down when its client got no turn."""
+    """Writes down when its client got no turn.
+
+    Args:
+        journal: where it is written down.
+        now: the clock of the journal.
+        used: seconds of processor time that the process has used.
+        sleep: for so many seconds.
+        waited: seconds for which the thread that tells of losses has waited for a processor.
+
+    """
 
     def __init__(
         self,
@@ -53,11 +93,14 @@ class Pulse:
         now: Callable[[], float],
         used: Callable[[], float] = time.process_time,
         sleep: Callable[[float], None] = time.sleep,
+        waited: Callable[[], float] = _nobody_waits,
     ) -> None:
         self._journal = journal
         self._now = now
         self._used = used
         self._sleep = sleep
+        self._waited = waited
+        self._before = waited()
         self._over = False
 
     def start(self) -> None:
@@ -73,10 +116,12 @@ class Pulse:
             self.beat()
 
     def beat(self) -> None:
-        """Sleep once, and write down what it took too long for others."""
+        """Sleep once, and write down what it took too long for others, or how long the other thread had to wait."""
         began, used = self._now(), self._used()
         self._sleep(EVERY)
         late = self._now() - began - EVERY
-        held_up = late - (self._used() - used)
+        waited = self._waited()  # counted when the wait has ended
+        before, self._before = self._before, waited
+        held_up = max(late - (self._used() - used), waited - before)
         if held_up > NOTICED:
             self._journal.held_up(held_up)

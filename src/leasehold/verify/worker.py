@@ -22,7 +22,7 @@ from leasehold.client import AsyncClient, Client
 from leasehold.runtimes.base import Colour, drive
 from leasehold.runtimes.clock import boottime as now
 from leasehold.testing.history.journal import Journal, Record, into_file
-from leasehold.verify.pulse import Pulse, timed
+from leasehold.verify.pulse import Pulse, timed, waited_by_keeper, waited_by_main
 from leasehold.verify.resource import Visitor
 from leasehold.verify.workload import Load, Worker, note_queueing
 
@@ -62,7 +62,8 @@ def main() -> int:
     stop = threading.Event()
     threading.Thread(target=_listen, args=(stop,), daemon=True).start()
     put = into_file(Path(orders.journal))
-    Pulse(Journal(orders.who, now, put), now).start()
+    waited = waited_by_keeper if orders.colour is Colour.BLOCKING else waited_by_main
+    Pulse(Journal(orders.who, now, put), now, waited=waited).start()
     if orders.colour is Colour.BLOCKING:
         _in_threads(orders, stop, put)
     else:

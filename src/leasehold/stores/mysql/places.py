@@ -87,6 +87,26 @@ class Places:
         """Return the place of a ticket that leaves: from now on it has none."""
         return self._holds.pop(ticket, None)
 
+    def any_held(self) -> bool:
+        """Return whether any ticket holds."""
+        return bool(self._holds)
+
+    async def hung_up(self) -> list[str]:
+        """Return the tickets whose connections the server has closed, as far as this end can see: they are lost.
+
+        A connection that somebody uses is left out: what comes is an answer, and whoever asked hears of its end.
+        """
+        gone = list[str]()
+        for ticket, place in list(self._holds.items()):
+            if await place.turns.take(self._runtime.now()):
+                try:
+                    if not place.over and not place.line.usable():
+                        self.lost(place)
+                        gone.append(ticket)
+                finally:
+                    place.turns.give()
+        return gone
+
     def forgive(self, ticket: str) -> None:
         """Forget that a session of the ticket broke."""
         self._doomed.pop(ticket, None)

@@ -4,8 +4,9 @@ Theory of operation
 -------------------
 The server frees such a lock when the session that has it ends, for whatever reason: a crash of the holder is noticed in
 the time that a connection takes to close. So it is no lease, and there is no timed promise: who loses the connection
-loses the lock, may hear of it only at the next renewal, and somebody else may have it by then. A guard that checks
-tokens refuses what comes late.
+loses the lock. It is looked whether the server has closed it, again and again; but a connection that is cut on the
+server's side alone shows nothing here before the next renewal, and somebody else may have the lock by then. A guard
+that checks tokens refuses what comes late.
 
 * Who holds has a connection of its own. Who waits has none: the waiters of a client for one name stand in a line and
   share one connection, on which a job asks with a time limit, in slices; the server wakes it when the lock is free (see
@@ -29,14 +30,15 @@ from dataclasses import replace
 
 from leasehold.errors import StoreUnavailable, WrongKind
 from leasehold.model import Capabilities, Cell, Change, Departure, Finding, Granted, Owner, Standing, Ticket, View, Wait
-from leasehold.runtimes.base import Runtime
+from leasehold.runtimes.base import Job, Runtime
 from leasehold.stores import ledger
+from leasehold.stores.base import Hear
 from leasehold.stores.mysql import session_statements as sql
 from leasehold.stores.mysql.places import Place, Places
 from leasehold.stores.mysql.store import MySQLStore
 from leasehold.stores.sql import rows, schema
 from leasehold.stores.sql.board import Board
-from leasehold.stores.sql.lines import Lines, Waiter
+from leasehold.stores.sql.lines import WATCH_EVERY, Lines, Waiter
 from leasehold.stores.sql.pages import above, ns
 from leasehold.stores.sql.store import PATIENCE
 from leasehold.wires.mysql.base import no_answer
@@ -71,6 +73,7 @@ class MySQLSessionStore:
         self._rows = MySQLStore(runtime, settings, namespace)
         self._wire = self._rows.mysql
         self._space = namespace.encode()
+        self._hear: Hear | None = None
         self._begin()
 
     def _begin(self) -> None:
@@ -78,6 +81,7 @@ class MySQLSessionStore:
         self._lines: Lines[Place] = Lines(self._runtime, self._connections)
         self._board = Board(self._runtime, self._write_down)
         self._once = Turns(self._runtime, ONCE)
+        self._watch: Job | None = None
 
     # --- the lock ----------------------------------------------------------------------------------------------
 
@@ -214,12 +218,26 @@ class MySQLSessionStore:
         """Close the connections: the server frees what they hold."""
         self._lines.close()
         self._connections.close_all()
+        if self._watch is not None:
+            await self._watch.join(1.0)
         await self._rows.close()
 
     def after_fork(self) -> None:
         """Drop, in a forked child, what belongs to the parent."""
         self._rows.after_fork()
         self._begin()
+
+    def tell(self, hear: Hear) -> None:
+        """Tell ``hear`` from now on of holds whose connections end."""
+        self._hear = hear
+
+    async def _watching(self) -> None:
+        """Look for connections that end while nothing is asked on them, for as long as there are holds."""
+        while self._connections.any_held():
+            await self._runtime.sleep(WATCH_EVERY)
+            for ticket in await self._connections.hung_up():
+                if self._hear is not None:
+                    self._hear(Standing.GONE, (ticket,))
 
     async def _try_once(self, name: str, ticket: Ticket, until: float) -> Granted | Wait:
         """Try without a place in line: not while others of this client stand there."""
@@ -265,6 +283,8 @@ class MySQLSessionStore:
             self._connections.lost(place)  # its connection goes, and the lock with it
             raise
         self._connections.hold(place, int(token))
+        if self._watch is None or not self._watch.alive():
+            self._watch = self._runtime.spawn(self._watching, "leasehold-watch")
         return Granted(int(token), since, place.lease)
 
     async def _queued(self, waiter: Waiter[Place], until: float) -> Wait:

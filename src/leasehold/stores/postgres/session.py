@@ -17,7 +17,7 @@ the server's own list of locks says the same; one that waits in line, until its 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -26,23 +26,19 @@ from leasehold.model import Capabilities, Departure, Granted, Owner, Seat, Stand
 from leasehold.rules import Queue
 from leasehold.runtimes.base import Job, Runtime
 from leasehold.stores import ledger
+from leasehold.stores.base import Hear
 from leasehold.stores.postgres import advisory
 from leasehold.stores.postgres.sessions import Session, Sessions
 from leasehold.stores.postgres.store import PostgresStore
 from leasehold.stores.sql import rows, schema
 from leasehold.stores.sql.board import Board
-from leasehold.stores.sql.lines import Lines, Waiter
+from leasehold.stores.sql.lines import WATCH_EVERY, Lines, Waiter
 from leasehold.stores.sql.pages import above, ns
 from leasehold.stores.sql.store import PATIENCE
 from leasehold.wires.postgres.errors import no_answer
 from leasehold.wires.postgres.pool import Pool
 from leasehold.wires.postgres.settings import Settings
 from leasehold.wires.sql import Row, Statement, Transaction
-
-WATCH_EVERY = 0.2
-"""Seconds between two looks at the connections of holds: local ones, nothing is sent."""
-
-Hear = Callable[[Standing, Collection[str] | None], None]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -192,11 +188,24 @@ class SessionStore(PostgresStore):
         while self._holds:
             await self._runtime.sleep(WATCH_EVERY)
             for held in list(self._holds.values()):
-                session = held.session
-                if not session.dead and not session.turn.busy and not self._sessions.lives(session):
-                    session.failed = no_answer(self._postgres.where, "the server closed the connection", unknown=False)
-                    if self._hear is not None:
-                        self._hear(Standing.GONE, (held.ticket.id,))
+                if not held.session.dead and await self._hung_up(held.session) and self._hear is not None:
+                    self._hear(Standing.GONE, (held.ticket.id,))
+
+    async def _hung_up(self, session: Session) -> bool:
+        """Look whether the server has closed a connection, unless somebody uses it, whose answer would look so."""
+        if session.turn.busy:
+            return False
+        try:
+            await session.turn.take(self._runtime.now())
+        except TimeoutError:  # somebody was quicker
+            return False
+        try:
+            if self._sessions.lives(session):
+                return False
+            session.failed = no_answer(self._postgres.where, "the server closed the connection", unknown=False)
+            return True
+        finally:
+            session.turn.give(None)
 
     # --- steps -------------------------------------------------------------------------------------------------
 

@@ -31,6 +31,9 @@ from leasehold.runtimes.base import Runtime, Signal
 
 S = TypeVar("S")
 
+WATCH_EVERY = 0.025
+"""Seconds between two looks at the connections of holds: local ones of some microseconds, and nothing is sent."""
+
 END_WITHIN = 1.0
 """Seconds that it may take to give back a lock that nobody wants any more; then its session is closed."""
 
