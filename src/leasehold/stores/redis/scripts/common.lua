@@ -80,20 +80,30 @@ local function let_go()
   redis.call('PEXPIRE', lock, KEEP)
 end
 
--- Tells one client what it waits for; returns whether it listens here. The slot of the channel of a shard may be another
--- node's by now: then it is told over the cluster, by its ticket alone, to ask again, and counts as one that does not listen.
+-- Tells one client what it waits for; returns whether it listens here. What is published here is also heard at replicas, as
+-- by who came when its server was the primary, and on a common channel at all nodes of a cluster, and nobody there is
+-- counted: a grant that is about to be taken back must not be told to them. So first a word without meaning is said, by
+-- which those here are counted; those elsewhere are then told, by the ticket alone, to ask again.
 local function tell(channel, ticket, token)
-  local stamp = text(now())
-  local message = ticket .. ' ' .. (token == now() and stamp or text(token)) .. ' ' .. stamp
+  local publish, heard = 'PUBLISH', nil
   if string.find(channel, '}:shard:', 1, true) then
-    local heard = redis.pcall('SPUBLISH', channel, message)
-    if type(heard) == 'number' then return heard > 0 end
-    if not string.find(heard.err, 'nknown', 1, true) then  -- before 7.0 it is no command, and the common channel is heard
-      redis.call('PUBLISH', channel, ticket)
-      return false
+    heard = redis.pcall('SPUBLISH', channel, '')
+    if type(heard) == 'number' then
+      publish = 'SPUBLISH'
+    elseif string.find(heard.err, 'nknown', 1, true) then  -- before 7.0 it is no command, and the common channel is heard
+      heard = nil
+    else                                             -- the slot of the channel is another node's by now
+      heard = 0
     end
   end
-  return redis.call('PUBLISH', channel, message) > 0
+  heard = heard or redis.call(publish, channel, '')
+  if heard == 0 then
+    redis.call('PUBLISH', channel, ticket)
+    return false
+  end
+  local stamp = text(now())
+  redis.call(publish, channel, ticket .. ' ' .. (token == now() and stamp or text(token)) .. ' ' .. stamp)
+  return true
 end
 
 local function unqueue(ticket)
