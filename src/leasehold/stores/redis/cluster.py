@@ -25,14 +25,15 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
-from leasehold.errors import StoreUnavailable, Unsupported
+from leasehold.errors import StoreUnavailable
 from leasehold.model import Cell, Change, Departure, Finding, Granted, Standing, Ticket, View, Wait, ticket_id
-from leasehold.runtimes.base import Colour, Runtime
+from leasehold.runtimes.base import Runtime
 from leasehold.stores.redis import cluster_doctor, keys, strict_checks
 from leasehold.stores.redis.store import RedisStore, single_wire
 from leasehold.wires.redis.asking import AskingWire
 from leasehold.wires.redis.base import (
     Elsewhere,
+    MakeWire,
     Moving,
     OnMessage,
     OnSilence,
@@ -64,12 +65,14 @@ class ClusterStore:
 
     capabilities = replace(RedisStore.capabilities, together=False)  # names of two slots are in no script together
 
-    def __init__(self, runtime: Runtime, seeds: Sequence[Settings], namespace: str) -> None:
-        if runtime.colour is Colour.SIMULATED:
-            raise Unsupported("a real Redis cannot be reached from the simulated world; use a memory: store there")
+    def __init__(
+        self, runtime: Runtime, seeds: Sequence[Settings], namespace: str, *, make: MakeWire | None = None
+    ) -> None:
+        """Make one; ``make`` makes the wire of each node, as of a model."""
         self._runtime = runtime
         self._namespace = namespace
-        self._topology = Topology(runtime, seeds, single_wire(runtime))
+        self._make = make or single_wire(runtime)
+        self._topology = Topology(runtime, seeds, self._make)
         self._mutex = runtime.mutex()
         self._nodes: dict[tuple[Address, bool], RedisStore] = {}
         self._waits: dict[str, RedisStore] = {}
@@ -162,8 +165,8 @@ class ClusterStore:
 
     async def diagnose(self) -> list[Finding]:
         known = await self._look_again(cluster_doctor.WITHIN)
-        make, strict = single_wire(self._runtime), self._topology.settings(known.primaries[0]).strict
-        found = await cluster_doctor.diagnose(self._runtime, make, self._topology, known, self._node)
+        strict = self._topology.settings(known.primaries[0]).strict
+        found = await cluster_doctor.diagnose(self._runtime, self._make, self._topology, known, self._node)
         return found if strict is None else strict_checks.judged(found, strict)
 
     async def close(self) -> None:
@@ -256,7 +259,7 @@ class ClusterStore:
                     self._runtime,
                     self._topology.settings(address),
                     self._namespace,
-                    make=self._asking if asking else None,
+                    make=self._asking if asking else self._make,
                     tune=partial(self._tune, address),
                     apart=partial(keys.slot, self._namespace),
                     marker=partial(self._marker, address),
@@ -280,7 +283,7 @@ class ClusterStore:
     def _asking(
         self, runtime: Runtime, settings: Settings, channel: bytes, on_message: OnMessage, on_silence: OnSilence
     ) -> Wire:
-        return AskingWire(single_wire(runtime)(runtime, settings, channel, on_message, on_silence))
+        return AskingWire(self._make(runtime, settings, channel, on_message, on_silence))
 
     def _tune(self, address: Address, moved: Redirected | None) -> bytes:
         """Return a channel for the waiters at one node, in a slot that the node has; that of the last has ``moved``."""

@@ -113,15 +113,29 @@ MISTAKES: Mapping[str, Mistake] = {
     "lease counted from the reply": Mistake("redis", wrapped(CountsFromTheReply), {Promise.EXCLUSION}),
     **{
         f"no look after subscribing, {system}": Mistake(system, wrapped(SleepsOn), {Promise.WOKEN, Promise.TURNS})
-        for system in ("redis", "sentinel", "postgres", "etcd", "zookeeper")  # Redlock may take so long by right
+        for system in (
+            "redis",
+            "sentinel",
+            "cluster",
+            "postgres",
+            "etcd",
+            "zookeeper",
+        )  # Redlock may take so long by right
     },
     **{
         f"renews in words only, {system}": Mistake(system, wrapped(RenewsInWordsOnly), {Promise.EXCLUSION})
-        for system in ("redis", "sentinel", "redlock", "postgres", "etcd")  # on ZooKeeper it is the session that lasts
+        for system in (
+            "redis",
+            "sentinel",
+            "cluster",
+            "redlock",
+            "postgres",
+            "etcd",
+        )  # on ZooKeeper it is the session that lasts
     },
     **{
         f"gives what is taken, {system}": Mistake(system, wrapped(GivesWhatIsTaken), LOSES)
-        for system in ("redis", "sentinel", "redlock", "postgres", "etcd", "zookeeper")
+        for system in ("redis", "sentinel", "cluster", "redlock", "postgres", "etcd", "zookeeper")
     },
 }
 """By what is wrong."""

@@ -19,7 +19,8 @@ from leasehold.wires.redis.base import ReplyError
 Keys = NewType("Keys", object)
 """All keys of a server: a table of Lua's."""
 
-Deliver = Callable[[bytes, bytes], int]
+Deliver = Callable[[bytes, bytes, bool], int | bytes]
+"""Delivers a message on a channel, or (true) on one of a shard; returns how many listen, or why it may not."""
 
 PARTS = ("values", "keys", "zsets", "server")
 """The files of the model, one text."""
@@ -69,14 +70,24 @@ class Machine:
         """Return the same keys once more."""
         return Keys(self._copied(keys))
 
+    def move(self, key: bytes, source: Keys, target: Keys, ahead_ms: int) -> None:
+        """Move a key, which has as long to live as it had; the clock of the target is ``ahead_ms`` ahead."""
+        theirs: Any = source
+        ours: Any = target
+        entry = theirs[key]
+        theirs[key] = None
+        if (expires := entry[b"expires"]) is not None:
+            entry[b"expires"] = expires + ahead_ms
+        ours[key] = entry
+
     def alive(self, keys: Keys, now_us: int) -> list[bytes]:
         """Return the names of those that have not expired, in order."""
         found: list[bytes] = self._reply(self._alive(keys, now_us))
         return found
 
-    def _publish(self, channel: bytes, message: bytes) -> int:
+    def _publish(self, channel: bytes, message: bytes, sharded: bool = False) -> int | bytes:
         assert self._deliver is not None
-        return self._deliver(channel, message)
+        return self._deliver(channel, message, sharded)
 
     def _reply(self, told: Any) -> Any:
         if told == WORDS:  # an empty list of words is its kind alone

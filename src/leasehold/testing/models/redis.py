@@ -31,6 +31,9 @@ _WHOLE = re.compile(rb"-?[1-9][0-9]*|0")
 Publish = Callable[[bytes, bytes], int]
 """Delivers a message on a channel; returns how many listen."""
 
+PublishInShard = Callable[[bytes, bytes], "int | bytes"]
+"""The same on a channel of a shard, which another node may have: then it returns what the node says."""
+
 Rewrite = Callable[[bytes], bytes]
 """Spoils the text of a script before it runs: for a test that must find out."""
 
@@ -41,13 +44,20 @@ def nobody(channel: bytes, message: bytes) -> int:
 
 
 class RedisModel:
-    """One server without connections. ``now_us`` reads its clock in microseconds."""
+    """One server without connections. ``now_us`` reads its clock in microseconds.
+
+    Attributes:
+        publish: delivers a message.
+        publish_in_shard: delivers one on a channel of a shard; a server that is no node of a cluster has one shard.
+
+    """
 
     def __init__(self, now_us: Callable[[], int], publish: Publish = nobody, rewrite: Rewrite | None = None) -> None:
         self._machine = lua.machine()
         self._rewrite = rewrite
         self._now_us = now_us
         self.publish = publish
+        self.publish_in_shard: PublishInShard = publish
         self._keys = self._machine.fresh()
         self._scripts: dict[bytes, bytes] = {}
 
@@ -67,7 +77,20 @@ class RedisModel:
             return self._script(words[1], words[2:])
         if (own := OWN.get(name)) is not None:
             return own(self, *words[1:])
-        return self._machine.ask(self._keys, self._now_us(), words, self.publish)
+        return self._machine.ask(self._keys, self._now_us(), words, self._deliver)
+
+    def has(self, key: bytes) -> bool:
+        """Return whether a key exists."""
+        return bool(self._machine.ask(self._keys, self._now_us(), (b"EXISTS", key), self._deliver))
+
+    def all_keys(self) -> list[bytes]:
+        """Return the names of all keys, in order."""
+        return self._machine.alive(self._keys, self._now_us())
+
+    def give(self, key: bytes, to: RedisModel) -> None:
+        """Let another server have a key that exists, and no longer this one, as by MIGRATE."""
+        ahead_us = to._now_us() - self._now_us()
+        self._machine.move(key, self._keys, to._keys, round(ahead_us / 1000))
 
     def keys(self) -> lua.Keys:
         """Return a copy of all that it has."""
@@ -90,7 +113,10 @@ class RedisModel:
             return ReplyError("ERR value is not an integer or out of range")
         if self._rewrite is not None:
             text = self._rewrite(text)
-        return self._machine.run(self._keys, self._now_us(), text, int(words[0]), words[1:], self.publish)
+        return self._machine.run(self._keys, self._now_us(), text, int(words[0]), words[1:], self._deliver)
+
+    def _deliver(self, channel: bytes, message: bytes, sharded: bool) -> int | bytes:
+        return self.publish_in_shard(channel, message) if sharded else self.publish(channel, message)
 
     def _scan(self, cursor: bytes, *options: bytes) -> list[Any]:
         pattern = re.compile(b".*", re.DOTALL)
@@ -102,7 +128,7 @@ class RedisModel:
                     pass
                 case _:
                     raise NotImplementedError(f"the model of Redis has no SCAN {option.decode()}")
-        return [b"0", [key for key in self._machine.alive(self._keys, self._now_us()) if pattern.fullmatch(key)]]
+        return [b"0", [key for key in self.all_keys() if pattern.fullmatch(key)]]
 
     def _script_command(self, what: bytes, *words: bytes) -> Any:
         match what.upper():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,9 @@ from leasehold.testing.models.redis import RedisModel, Rewrite
 from leasehold.wires.redis.base import ReplyError
 
 Words = Sequence[bytes]
+
+UNSUBSCRIBED = object()
+"""The message that a subscription is over, since its slot is another node's."""
 
 
 class RedisServerModel(Host):
@@ -81,8 +84,12 @@ class RedisServerModel(Host):
         return reply
 
     def _publish(self, channel: bytes, message: bytes) -> int:
+        return self.tell_all(self._channels[channel], message)
+
+    def tell_all(self, lines: Mapping[int, Line], message: bytes) -> int:
+        """Send a message to all who listen; return how many they are."""
         heard = 0
-        for line in list(self._channels[channel].values()):
+        for line in list(lines.values()):
             if not line.client.killed:
                 heard += 1
                 self.counts.messages += 1

@@ -19,14 +19,27 @@ from leasehold.runtimes.base import Runtime, Signal
 from leasehold.runtimes.simulated import SimulatedRuntime
 from leasehold.stores.redis.store import RedisStore
 from leasehold.testing.models.net import Line
-from leasehold.testing.models.redis_server import RedisServerModel
+from leasehold.testing.models.redis_server import UNSUBSCRIBED, RedisServerModel
 from leasehold.testing.network import InVirtualTime
-from leasehold.wires.redis.base import Ear, Elsewhere, MakeWire, OnMessage, OnSilence, no_answer
+from leasehold.wires.redis.base import (
+    Ear,
+    Elsewhere,
+    MakeWire,
+    OnMessage,
+    OnSilence,
+    ReplyError,
+    no_answer,
+    refused,
+    subscriptions,
+    version_of,
+)
 from leasehold.wires.redis.settings import Settings
 from leasehold.wires.redis.together import Together
 
 FACTS = {"version": "7.0.15", "role": "master", "server": "redis"}
 """What the handshake with the model tells."""
+
+VERSION = version_of(FACTS)
 
 
 @dataclass(frozen=True)
@@ -80,7 +93,7 @@ class SimulatedWire:
     ) -> None:
         self._runtime = runtime
         self._where = settings.where
-        self._mode = settings.mode
+        self._any_role = settings.any_role or settings.mode == "sentinel"
         self._server = server
         self._channel = channel
         self._on_message = on_message
@@ -168,12 +181,15 @@ class SimulatedWire:
             raise no_answer(self._where, "nobody listens", unknown=False)
         self._line, self._why = line, ""
         (role,) = await self._ask(line, [[b"ROLE"]], within, unknown=False)
-        if self._mode != "sentinel" and role[0] != b"master":
+        if role[0] != b"master" and not self._any_role:
             self._end("it is no primary")
             raise Elsewhere(f"Redis at {self._where} is a replica")
 
     async def _subscribe(self, line: Line, within: float) -> None:
-        await self._ask(line, [[b"SUBSCRIBE", self._channel]], within)
+        asked = [_words(command) for command in subscriptions(self._channel, VERSION)]
+        for reply in await self._ask(line, asked, within):
+            if isinstance(reply, ReplyError):
+                raise refused(self._where, reply)
         if line is self._line:
             self._count += 1
             self._epoch = self._count
@@ -195,7 +211,10 @@ class SimulatedWire:
 
     def _heard(self, reply: Any, message: bool) -> None:
         if message:
-            self._on_message(reply)
+            if reply is UNSUBSCRIBED:
+                self._silenced()
+            else:
+                self._on_message(reply)
             return
         question = self._asked[0]
         question.replies.append(reply)
@@ -215,6 +234,9 @@ class SimulatedWire:
         for question in asked:
             question.broken = self._why or "it closed the connection"
             question.answered.set()
+        self._silenced()
+
+    def _silenced(self) -> None:
         if self._epoch:
             self._epoch = 0
             self._on_silence()

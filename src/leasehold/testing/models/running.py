@@ -25,7 +25,15 @@ from leasehold.testing.models.system import GOOD
 P = TypeVar("P")
 R = TypeVar("R")
 
-SHARES: Mapping[str, int] = {"redis": 35, "postgres": 20, "etcd": 15, "zookeeper": 15, "sentinel": 12, "redlock": 3}
+SHARES: Mapping[str, int] = {
+    "redis": 29,
+    "postgres": 18,
+    "etcd": 14,
+    "zookeeper": 14,
+    "cluster": 12,
+    "sentinel": 10,
+    "redlock": 3,
+}
 """Histories of each system in a hundred. One of Redlock costs as much as five of Redis: it has five nodes."""
 
 CHUNK = 200

@@ -51,6 +51,7 @@ class Kind(enum.Enum):
     REVOKE = "an operator ends a client's session"
     ROLLBACK = "transactions are rolled back: deadlock, serialization"
     MOVE = "another primary is chosen, which has all"
+    SLOT = "a slot goes to another node, and its keys"
     FLUSH = "a server loses its keys"
     FORGET = "a server restarts without its keys"
     FORWARD = "a server's clock is set forward"
@@ -68,7 +69,7 @@ class Kind(enum.Enum):
 CUTTING = frozenset(
     {
         Kind.SUSPEND, Kind.HOLD, Kind.ONE_WAY, Kind.RESET, Kind.REFUSE, Kind.SLOW, Kind.RESTART, Kind.FORGET,
-        Kind.LEADER, Kind.REVOKE, Kind.MOVE, Kind.FAILOVER, Kind.ROLLBACK,
+        Kind.LEADER, Kind.REVOKE, Kind.MOVE, Kind.SLOT, Kind.FAILOVER, Kind.ROLLBACK,
     }
 )  # fmt: skip
 

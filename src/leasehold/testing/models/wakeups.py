@@ -32,7 +32,7 @@ BOUND = LEASE / 3 * (1 + DRIFT) + 0.05
 GRACES: Mapping[str, float] = {"etcd": GRACE}
 """Seconds that a store waits, beside, for the word that it should have had."""
 
-SHARES: Mapping[str, int] = {"redis": 40, "postgres": 30, "etcd": 20, "sentinel": 10}
+SHARES: Mapping[str, int] = {"redis": 35, "postgres": 25, "etcd": 20, "sentinel": 10, "cluster": 10}
 """Hand-overs of each system in a hundred: those whose messages can be lost."""
 
 STUCK = 1000.0

@@ -8,13 +8,20 @@ local function publish(channel, message)
   return deliver(channel, message)
 end
 
+-- On a channel of a shard: a number, or why not.
+local function spublish(channel, message)
+  local heard = deliver(channel, message, true)
+  if type(heard) == 'string' then error({err = heard}, 0) end
+  return heard
+end
+
 -- How many words follow, at least if it is negative, and what carries it out.
 local COMMANDS = {
   EXISTS = {-1, exists}, DEL = {-1, delete}, UNLINK = {-1, delete}, TYPE = {1, kind_of}, PEXPIRE = {2, pexpire},
   PTTL = {1, pttl}, GET = {1, get}, SET = {2, set}, HSET = {-3, hset}, HGET = {2, hget}, HMGET = {-2, hmget},
   HGETALL = {1, hgetall}, HLEN = {1, hlen}, HDEL = {-2, hdel}, ZADD = {-3, zadd}, ZCARD = {1, zcard},
   ZSCORE = {2, zscore}, ZREM = {-2, zrem}, ZRANGE = {-3, zrange}, ZRANGEBYSCORE = {-3, zrangebyscore},
-  TIME = {0, clock}, PUBLISH = {2, publish}, SPUBLISH = {2, publish},
+  TIME = {0, clock}, PUBLISH = {2, publish}, SPUBLISH = {2, spublish},
 }
 
 -- Carry out a command; what goes wrong is an error that is a table.

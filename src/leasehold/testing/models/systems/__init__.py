@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from leasehold.testing.models.system import System
+from leasehold.testing.models.systems.cluster import ClusterSystem
 from leasehold.testing.models.systems.etcd import EtcdSystem
 from leasehold.testing.models.systems.postgres import PostgresSystem
 from leasehold.testing.models.systems.redis import RedisSystem
@@ -12,5 +13,13 @@ from leasehold.testing.models.systems.zookeeper import ZooKeeperSystem
 
 SYSTEMS: dict[str, type[System]] = {
     each.name: each
-    for each in (RedisSystem, SentinelSystem, RedlockSystem, PostgresSystem, EtcdSystem, ZooKeeperSystem)
+    for each in (
+        RedisSystem,
+        SentinelSystem,
+        ClusterSystem,
+        RedlockSystem,
+        PostgresSystem,
+        EtcdSystem,
+        ZooKeeperSystem,
+    )
 }
