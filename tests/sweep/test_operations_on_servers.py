@@ -1,0 +1,171 @@
+"""Every operation of every primitive, on every real store, cut short or met by a fault at every step that it has.
+
+Cancelled at each of its suspensions, under asyncio; and each of its calls of the store refused, lost, doubled or not
+answered, in both colours. Either it is done, or it ends with an error of ours; and soon after, far sooner than a lease,
+nothing is left of it on the server, and the next has what it wanted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_cancel import LEASE, OPERATIONS, nobody_is_there, outcome
+
+from leasehold import AsyncClient, AsyncHold, LeaseholdError, Unsupported
+from leasehold.stores import registry
+from leasehold.testing.faulty import Fault, Faulty, Kind, always, nth
+from leasehold.testing.worlds import AsyncioWorld, BlockingWorld, World
+
+SYSTEMS = {
+    "redis": ("redis_server", ""),
+    "replicas": ("redis_replicas", ""),
+    "sentinel": ("redis_sentinel", ""),
+    "cluster": ("redis_cluster", ""),
+    "redlock": ("redlock_nodes", ""),
+    "postgresql": ("postgres_server", ""),
+    "postgresql-session": ("postgres_server", "?mode=session"),
+    "mariadb": ("mariadb_server", ""),
+    "mariadb-session": ("mariadb_server", "?mode=session"),
+    "etcd": ("etcd_server", ""),
+    "zookeeper": ("zookeeper_server", "/operations"),
+    "sqlite": ("", ""),
+}
+"""The fixture of each system's server, and what follows its URL."""
+
+KINDS = (Kind.REFUSE, Kind.DROP_REQUEST, Kind.DROP_REPLY, Kind.DUPLICATE)
+
+SOON = LEASE / 3
+"""Seconds within which all must be gone: no lease has run out by then."""
+
+MOST = 300
+"""More steps than any operation has."""
+
+ALIKE = ("release_by_the_lock", "nested", "attempt", "several_in_vain", "lonely")
+"""Operations that ask a store nothing that no other does: swept by night."""
+
+WORLDS = (BlockingWorld(), AsyncioWorld())
+
+operations = pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.nightly) if name in ALIKE else name for name in OPERATIONS]
+)
+systems = pytest.mark.parametrize("system", list(SYSTEMS))
+
+
+def colours() -> Iterator[Any]:
+    """Yield system, operation and world: by day an operation has one colour on a system, the other on the next."""
+    for row, system in enumerate(SYSTEMS):
+        for column, name in enumerate(OPERATIONS):
+            for number, world in enumerate(WORLDS):
+                by_night = name in ALIKE or (row + column + number) % 2
+                yield pytest.param(system, name, world, marks=[pytest.mark.nightly] if by_night else [])
+
+
+@pytest.fixture
+def url(system: str, request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    fixture, options = SYSTEMS[system]
+    if not fixture:
+        return f"sqlite:{tmp_path}/locks"
+    if fixture == "mariadb_server":
+        request.getfixturevalue("mariadb_url")  # with the tables made
+    where: str = request.getfixturevalue(fixture).url
+    return where + options
+
+
+async def has_it(client: AsyncClient, world: World, name: str) -> bool:
+    """Say whether the store has what the operation needs."""
+    try:
+        await done(OPERATIONS[name](world, client))
+    except Unsupported:
+        return False
+    return True
+
+
+async def done(operation: Awaitable[AsyncHold | None]) -> None:
+    """Let an operation come to its end, and release what it holds then."""
+    hold = await operation
+    if hold is not None:
+        await hold.release()
+
+
+async def nothing_is_left(world: World, client: AsyncClient, looker: AsyncClient) -> None:
+    until = world.now() + SOON
+    while (found := await looker.holds()) or client._engine.keeper.leases():
+        assert world.now() < until, f"left behind: {found or client._engine.keeper.leases()}"
+        await world.sleep(0.005)
+
+
+@systems
+@operations
+@pytest.mark.timeout(300)
+def test_cancelled_at_every_suspension(system: str, url: str, name: str, namespace: str, record_property: Any) -> None:
+    async def body(world: World) -> int:
+        looker, counted = world.client(url, namespace=namespace), 0
+        client = world.client(url, namespace=namespace)
+        if not await has_it(client, world, name):
+            return 0
+        counted = 1 if name == "latch" else 0
+        for at in range(MOST):
+            reached = await outcome(world, client, name, at, asyncio.current_task)
+            await nothing_is_left(world, client, looker)
+            counted = await nobody_is_there(looker, name, counted)
+            if not reached:
+                return at
+        raise AssertionError("it never ends")
+
+    record_property(f"sum:operations: cancelled, {system}", AsyncioWorld().run(body))
+
+
+@pytest.mark.parametrize(("system", "name", "world"), list(colours()), ids=str)
+@pytest.mark.timeout(300)
+def test_a_fault_at_every_call(
+    system: str, url: str, name: str, world: World, namespace: str, record_property: Any
+) -> None:
+    async def met(world: World, looker: AsyncClient, kind: Kind, k: int) -> bool:
+        store = Faulty(registry.opener(url), nth(k, Fault(kind)))
+        client = world.client(store, namespace=namespace)
+        with contextlib.suppress(LeaseholdError):
+            await done(OPERATIONS[name](world, client))
+        await nothing_is_left(world, core_of(client), looker)
+        await client.close()
+        return len(store.calls) > k
+
+    async def body(world: World) -> int:
+        looker, count = world.client(url, namespace=namespace), 0
+        if not await has_it(looker, world, name):
+            return 0
+        await nothing_is_left(world, core_of(looker), looker)
+        for kind in KINDS:
+            for k in range(MOST):
+                if not await met(world, looker, kind, k):
+                    break
+                count += 1
+        await has_it(looker, world, name)  # the next has it
+        return count
+
+    record_property(f"sum:operations: faults, {system}, {world}", world.run(body))
+
+
+@pytest.mark.parametrize("system", ["sqlite"])
+@pytest.mark.parametrize("world", WORLDS, ids=str)
+def test_the_sweep_sees_what_is_left(url: str, world: World, namespace: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(globals(), "SOON", 0.5)
+
+    async def body(world: World) -> None:
+        looker = world.client(url, namespace=namespace)
+        deaf = Faulty(registry.opener(url), always(Fault(Kind.DROP_REQUEST), ["leave"]))
+        client = world.client(deaf, namespace=namespace)
+        await done(OPERATIONS["acquire"](world, client))
+        with pytest.raises(AssertionError, match="left behind"):
+            await nothing_is_left(world, core_of(client), looker)
+
+    world.run(body)
+
+
+def core_of(client: Any) -> AsyncClient:
+    core: AsyncClient = client.blocking._core if hasattr(client, "blocking") else client
+    return core
