@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from leasehold.runtimes.base import Colour, Job, Party, Scope, Signal
-from leasehold.runtimes.virtual import Killed, Machine, Scheduler, Task, Wake
+from leasehold.runtimes.virtual import Entry, Killed, Machine, Scheduler, Task, Wake, cancel
 
 T = TypeVar("T")
 
@@ -51,7 +51,7 @@ class SimulatedRuntime:
         try:
             await self.pause(wake)
         finally:
-            timer.cancel()
+            cancel(timer)
 
     def spawn(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> Job:
         return SimulatedJob(self, self.start(work(), name))
@@ -115,7 +115,7 @@ class SimulatedRuntime:
         self.before_blocking()
         await wake
 
-    def _after(self, seconds: float, wake: Wake) -> Any:
+    def _after(self, seconds: float, wake: Wake) -> Entry:
         scheduler = self.scheduler
         if scheduler.current is None:
             raise RuntimeError("a simulated lock is used outside a task")
@@ -185,7 +185,7 @@ class SimulatedSignal:
         finally:
             self._waiters.remove(wake)
             if timer is not None:
-                timer.cancel()
+                cancel(timer)
         return self._flag
 
 
@@ -210,7 +210,7 @@ class SimulatedJob:
         try:
             await self._runtime.pause(wake)
         finally:
-            timer.cancel()
+            cancel(timer)
         if not self.task.done():
             self.task.cancel()
         return self.task.done()

@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import random
+from collections import Counter
 from collections.abc import Callable, Coroutine, Generator
 from dataclasses import dataclass
 from heapq import heappop, heappush
@@ -27,13 +28,20 @@ T = TypeVar("T")
 LIMIT = 1e7
 """Virtual seconds after which a run is given up: something goes round for ever."""
 
+MOST_IN_A_SECOND = 100_000
+"""What may happen within one virtual second. Whoever asks again at once, for ever, keeps time from going on."""
+
+
+RUNS = "runs"
+"""What the trace says of a task that goes on."""
+
 
 class Killed(BaseException):
     """The machine was killed: raised by every wait of its tasks when they are taken apart at the end."""
 
 
 class Stuck(RuntimeError):
-    """Nothing is left that could happen, and somebody waits: a lost wake-up or a deadlock."""
+    """It does not get on: nothing is left that could happen, or all that happens leads nowhere."""
 
 
 @dataclass(eq=False, slots=True)
@@ -59,14 +67,13 @@ class Machine:
             self.killed = True
 
 
-class Entry(list[Any]):
-    """Something that is to happen: ``[when, tie-break, number, machine, act]``, as the heap compares it."""
+Entry = list[Any]
+"""Something that is to happen: ``[when, tie-break, number, machine, act]``, as the heap compares it."""
 
-    __slots__ = ()
 
-    def cancel(self) -> None:
-        """Let it not happen."""
-        self[4] = None
+def cancel(entry: Entry) -> None:
+    """Let it not happen."""
+    entry[4] = None
 
 
 class Wake:
@@ -166,7 +173,7 @@ class Task(Generic[T]):
     def _step(self) -> None:
         scheduler = self._scheduler
         scheduler.current = self
-        scheduler.trace.append((scheduler.time, self.name, "runs"))
+        scheduler.trace.append((scheduler.time, self.name, RUNS))
         try:
             if self._cancelled_with is None:
                 wake = self._context.run(self._work.send, None)
@@ -221,14 +228,14 @@ class Scheduler:
     def at(self, when: float, machine: Machine, act: Callable[[], None]) -> Entry:
         """Let ``act()`` happen on ``machine`` at ``when``."""
         self._number = number = self._number + 1
-        entry = Entry((when if when > self.time else self.time, self._chance(), number, machine, act))
+        entry = [when if when > self.time else self.time, self._chance(), number, machine, act]
         heappush(self._heap, entry)
         return entry
 
     def soon(self, machine: Machine, act: Callable[[], None]) -> None:
         """Let ``act()`` happen on ``machine`` at this time, in its turn."""
         self._number = number = self._number + 1
-        heappush(self._heap, Entry((self.time, self._chance(), number, machine, act)))
+        heappush(self._heap, [self.time, self._chance(), number, machine, act])
 
     def spawn(self, machine: Machine, work: Coroutine[Any, Any, T], name: str) -> Task[T]:
         """Start a task."""
@@ -267,6 +274,7 @@ class Scheduler:
     def _go_on(self, main: Task[Any]) -> None:
         """Let one thing after the other happen until ``main`` has ended."""
         heap, ended = self._heap, main.ended
+        second, left = 0.0, MOST_IN_A_SECOND
         while not ended.fired:
             if self._failure is not None:
                 raise self._failure
@@ -284,7 +292,19 @@ class Scheduler:
             self.time = when
             if when > LIMIT:
                 raise Stuck(f"{main.name} has not ended after {LIMIT:.0f} virtual seconds")
+            left -= 1
+            if when >= second:
+                second, left = when + 1.0, MOST_IN_A_SECOND
+            elif left < 0:
+                raise Stuck(
+                    f"it does not get on: at {when:.6f} s, {MOST_IN_A_SECOND} steps within a second; {self._busy()}"
+                )
             act()
+
+    def _busy(self) -> str:
+        """Name the tasks that ran most lately, the busiest first."""
+        lately = Counter(who for _, who, what in self.trace[-1000:] if what == RUNS)
+        return ", ".join(f"{who} ran {count} times of late" for who, count in lately.most_common(3))
 
     def _dismantle(self) -> None:
         self.over = True

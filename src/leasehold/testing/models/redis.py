@@ -16,6 +16,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any
 
 from leasehold.testing.models import lua
@@ -166,5 +167,6 @@ def _glob(pattern: bytes) -> re.Pattern[bytes]:
     return re.compile(re.escape(pattern).replace(rb"\*", b".*").replace(rb"\?", b"."), re.DOTALL)
 
 
+@lru_cache(100)
 def _digest(text: bytes) -> bytes:
     return hashlib.sha1(text, usedforsecurity=False).hexdigest().encode()

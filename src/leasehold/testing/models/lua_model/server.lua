@@ -42,6 +42,10 @@ local NO_WORDS = {err = 'ERR Lua redis lib command arguments must be strings or 
 -- Carry out a command of a script; numbers become words as the server writes them.
 local redis = {}
 function redis.call(...)
+  if select('#', ...) == 2 then              -- most are a name and a key: spare them the table
+    local name, key = ...
+    if type(name) == 'string' and type(key) == 'string' then return command(name, key) end
+  end
   local words, changed = {...}, false
   for at = 1, select('#', ...) do
     local kind = type(words[at])
@@ -103,7 +107,12 @@ local function told(reply)
   local count = 0
   while reply[count + 1] ~= nil do           -- the first nil ends it
     count = count + 1
-    if type(reply[count]) ~= 'string' then return NESTED, reply end
+    local one = type(reply[count])
+    if one == 'number' then
+      reply[count] = truncated(reply[count])
+    elseif one ~= 'string' then
+      return NESTED, reply
+    end
   end
   return WORD_LIST, unpack(reply, 1, count)
 end
