@@ -237,6 +237,17 @@ def test_the_scripts_do_what_the_rules_say(server, store, made, steps):
     replay(server, store, made, steps)
 
 
+@pytest.mark.parametrize("fair", [False, True])
+@pytest.mark.parametrize("who", [1, 2, 3], ids=["the first in line", "the second", "one who has just come"])
+def test_a_name_that_became_free_unseen_while_others_wait(server, store, fair, who):
+    made = [
+        Ticket(f"ticket-{i}-{'x' * 10}", Terms(Rule(fair=fair), Owner("host", i, "x"), lease=10.0 if i == 0 else 30.0))
+        for i in range(TICKETS)
+    ]
+    steps = [("claim", 0), ("claim", 1), ("claim", 2), ("wait", 13), ("claim", who), ("claim", 4), ("leave", who)]
+    replay(server, store, (made, [True] * TICKETS), steps)
+
+
 @pytest.mark.nightly
 @pytest.mark.timeout(600)
 @settings(QUICK, max_examples=5_000)

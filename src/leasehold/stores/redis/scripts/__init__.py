@@ -1,7 +1,8 @@
 """The Lua scripts: files of constant text.
 
-``common.lua`` is put before those on the queue of one name, and ``shared_common.lua`` after it before those on a name
-with many holders; ``redlock_common.lua`` likewise before those of one node of Redlock.
+``common.lua`` and ``queue.lua`` are put before those on the queue of one name, and ``shared_common.lua`` after them before
+those on a name with many holders; ``redlock_common.lua`` likewise before those of one node of Redlock. What most claims
+and leaves come down to stands before ``queue.lua``, in ``claim_free.lua`` and ``leave_free.lua``.
 """
 
 from __future__ import annotations
@@ -43,7 +44,10 @@ class Script:
         return b"$7\r\nEVALSHA\r\n$40\r\n%b\r\n" % self.digest
 
 
-def _load(name: str, *, before: Sequence[str] = ("common",)) -> Script:
+_QUEUE = ("common", "queue")
+
+
+def _load(name: str, *, before: Sequence[str] = _QUEUE) -> Script:
     return _script(name, _text(*before, name))
 
 
@@ -63,20 +67,20 @@ def _compose(name: str, **functions: Script) -> Script:
     return _script(name, "\n".join([*parts, _text(name)]))
 
 
-CLAIM = _load("claim")
-LEAVE = _load("leave")
+CLAIM = _load("claim", before=("common", "claim_free", "queue"))
+LEAVE = _load("leave", before=("common", "leave_free", "queue"))
 STAY = _load("stay")
 LOOK = _load("look")
 RENEW = _load("renew", before=())
 CELL = _load("cell", before=())
 RIGHTS = _load("rights", before=())
 
-SHARED_CLAIM = _load("shared_claim", before=("common", "shared_common"))
-SHARED_LEAVE = _load("shared_leave", before=("common", "shared_common"))
-SHARED_STAY = _load("shared_stay", before=("common", "shared_common"))
+SHARED_CLAIM = _load("shared_claim", before=(*_QUEUE, "shared_common"))
+SHARED_LEAVE = _load("shared_leave", before=(*_QUEUE, "shared_common"))
+SHARED_STAY = _load("shared_stay", before=(*_QUEUE, "shared_common"))
 SHARED_RENEW = _load("shared_renew", before=())
 
-_NODE = ("common", "redlock_common")
+_NODE = (*_QUEUE, "redlock_common")
 
 REDLOCK_CLAIM = _load("redlock_claim", before=_NODE)
 REDLOCK_LEAVE = _load("redlock_leave", before=_NODE)

@@ -1,13 +1,9 @@
--- Take the name, or join its queue.
--- ARGV  1 ticket  2 lease ms  3 delay ms  4 join 0/1  5 fair 0/1  6 channel  7 owner  8 meta
--- Reply {1, token, now}               holds
+-- Take the name, or join its queue. Put after claim_free.lua, which has looked at the name: it is not free, or somebody waits.
+-- Reply as there, and
 --       {0, now, ms, owner}           waits; nothing changes for so many ms unless someone leaves
 --       {2, kind}                     in use as another kind
-local ticket, lease, delay, join, fair = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4] == '1', ARGV[5] == '1'
-
-local state = redis.call('HMGET', lock, 't', 'f', 'd', 'k', 'o', 'l')
-local holder, fence, holders_delay = state[1], state[2], tonumber(state[3] or 0)
-local left = blocked(holder)
+local lease, join, fair = tonumber(ARGV[2]), ARGV[4] == '1', ARGV[5] == '1'
+local holders_delay = tonumber(state[3] or 0)
 local longest = tonumber(state[6] or left) + holders_delay
 
 if left > longest then                               -- the clock was set back: no lease lasts longer for that than once more
@@ -47,18 +43,16 @@ if left > 0 then
   return waits(left, left > holders_delay and state[5])  -- during a delay nobody holds it
 end
 
-local crowd = redis.call('EXISTS', queue) == 1       -- nobody waits for most locks
-
-if fair and crowd then                               -- whoever is first enters, and that may be me
+if fair then                                         -- whoever is first enters, and that may be me
   if join then enqueue() end
   local winner, token, owner, held = hand_over(fence, ticket)
   if winner == ticket then return {1, token, now()} end
   if winner then return waits(held, owner) end
 end
 
-if crowd then crowded() end
+crowded()
 local token = next_token(fence)
 local failed = hold(ticket, ARGV[2], ARGV[3], ARGV[7], ARGV[8], token)
 if failed then return failed end
-if crowd then unqueue(ticket) end
+unqueue(ticket)
 return {1, token, now()}

@@ -1,11 +1,5 @@
--- Take a ticket out, holding or waiting, and hand the name to the next.
--- ARGV  1 ticket  2 break 0/1
--- Reply 1 if it was there, else 0
-local ticket, broken = ARGV[1], ARGV[2] == '1'
-
-local state = redis.call('HMGET', lock, 't', 'f', 'd')
-local holder, fence, delay = state[1], state[2], tonumber(state[3] or 0)
-
+-- Take a ticket out, holding or waiting, and hand the name to the next. Put after leave_free.lua, which has looked at the
+-- name, and whose arguments and reply are this one's.
 if holder ~= ticket then
   local was_there = crowded() and unqueue(ticket) or 0
   if blocked(holder) <= 0 then hand_over(fence) end
@@ -13,6 +7,7 @@ if holder ~= ticket then
 end
 
 if broken then
+  local delay = tonumber(state[3] or 0)
   crowded()
   redis.call('HDEL', lock, 't', 'l', 'd', 'o', 'm')
   fence = text(next_token(fence))
@@ -23,5 +18,5 @@ if broken then
     return 1
   end
 end
-if redis.call('EXISTS', queue) == 0 or not hand_over(fence) then let_go() end  -- nobody waits for most locks
+if not hand_over(fence) then let_go() end
 return 1

@@ -1,0 +1,14 @@
+-- Take the name if it is free and nobody waits for it, as most names are. The other cases are in claim.lua, put after this
+-- and queue.lua.
+-- ARGV  1 ticket  2 lease ms  3 delay ms  4 join 0/1  5 fair 0/1  6 channel  7 owner  8 meta
+-- Reply {1, token, now}               holds
+local ticket = ARGV[1]
+
+local state = redis.call('HMGET', lock, 't', 'f', 'd', 'k', 'o', 'l')
+local holder, fence = state[1], state[2]
+local left = blocked(holder)
+
+if left <= 0 and redis.call('EXISTS', queue) == 0 then
+  local token = next_token(fence)
+  return hold(ticket, ARGV[2], ARGV[3], ARGV[7], ARGV[8], token) or {1, token, now()}
+end
