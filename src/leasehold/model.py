@@ -119,9 +119,8 @@ def ticket_id(random: bytes) -> str:
 _URL_SAFE = bytes.maketrans(b"+/", b"-_")
 
 
-@dataclass(frozen=True, slots=True)
-class Granted:
-    """The ticket holds the name.
+class Granted(NamedTuple):
+    """The ticket holds the name. One is made for each acquire, so cheaply.
 
     Attributes:
         token: fencing token, strictly larger than that of every earlier grant of the name.

@@ -34,6 +34,8 @@ def name(value: object, what: str = "name") -> str:
         raise TypeError(f"the {what} must be a str, not {type(value).__name__}{hint}")
     if not value:
         raise ValueError(f"the {what} is empty; give it at least one character")
+    if value.isascii() and len(value) <= NAME_LIMIT:
+        return value
     try:
         size = len(value.encode())
     except UnicodeEncodeError:

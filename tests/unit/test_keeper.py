@@ -6,7 +6,6 @@ import logging
 import threading
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from typing import cast
 
 import pytest
@@ -455,7 +454,7 @@ class Brief:
 
     async def claim(self, name: str, ticket: Ticket, *, join: bool, within: float) -> Granted | Wait:
         answer = await self._inner.claim(name, ticket, join=join, within=within)
-        return replace(answer, lease=self.LENGTH) if isinstance(answer, Granted) else answer
+        return answer._replace(lease=self.LENGTH) if isinstance(answer, Granted) else answer
 
     def tell(self, hear: Hear) -> None:
         self.hear = hear

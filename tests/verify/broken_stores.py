@@ -41,11 +41,11 @@ class CountsFromTheReply(Broken):
 
     async def claim(self, name: str, ticket: Ticket, *, join: bool, within: float) -> Granted | Wait:
         answer = await self._store.claim(name, ticket, join=join, within=within)
-        return replace(answer, since=self._runtime.now()) if isinstance(answer, Granted) else answer
+        return answer._replace(since=self._runtime.now()) if isinstance(answer, Granted) else answer
 
     async def changed(self, name: str, ticket: Ticket, mark: object, *, timeout: float) -> Granted | None:
         granted = await self._store.changed(name, ticket, mark, timeout=timeout)
-        return granted and replace(granted, since=self._runtime.now())
+        return granted and granted._replace(since=self._runtime.now())
 
 
 class SleepsOn(Broken):

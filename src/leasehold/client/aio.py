@@ -87,6 +87,7 @@ class AsyncClient:
         )
         self._reentries: Reentries = {}
         self._seats = Seats()
+        self._usual: dict[bool, Options] = {}  # of locks without options, fair or not
         process.remember(self)
 
     @classmethod
@@ -161,7 +162,7 @@ class AsyncClient:
             Unsupported: the store cannot promise what is asked for.
 
         """
-        return AsyncLock(self._engine, validate.name(name), self._options(Rule(fair=bool(fair)), options))
+        return AsyncLock(self._engine, validate.name(name), self._exclusive(bool(fair), options))
 
     def rlock(
         self,
@@ -171,7 +172,7 @@ class AsyncClient:
         **options: Unpack[LockOptions],
     ) -> AsyncRLock:
         """Make a lock that its holder (the asyncio task, or the thread) may acquire again. Arguments as for `lock`."""
-        checked = self._options(Rule(fair=bool(fair)), options)
+        checked = self._exclusive(bool(fair), options)
         return AsyncRLock(self._engine, validate.name(name), checked, self._reentries)
 
     def versioned(self, name: str, *, life: Seconds = DEFAULT_LIFE) -> AsyncVersionedValue:
@@ -201,7 +202,7 @@ class AsyncClient:
             fair: this and the others as for `lock`; after ``timeout`` the call raises `AcquireTimeout`.
 
         """
-        checked = self._options(Rule(fair=bool(fair)), options)
+        checked = self._exclusive(bool(fair), options)
         return AsyncSynchronized(self._engine, name, hold, checked, self._reentries)
 
     def once(
@@ -307,7 +308,7 @@ class AsyncClient:
             options: as for `lock`; ``timeout`` is for all together.
 
         """
-        checked = self._options(Rule(fair=bool(fair)), options)
+        checked = self._exclusive(bool(fair), options)
         members = members_of(locks, lambda name: AsyncLock(self._engine, validate.name(name), checked))
         return AsyncMultiLock(self._engine, members, checked)
 
@@ -416,7 +417,17 @@ class AsyncClient:
     def _options(self, rule: Rule, options: LockOptions) -> Options:
         return Options.checked(self._engine, rule, options)
 
+    def _exclusive(self, fair: bool, options: LockOptions) -> Options:
+        """Check the options of a lock; those of one that is given none, as most are, are made once."""
+        if options:
+            return self._options(Rule(fair=fair), options)
+        usual = self._usual.get(fair)
+        if usual is None:
+            usual = self._usual[fair] = self._options(Rule(fair=fair), options)
+        return usual
+
     def _after_fork(self) -> None:
+        self._usual.clear()  # they name the parent as the owner
         self._reentries.clear()
         self._seats.clear()
         self._engine.after_fork()

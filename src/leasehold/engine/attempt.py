@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from leasehold.engine.events import Acquired, GaveUp, Queued
 from leasehold.engine.hold import Lease, State
@@ -34,9 +34,8 @@ class Missed:
     barred: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Wish:
-    """What an acquire wants.
+class Wish(NamedTuple):
+    """What an acquire wants. One is made with each lock object, so cheaply.
 
     Attributes:
         name: the name.

@@ -120,10 +120,11 @@ class AsyncHold:
             raise
 
     async def __aenter__(self) -> AsyncHold:
-        self._scope = self._engine.runtime.scope()
-        self._scope.enter()
-        for lease in self._leases():
-            lease.scopes = (*lease.scopes, self._scope)
+        self._scope = scope = self._engine.runtime.scope()
+        if scope is not None:
+            scope.enter()
+            for lease in self._leases():
+                lease.scopes = (*lease.scopes, scope)
         try:
             self.check()  # the block of a lock that was lost by now never begins
         except (LeaseLost, NotHeld) as error:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Coroutine
-from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
@@ -127,7 +126,7 @@ class AsyncMutex(AsyncDecorating):
     def _lease(self, limit: float | None, beside: str = "") -> Coroutine[Any, Any, Lease | Missed]:
         wish = self._wish
         if beside or limit == 0:
-            wish = replace(wish, join=limit != 0, beside=beside)
+            wish = wish._replace(join=limit != 0, beside=beside)
         return self._engine.acquire(wish, limit)
 
     def _timed_out(self, missed: Missed) -> AcquireTimeout:

@@ -48,7 +48,7 @@ class Party(Protocol):
 
 
 class Scope(Protocol):
-    """The ``async with`` block of a hold, which a lost lease cuts short. Under the blocking runtime it does nothing."""
+    """The ``async with`` block of a hold, which a lost lease cuts short."""
 
     def enter(self) -> None: ...
 
@@ -121,7 +121,9 @@ class Runtime(Protocol):
         """Return who runs now."""
         ...
 
-    def scope(self) -> Scope: ...
+    def scope(self) -> Scope | None:
+        """Return what cuts a block short; None where nothing can: a thread is told by `check`, and at the end."""
+        ...
 
     def before_blocking(self) -> None:
         """Check that this runtime may be used from here; called at the start of each public operation."""

@@ -75,8 +75,8 @@ class BlockingRuntime:
             party = _mine.party = ThreadParty()
         return party
 
-    def scope(self) -> Scope:
-        return NO_SCOPE
+    def scope(self) -> Scope | None:
+        return None  # a thread cannot be cancelled from outside: it is told by `Hold.check`, and at its end
 
     def before_blocking(self) -> None:
         if asyncio._get_running_loop() is not None:
@@ -152,19 +152,3 @@ class ThreadParty:
 
 _mine = threading.local()
 """The `ThreadParty` of each thread, made once: a lock asks at each acquire and release."""
-
-
-class NoScope:
-    """A thread cannot be cancelled from outside: the block is told by `Hold.check` and at its end."""
-
-    def enter(self) -> None:
-        pass
-
-    def interrupt(self) -> None:
-        pass
-
-    def exit(self, error: BaseException | None) -> bool:
-        return False
-
-
-NO_SCOPE = NoScope()

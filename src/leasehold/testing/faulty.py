@@ -255,4 +255,4 @@ class FaultyStore:
 
 def _since(answer: Granted | Wait, since: float) -> Granted | Wait:
     """Count a grant from before the caller asked; one that counts from earlier still, as with a session, does so."""
-    return replace(answer, since=min(since, answer.since)) if isinstance(answer, Granted) else answer
+    return answer._replace(since=min(since, answer.since)) if isinstance(answer, Granted) else answer

@@ -6,7 +6,7 @@ A client that is killed or stopped while its request is under way does not stop 
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
 from leasehold.errors import StoreUnavailable, Unsupported
@@ -66,14 +66,14 @@ class RemoteStore:
     async def claim(self, name: str, ticket: Ticket, *, join: bool, within: float) -> Granted | Wait:
         since = self._runtime.now()
         answer = await self._ask(lambda: self._inner.claim(name, ticket, join=join, within=within), "claim", within)
-        return replace(answer, since=since) if isinstance(answer, Granted) else answer
+        return answer._replace(since=since) if isinstance(answer, Granted) else answer
 
     async def claim_many(
         self, claims: Sequence[tuple[str, Ticket]], *, keep: bool, within: float
     ) -> Sequence[Granted | Wait]:
         since, inner = self._runtime.now(), cast(ManyStore, self._inner)
         answers = await self._ask(lambda: inner.claim_many(claims, keep=keep, within=within), "claim_many", within)
-        return [replace(answer, since=since) if isinstance(answer, Granted) else answer for answer in answers]
+        return [answer._replace(since=since) if isinstance(answer, Granted) else answer for answer in answers]
 
     async def leave_many(self, leaves: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[bool]:
         inner = cast(ManyStore, self._inner)

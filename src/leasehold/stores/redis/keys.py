@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from binascii import crc_hqx
 from collections.abc import Callable
 from functools import lru_cache
@@ -16,6 +17,7 @@ MOST_TRIES = 200_000
 """Numbers tried for a key in a slot of a node: even one slot of all is missed once in 100,000 times."""
 
 _PLAIN_IN_NAME = "!#$&'()+,-./:;<=>@_|~"  # '{', '}', '%', glob characters, white space and controls are encoded
+_is_plain = re.compile(f"[A-Za-z0-9{re.escape(_PLAIN_IN_NAME)}]*").fullmatch  # most names: nothing to encode
 _PLAIN_IN_NAMESPACE = _PLAIN_IN_NAME.replace(":", "")  # the first ':' ends the namespace
 
 
@@ -25,19 +27,19 @@ def tag(namespace: str, name: str) -> str:
     It is percent-encoded UTF-8, so it is never empty, has no brace and no blank, and two different pairs of namespace
     and name never share one.
     """
-    return f"{quote(namespace, safe=_PLAIN_IN_NAMESPACE)}:{quote(name, safe=_PLAIN_IN_NAME)}"
+    return f"{_encoded(namespace)}:{name if _is_plain(name) else quote(name, safe=_PLAIN_IN_NAME)}"
+
+
+@lru_cache(maxsize=64)
+def _encoded(namespace: str) -> str:
+    return quote(namespace, safe=_PLAIN_IN_NAMESPACE)
 
 
 @lru_cache(maxsize=4096)
 def mutex_keys(namespace: str, name: str) -> tuple[bytes, bytes, bytes, bytes]:
     """Return the keys of a mutex: lock, queue, beat, waiters."""
-    stem = f"{PREFIX}:{{{tag(namespace, name)}}}:"
-    return (
-        (stem + "lock").encode(),
-        (stem + "queue").encode(),
-        (stem + "beat").encode(),
-        (stem + "waiters").encode(),
-    )
+    stem = f"{PREFIX}:{{{tag(namespace, name)}}}:".encode()
+    return stem + b"lock", stem + b"queue", stem + b"beat", stem + b"waiters"
 
 
 @lru_cache(maxsize=4096)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from leasehold.model import Granted, Standing, Ticket, Wait
@@ -33,7 +33,7 @@ class CountsFromTheReply(Broken):
     async def claim(self, name: str, ticket: Ticket, *, join: bool, within: float) -> Granted | Wait:
         """Claim, and forget when it was asked."""
         answer: Granted | Wait = await self._store.claim(name, ticket, join=join, within=within)
-        return replace(answer, since=self._runtime.now()) if isinstance(answer, Granted) else answer
+        return answer._replace(since=self._runtime.now()) if isinstance(answer, Granted) else answer
 
 
 class SleepsOn(Broken):

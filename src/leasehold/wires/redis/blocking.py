@@ -49,6 +49,8 @@ ESTABLISHED = b"\x01"
 
 TOO_SLOW = "it answered too slowly"
 
+GONE = "it closed the connection"
+
 SILENT = (OSError, EOFError, hiredis.ProtocolError)
 """What a connection raises on which no more answers come."""
 
@@ -242,13 +244,16 @@ class Line:
         reply: Any = False
         while reply is False:
             try:
-                self.feed()
+                data = self.socket.recv(CHUNK)
             except BlockingIOError:
                 left = until - self._now()
                 if left <= 0:
                     raise TimeoutError(TOO_SLOW) from None
                 self._allow(left)  # the kernel's limit was that of a shorter call
                 continue
+            if not data:
+                raise EOFError(GONE)
+            reader.feed(data)
             reply = reader.gets()
             if reply is False and self._now() > until:
                 raise TimeoutError(TOO_SLOW)
@@ -293,7 +298,7 @@ class Line:
         """
         data = self.socket.recv(CHUNK)
         if not data:
-            raise EOFError("it closed the connection")
+            raise EOFError(GONE)
         self.reader.feed(data)
 
     def close(self) -> None:

@@ -1,8 +1,8 @@
 """The Lua scripts: files of constant text.
 
-``common.lua`` and ``queue.lua`` are put before those on the queue of one name, and ``shared_common.lua`` after them before
-those on a name with many holders; ``redlock_common.lua`` likewise before those of one node of Redlock. What most claims
-and leaves come down to stands before ``queue.lua``, in ``claim_free.lua`` and ``leave_free.lua``.
+``common.lua`` and ``queue.lua`` are put before those on the queue of one name; after them ``shared_common.lua`` before
+those on a name with many holders, and ``redlock_common.lua`` before those of one node of Redlock. What most claims and
+leaves come down to stands before ``queue.lua``, in ``claim_free.lua`` and ``leave_free.lua``.
 """
 
 from __future__ import annotations
