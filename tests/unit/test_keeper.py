@@ -112,6 +112,38 @@ def test_without_any_answer_it_is_lost_at_the_deadline_and_not_later(fault: Faul
     simulate(body)
 
 
+@pytest.mark.parametrize("ends_by", ["its deadline", "a renewal that finds nothing"])
+def test_a_holder_that_takes_its_time_when_called_back_costs_no_other_its_hold(ends_by: str) -> None:
+    lease, called, go_on = 1.5, threading.Event(), threading.Event()
+
+    def stay(error: LeaseLost) -> None:
+        called.set()
+        go_on.wait(5 * lease)
+
+    with Client.from_url("memory:") as client:
+        kept = [client.lock(f"kept {number}", lease=lease).acquire() for number in range(3)]
+        lost = client.lock("lost", lease=lease, renew=ends_by != "its deadline").acquire()
+        also = client.lock("lost, too", lease=2 * lease, renew=False).acquire()
+        last = client.lock("kept, too", lease=lease).acquire()
+        assert lost is not None
+        assert also is not None
+        told = threading.Event()
+        lost.on_lost(stay)
+        also.on_lost(lambda error: told.set())
+        if ends_by != "its deadline":
+            assert client.break_("lost", lost.token)
+        assert called.wait(2 * lease)
+        assert told.wait(2 * lease), "the next one is told while the first still thinks about it"
+        for hold in (*kept, last):
+            assert hold is not None
+            hold.check()
+        time.sleep(1.5 * lease)
+        for hold in (*kept, last):
+            assert hold is not None
+            hold.check()
+        go_on.set()
+
+
 def test_a_stuck_store_delays_no_other_deadline() -> None:
     async def body(world: SimulatedWorld, client: AsyncClient, plan: Switch, events: list[Event]) -> None:
         told: dict[int, float] = {}

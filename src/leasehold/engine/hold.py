@@ -25,6 +25,7 @@ import enum
 import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any
 
 from leasehold.engine.events import InDoubt, Lost, Observer, Renewed
@@ -78,7 +79,12 @@ TABLE: dict[tuple[State, Turn], State] = {
 
 HOLDING = frozenset({State.HELD, State.IN_DOUBT})
 
+ENDED = frozenset({State.LOST, State.RELEASED})
+
 OnLost = Callable[[LeaseLost], None]
+
+Later = list[Callable[[], None]]
+"""Takes users' callbacks for whoever has others to look after before it can call them: they may take their time."""
 
 
 def deadline_of(since: float, lease: float) -> float:
@@ -172,9 +178,12 @@ class Lease:
             doubted = self.state is State.IN_DOUBT
             if self._runtime.now() >= self.deadline or not self._turn(Turn.RENEWED):
                 return
-            if anew or self.renew:
-                self.full = max(self.full, self._end(since))
-            self.deadline = max(self.deadline, min(deadline_of(since, self.length), self.full))
+            deadline = deadline_of(since, self.length)
+            if not self.renew:
+                if anew:
+                    self.full = max(self.full, self._end(since))
+                deadline = min(deadline, self.full)
+            self.deadline = max(self.deadline, deadline)
             self.doubts = 0
         if doubted and self._observe is not None:
             self._observe(Renewed(*self._who(), self.token))
@@ -189,9 +198,9 @@ class Lease:
         if first and self._observe is not None:
             self._observe(InDoubt(*self._who(), self.token, self.remaining()))
 
-    def gone(self, why: str) -> None:
-        """Take note that the store no longer knows the ticket."""
-        self._lose(Turn.GONE, why)
+    def gone(self, why: str, later: Later | None = None) -> None:
+        """Take note that the store no longer knows the ticket; ``later`` takes what the holder wants called."""
+        self._lose(Turn.GONE, why, later)
 
     def was_gone(self, why: str) -> None:
         """Take note that the leave found nothing: it was lost before, and its holder hears of it only now."""
@@ -205,11 +214,11 @@ class Lease:
         with self._mutex:
             return self._turn(Turn.LEAVES)
 
-    def check_deadline(self) -> bool:
-        """Look at the clock; return whether the hold still holds."""
+    def check_deadline(self, later: Later | None = None) -> bool:
+        """Look at the clock; return whether the hold still holds. ``later`` as in `gone`."""
         if self.state in HOLDING and self._runtime.now() < self.deadline:
             return True
-        self._lose(Turn.DEADLINE, "the lease ran out")
+        self._lose(Turn.DEADLINE, "the lease ran out", later)
         return self.state in HOLDING  # a renewal may have moved the deadline meanwhile
 
     # --- what the holder sees ----------------------------------------------------------------------------------
@@ -258,16 +267,16 @@ class Lease:
         self.state = after
         return True
 
-    def _lose(self, turn: Turn, why: str) -> None:
+    def _lose(self, turn: Turn, why: str, later: Later | None = None) -> None:
         with self._mutex:
             if turn is Turn.DEADLINE and self._runtime.now() < self.deadline:
                 return
             if not self._turn(turn):
                 return
             self.why = why
-        self._tell()
+        self._tell(later)
 
-    def _tell(self) -> None:
+    def _tell(self, later: Later | None = None) -> None:
         with self._mutex:
             callbacks, self._on_lost = self._on_lost, ()
             scopes, self.scopes = self.scopes, ()
@@ -275,8 +284,12 @@ class Lease:
             self._observe(Lost(*self._who(), self.token, self.why))
         for scope in scopes:
             scope.interrupt()
-        for callback in callbacks:
-            self._call(callback)
+        calls = [partial(self._call, callback) for callback in callbacks]
+        if later is not None:
+            later += calls
+            return
+        for call in calls:
+            call()
 
     def _call(self, callback: OnLost) -> None:
         try:

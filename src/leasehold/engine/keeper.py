@@ -8,7 +8,8 @@ at which a ticket is on the server and nobody looks after it. A renewal that a l
 A ticket is renewed at a third of its lease, waiting or holding. A renewal that fails is tried again, at growing
 intervals, until the hold's deadline; the deadline itself is an entry in the schedule and needs no network. Therefore
 the keeper never does I/O on its own thread: it hands each batch to a job of its own, and a server that does not answer
-cannot keep it from telling a holder in time.
+cannot keep it from telling a holder in time. Nor can a holder that takes its time when it is called back: that, too, is
+a job of its own, or comes last in the job that heard of the loss.
 
 Who is told what, if something dies here: the client dies, and the store ends the leases; a batch dies without an
 answer, and its holds are in doubt and tried again; the keeper's thread is gone (a fork), and the next ticket
@@ -31,7 +32,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from leasehold.engine.agenda import Agenda
-from leasehold.engine.hold import HOLDING, Lease, State
+from leasehold.engine.hold import ENDED, HOLDING, Later, Lease, State
 from leasehold.errors import StoreUnavailable
 from leasehold.model import Departure, Standing, Ticket
 from leasehold.runtimes.base import Job, Runtime
@@ -91,7 +92,7 @@ class Keeper:
         self._renewals: Agenda[Lease] = Agenda()
         self._deadlines: Agenda[Lease] = Agenda()
         self._debts: Agenda[Debt] = Agenda()
-        self._paying: list[Job] = []  # some of them ended
+        self._beside: list[Job] = []  # what pays debts or calls holders back; some of them ended
         self._news: list[tuple[Standing, frozenset[str] | None]] = []
         self._sleeps_until = 0.0
         self._looks_by = NEVER  # when it is to look at those who are fresh, even if those who asked for it are gone
@@ -152,7 +153,7 @@ class Keeper:
             self._wake.set()
         if job is not None:
             await job.join(within)
-        for job in self._paying:  # else the store would be closed while it asks, and the lease last to its end
+        for job in self._beside:  # else the store would be closed while it asks, and the lease last to its end
             await job.join(max(0.0, until - self._runtime.now()))
         with self._mutex:
             debts = list(self._debts)
@@ -171,6 +172,10 @@ class Keeper:
         self._watched.pop(lease, None)
         self._renewals.remove(lease)
         self._deadlines.remove(lease)
+
+    def _keep(self, job: Job) -> None:
+        """Keep a job that `close` waits for."""
+        self._beside = [*(other for other in self._beside if other.alive()), job]
 
     # --- the schedule ------------------------------------------------------------------------------------------
 
@@ -242,7 +247,15 @@ class Keeper:
         return self._renewals, self._deadlines, self._debts
 
     def _step(self) -> None:
-        self._take_news()
+        later: Later = []
+        try:
+            self._look_at_all(later)
+        finally:
+            if later:
+                self._call_beside(later)
+
+    def _look_at_all(self, later: Later) -> None:
+        self._take_news(later)
         now = self._runtime.now()
         with self._mutex:
             self._take_in()
@@ -253,19 +266,19 @@ class Keeper:
             debts = self._debts.due(now)
         lost: set[str] = set()
         for lease in ended:
-            if lease.check_deadline():  # it was moved since it was put down
+            if lease.check_deadline(later):  # it was moved since it was put down
                 self._schedule(self._deadlines, lease, lease.deadline)
             else:
                 lost.add(lease.name)
                 self.forget(lease)
         due += self._heirs(lost)
-        batch = [lease for lease in dict.fromkeys(due) if self._is_to_renew(lease, now)]
+        batch = [lease for lease in dict.fromkeys(due) if self._is_to_renew(lease, now, later)]
         for start in range(0, len(batch), BATCH):
             self._renew_beside(batch[start : start + BATCH])
         if debts:
             self._pay_beside(debts)
 
-    def _take_news(self) -> None:
+    def _take_news(self, later: Later) -> None:
         """Tell holders what the store has heard; whoever is in doubt is renewed now."""
         with self._mutex:
             news, self._news = self._news, []
@@ -274,7 +287,7 @@ class Keeper:
                 if lease.state not in HOLDING or (tickets is not None and lease.ticket.id not in tickets):
                     continue
                 if standing is Standing.GONE:
-                    lease.gone("the store ended it (its session has expired)")
+                    lease.gone("the store ended it (its session has expired)", later)
                     self.forget(lease)
                 elif standing is Standing.UNKNOWN:
                     lease.no_answer()
@@ -290,16 +303,29 @@ class Keeper:
             return []
         return [lease for lease in self.leases() if lease.state is State.QUEUED and lease.name in lost]
 
-    def _is_to_renew(self, lease: Lease, now: float) -> bool:
+    def _is_to_renew(self, lease: Lease, now: float, later: Later) -> bool:
         if lease.state is State.QUEUED:
             return True
-        if not lease.check_deadline():
+        if not lease.check_deadline(later):
             self.forget(lease)
             return False
         if lease.abandoned or _is_orphan(lease, now) or (lease.party is not None and not lease.party()):
             self._leave_for(lease)
             return False
         return lease.renews and (lease.max_hold is None or now < lease.since + lease.max_hold)
+
+    def _call_beside(self, calls: Later) -> None:
+        """Call holders back where it keeps nobody waiting who looks after other holds."""
+
+        async def work() -> None:
+            for call in calls:
+                call()
+
+        try:
+            self._keep(self._runtime.spawn(work, "leasehold-lost"))
+        except RuntimeError:  # no thread to be had
+            for call in calls:
+                call()
 
     def _leave_for(self, lease: Lease) -> None:
         if lease.leaves():
@@ -330,42 +356,52 @@ class Keeper:
         self._answered(batch, standings, sent)
 
     def _answered(self, batch: Sequence[Lease], standings: Sequence[Standing], sent: float) -> None:
-        for lease, standing in zip(batch, standings, strict=True):
-            if lease.state in HOLDING:
-                self._holder_answered(lease, standing, sent)
-            self._plan(lease, standing, sent)
+        later: Later = []
+        try:
+            for lease, standing in zip(batch, standings, strict=True):
+                if lease.state in HOLDING:
+                    self._holder_answered(lease, standing, sent, later)
+            with self._mutex:
+                planned = [self._plan(lease, standing, sent) for lease, standing in zip(batch, standings, strict=True)]
+                if (soonest := min(planned)) < NEVER:
+                    self._rouse(soonest)
+        finally:
+            for call in later:
+                call()
 
-    def _holder_answered(self, lease: Lease, standing: Standing, sent: float) -> None:
+    def _holder_answered(self, lease: Lease, standing: Standing, sent: float, later: Later) -> None:
         if standing is Standing.HELD:
             lease.renewed(sent)
         elif standing is Standing.UNKNOWN:
             lease.no_answer()
         elif standing is Standing.GONE and lease.confirmed <= sent:
             # QUEUED was said before the grant; and a claim may have overtaken a question that was asked before it.
-            lease.gone("the store no longer knows it (expired, broken or evicted)")
+            lease.gone("the store no longer knows it (expired, broken or evicted)", later)
 
-    def _plan(self, lease: Lease, standing: Standing, sent: float) -> None:
+    def _plan(self, lease: Lease, standing: Standing, sent: float) -> float:
+        """Put a lease down for what comes next, and return when that is; its caller holds the mutex."""
         length = lease.length
-        with self._mutex:
-            if lease not in self._watched or lease.state in (State.LOST, State.RELEASED):
-                self._drop(lease)
-                return
-            if standing is Standing.UNKNOWN:
-                pause = length * RETRY * 1.5 ** min(max(lease.doubts, 1) - 1, 8)
-                when = self._runtime.now() + min(pause, length / RENEWALS_PER_LEASE)
-            else:
-                when = sent + length / RENEWALS_PER_LEASE
-            if lease.state in HOLDING:
-                self._deadlines.put(lease, lease.deadline)
-        if lease.renews or lease.state is State.QUEUED:
-            self._schedule(self._renewals, lease, when)
+        if lease not in self._watched or lease.state in ENDED:
+            self._drop(lease)
+            return NEVER
+        if standing is Standing.UNKNOWN:
+            pause = length * RETRY * 1.5 ** min(max(lease.doubts, 1) - 1, 8)
+            when = self._runtime.now() + min(pause, length / RENEWALS_PER_LEASE)
+        else:
+            when = sent + length / RENEWALS_PER_LEASE
+        holding = lease.state in HOLDING
+        if holding:
+            self._deadlines.put(lease, lease.deadline)
+        if holding and not lease.renews:
+            return NEVER
+        self._renewals.put(lease, when)
+        return when
 
     # --- debts -------------------------------------------------------------------------------------------------
 
     def _pay_beside(self, debts: Sequence[Debt]) -> None:
         try:
-            job = self._runtime.spawn(lambda: self._pay(debts), "leasehold-leave")
-            self._paying = [*(job for job in self._paying if job.alive()), job]
+            self._keep(self._runtime.spawn(lambda: self._pay(debts), "leasehold-leave"))
         except RuntimeError:  # no thread to be had: later
             for debt in debts:
                 self._schedule(self._debts, debt, self._runtime.now() + LEAVE_AGAIN)

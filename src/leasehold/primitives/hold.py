@@ -77,8 +77,9 @@ class AsyncHold:
     def on_lost(self, callback: OnLost) -> None:
         """Call ``callback(error)`` once when the lease is lost; at once if it is lost already.
 
-        It is called by the client's keeper (a thread, or a task of the loop), or by the call that finds out first.
-        What it raises is logged.
+        It is called from a thread or task of the client, or by the call that finds out first. It may take its time:
+        no other hold of the client waits for it, but callbacks of holds that are lost at the same moment do. What it
+        raises is logged.
         """
         self._lease.on_lost(callback)
 

@@ -76,7 +76,7 @@ def renewals(namespace: str, holding: Iterable[tuple[str, Ticket]]) -> Iterator[
     for name, ticket in holding:
         kinds[shared.is_shared(ticket)].append((name, ticket))
     for some in chunks(kinds[False], PER_SCRIPT):
-        locks = tuple(keys.mutex_keys(namespace, name)[0] for name, _ in some)
+        locks = tuple(keys.lock_key(namespace, name) for name, _ in some)
         tickets = [ticket for _, ticket in some]
         yield Batch((RENEW, locks, _leases(tickets)), tickets, stays=False)
     for some in chunks(kinds[True], PER_SCRIPT):

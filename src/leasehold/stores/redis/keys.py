@@ -42,6 +42,11 @@ def mutex_keys(namespace: str, name: str) -> tuple[bytes, bytes, bytes, bytes]:
     return stem + b"lock", stem + b"queue", stem + b"beat", stem + b"waiters"
 
 
+def lock_key(namespace: str, name: str) -> bytes:
+    """Return the first key of a mutex alone: all that a renewal needs."""
+    return f"{PREFIX}:{{{tag(namespace, name)}}}:lock".encode()
+
+
 @lru_cache(maxsize=4096)
 def shared_keys(namespace: str, name: str) -> tuple[bytes, ...]:
     """Return the keys of a name with many holders: those of a mutex, holders, terms."""
