@@ -85,16 +85,19 @@ async def they_enter_and_leave_together(arena: Arena) -> None:
 @case((Variant.LOCK,), needs=NEEDS)
 async def who_comes_while_others_are_inside_waits(arena: Arena) -> None:
     """The next ones enter when those have left."""
+    inside: list[int] = []
     left: list[int] = []
 
     async def member(number: int) -> None:
         async with barrier(arena, 2):
+            inside.append(number)
             await arena.world.sleep(0.1)
             left.append(number)
             assert number < 2 or len(left) > 2
 
     first = [arena.world.spawn(partial(member, number)) for number in range(2)]
-    await arena.world.sleep(0.05)
+    while len(inside) < 2:
+        await arena.world.sleep(0.01)
     second = [arena.world.spawn(partial(member, number)) for number in (2, 3)]
     for job in first + second:
         await job.result()
