@@ -118,6 +118,7 @@ MISTAKES: Mapping[str, Mistake] = {
             "sentinel",
             "cluster",
             "postgres",
+            "mysql",
             "etcd",
             "zookeeper",
         )  # Redlock may take so long by right
@@ -130,12 +131,13 @@ MISTAKES: Mapping[str, Mistake] = {
             "cluster",
             "redlock",
             "postgres",
+            "mysql",
             "etcd",
         )  # on ZooKeeper it is the session that lasts
     },
     **{
         f"gives what is taken, {system}": Mistake(system, wrapped(GivesWhatIsTaken), LOSES)
-        for system in ("redis", "sentinel", "cluster", "redlock", "postgres", "etcd", "zookeeper")
+        for system in ("redis", "sentinel", "cluster", "redlock", "postgres", "mysql", "etcd", "zookeeper")
     },
 }
 """By what is wrong."""

@@ -12,8 +12,6 @@ asked for more says so.
 from __future__ import annotations
 
 import re
-import sqlite3
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -23,13 +21,12 @@ from leasehold.runtimes.virtual import Scheduler
 from leasehold.stores.postgres.statements import CLOCK, script
 from leasehold.stores.sql import schema
 from leasehold.testing.models.net import Host, Line
+from leasehold.testing.models.rows import Locks, Rows, Tables
 from leasehold.wires.postgres.base import WHO
 from leasehold.wires.postgres.errors import ServerError
 from leasehold.wires.postgres.link import COMMIT
 from leasehold.wires.postgres.transaction import BEGIN, LIMITS, ROLLBACK
 from leasehold.wires.sql import Row, Statement
-
-TABLES = ("leasehold_meta", "leasehold_name", "leasehold_seat", "leasehold_cell")
 
 VERSION = 150_000
 
@@ -58,32 +55,9 @@ def translated(text: str) -> str:
     return text
 
 
-class _Tables:
-    """The tables, in memory; one set serves all histories of a process, one after the other."""
-
-    def __init__(self) -> None:
-        self.clock = 0
-        self.db = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
-        self.db.create_function("server_clock", 0, lambda: self.clock)
-        for statement in schema.split(script()):
-            self.db.execute(translated(statement))
-        self.first = self.rows()
-
-    def rows(self) -> list[list[Row]]:
-        """Return all that is in them."""
-        return [self.db.execute(f"SELECT * FROM {table}").fetchall() for table in TABLES]
-
-    def restore(self, rows: Sequence[Sequence[Row]]) -> None:
-        """Let them have nothing but these rows."""
-        for table, some in zip(TABLES, rows, strict=True):
-            self.db.execute(f"DELETE FROM {table}")
-            for row in some:
-                self.db.execute(f"INSERT INTO {table} VALUES ({', '.join('?' * len(row))})", row)
-
-
 @cache
-def _tables() -> _Tables:
-    return _Tables()
+def _tables() -> Tables:
+    return Tables(schema.split(script()), translated)
 
 
 @dataclass(eq=False)
@@ -93,9 +67,7 @@ class Backend:
     Attributes:
         begun: whether a transaction is open.
         failed: whether it can only be rolled back.
-        locks: ids of the names that it has locked.
         batch: what it carries out: its statements, and the rows of those that are done.
-        waits_for: the id of the name whose lock it waits for.
         turns: counts what it was asked, so that a time-out knows whether it is still meant.
 
     """
@@ -106,10 +78,8 @@ class Backend:
     failed: bool = False
     limit: float = 0.0
     idle: float = 0.0
-    locks: set[int] = field(default_factory=set[int])
     batch: Sequence[Statement] = ()
     done: list[list[Row]] = field(default_factory=list[list[Row]])
-    waits_for: int | None = None
     turns: int = 0
 
 
@@ -121,8 +91,7 @@ class PostgresModel(Host):
         self._tables = _tables()
         self._tables.restore(self._tables.first)
         self._backends: dict[int, Backend] = {}
-        self._owners: dict[int, Backend] = {}
-        self._queues: dict[int, deque[Backend]] = {}
+        self._locks = Locks[Backend]()
         self._listening: dict[str, dict[int, Backend]] = {}
         self.conflicts_until = 0.0
 
@@ -132,7 +101,7 @@ class PostgresModel(Host):
         """Return what is committed now."""
         return self._tables.rows()
 
-    def restart(self, seconds: float, *, back_to: Sequence[Sequence[Row]] | None = None) -> None:
+    def restart(self, seconds: float, *, back_to: Rows | None = None) -> None:
         """End all connections and transactions, and be away; ``back_to``: come back with older rows."""
         super().restart(seconds)
         for backend in list(self._backends.values()):
@@ -265,56 +234,29 @@ class PostgresModel(Host):
         if not rows:
             return True
         name = rows[0][0]
-        if self._owners.setdefault(name, backend) is backend:
-            backend.locks.add(name)
-            backend.waits_for = None
+        if self._locks.take(name, backend):
             return True
-        if backend.waits_for != name:
-            backend.waits_for = name
-            self._queues.setdefault(name, deque()).append(backend)
-            turn, when = backend.turns, self.scheduler.time + backend.limit
-            self.scheduler.at(when, self.machine, lambda: self._lock_timeout(backend, turn))
+        self._locks.wait(name, backend)
+        turn, when = backend.turns, self.scheduler.time + backend.limit
+        self.scheduler.at(when, self.machine, lambda: self._lock_timeout(backend, turn))
         return False
 
     def _lock_free(self, backend: Backend, rows: list[Row], args: Sequence[Any]) -> list[Row]:
         """Lock those of the rows found that nobody has locked. Where a row has no id, the first argument is it."""
-        found = list[Row]()
-        for row in rows:
-            name = row[0] if len(row) > 1 else args[0]
-            if self._owners.setdefault(name, backend) is backend:
-                backend.locks.add(name)
-                found.append(row)
-        return found
+        return [row for row in rows if self._locks.take(row[0] if len(row) > 1 else args[0], backend)]
 
     def _lock_timeout(self, backend: Backend, turn: int) -> None:
-        if backend.waits_for is not None and backend.turns == turn:
-            self._unqueue(backend)
+        if self._locks.waits(backend) and backend.turns == turn:
+            self._locks.give_up(backend)
             backend.failed = True
             error = ServerError("55P03", "canceling statement due to lock timeout", fatal=False, in_commit=False)
             self._answered(backend, error)
 
-    def _unqueue(self, backend: Backend) -> None:
-        if backend.waits_for is not None:
-            queue = self._queues.get(backend.waits_for)
-            if queue is not None and backend in queue:
-                queue.remove(backend)
-            backend.waits_for = None
-
     def _finish(self, backend: Backend) -> None:
         """End a transaction: let its locks go, each to who has waited longest."""
-        self._unqueue(backend)
         backend.begun = backend.failed = False
-        locks, backend.locks = sorted(backend.locks), set()
-        for name in locks:
-            del self._owners[name]
-        for name in locks:
-            queue = self._queues.get(name)
-            if queue:
-                heir = queue.popleft()
-                heir.waits_for = None
-                self._owners[name] = heir
-                heir.locks.add(name)
-                self.scheduler.at(self.scheduler.time, self.machine, lambda heir=heir: self._go_on(heir))  # type: ignore[misc]
+        for heir in self._locks.let_go(backend):
+            self.scheduler.at(self.scheduler.time, self.machine, lambda heir=heir: self._go_on(heir))  # type: ignore[misc]
 
 
 def _counted(done: Sequence[Sequence[Row]]) -> str:

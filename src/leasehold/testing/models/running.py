@@ -26,12 +26,13 @@ P = TypeVar("P")
 R = TypeVar("R")
 
 SHARES: Mapping[str, int] = {
-    "redis": 29,
-    "postgres": 18,
-    "etcd": 14,
-    "zookeeper": 14,
-    "cluster": 12,
-    "sentinel": 10,
+    "redis": 26,
+    "postgres": 15,
+    "mysql": 12,
+    "etcd": 12,
+    "zookeeper": 12,
+    "cluster": 11,
+    "sentinel": 9,
     "redlock": 3,
 }
 """Histories of each system in a hundred. One of Redlock costs as much as five of Redis: it has five nodes."""

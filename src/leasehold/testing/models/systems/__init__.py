@@ -5,6 +5,7 @@ from __future__ import annotations
 from leasehold.testing.models.system import System
 from leasehold.testing.models.systems.cluster import ClusterSystem
 from leasehold.testing.models.systems.etcd import EtcdSystem
+from leasehold.testing.models.systems.mysql import MySQLSystem
 from leasehold.testing.models.systems.postgres import PostgresSystem
 from leasehold.testing.models.systems.redis import RedisSystem
 from leasehold.testing.models.systems.redlock import RedlockSystem
@@ -19,6 +20,7 @@ SYSTEMS: dict[str, type[System]] = {
         ClusterSystem,
         RedlockSystem,
         PostgresSystem,
+        MySQLSystem,
         EtcdSystem,
         ZooKeeperSystem,
     )

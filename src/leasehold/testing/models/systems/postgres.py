@@ -4,69 +4,24 @@ from __future__ import annotations
 
 from leasehold.testing.models.postgres import PostgresModel
 from leasehold.testing.models.postgres_wire import SimulatedPostgres
-from leasehold.testing.models.scenario import OF_CLIENTS, Kind, Menu, Strike
-from leasehold.testing.models.system import Spoilt, System
-from leasehold.testing.models.systems.redis import AWAY, LOCKS
+from leasehold.testing.models.scenario import OF_CLIENTS, Kind, Menu
+from leasehold.testing.models.system import Spoilt
+from leasehold.testing.models.systems.redis import LOCKS
+from leasehold.testing.models.systems.rows import RowSystem
 from leasehold.testing.worlds import SimulatedWorld
 from leasehold.wires.postgres.transaction import STALL
 
-LAG = 1.0
-"""Seconds of commits that a failover may lose."""
 
-
-class PostgresSystem(System):
+class PostgresSystem(RowSystem):
     """The word is kept while no commit is lost and the clock is not set."""
 
     name = "postgres"
     menu = Menu(LOCKS, (*OF_CLIENTS, Kind.DEAF, Kind.RESTART, Kind.ROLLBACK), (Kind.FAILOVER, Kind.FORWARD, Kind.BACK))
     passes_over = True
+    stall = STALL
 
     def __init__(self, world: SimulatedWorld, rate: float, spoilt: Spoilt) -> None:
         super().__init__(world, rate, spoilt)
-        self.server = PostgresModel(world.scheduler, rate=rate)
-        self.hosts = [self.server]
-        self.opener = SimulatedPostgres(self.server)
-        self._behind: dict[float, list[list[tuple[object, ...]]]] = {}
-        self._forgot = self._went_back = False
-
-    def foresee(self, one: Strike) -> None:
-        """Keep, before a failover, what its standby will have; know that a client may leave a row locked behind.
-
-        One that stands still or is cut off in a transaction holds up the others until the server ends it, tries too.
-        """
-        if one.kind in OF_CLIENTS and one.kind is not Kind.WALL:
-            self.late, self.tries = STALL, False
-        if one.kind is Kind.FAILOVER:
-            when = max(0.0, one.at - one.luck * LAG)
-            self.world.scheduler.at(when, self.world.fate, lambda: self._keep(one.at))
-
-    def _keep(self, at: float) -> None:
-        self._behind[at] = self.server.snapshot()
-
-    def restart(self, one: Strike) -> float:
-        """Restart it with what it had."""
-        seconds = 0.05 + one.luck * AWAY
-        self.server.restart(seconds)
-        return seconds
-
-    def rollback(self, one: Strike) -> float:
-        """Let half of the commits fail that others could have been in the way of."""
-        self.server.conflicts_until = self.world.scheduler.time + one.seconds
-        return one.seconds
-
-    def failover(self, one: Strike) -> float | None:
-        """Come back without the last commits, unless the clock was set back: tokens rest on the rows or on it."""
-        if self._went_back:
-            return None
-        self._forgot = True
-        seconds = 0.05 + one.luck * AWAY
-        self.server.restart(seconds, back_to=self._behind[one.at])
-        return seconds
-
-    def back(self, one: Strike) -> float | None:
-        """Set its clock back, unless it has lost commits."""
-        if self._forgot:
-            return None
-        self._went_back = True
-        self.server.step(-2.0 * one.luck)
-        return 0.0
+        self.server = server = PostgresModel(world.scheduler, rate=rate)
+        self.hosts = [server]
+        self.opener = SimulatedPostgres(server)

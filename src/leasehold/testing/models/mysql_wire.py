@@ -1,0 +1,119 @@
+"""The wire of lease rows on MySQL over a simulated network: the shipped one, but for the driver's connection."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from leasehold.errors import Unsupported
+from leasehold.model import Finding
+from leasehold.runtimes.base import Runtime
+from leasehold.runtimes.simulated import SimulatedRuntime
+from leasehold.stores.mysql.statements import DIALECT
+from leasehold.stores.sql.store import RowStore
+from leasehold.testing.models.mysql import MySQLModel
+from leasehold.testing.network import InVirtualTime
+from leasehold.wires.mysql import settings as session
+from leasehold.wires.mysql.base import Greeting, Line, Refusal, Rows, Silence, no_answer
+from leasehold.wires.mysql.settings import Settings
+from leasehold.wires.mysql.wire import MySQLWire
+from leasehold.wires.sql import OnMessage, OnSilence, SQLWire
+
+
+@dataclass(frozen=True)
+class SimulatedMySQL(InVirtualTime):
+    """Opens the store of lease rows on a model of the server."""
+
+    server: MySQLModel
+
+    def open(self, runtime: Runtime, namespace: str) -> ModelStore:
+        """Open the store for one client."""
+        if not isinstance(runtime, SimulatedRuntime):
+            raise Unsupported("a model of MySQL serves clients of simulated worlds only")
+        settings = Settings(f"the model {self.server.machine.name}", "leasehold")
+
+        def connect(on_message: OnMessage, on_silence: OnSilence) -> SQLWire:
+            return SimulatedMySQLWire(runtime, settings, self.server)
+
+        return ModelStore(runtime, namespace, DIALECT, connect)
+
+
+class ModelStore(RowStore):
+    """The store of lease rows; a model has no settings to look at."""
+
+    async def diagnose(self) -> list[Finding]:
+        """Find nothing."""
+        return []
+
+
+class ModelLine:
+    """A connection in the place of the driver's: see `leasehold.wires.mysql.base.Line`."""
+
+    greeting: Greeting
+
+    def __init__(self, runtime: SimulatedRuntime, server: MySQLModel) -> None:
+        self._runtime = runtime
+        self._ready = runtime.signal()
+        self._answer: Any = None
+        self._line = server.connect(runtime.machine, self._heard, self._ended)
+
+    async def run(self, statements: bytes, until: float) -> list[Rows]:
+        line = self._line
+        if line is None:
+            raise Silence("nobody listens")
+        self._answer = None
+        self._ready.clear()
+        line.send(statements)
+        try:
+            while self._answer is None:
+                if not self.usable():
+                    raise Silence("the server closed the connection")
+                if not await self._ready.wait(max(until - self._runtime.now(), 0.0)):
+                    raise Silence("it answered too slowly")
+                self._ready.clear()
+        except BaseException:
+            self.abort()
+            raise
+        if isinstance(self._answer, Refusal):
+            raise self._answer
+        answers: list[Rows] = self._answer
+        return answers
+
+    def usable(self) -> bool:
+        return self._line is not None
+
+    def abort(self) -> None:
+        if self._line is not None:
+            self._line.end()
+
+    async def close(self) -> None:
+        self.abort()
+
+    def disown(self) -> None:
+        raise Unsupported("a simulated process does not fork")
+
+    def _heard(self, answer: Any, message: bool) -> None:
+        self._answer = answer
+        self._ready.set()
+
+    def _ended(self) -> None:
+        self._line = None
+        self._ready.set()
+
+
+class SimulatedMySQLWire(MySQLWire):
+    """The shipped wire, over `ModelLine`."""
+
+    def __init__(self, runtime: SimulatedRuntime, settings: Settings, server: MySQLModel) -> None:
+        super().__init__(runtime, settings)
+        self._server = server
+        self._simulated = runtime
+
+    async def connect(self, within: float) -> Line:
+        line, until = ModelLine(self._simulated, self._server), self._runtime.now() + within
+        try:
+            line.greeting = session.greeting(await line.run(session.opening(), until), self.where)
+        except Silence as error:
+            await self._runtime.sleep(self._server.link(self._simulated.machine.name).latency[0])
+            raise no_answer(self.where, error, unknown=False) from error
+        return line
