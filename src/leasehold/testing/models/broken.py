@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from leasehold.model import Granted, Standing, Ticket, Wait
 from leasehold.runtimes.base import Runtime
 from leasehold.stores.base import Opener
+from leasehold.stores.sql.dialect import Dialect
 from leasehold.testing.history import Promise
 from leasehold.testing.models.party import Outcome
 from leasehold.testing.models.scenario import Assumptions
@@ -63,6 +64,13 @@ class GivesWhatIsTaken(Broken):
         if isinstance(answer, Wait) and self._runtime.jitter() < 0.1:
             return Granted(self._runtime.wall_us(), since, ticket.terms.lease)
         return answer
+
+
+def locks_no_rows(store: Any, runtime: Runtime) -> Any:
+    """Let a store of lease rows read what it should lock."""
+    dialect: Dialect = store._dialect
+    store._dialect = replace(dialect, lock_name=dialect.lock_name.replace("FOR UPDATE", ""))
+    return store
 
 
 @dataclass(frozen=True)
@@ -134,6 +142,10 @@ MISTAKES: Mapping[str, Mistake] = {
             "mysql",
             "etcd",
         )  # on ZooKeeper it is the session that lasts
+    },
+    **{
+        f"rows are not locked, {system}": Mistake(system, wrapped(locks_no_rows), LOSES)
+        for system in ("postgres", "mysql")
     },
     **{
         f"gives what is taken, {system}": Mistake(system, wrapped(GivesWhatIsTaken), LOSES)
