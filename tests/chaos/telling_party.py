@@ -13,10 +13,11 @@ from typing import Any
 
 from turns import turns_missed
 
-from leasehold import AsyncClient, Client, LeaseLost
+from leasehold import AsyncClient, Client, LeaseLost, StoreUnavailable
 from leasehold.runtimes.base import Colour, drive
 from leasehold.runtimes.clock import boottime
 from leasehold.testing.face import face
+from leasehold.verify.pulse import called_back
 
 DEEDS = ("check", "extend", "release")
 """What a holder asks of its hold; each does another of them, as often as it is let."""
@@ -31,7 +32,10 @@ async def ask(hold: Any, deed: str, last: dict[str, float], stop: Any, sleep: An
         while True:
             if deed != "release" or stop():
                 began = boottime()
-                await getattr(hold, deed)() if deed != "check" else hold.check()
+                try:
+                    await getattr(hold, deed)() if deed != "check" else hold.check()
+                except StoreUnavailable:  # it was asked before the stop, and nobody knows what came of it
+                    continue
                 last[deed] = max(last.get(deed, 0.0), began)
                 if deed == "release":
                     return
@@ -44,7 +48,7 @@ async def party(client: Any, lease: float, count: int, stop: Any, sleep: Any, be
     told, last, holds = dict[int, float](), dict[str, float](), list[Any]()
     for number in range(count):
         hold = await client.lock(f"told-{number}", lease=lease).acquire(timeout=20)
-        hold.on_lost(lambda _, number=number: told.setdefault(number, boottime()))
+        hold.on_lost(called_back(lambda _, number=number: told.setdefault(number, boottime())))
         holds.append(hold)
     print(json.dumps({"holds": count}), flush=True)
     await beside(

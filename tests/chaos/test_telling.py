@@ -31,6 +31,7 @@ from leasehold.runtimes.base import Colour
 from leasehold.runtimes.clock import boottime
 from leasehold.testing.history import Stall
 from leasehold.testing.worlds import AsyncioWorld, BlockingWorld, World
+from leasehold.verify.pulse import called_back
 
 PARTY = Path(__file__).parent / "telling_party.py"
 
@@ -123,7 +124,7 @@ async def hold_all(client: AsyncClient, lease: float, told: dict[int, float]) ->
     for number in range(NAMES):
         hold = await client.lock(f"told-{number}", lease=lease).acquire(timeout=10)
         assert hold is not None
-        hold.on_lost(tell(number))
+        hold.on_lost(called_back(tell(number)))
         holds.append(hold)
     return holds
 

@@ -8,8 +8,8 @@ at which a ticket is on the server and nobody looks after it. A renewal that a l
 A ticket is renewed at a third of its lease, waiting or holding. A renewal that fails is tried again, at growing
 intervals, until the hold's deadline; the deadline itself is an entry in the schedule and needs no network. Therefore
 the keeper never does I/O on its own thread: it hands each batch to a job of its own, and a server that does not answer
-cannot keep it from telling a holder in time. Nor can a holder that takes its time when it is called back: that, too, is
-a job of its own, or comes last in the job that heard of the loss.
+cannot keep it from telling a holder in time. Nor can a holder that takes its time when it is called back: then another
+thread takes over the schedule (`engine.stand_in`). A job that hears of a loss makes its calls when all else is done.
 
 Who is told what, if something dies here: the client dies, and the store ends the leases; a batch dies without an
 answer, and its holds are in doubt and tried again; the keeper's thread is gone (a fork), and the next ticket
@@ -33,6 +33,7 @@ from typing import TypeVar
 
 from leasehold.engine.agenda import Agenda
 from leasehold.engine.hold import ENDED, HOLDING, Later, Lease, State
+from leasehold.engine.stand_in import StandIn
 from leasehold.errors import StoreUnavailable
 from leasehold.model import Departure, Standing, Ticket
 from leasehold.runtimes.base import Job, Runtime
@@ -92,11 +93,12 @@ class Keeper:
         self._renewals: Agenda[Lease] = Agenda()
         self._deadlines: Agenda[Lease] = Agenda()
         self._debts: Agenda[Debt] = Agenda()
-        self._beside: list[Job] = []  # what pays debts or calls holders back; some of them ended
+        self._beside: list[Job] = []  # what pays debts, or still calls a holder back; some of them ended
         self._news: list[tuple[Standing, frozenset[str] | None]] = []
         self._sleeps_until = 0.0
         self._looks_by = NEVER  # when it is to look at those who are fresh, even if those who asked for it are gone
         self._job: Job | None = None
+        self._stand_in = StandIn(self._runtime, self._take_over)
         self._closed = False
 
     # --- what the engine tells it ------------------------------------------------------------------------------
@@ -140,6 +142,10 @@ class Keeper:
             self._news.append((standing, None if tickets is None else frozenset(tickets)))
             self._wake.set()
 
+    def expect_calls(self) -> None:
+        """Make ready to call holders back, who may take their time."""
+        self._stand_in.prepare()
+
     def leases(self) -> list[Lease]:
         """Return all that it looks after."""
         return [*self._watched, *self._fresh]
@@ -151,8 +157,9 @@ class Keeper:
             self._closed = True
             job, self._job = self._job, None
             self._wake.set()
+        await self._stand_in.close(within)
         if job is not None:
-            await job.join(within)
+            await job.join(max(0.0, until - self._runtime.now()))
         for job in self._beside:  # else the store would be closed while it asks, and the lease last to its end
             await job.join(max(0.0, until - self._runtime.now()))
         with self._mutex:
@@ -216,10 +223,8 @@ class Keeper:
 
     async def _run(self) -> None:
         while not self._closed:
-            try:
-                self._step()
-            except Exception:
-                log.exception("the keeper stumbled; it goes on")
+            if not self._step():
+                return
             with self._mutex:
                 if self._closed:
                     return
@@ -243,16 +248,25 @@ class Keeper:
                         return
                     self._job = job
 
+    async def _take_over(self, job: Job) -> None:
+        """Go on with the schedule, while whoever had it calls holders back, and takes its time."""
+        with self._mutex:
+            before, self._job = self._job, job
+        if before is not None:
+            self._keep(before)
+        await self._run()
+
     def _agendas(self) -> tuple[Agenda[Lease], Agenda[Lease], Agenda[Debt]]:
         return self._renewals, self._deadlines, self._debts
 
-    def _step(self) -> None:
+    def _step(self) -> bool:
+        """Look at all; return False if another has the schedule by then."""
         later: Later = []
         try:
             self._look_at_all(later)
-        finally:
-            if later:
-                self._call_beside(later)
+        except Exception:
+            log.exception("the keeper stumbled; it goes on")
+        return not later or self._stand_in.call(later)
 
     def _look_at_all(self, later: Later) -> None:
         self._take_news(later)
@@ -313,19 +327,6 @@ class Keeper:
             self._leave_for(lease)
             return False
         return lease.renews and (lease.max_hold is None or now < lease.since + lease.max_hold)
-
-    def _call_beside(self, calls: Later) -> None:
-        """Call holders back where it keeps nobody waiting who looks after other holds."""
-
-        async def work() -> None:
-            for call in calls:
-                call()
-
-        try:
-            self._keep(self._runtime.spawn(work, "leasehold-lost"))
-        except RuntimeError:  # no thread to be had
-            for call in calls:
-                call()
 
     def _leave_for(self, lease: Lease) -> None:
         if lease.leaves():

@@ -82,6 +82,7 @@ class AsyncHold:
         raises is logged.
         """
         self._lease.on_lost(callback)
+        self._engine.keeper.expect_calls()
 
     async def extend(self) -> None:
         """Set the lease to its full length now, as the keeper does by itself unless ``renew=False``.

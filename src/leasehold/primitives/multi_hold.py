@@ -96,8 +96,7 @@ class AsyncMultiHold(AsyncHold):
     def on_lost(self, callback: OnLost) -> None:
         """Call ``callback(error)`` once when the first of them is lost; at once if one is lost already.
 
-        It is called by the client's keeper (a thread, or a task of the loop), or by the call that finds out first.
-        What it raises is logged.
+        From where, and how long it may take, is as for `AsyncHold.on_lost`. What it raises is logged.
         """
         first = [True]  # whoever takes this out calls: two may be lost at the same time
 
@@ -108,8 +107,9 @@ class AsyncMultiHold(AsyncHold):
                 return
             callback(error)
 
-        for lease in self._leases():
-            lease.on_lost(tell)
+        for part in self._parts:
+            part.lease.on_lost(tell)
+            part.engine.keeper.expect_calls()
 
     async def extend(self) -> None:
         """Set all leases to their full length now, as the keeper does by itself unless ``renew=False``.

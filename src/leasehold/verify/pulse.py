@@ -35,6 +35,10 @@ NOTICED = 0.01
 TELLS = "leasehold-keeper"
 """The thread of a blocking client that tells of losses."""
 
+CALLS = "leasehold-renew"
+"""A thread of it that does so, too, when it has heard that a lock is gone, and ends."""
+
+E = TypeVar("E")
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -58,9 +62,37 @@ def waited_by_main() -> float:
 
 
 def waited_by_keeper() -> float:
-    """Return the seconds for which the threads of keepers have waited for a processor."""
+    """Return the seconds for which keepers, and those who called holders, have waited for a processor."""
     keepers = [each.native_id for each in threading.enumerate() if each.name == TELLS]
-    return sum(_waited(each) for each in keepers if each is not None)
+    return sum(_waited(each) for each in keepers if each is not None) + CALLERS.waited
+
+
+class Callers:
+    """Threads that call holders back and are gone soon after: each is asked, as it calls, how long it has waited."""
+
+    def __init__(self) -> None:
+        self.waited = 0.0
+        self._of_this = threading.local()
+
+    def ask(self) -> None:
+        """Add what the calling thread, if it is one of them, has waited since it was asked last."""
+        if threading.current_thread().name == CALLS:
+            waited = _waited(threading.get_native_id())
+            self.waited += waited - getattr(self._of_this, "before", 0.0)
+            self._of_this.before = waited
+
+
+CALLERS = Callers()
+
+
+def called_back(callback: Callable[[E], object]) -> Callable[[E], None]:
+    """Make a callback for `Hold.on_lost` of which `waited_by_keeper` knows."""
+
+    def called_back(error: E) -> None:
+        CALLERS.ask()
+        callback(error)
+
+    return called_back
 
 
 def _waited(thread: int) -> float:

@@ -20,6 +20,7 @@ from leasehold.primitives.mutex import AsyncMutex
 from leasehold.runtimes.base import Colour
 from leasehold.testing.history import Mode
 from leasehold.testing.history.journal import Journal
+from leasehold.verify.pulse import called_back
 
 LIMIT = 3
 """Permits of the semaphore."""
@@ -151,7 +152,7 @@ class Worker:
 
     async def _hold(self, n: int, target: Target, hold: AsyncHold) -> None:
         lease = hold._lease
-        hold.on_lost(lambda error: self._journal.told(n, lease.deadline))
+        hold.on_lost(called_back(lambda _: self._journal.told(n, lease.deadline)))
         try:
             async with hold:
                 await self._work(n, target, hold)

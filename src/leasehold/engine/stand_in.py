@@ -1,0 +1,104 @@
+"""Calls holders back in the keeper's own thread, and has another go on with the schedule if one takes its time.
+
+Theory of operation
+-------------------
+A holder is to hear of its loss at once, so no other thread comes in between: on a busy machine each switch takes
+milliseconds. But what users do when they have lost a lock may take seconds, and the renewals and deadlines of all
+others cannot wait for it. So a second thread waits beside the keeper's. It is told when calls begin and when they are
+over; if they are not over in `PATIENCE`, it takes over the schedule, and whoever called has none to come back to.
+
+Who has the schedule is decided under a mutex: the calls end there, or are taken over there, never both.
+
+Under asyncio there is one thread: who blocks it in a callback blocks all of it, in whatever task it is called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from leasehold.engine.hold import Later
+from leasehold.runtimes.base import Colour, Job, Runtime
+
+PATIENCE = 0.01
+"""Seconds that calls may take before the schedule goes on without whoever makes them."""
+
+LINGER = 30.0
+"""Seconds after which a stand-in that was not needed ends; who is to be called back starts another."""
+
+TakeOver = Callable[[Job], Coroutine[Any, Any, None]]
+
+
+class StandIn:
+    """The second thread of a keeper, there for as long as somebody wants to be called back."""
+
+    def __init__(self, runtime: Runtime, take_over: TakeOver) -> None:
+        self._runtime = runtime
+        self._take_over = take_over
+        self._mutex = runtime.mutex()
+        self._began = runtime.signal()
+        self._over = runtime.signal()
+        self._calls = 0  # how often somebody called
+        self._calling = 0  # which of these is under way; 0 for none, or one that was taken over
+        self._job: Job | None = None
+        self._closed = False
+
+    def prepare(self) -> None:
+        """Be there, from now on, for calls that take their time."""
+        if self._runtime.colour is not Colour.BLOCKING or self._closed:
+            return
+        with self._mutex:
+            if self._job is None or not self._job.alive():
+                try:
+                    self._job = self._runtime.spawn(self._wait, "leasehold-stand-in")
+                except RuntimeError:  # no thread to be had: the schedule waits for the calls
+                    self._job = None
+
+    def call(self, calls: Later) -> bool:
+        """Make calls; return whether the caller still has the schedule."""
+        self.prepare()
+        with self._mutex:
+            self._calls += 1
+            mine = self._calling = self._calls
+        self._over.clear()
+        self._began.set()
+        try:
+            for call in calls:
+                call()
+        finally:
+            with self._mutex:
+                still = self._calling == mine
+                if still:
+                    self._calling = 0
+            self._over.set()
+        return still
+
+    async def close(self, within: float) -> None:
+        """End the thread that waits."""
+        with self._mutex:
+            self._closed = True
+            job = self._job
+        self._began.set()
+        self._over.set()
+        if job is not None:
+            await job.join(within)
+
+    async def _wait(self) -> None:
+        while True:
+            needed = await self._began.wait(LINGER)
+            self._began.clear()
+            with self._mutex:
+                theirs = self._calling
+                if self._closed or (not needed and theirs == 0):
+                    self._job = None
+                    return
+            if theirs == 0 or await self._over.wait(PATIENCE):
+                continue
+            with self._mutex:
+                if self._calling != theirs or self._closed or self._job is None:
+                    continue
+                self._calling = 0
+                job, self._job = self._job, None
+            self.prepare()
+            await self._take_over(job)
+            return
