@@ -104,7 +104,8 @@ def small(random_: random.Random, *, modes: tuple[Mode, ...] = (Mode.EXCLUSIVE,)
     return found
 
 
-ROUNDS = 4_000
+ROUNDS = 7_000
+"""Random histories of each comparison with the search; overlaps are compared three times, with different modes."""
 
 
 def test_overlaps_agree_with_the_search_on_exclusive_holds() -> None:
