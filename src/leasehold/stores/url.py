@@ -37,10 +37,13 @@ class Secret:
 
 
 class Veiled(dict[str, Any]):
-    """A dictionary whose repr has the keys and none of the values."""
+    """A dictionary whose repr has the keys and none of the values, and which cannot be pickled."""
 
     def __repr__(self) -> str:
         return "{" + ", ".join(f"{key}: ***" for key in self) + "}"
+
+    def __reduce__(self) -> str:
+        raise TypeError("options with secrets cannot be pickled")
 
 
 @dataclass(frozen=True, slots=True)
