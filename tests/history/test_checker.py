@@ -281,6 +281,38 @@ def test_a_holder_told_late_is_found_unless_it_stood_still() -> None:
     assert check(History(holds=(replace(lost, until=4.9),))).ok, "it had sent its release before"
 
 
+def test_a_hold_lost_without_need_is_found_unless_its_holder_was_kept_from_renewing_it() -> None:
+    lost = Hold("a", N, 0, 1, 5, None, 1, deadline=5.0, told=5.0)
+    bounds = Bounds(keeps_hold=2.0)
+    assert [one.promise for one in check(History(holds=(lost,)), bounds).violations] == [Promise.KEPT]
+    assert check(History(holds=(lost,))).ok
+    assert check(History(holds=(lost,), outages=(Stall("a", 3.5, 3.6),)), bounds).ok
+    assert not check(History(holds=(lost,), outages=(Stall("a", 2.5, 2.6),)), bounds).ok
+    assert check(History(holds=(replace(lost, renews=False),)), bounds).ok
+    assert check(History(holds=(replace(lost, until=4.9, told=4.95),)), bounds).ok, "it was on its way out"
+
+
+def test_a_hold_that_the_store_had_lost_and_that_was_believed_in_is_found() -> None:
+    held = Hold("a", N, 0, 1, 5, 5.1, 1)
+    history, bounds = History(holds=(held,), removals=(3.0,)), Bounds(noticed=1.0)
+    (violation,) = check(history, bounds).violations
+    assert violation.promise is Promise.TOLD
+    assert "2.000 s" in violation.what
+    assert check(history).ok
+    assert check(history, Bounds(noticed=2.5)).ok
+    assert check(replace(history, stalls=(Stall("a", 3.5, 4.6),)), bounds).ok
+    assert check(replace(history, removals=(0.5, 4.5)), bounds).ok, "before its grant, and just before its end"
+    assert check(replace(history, holds=(replace(held, renews=False),)), bounds).ok
+
+
+def test_who_believes_for_longer_than_a_lease_from_what_it_sent_is_found() -> None:
+    held = Hold("a", N, 0, 1, 5, 5.1, 1, lease=2.0)
+    (violation,) = check(History(holds=(replace(held, believed=2.01),))).violations
+    assert violation.promise is Promise.EXCLUSION
+    assert check(History(holds=(replace(held, believed=1.99),))).ok
+    assert check(History(holds=(held,))).ok
+
+
 def test_a_waiter_that_slept_on_is_found() -> None:
     first = Hold("a", N, 0, 1, 5, 5.1, 1)
     late = Hold("b", N, 2, 9, 10, 10.1, 2, queued=2.1)

@@ -48,7 +48,7 @@ class Stuck(RuntimeError):
 class Machine:
     """One process: its clock reads ``offset + rate * time``, and its wall clock is ``wall`` seconds ahead of that.
 
-    With ``last_step`` it is killed after so many steps.
+    With ``last_step`` it is killed after so many steps. ``spoke`` is when it last sent something.
     """
 
     name: str
@@ -59,6 +59,7 @@ class Machine:
     steps: int = 0
     last_step: int | None = None
     wall: float = 0.0
+    spoke: float = 0.0
 
     def stepped(self) -> None:
         """Count a step of one of its tasks."""

@@ -136,6 +136,7 @@ class Worker:
             permits=target.permits,
             limit=LIMIT if target.mode is Mode.PERMITS else 1,
             fair=target.fair,
+            renews=not target.fixed,
         )
         try:
             with _asking_for(self._journal, n):

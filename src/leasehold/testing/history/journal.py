@@ -41,10 +41,12 @@ class Journal:
         limit: int = 1,
         fair: bool = False,
         nested: bool = False,
+        renews: bool = True,
     ) -> int:
         """Write down that an acquire is about to be sent; return its number."""
         self._count += 1
         facts = {"name": name, "mode": mode.value, "lease": lease, "permits": permits, "limit": limit}
+        facts |= {} if renews else {"renews": renews}
         self._write(self._count, "asked", **facts, fair=fair, nested=nested)
         return self._count
 
@@ -68,9 +70,13 @@ class Journal:
         """Write down that nobody knows: no answer came, or one that came too late."""
         self._write(n, "failed", error=type(error).__name__)
 
-    def checked(self, n: int, at: float, deadline: float) -> None:
-        """Write down that the hold, asked at ``at``, said that it is held, until ``deadline`` if nothing happens."""
-        self._write(n, "checked", at=at, deadline=deadline)
+    def checked(self, n: int, at: float, deadline: float, believed: float | None = None) -> None:
+        """Write down that the hold, asked at ``at``, said that it is held, until ``deadline`` if nothing happens.
+
+        ``believed`` are the seconds until then from the last that its client had sent, if that is known.
+        """
+        facts = {} if believed is None else {"believed": believed}
+        self._write(n, "checked", at=at, deadline=deadline, **facts)
 
     def leaving(self, n: int) -> None:
         """Write down that a release is about to be sent."""
@@ -123,6 +129,7 @@ def assemble(
     writes: Iterable[Write] = (),
     moments: Iterable[Stall] = (),
     lulls: Iterable[Stall] = (),
+    removals: Iterable[float] = (),
 ) -> History:
     """Make a history of what was written down.
 
@@ -135,6 +142,7 @@ def assemble(
         writes: what a guarded resource saw.
         moments: when clients got no turn of the machine, for a short time each.
         lulls: when what carries their bytes got none.
+        removals: when the store lost all that it had granted.
 
     """
     lives: defaultdict[tuple[str, int], dict[str, Record]] = defaultdict(dict)
@@ -149,7 +157,14 @@ def assemble(
         else:
             holds.append(_hold(who, life, (deaths or {}).get(who.partition(".")[0], (FOREVER, FOREVER))))
     return History(
-        tuple(holds), tuple(tries), tuple(writes), tuple(stalls), tuple(outages), tuple(moments), tuple(lulls)
+        tuple(holds),
+        tuple(tries),
+        tuple(writes),
+        tuple(stalls),
+        tuple(outages),
+        tuple(moments),
+        tuple(lulls),
+        tuple(removals),
     )
 
 
@@ -195,4 +210,6 @@ def _hold(who: str, life: Mapping[str, Record], death: tuple[float, float]) -> H
         asked["nested"],
         asked["fair"],
         None if granted is None else granted.get("since"),
+        asked.get("renews", True),
+        None if checked is None else checked.get("believed"),
     )

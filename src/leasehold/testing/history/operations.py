@@ -43,6 +43,9 @@ class Hold:
         nested: whether it was acquired inside a hold of the same owner.
         since: from when its lease counts: the request that was granted was sent then or later, and so the store granted
             it then or later; None if unknown.
+        renews: whether its lease is renewed as long as it is held.
+        believed: of a hold that was renewed, seconds until its deadline, as it was known when it was last checked, from
+            the last that its client had sent by then; None if unknown.
 
     """
 
@@ -64,6 +67,8 @@ class Hold:
     nested: bool = False
     fair: bool = False
     since: float | None = None
+    renews: bool = True
+    believed: float | None = None
 
     @property
     def free_by(self) -> float:
@@ -171,6 +176,7 @@ class History:
         outages: when clients could not reach the store.
         moments: when clients could not run, for so short a time each that nobody loses a place by it.
         lulls: when nothing was carried between clients that could run and the store, for as short a time.
+        removals: when the store lost every hold that it had granted until then.
 
     """
 
@@ -181,6 +187,7 @@ class History:
     outages: tuple[Stall, ...] = ()
     moments: tuple[Stall, ...] = ()
     lulls: tuple[Stall, ...] = ()
+    removals: tuple[float, ...] = ()
 
     def __add__(self, other: History) -> History:
         return History(
@@ -191,4 +198,5 @@ class History:
             self.outages + other.outages,
             self.moments + other.moments,
             self.lulls + other.lulls,
+            self.removals + other.removals,
         )

@@ -17,7 +17,7 @@ from leasehold.testing.history.fencing import (
     tokens_against_time,
 )
 from leasehold.testing.history.operations import History, Hold, Mode, Try, Write
-from leasehold.testing.history.telling import silent_losses, told_late
+from leasehold.testing.history.telling import believed_too_long, lost_needlessly, silent_losses, told_late, unnoticed
 from leasehold.testing.history.turns import ghosts, inversions, late_wakes, passing
 
 
@@ -28,6 +28,7 @@ class Promise(enum.StrEnum):
     TOKENS = "tokens increase from grant to grant"
     EXCLUSION = "claims that exclude each other never overlap"
     TOLD = "a holder that lost its hold is told in time, and never told the opposite"
+    KEPT = "a holder that can run and reach the store keeps what is renewed"
     NESTING = "what is acquired again is held once, with one token"
     WOKEN = "a waiter is woken in time"
     TURNS = "a fair lock serves in order of arrival"
@@ -47,6 +48,8 @@ class Bounds:
         keeps_place: seconds for which a waiter may have been cut off, or have stood still, without losing its place.
         passed_over: whether a fair waiter that is cut off when its turn comes may be passed over, without losing its
             place: by one that hears of its grant within so many seconds. None if it may not.
+        keeps_hold: seconds in which a holder that can run and reach the store renews its hold for sure.
+        noticed: after the store lost a hold, until its holder has heard of it, by a renewal.
 
     """
 
@@ -57,6 +60,8 @@ class Bounds:
     turns: bool = True
     keeps_place: float = 0.0
     passed_over: float | None = None
+    keeps_hold: float = math.inf
+    noticed: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +171,16 @@ def _told(history: History, bounds: Bounds) -> Iterator[Violation]:
         yield Violation(Promise.TOLD, (hold,), f"a check said yes at {hold.checked}, after the hold was lost")
     for hold, late in told_late(history.holds, bounds.told, history.stalls + history.moments):
         yield Violation(Promise.TOLD, (hold,), f"it was told {late:.3f} s after the deadline")
+    for hold, seconds in believed_too_long(history.holds):
+        yield Violation(Promise.EXCLUSION, (hold,), f"believed in for {seconds:.3f} s from the last that was sent")
+    pauses = history.stalls + history.outages
+    for hold, believed in unnoticed(history.holds, history.removals, bounds.noticed, pauses):
+        yield Violation(Promise.TOLD, (hold,), f"it was believed in for {believed:.3f} s after the store had lost it")
+    if bounds.keeps_hold < math.inf:
+        for hold in lost_needlessly(history.holds, bounds.keeps_hold, pauses):
+            yield Violation(
+                Promise.KEPT, (hold,), f"lost, though nothing kept it from {bounds.keeps_hold} s of renewals"
+            )
 
 
 def _when(together: tuple[Hold, ...]) -> str:

@@ -91,6 +91,7 @@ class Line:
 
     def send(self, request: Any) -> None:
         """Send something to the server."""
+        self.client.spoke = self.host.scheduler.time
         self._requests.append(request)
         self._requests_at = self.host.arrival(self.link, self.link.requests_held, self._requests_at)
         self.host.scheduler.at(self._requests_at, self.host.machine, self._arrive)

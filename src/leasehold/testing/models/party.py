@@ -12,6 +12,7 @@ may believe that they hold, but a guarded resource must still never see an older
 from __future__ import annotations
 
 import logging
+import math
 import random
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ from functools import partial
 
 from leasehold.testing.history import Bounds, History, Stall, Verdict, check
 from leasehold.testing.history.journal import Journal, Record, assemble
+from leasehold.testing.history.operations import FOREVER
 from leasehold.testing.models.faults import Fault, strike
 from leasehold.testing.models.scenario import SIZE, Actor, Assumptions, Kind, Scenario, Size, Strike, draw
 from leasehold.testing.models.system import GOOD, Spoilt, System
@@ -33,6 +35,9 @@ PATIENCE = 3.0
 WORK = 0.4
 LONG = 0.2
 """The part of the holds that last long, and are renewed."""
+
+LONG_IF_BROKEN = 0.6
+"""The same where servers may lose a hold: who has given it back by then shows nothing of how its holder hears of it."""
 
 LONGEST = 2.5
 """Leases that a hold lasts at most: one that ends within its first shows nothing of its renewals."""
@@ -53,6 +58,12 @@ KEEPS_PLACE = LEASE / 2
 """Seconds for which a waiter may be away and keep its place: it is renewed at each third of a lease."""
 
 TOLD = 0.01
+
+KEEPS_HOLD = LEASE
+"""Seconds of renewals, two of which may fail: who loses a hold then lost it by the store's fault, or the keeper's."""
+
+NEAR = LEASE / 12
+"""Seconds that a message takes at most where that is known: a renewal that takes longer may fail, again and again."""
 
 ROUND_TRIPS = 2
 """How many of them it may take, beside, until a waiter knows: the renewal, and a claim."""
@@ -86,15 +97,25 @@ class Outcome:
 
 
 class TrueJournal(Journal):
-    """A journal in true time: what a client's own clock says is converted."""
+    """A journal in true time: what a client's own clock says is converted.
+
+    Of a hold that was renewed it says, too, for how long what its client sent last is believed in.
+    """
 
     def __init__(self, who: str, world: SimulatedWorld, machine: SimulatedMachine, put: Callable[[Record], None]):
         super().__init__(who, lambda: world.scheduler.time, put)
         self._machine = machine.machine
+        self._first = dict[int, float]()  # deadlines of grants, which the store may have sent by itself
 
-    def checked(self, n: int, at: float, deadline: float) -> None:
+    def granted(self, n: int, token: int, since: float | None = None, deadline: float = FOREVER) -> None:
+        """Write down a grant."""
+        self._first[n] = deadline
+        super().granted(n, token, since, deadline)
+
+    def checked(self, n: int, at: float, deadline: float, believed: float | None = None) -> None:
         """Write down a check, which was made in true time."""
-        super().checked(n, at, self._true(deadline))
+        until = self._true(deadline)
+        super().checked(n, at, until, until - self._machine.spoke if deadline > self._first[n] else None)
 
     def told(self, n: int, deadline: float) -> None:
         """Write down a loss."""
@@ -169,8 +190,9 @@ class Party:
         for host in self.system.hosts:
             host.link(name).latency = actor.latency
         client = machine.client(self._opener, observer=note_queueing, response_timeout=ANSWERS_WITHIN)
+        long = LONG if self.scenario.assumptions is Assumptions.KEPT else LONG_IF_BROKEN
         load = Load(
-            lease=LEASE, names=1, work=WORK, patience=PATIENCE, tardy=self.system.tardy, long=LONG, longest=LONGEST
+            lease=LEASE, names=1, work=WORK, patience=PATIENCE, tardy=self.system.tardy, long=long, longest=LONGEST
         )
         for number, seeds in enumerate(actor.tasks):
             journal = TrueJournal(f"{name}.{number}", self.world, machine, self.records.append)
@@ -191,7 +213,12 @@ class Party:
         """Put together what was written down."""
         stalls = [Stall(f.who, f.begin, f.end) for f in self.faults if f.kind in (Kind.STALL, Kind.SUSPEND)]
         return assemble(
-            self.records, deaths=self.deaths, stalls=stalls, outages=self._outages(), writes=self.values.writes
+            self.records,
+            deaths=self.deaths,
+            stalls=stalls,
+            outages=self._outages(),
+            writes=self.values.writes,
+            removals=self.system.removals,
         )
 
     def _outages(self) -> list[Stall]:
@@ -215,8 +242,9 @@ class Party:
     def verdict(self, history: History) -> Verdict:
         """Check what came of it."""
         system = self.system
+        far = max(self._latency)
         if self.scenario.assumptions is Assumptions.KEPT:
-            far = max(self._latency)
+            held_up = system.holds_up and bool(history.stalls or history.outages)
             woken = WOKEN + system.late + 2 * ROUND_TRIPS * far
             passed_over = 2 * far if system.passes_over else None
             bounds = Bounds(
@@ -226,9 +254,11 @@ class Party:
                 system.tries,
                 keeps_place=KEEPS_PLACE,
                 passed_over=passed_over,
+                keeps_hold=KEEPS_HOLD if far < NEAR and not held_up else math.inf,
             )
             return check(history, bounds)
-        loose = check(history, Bounds(told=TOLD, linearizable=False, tries=False, turns=False))
+        noticed = WOKEN + 2 * ROUND_TRIPS * far
+        loose = check(history, Bounds(TOLD, linearizable=False, tries=False, turns=False, noticed=noticed))
         kept = tuple(violation for violation in loose.violations if violation.promise in system.promises)
         return Verdict(kept, loose.checked, loose.fenced_off)
 

@@ -40,6 +40,8 @@ class System(ABC):
         tries: whether a try may not be refused while the name is free.
         reconnects: seconds that it takes at most until a client has a connection again, when one is to be had.
         passes_over: whether a fair waiter is passed over whose connection is down when its turn comes.
+        holds_up: whether a client that stands still may hold up what others ask.
+        removals: when the servers lost all that they had granted.
         promises: what must hold when the servers do not keep their word.
 
     """
@@ -52,6 +54,7 @@ class System(ABC):
     tries: bool = True
     reconnects: ClassVar[float] = 0.2
     passes_over: ClassVar[bool] = False
+    holds_up: ClassVar[bool] = False
     promises: ClassVar[Sequence[Promise]] = FENCED
 
     hosts: Sequence[Host]
@@ -66,6 +69,7 @@ class System(ABC):
     def __init__(self, world: SimulatedWorld, rate: float, spoilt: Spoilt) -> None:
         """Make the servers; their clocks run at ``rate``."""
         self.world = world
+        self.removals: list[float] = []
 
     def strike(self, one: Strike) -> float | None:
         """Let something happen to the servers; return for how many seconds it lasts, None if it did not happen."""

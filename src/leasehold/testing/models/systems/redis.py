@@ -48,7 +48,7 @@ class RedisSystem(System):
         """Take its keys: not if its clock was set back, since tokens rest on the stored one or on the clock."""
         if self._went_back:
             return None
-        self._forgot = True
+        self._lose()
         self.server.flush()
         return 0.0
 
@@ -56,10 +56,14 @@ class RedisSystem(System):
         """Restart it without its keys."""
         if self._went_back:
             return None
-        self._forgot = True
+        self._lose()
         seconds = 0.05 + one.luck * AWAY
         self.server.restart(seconds, lose=True)
         return seconds
+
+    def _lose(self) -> None:
+        self._forgot = True
+        self.removals.append(self.world.scheduler.time)
 
     def back(self, one: Strike) -> float | None:
         """Set its clock back, unless it has lost its keys."""
