@@ -12,7 +12,7 @@ from leasehold.testing.models.report import report
 from leasehold.testing.worlds import SimulatedWorld, World
 
 
-def never_ends(lease: Lease) -> bool:
+def never_ends(lease: Lease, *_: object) -> bool:
     """Believe in a hold for ever."""
     return True
 

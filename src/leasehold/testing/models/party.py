@@ -244,7 +244,6 @@ class Party:
         system = self.system
         far = max(self._latency)
         if self.scenario.assumptions is Assumptions.KEPT:
-            held_up = system.holds_up and bool(history.stalls or history.outages)
             woken = WOKEN + system.late + 2 * ROUND_TRIPS * far
             passed_over = 2 * far if system.passes_over else None
             bounds = Bounds(
@@ -254,7 +253,7 @@ class Party:
                 system.tries,
                 keeps_place=KEEPS_PLACE,
                 passed_over=passed_over,
-                keeps_hold=KEEPS_HOLD if far < NEAR and not held_up else math.inf,
+                keeps_hold=KEEPS_HOLD if far < NEAR and not system.holds_up else math.inf,
             )
             return check(history, bounds)
         noticed = WOKEN + 2 * ROUND_TRIPS * far

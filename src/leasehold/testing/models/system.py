@@ -40,7 +40,7 @@ class System(ABC):
         tries: whether a try may not be refused while the name is free.
         reconnects: seconds that it takes at most until a client has a connection again, when one is to be had.
         passes_over: whether a fair waiter is passed over whose connection is down when its turn comes.
-        holds_up: whether a client that stands still may hold up what others ask.
+        holds_up: whether a client that stands still will hold up the renewals of others.
         removals: when the servers lost all that they had granted.
         promises: what must hold when the servers do not keep their word.
 
@@ -54,7 +54,7 @@ class System(ABC):
     tries: bool = True
     reconnects: ClassVar[float] = 0.2
     passes_over: ClassVar[bool] = False
-    holds_up: ClassVar[bool] = False
+    holds_up: bool = False
     promises: ClassVar[Sequence[Promise]] = FENCED
 
     hosts: Sequence[Host]

@@ -17,8 +17,6 @@ class PostgresSystem(RowSystem):
 
     name = "postgres"
     menu = Menu(LOCKS, (*OF_CLIENTS, Kind.DEAF, Kind.RESTART, Kind.ROLLBACK), (Kind.FAILOVER, Kind.FORWARD, Kind.BACK))
-    holds_up = True
-    """Whoever stands still with a row locked keeps others from it until its transaction is ended."""
     passes_over = True
     stall = STALL
 

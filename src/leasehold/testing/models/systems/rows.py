@@ -51,10 +51,11 @@ class RowSystem(System):
     def foresee(self, one: Strike) -> None:
         """Keep, before a failover, what its standby will have; know that a client may leave a row locked behind.
 
-        One that stands still or is cut off in a transaction holds up the others until the server ends it, tries too.
+        One that stands still or is cut off in a transaction holds up the others until the server ends it, tries and
+        renewals too.
         """
         if one.kind in OF_CLIENTS and one.kind is not Kind.WALL:
-            self.late, self.tries = self.stall, False
+            self.late, self.tries, self.holds_up = self.stall, False, True
         if one.kind is Kind.FAILOVER:
             when = max(0.0, one.at - one.luck * LAG)
             self.world.scheduler.at(when, self.world.fate, lambda: self._keep(one.at))
