@@ -116,6 +116,7 @@ class Pulse:
         used: seconds of processor time that the process has used.
         sleep: for so many seconds.
         waited: seconds for which the thread that tells of losses has waited for a processor.
+        noticed: seconds that are too few to be written down; a history with very many moments takes long to check.
 
     """
 
@@ -126,12 +127,14 @@ class Pulse:
         used: Callable[[], float] = time.process_time,
         sleep: Callable[[float], None] = time.sleep,
         waited: Callable[[], float] = _nobody_waits,
+        noticed: float = NOTICED,
     ) -> None:
         self._journal = journal
         self._now = now
         self._used = used
         self._sleep = sleep
         self._waited = waited
+        self._noticed = noticed
         self._before = waited()
         self._over = False
 
@@ -155,5 +158,5 @@ class Pulse:
         waited = self._waited()  # counted when the wait has ended
         before, self._before = self._before, waited
         held_up = max(late - (self._used() - used), waited - before)
-        if held_up > NOTICED:
+        if held_up > self._noticed:
             self._journal.held_up(held_up)

@@ -1,0 +1,142 @@
+"""What hardly ever happens to a hold: a store that does not know, that breaks its word, and no thread to be had."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from leasehold import LeaseLost, StoreUnavailable
+from leasehold.model import Standing, Ticket
+from leasehold.testing.worlds import AsyncioWorld, BlockingWorld, World
+
+worlds = pytest.mark.parametrize("world", [BlockingWorld(), AsyncioWorld()], ids=str)
+
+LEASE = 0.6
+
+
+def core_of(client: Any) -> Any:
+    return client.blocking._core if hasattr(client, "blocking") else client
+
+
+def answering(monkeypatch: pytest.MonkeyPatch, client: Any, standing: Standing | Exception) -> list[int]:
+    """Let the store answer each renewal so; return how many tickets each renewal had."""
+    asked = list[int]()
+
+    async def renew(tickets: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[Standing]:
+        asked.append(len(tickets))
+        if isinstance(standing, Exception):
+            raise standing
+        return [standing] * len(tickets)
+
+    monkeypatch.setattr(core_of(client).store, "renew", renew)
+    return asked
+
+
+@worlds
+def test_an_extension_of_which_the_store_does_not_know_leaves_the_hold_as_it_was(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def body(world: World) -> None:
+        client = world.client()
+        hold = await client.lock("a", lease=30.0).acquire()
+        assert hold is not None
+        before = hold.remaining()
+        answering(monkeypatch, client, Standing.UNKNOWN)
+        with pytest.raises(StoreUnavailable, match="did not confirm the renewal of 'a'") as caught:
+            await hold.extend()
+        assert caught.value.unknown
+        hold.check()
+        assert hold.remaining() <= before
+        await hold.release()
+
+    world.run(body)
+
+
+@worlds
+def test_an_extension_of_what_the_store_no_longer_knows_is_a_loss(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def body(world: World) -> None:
+        client, told = world.client(), list[LeaseLost]()
+        hold = await client.lock("a", lease=30.0).acquire()
+        assert hold is not None
+        hold.on_lost(told.append)
+        answering(monkeypatch, client, Standing.GONE)
+        for _ in range(2):
+            with pytest.raises(LeaseLost, match="no longer knows it"):
+                await hold.extend()
+        assert len(told) == 1
+        assert hold.lost
+
+    world.run(body)
+
+
+@worlds
+def test_several_of_which_one_is_lost_are_not_extended(world: World) -> None:
+    async def body(world: World) -> None:
+        client = world.client()
+        hold = await client.multi_lock(["a", "b"], lease=30.0).acquire()
+        assert hold is not None
+        await hold.extend()
+        found = await client.inspect("b")
+        assert found is not None
+        token = found.token
+        assert token is not None
+        assert await client.break_("b", token)
+        with pytest.raises(LeaseLost):
+            await hold.extend()
+        with pytest.raises(LeaseLost):
+            hold.check()
+
+    world.run(body)
+
+
+@worlds
+def test_a_store_that_breaks_its_word_puts_holds_in_doubt_and_they_end_at_their_deadline(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def body(world: World) -> None:
+        client = world.client()
+        hold = await client.lock("a", lease=LEASE).acquire()
+        assert hold is not None
+        asked = answering(monkeypatch, client, ZeroDivisionError("a mistake of the store"))
+        begin, lost = world.now(), world.event()
+        hold.on_lost(lambda _: lost.set())
+        await world.sleep(LEASE / 2)
+        hold.check()  # in doubt, and held
+        assert await lost.wait(LEASE)
+        assert world.now() - begin < LEASE + 0.2
+        assert len(asked) > 2, "it is tried again"
+
+    with caplog.at_level(logging.ERROR, "leasehold"):
+        world.run(body)
+    assert "a batch of renewals failed" in caplog.text
+
+
+@worlds
+def test_without_a_thread_for_renewals_holds_are_in_doubt_until_there_is_one(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def body(world: World) -> None:
+        client = world.client()
+        hold = await client.lock("a", lease=LEASE).acquire()
+        assert hold is not None
+        runtime = core_of(client)._engine.runtime
+        spawn, refused = runtime.spawn, list[str]()
+
+        def no_thread(work: Any, name: str) -> Any:
+            if name == "leasehold-renew" and len(refused) < 3:
+                refused.append(name)
+                raise RuntimeError("can't start new thread")
+            return spawn(work, name)
+
+        monkeypatch.setattr(runtime, "spawn", no_thread)
+        await world.sleep(2 * LEASE)
+        assert len(refused) == 3
+        hold.check()
+        await hold.release()
+
+    world.run(body)
