@@ -15,7 +15,8 @@ from leasehold.verify.pulse import Pulse, waited_by_keeper, waited_by_main
 US = "us"
 
 NOTICED = 0.001
-"""Seconds of a turn that was missed; these bounds are of tens of milliseconds."""
+EVERY = 0.002
+"""Seconds of a turn that was missed, and between two looks: these bounds are of some milliseconds."""
 
 
 class Missed:
@@ -38,7 +39,7 @@ def turns_missed(colour: Colour = Colour.BLOCKING) -> Generator[Missed]:
     """Note when this process, or the thread of a client of that colour that tells of losses, waited for its turn."""
     records, over, missed = list[Record](), threading.Event(), Missed()
     waited = waited_by_main if colour is Colour.ASYNCIO else waited_by_keeper
-    pulse = Pulse(Journal(US, boottime, records.append), boottime, waited=waited, noticed=NOTICED)
+    pulse = Pulse(Journal(US, boottime, records.append), boottime, waited=waited, noticed=NOTICED, every=EVERY)
 
     def beat() -> None:
         while not over.is_set():

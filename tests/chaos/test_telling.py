@@ -38,6 +38,9 @@ PARTY = Path(__file__).parent / "telling_party.py"
 NAMES = 50
 """Locks that one client holds, all of which end at once."""
 
+FEW = 10
+"""Such locks where the bound is some milliseconds: each loss also costs a line of the log, which is the user's wish."""
+
 REMOVED_WITHIN = 0.05
 """Seconds after which a client hears that its connection has ended, and its locks with it."""
 
@@ -114,14 +117,14 @@ def site(name: str, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[
     yield Site(server.url + system.options, all_of("pause"), all_of("resume"))
 
 
-async def hold_all(client: AsyncClient, lease: float, told: dict[int, float]) -> list[Any]:
+async def hold_all(client: AsyncClient, lease: float, told: dict[int, float], count: int = NAMES) -> list[Any]:
     """Hold many locks; what is told of the loss of each is written down by its number."""
     holds = list[Any]()
 
     def tell(number: int) -> Callable[[LeaseLost], None]:
         return lambda _: told.setdefault(number, boottime()) and None
 
-    for number in range(NAMES):
+    for number in range(count):
         hold = await client.lock(f"told-{number}", lease=lease).acquire(timeout=10)
         assert hold is not None
         hold.on_lost(called_back(tell(number)))
@@ -129,10 +132,10 @@ async def hold_all(client: AsyncClient, lease: float, told: dict[int, float]) ->
     return holds
 
 
-async def all_told(world: World, told: dict[int, float], within: float) -> None:
+async def all_told(world: World, told: dict[int, float], within: float, count: int = NAMES) -> None:
     until = world.now() + within
-    while len(told) < NAMES:
-        assert world.now() < until, f"{NAMES - len(told)} of {NAMES} were not told"
+    while len(told) < count:
+        assert world.now() < until, f"{count - len(told)} of {count} were not told"
         await world.sleep(0.01)
 
 
@@ -149,12 +152,12 @@ def test_who_hears_nothing_of_the_store_is_told_before_it_may_give_the_lock_away
 
     async def body(world: World) -> None:
         client = world.client(site.url, namespace=namespace, response_timeout=1.0)
-        holds = await hold_all(client, SYSTEMS[name].lease, told)
+        holds = await hold_all(client, SYSTEMS[name].lease, told, FEW)
         with turns_missed(world.runtime.colour) as missed:
             await world.sleep(SYSTEMS[name].lease / 2)  # each was renewed since
             site.silence()
             try:
-                await all_told(world, told, 3 * SYSTEMS[name].lease)
+                await all_told(world, told, 3 * SYSTEMS[name].lease, FEW)
             finally:
                 site.go_on()
         leases = [lease_of(hold) for hold in holds]
@@ -165,7 +168,7 @@ def test_who_hears_nothing_of_the_store_is_told_before_it_may_give_the_lock_away
         )
         print(f"{name}, {world}: {1e3 * min(late):.1f}..{1e3 * max(late):.1f} ms after it may be given away")
         assert max(late) <= AT_MOST
-        assert sum(one > 0 for one in late) <= NAMES // 1000
+        assert max(late) <= 0, "told after the store may have given it away"
 
     world.run(body)
 

@@ -117,6 +117,7 @@ class Pulse:
         sleep: for so many seconds.
         waited: seconds for which the thread that tells of losses has waited for a processor.
         noticed: seconds that are too few to be written down; a history with very many moments takes long to check.
+        every: seconds of a sleep; what is written down ended within the last of them, and is said to have ended now.
 
     """
 
@@ -128,6 +129,7 @@ class Pulse:
         sleep: Callable[[float], None] = time.sleep,
         waited: Callable[[], float] = _nobody_waits,
         noticed: float = NOTICED,
+        every: float = EVERY,
     ) -> None:
         self._journal = journal
         self._now = now
@@ -135,6 +137,7 @@ class Pulse:
         self._sleep = sleep
         self._waited = waited
         self._noticed = noticed
+        self._every = every
         self._before = waited()
         self._over = False
 
@@ -153,8 +156,8 @@ class Pulse:
     def beat(self) -> None:
         """Sleep once, and write down what it took too long for others, or how long the other thread had to wait."""
         began, used = self._now(), self._used()
-        self._sleep(EVERY)
-        late = self._now() - began - EVERY
+        self._sleep(self._every)
+        late = self._now() - began - self._every
         waited = self._waited()  # counted when the wait has ended
         before, self._before = self._before, waited
         held_up = max(late - (self._used() - used), waited - before)
