@@ -350,6 +350,8 @@ def test_what_is_no_node():
     for wrong, words in {
         "redlock:redis://a|redis://b": "takes 3 nodes",
         "redlock:redis://a|redis://b|redis://a": "there twice",
+        "redlock:redis://a|nosuch://:pw@b|redis://c": "which nosuch: is not; pass redis://",
+        "redlock:redis://a|postgresql://b/x|redis://c": "which postgresql: is not; pass redis://",
         "redlock:redis://a|redis://b|c": "wrong at member 3 of 3: the store URL has no scheme",
         "redlock:redis://a|redis://:pw@b/x@y|redis://c": "wrong at member 2 of 3",
         "redlock:redis://a|redis://b|redis+cluster://c?strict=true": "no strict mode",

@@ -20,7 +20,14 @@ from leasehold.wires.redis.quorum import Strict
 from leasehold.wires.redis.sentinel import Watched
 from leasehold.wires.redis.settings import Settings
 
+KINDS = ("redis", "rediss", "valkey", "valkeys")
+
 REDLOCK_SCHEMES = ("redlock", "redlocks")
+
+NODE_SCHEMES = ("unix", *(kind + deployed for kind in KINDS for deployed in ("", "+sentinel", "+cluster")))
+"""Of what may be a node of a Redlock."""
+
+NODE_URLS = "pass redis://, redis+sentinel:// or redis+cluster:// URLs"
 
 FEWEST_NODES = 3
 """With two, both must answer: worse than one."""
@@ -105,21 +112,24 @@ class Redlock:
 
 
 def _member(given: Secret | Opener) -> Member:
-    opened = from_url(parse(given)) if isinstance(given, Secret) else given
-    match opened:
+    if isinstance(given, Secret):
+        url = parse(given)
+        if url.scheme not in (*NODE_SCHEMES, *REDLOCK_SCHEMES):
+            raise ValueError(f"a node of Redlock is a Redis, which {url.scheme}: is not; {NODE_URLS}")
+        given = from_url(url)
+    match given:
         case Redis():
-            _refuse_strict(opened.settings)
-            return Single(opened.settings)
+            _refuse_strict(given.settings)
+            return Single(given.settings)
         case Sentinel():
-            _refuse_strict(opened.watched.server)
-            return Followed(opened.watched)
+            _refuse_strict(given.watched.server)
+            return Followed(given.watched)
         case Cluster():
-            _refuse_strict(opened.seeds[0])
-            return Sharded(opened.seeds)
-    kind = type(opened).__name__
+            _refuse_strict(given.seeds[0])
+            return Sharded(given.seeds)
+    kind = type(given).__name__
     raise TypeError(
-        f"a node of Redlock is one server, what sentinels watch over, or a cluster, not a {kind}; "
-        "pass redis://, redis+sentinel:// or redis+cluster:// URLs"
+        f"a node of Redlock is one server, what sentinels watch over, or a cluster, not a {kind}; {NODE_URLS}"
     )
 
 
