@@ -261,14 +261,14 @@ class Keeper:
 
     def _step(self) -> bool:
         """Look at all; return False if another has the schedule by then."""
-        later: Later = []
+        later = self._stand_in.later()
         try:
             self._look_at_all(later)
         except Exception:
             log.exception("the keeper stumbled; it goes on")
         return not later or self._stand_in.call(later)
 
-    def _look_at_all(self, later: Later) -> None:
+    def _look_at_all(self, later: Later | None) -> None:
         self._take_news(later)
         now = self._runtime.now()
         with self._mutex:
@@ -292,7 +292,7 @@ class Keeper:
         if debts:
             self._pay_beside(debts)
 
-    def _take_news(self, later: Later) -> None:
+    def _take_news(self, later: Later | None) -> None:
         """Tell holders what the store has heard; whoever is in doubt is renewed now."""
         with self._mutex:
             news, self._news = self._news, []
@@ -317,7 +317,7 @@ class Keeper:
             return []
         return [lease for lease in self.leases() if lease.state is State.QUEUED and lease.name in lost]
 
-    def _is_to_renew(self, lease: Lease, now: float, later: Later) -> bool:
+    def _is_to_renew(self, lease: Lease, now: float, later: Later | None) -> bool:
         if lease.state is State.QUEUED:
             return True
         if not lease.check_deadline(later):
@@ -357,7 +357,7 @@ class Keeper:
         self._answered(batch, standings, sent)
 
     def _answered(self, batch: Sequence[Lease], standings: Sequence[Standing], sent: float) -> None:
-        later: Later = []
+        later = self._stand_in.later()
         try:
             for lease, standing in zip(batch, standings, strict=True):
                 if lease.state in HOLDING:
@@ -367,10 +367,10 @@ class Keeper:
                 if (soonest := min(planned)) < NEVER:
                     self._rouse(soonest)
         finally:
-            for call in later:
+            for call in later or ():
                 call()
 
-    def _holder_answered(self, lease: Lease, standing: Standing, sent: float, later: Later) -> None:
+    def _holder_answered(self, lease: Lease, standing: Standing, sent: float, later: Later | None) -> None:
         if standing is Standing.HELD:
             lease.renewed(sent)
         elif standing is Standing.UNKNOWN:

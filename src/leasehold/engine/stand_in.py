@@ -54,6 +54,10 @@ class StandIn:
                 except RuntimeError:  # no thread to be had: the schedule waits for the calls
                     self._job = None
 
+    def later(self) -> Later | None:
+        """Return what takes calls until all holds were looked at; None in a loop: there each is made at once."""
+        return [] if self._runtime.colour is Colour.BLOCKING else None
+
     def call(self, calls: Later) -> bool:
         """Make calls; return whether the caller still has the schedule."""
         self.prepare()
