@@ -59,7 +59,7 @@ def test_a_place_that_is_confirmed_late_does_not_take_away_what_came_meanwhile()
     sent = runtime.now()
     assert lease.granted(Granted(1, sent - 0.1, LEASE))  # an anchored grant counts from a little too early
     keeper = Keeper(runtime, None, 5.0)  # type: ignore[arg-type]
-    keeper._holder_answered(lease, Standing.QUEUED, sent)
+    keeper._holder_answered(lease, Standing.QUEUED, sent, None)
     assert lease.state is State.HELD
-    keeper._holder_answered(lease, Standing.GONE, runtime.now())
+    keeper._holder_answered(lease, Standing.GONE, runtime.now(), None)
     assert lease.state is State.LOST
