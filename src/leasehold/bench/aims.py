@@ -56,9 +56,10 @@ Where an aim is missed, it is for this; the tables below say how much each part 
 - *Eight threads*: one interpreter lock. Two system calls let it go for each operation, as they do in the floor; what is
   Python in between runs one thread at a time, so what one thread takes in the client counts in full.
 - *1,000 tasks*: the state of 1,000 acquires does not fit the nearer caches, and the collector walks through it.
-- *Hand-over*: the floor is two commands and one wake-up. A hand-over is a release, which reads and rewrites a queue (24
-  commands in two scripts with the next claim), one message, and a claim that says "wait": one answer more to write, one
-  more to read, and all of it stands between one holder and the next. With work inside the lock the share grows to one.
+- *Hand-over*: the floor is two commands and one wake-up. A hand-over is a release, which reads and rewrites a queue (25
+  commands in two scripts with the next claim), a message, before it a word that counts who hears it, and a claim that
+  says "wait": one answer more to write, one more to read, and all of it stands between one holder and the next. With
+  work inside the lock the share grows to one.
 - *Redlock*: the floor is one thread that sends five times and waits for three answers. leasehold does the same, and
   pays for each node: what was asked and by whom, whether it rests, what its answer adds up to; and each node's script
   has a token to compare, too.
