@@ -120,6 +120,33 @@ def test_an_asyncio_client_that_closed_keeps_no_connection(redis_server, namespa
 # --- the reader ------------------------------------------------------------------------------------------------
 
 
+def test_closing_while_it_connects_ends_the_connection_and_its_task():
+    """The server takes connections, and never answers."""
+
+    async def body(server: socket.socket) -> None:
+        locks = AsyncClient.from_url(f"redis://127.0.0.1:{server.getsockname()[1]}")
+        trying = asyncio.create_task(locks.inspect("x"))
+        taken, _ = await asyncio.get_running_loop().sock_accept(server)
+        with taken:
+            assert await asyncio.get_running_loop().sock_recv(taken, 100), "it says who it is"
+            wire = locks.store._wire
+            connecting = wire._connecting
+            await wire.close()
+            assert connecting.done(), (
+                "the connection is closed when close has returned, not some turns of the loop later"
+            )
+            taken.settimeout(5.0)
+            while await asyncio.to_thread(taken.recv, 4096):
+                pass  # up to its end
+        with pytest.raises(StoreUnavailable, match="closed"):
+            await trying
+        await locks.close()
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.setblocking(False)
+        asyncio.run(body(server))
+
+
 def test_a_waiter_that_found_no_subscription_leaves_no_ear_behind(redis_server):
     """The next to read is chosen among those who wait: one who is not there would never pass the reading on."""
     runtime = BlockingRuntime()

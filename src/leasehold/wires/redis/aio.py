@@ -115,8 +115,10 @@ class AioWire:
     async def close(self) -> None:
         self._closed = True
         line, self._line = self._line, None
-        if self._connecting is not None and not self._connecting.done():
-            self._connecting.cancel()
+        ours = [each for each in (self._connecting, self._subscribing) if each is not None and not each.done()]
+        ended = [each for each in ours if each.get_loop() is asyncio.get_running_loop() and each.cancel()]
+        if ended:
+            await asyncio.wait(ended)  # the connection that they were making is closed then
         if line is not None:
             await line.close()
 
