@@ -47,11 +47,15 @@ def without_lock(number: int, stock: Path, log: Path) -> None:
 def with_lock(number: int, stock: Path, log: Path, place: argparse.Namespace) -> None:
     """Sell until nothing is left, one at a time; the first sale of the first process takes too long."""
     unlucky = number == 1
+    while not unlucky and not notes(log):  # the others come when the first is at it
+        time.sleep(0.01)
     with closing(connect(stock)) as database, client(place) as locks:
         left = ITEMS
         while left:
             try:
                 with locks.lock("stock:42", lease=LEASE, renew=not unlucky) as hold:
+                    if unlucky:
+                        note(log, held_up=number)
                     sold, left = sell(database, hold.token, 3 * LEASE if unlucky else 0.005)
                     if sold:
                         note(log, seller=number)
@@ -86,7 +90,7 @@ def main() -> int:
         sold, facts = len(notes(bare)), notes(locked)
     print(f"without a lock: {sold} sales of {ITEMS} items")
     refused = [fact for fact in facts if "refused" in fact]
-    sales = len(facts) - len(refused)
+    sales = len([fact for fact in facts if "seller" in fact])
     print(f"with a lock:    {sales} sales of {ITEMS} items, {len(refused)} late write refused by its token")
     broken = [] if sales == ITEMS else [f"{sales} sales of {ITEMS} items"]
     broken += [] if refused else ["the late write was not refused"]
