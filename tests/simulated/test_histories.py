@@ -18,12 +18,12 @@ from leasehold.testing.models.party import run
 from leasehold.testing.models.scenario import Assumptions, Kind, Scenario, draw
 from leasehold.testing.models.systems import SYSTEMS
 
-HISTORIES = 20_000
-PARTS = 16
+HISTORIES = 50_000
+PARTS = 40
 FIRST = 20_261_122
 """The first seed by day: a build plays the same histories as the one before, and the nights play others."""
 
-BY_NIGHT = 980_000
+BY_NIGHT = 950_000
 NIGHT_PARTS = 40
 
 REPLAYED = 1000
