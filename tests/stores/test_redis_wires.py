@@ -19,7 +19,7 @@ from leasehold.runtimes.blocking import BlockingRuntime
 from leasehold.stores import registry
 from leasehold.stores.slots import Slot, Slots
 from leasehold.testing.proxy import FaultProxy, Side
-from leasehold.wires.redis.blocking import Line
+from leasehold.wires.redis.line import Line
 
 
 def in_threads(count, work):
@@ -292,7 +292,7 @@ def test_closing_while_a_thread_subscribes_leaves_no_connection(redis_server, na
             time.sleep(0.3)
             return lines[0]
 
-        monkeypatch.setattr(wire, "subscribed", slowly)
+        monkeypatch.setattr(wire._ears, "_subscribe", slowly)
         thread = threading.Thread(target=lambda: drive(wire.listen(2.0)))
         thread.start()
         assert connected.wait(5)

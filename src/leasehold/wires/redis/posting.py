@@ -28,7 +28,8 @@ from leasehold.errors import StoreUnavailable
 from leasehold.runtimes.base import Runtime
 from leasehold.wires.redis.aio import AioWire
 from leasehold.wires.redis.base import Wire, no_answer
-from leasehold.wires.redis.blocking import CHUNK, IDLE_CONNECTIONS, SILENT, TOO_SLOW, BlockingWire, Line
+from leasehold.wires.redis.blocking import IDLE_CONNECTIONS, BlockingWire
+from leasehold.wires.redis.line import CHUNK, SILENT, TOO_SLOW, Line
 
 MOST_OWED = 256
 """Answers that a pipe may owe; a server that owes so many is not asked on it."""
