@@ -62,7 +62,7 @@ KEEP = (
     Statement("SELECT set_config(name, '0', false) FROM pg_settings WHERE name = 'idle_session_timeout'"),
     Statement(
         "SELECT set_config('tcp_keepalives_idle', '10', false), set_config('tcp_keepalives_interval', '3', false), "
-        "set_config('tcp_keepalives_count', '3', false)"
+        "set_config('tcp_keepalives_count', '3', false), set_config('default_transaction_read_only', 'off', false)"
     ),
     Statement("SELECT set_config(name, '1s', false) FROM pg_settings WHERE name = 'client_connection_check_interval'"),
 )

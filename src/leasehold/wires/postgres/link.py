@@ -183,11 +183,13 @@ class Link:
             except Error:
                 if failure is None:
                     raise
-                raise failure from None  # its last words
+                raise _last_words(failure, statements) from None
             result = pgconn.get_result()
             if result is None:
                 if pgconn.status == pq.ConnStatus.BAD:
-                    raise failure or Broken("the server closed the connection")
+                    if failure is None:
+                        raise Broken("the server closed the connection")
+                    raise _last_words(failure, statements)
             elif result.status == pq.ExecStatus.PIPELINE_SYNC:
                 break
             elif result.status in (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK):
@@ -267,6 +269,15 @@ def _failure(result: pq.abc.PGresult, *, in_commit: bool) -> ServerError:
     if not code:
         raise Broken(" ".join(result.get_error_message().split()) or "the connection broke")
     return ServerError(code, text, fatal=severity in (b"FATAL", b"PANIC"), in_commit=in_commit)
+
+
+def _last_words(failure: ServerError, statements: Sequence[Statement]) -> ServerError:
+    """Return an error with which the connection ended: answers may be missing before it, as a pooler loses them.
+
+    So it may be the COMMIT's, wherever in the batch it seems to stand.
+    """
+    failure.in_commit = failure.in_commit or any(statement is COMMIT for statement in statements)
+    return failure
 
 
 def _line(error: Exception) -> str:
