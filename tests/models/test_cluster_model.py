@@ -12,17 +12,16 @@ import secrets
 import time
 from binascii import crc_hqx
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import count, islice
 from typing import Any
 
 import hiredis
 import pytest
+from model_sequences import Ear, first_seed
 
-from leasehold.runtimes.virtual import Machine
 from leasehold.stores.redis import keys, scripts
 from leasehold.stores.redis.keys import SLOTS, slot_of
-from leasehold.testing.models.net import Link
 from leasehold.testing.models.redis_cluster import BUS, GOSSIP, PORT, REJOINS, ClusterNodeModel, RedisClusterModel
 from leasehold.testing.models.redis_server import UNSUBSCRIBED
 from leasehold.testing.servers import Node, RedisCluster
@@ -54,22 +53,11 @@ def cluster(outlive: set[int]) -> Iterator[RedisCluster]:
         yield group
 
 
-@dataclass(eq=False)
-class Ear:
-    """A connection to a model that keeps what it is told, in the place of a `Line`."""
-
-    number: int
-    open: bool = True
-    client: Machine = field(default_factory=lambda: Machine("ear"))
-    link: Link = field(default_factory=Link)
-    replies: list[Any] = field(default_factory=list[Any])
-    messages: list[str] = field(default_factory=list[str])
+class Listener(Ear):
+    """A connection to a model that keeps of messages what they say."""
 
     def tell(self, reply: Any, message: bool = False) -> None:
-        if message:
-            self.messages.append("unsubscribed" if reply is UNSUBSCRIBED else first_word(reply))
-        else:
-            self.replies.append(reply)
+        super().tell(("unsubscribed" if reply is UNSUBSCRIBED else first_word(reply)) if message else reply, message)
 
 
 class Real:
@@ -132,7 +120,7 @@ class Pair:
         self.real, self.model = real, RedisClusterModel(world.scheduler)
         self.nodes = self.all_nodes()
         self.real_links = [Real(node) for node in self.nodes]
-        self.lines = [Ear(number) for number in range(len(self.nodes))]
+        self.lines = [Listener(number) for number in range(len(self.nodes))]
         self.migration: tuple[Migration, int] | None = None  # and the shard to which the slot goes
         self.began = time.monotonic() - self.model.scheduler.time
         self.log: list[str] = []
@@ -391,7 +379,7 @@ def _compare(real: RedisCluster, seed: int) -> set[str]:
 @pytest.mark.timeout(300)
 def test_the_model_answers_as_nodes_do(cluster: RedisCluster) -> None:
     seen = set[str]()
-    first = secrets.randbits(40)
+    first = first_seed()
     for number in range(SEQUENCES):
         seen |= compare(cluster, first + number)
     assert seen >= {"MOVED", "ASK", "TRYAGAIN", "CROSSSLOT", "list", "number", "word", "heard", "unsubscribed"}

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import random
 import re
-import secrets
 import time
 from collections.abc import Iterator, Sequence
 from itertools import starmap
@@ -17,6 +16,7 @@ from typing import Any
 
 import hiredis
 import pytest
+from model_sequences import first_seed
 
 from leasehold.stores.redis import keys, scripts
 from leasehold.stores.redis.scripts import Script
@@ -417,7 +417,7 @@ def _compare(rival: Rival, seed: int) -> None:
 
 
 def compare_many(rival: Rival, count: int, budget: float) -> int:
-    first, begin, until = secrets.randbits(40), time.process_time(), time.monotonic() + PATIENCE * budget
+    first, begin, until = first_seed(), time.process_time(), time.monotonic() + PATIENCE * budget
     for number in range(count):
         if time.process_time() - begin > budget or time.monotonic() > until:
             return number

@@ -334,6 +334,25 @@ def test_a_watch_that_needs_compacted_history_has_its_waiters_ask_again(etcd_ser
         got[0].release()
 
 
+def test_a_deletion_at_the_very_revision_that_is_compacted_wakes_who_waits(etcd_server, proxy, namespace):
+    """Many an etcd begins a watch at that revision without a word, and has forgotten what was deleted there."""
+    with (
+        Client.from_url(etcd_server.url, namespace=namespace) as one,
+        Client.from_url(url(proxy), namespace=namespace) as two,
+    ):
+        hold = one.lock("x").acquire()
+        late = proxy.hold(where=b"/v3/watch")
+        thread, got = beside(lambda: two.lock("x", lease=60.0).acquire(timeout=30))
+        assert late.wait(5)
+        hold.release()
+        etcd_server.compact()
+        start = time.monotonic()
+        late.remove()
+        thread.join()
+        assert time.monotonic() - start < NOISE
+        got[0].release()
+
+
 # --- leases that end ---------------------------------------------------------------------------------------------
 
 

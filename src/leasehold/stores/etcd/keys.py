@@ -158,6 +158,12 @@ def txn(compare: list[Json], success: list[Json], failure: list[Json] | None = N
     return {"compare": compare, "success": success, "failure": failure or []}
 
 
+def deletions(where: Json, revision: int) -> Json:
+    """Watch what is deleted at this revision or after it."""
+    watch = {**where, "start_revision": str(revision), "filters": ["NOPUT"], "progress_notify": True, "fragment": True}
+    return {"create_request": watch}
+
+
 def revision_of(answer: Json) -> int:
     """Return the store's revision at an answer."""
     return int(answer.get("header", {}).get("revision", 0))

@@ -7,9 +7,13 @@ writes, from the revision at which the first of them was told to wait: etcd deli
 that came before the watch was opened or while it was broken, so nothing is missed and nobody polls. Each deletion wakes
 those who wait for that key, and no others.
 
-If etcd has compacted the history that a watch would need, all are woken and ask again. If the watch breaks and cannot
-be had again, they are woken, too, and find out what is the matter. If it is silently dead, the keeper's renewal of a
-waiter, at a third of its lease, sees that the key is gone, wakes the waiter and has the watch opened anew elsewhere.
+If etcd has compacted the history that a watch would need, all are woken and ask again. It says so of a watch that
+begins before the revision up to which it compacted, while one that begins at that very revision misses a deletion made
+there (etcd issue 18089, mended there in 2024). So the watch begins at a revision of which nothing more is to be told.
+
+If the watch breaks and cannot be had again, all are woken, too, and find out what is the matter. If it is silently
+dead, the keeper's renewal of a waiter, at a third of its lease, sees that the key is gone, wakes the waiter and has the
+watch opened anew elsewhere.
 """
 
 from __future__ import annotations
@@ -23,7 +27,7 @@ from typing import Any, cast
 from leasehold.errors import StoreUnavailable
 from leasehold.model import Ticket
 from leasehold.runtimes.base import Job, Runtime, Signal
-from leasehold.stores.etcd.keys import Keys, seat_key, span, unb64
+from leasehold.stores.etcd.keys import Keys, deletions, seat_key, span, unb64
 from leasehold.stores.etcd.sessions import Session
 from leasehold.wires.etcd.faults import Meaning, Refused, refusal
 from leasehold.wires.etcd.gateway import Gateway
@@ -102,7 +106,7 @@ class Watch:
         self._forgotten = 0  # the last revision of a deletion that is not remembered any more
         self._job: Job | None = None
         self._stream: Stream | None = None
-        self._next = 0  # the revision from which the watch goes on
+        self._next = 0  # the revision from which the watch goes on: what was deleted there is known already
         self._from = 0  # the revision from which it has seen everything
         self._bell = self._runtime.signal()
         self._closed = False
@@ -140,7 +144,7 @@ class Watch:
             if self._closed:
                 return False
             if self._job is None or not self._job.alive():
-                self._next = self._from = revision + 1
+                self._next, self._from = revision, revision + 1
                 self._job = self._runtime.spawn(self._run, "leasehold-watch")
                 return True
             return self._from <= revision + 1
@@ -202,16 +206,7 @@ class Watch:
 
     async def _follow(self) -> bool:
         """Open the watch and read it until it ends; return whether it told anything."""
-        body = {
-            "create_request": {
-                **span(self._keys.locks),
-                "start_revision": str(self._next),
-                "filters": ["NOPUT"],
-                "progress_notify": True,
-                "fragment": True,
-            }
-        }
-        stream = await self._gateway.watch(body, within=OPEN_WITHIN)
+        stream = await self._gateway.watch(deletions(span(self._keys.locks), self._next), within=OPEN_WITHIN)
         self._stream, told, rest = stream, False, b""
         try:
             if self._closed:
@@ -239,20 +234,20 @@ class Watch:
         if result.get("canceled"):
             raise self._cancelled(result)
         if result.get("created"):
-            if revision + 1 < self._next:  # the cluster was restored from an older copy
-                self._restart(revision + 1)
+            if revision < self._next:  # the cluster was restored from an older copy
+                self._restart(revision)
             return False
         events = cast(list[dict[str, Any]], result.get("events", []))
         for event in events:
             kv = event["kv"]
             self._gone(unb64(kv["key"]).decode("utf-8", "replace"), int(kv["mod_revision"]))
         if not events:
-            self._next = max(self._next, revision + 1)
+            self._next = max(self._next, revision)
         return True
 
     def _gone(self, key: str, revision: int) -> None:
         with self._mutex:
-            self._next = max(self._next, revision)  # another of the same transaction may follow
+            self._next = max(self._next, revision - 1)  # another of the same transaction may follow
             self._recent[key] = revision
             self._recent.move_to_end(key)
             if len(self._recent) > REMEMBERED:
@@ -264,14 +259,14 @@ class Watch:
     def _cancelled(self, result: dict[str, Any]) -> Refused:
         compacted = int(result.get("compact_revision", 0))
         if compacted:
-            self._restart(compacted + 1)
+            self._restart(compacted)
             return refusal("", "mvcc: required revision has been compacted", 200)
         return refusal("", str(result.get("cancel_reason", "the watch was cancelled")), 200)
 
     def _restart(self, revision: int) -> None:
-        """Go on from ``revision``, with a gap before it: all who wait ask again, and with what they hear wait anew."""
+        """Go on after ``revision``, with a gap before it: all who wait ask again, and with what they hear wait anew."""
         with self._mutex:
-            self._next = self._from = revision
+            self._next, self._from = revision, revision + 1
             self._recent.clear()
             self._forgotten = 0
         self._ring_all()

@@ -55,11 +55,12 @@ class Lease:
 
 @dataclass(slots=True)
 class Watcher:
-    """A stream of deletions."""
+    """A stream of deletions, from a revision on, which may be to come."""
 
     line: Line
     begin: bytes
     end: bytes
+    start: int
     dead: bool = False
 
 
@@ -108,16 +109,16 @@ class Cluster:
         """Read keys."""
         _known(body, "key", "range_end", "sort_order", "sort_target", "limit", "keys_only", "max_create_revision")
         found = self.find(body)
+        answer: Json = {"count": str(len(found))} if found else {}
         if "max_create_revision" in body:
             found = [pair for pair in found if pair.created <= int(body["max_create_revision"])]
         if body.get("sort_target") == "CREATE":
             found.sort(key=lambda pair: pair.created, reverse=body["sort_order"] == "DESCEND")
-        count, limit = len(found), int(body.get("limit", 0))
+        limit = int(body.get("limit", 0))
         some = found[:limit] if limit else found
-        answer: Json = {"count": str(count)}
         if some:
             answer["kvs"] = [_shown(replace(pair, value=b"") if body.get("keys_only") else pair) for pair in some]
-        return answer | ({"more": True} if len(some) < count else {})
+        return answer | ({"more": True} if len(some) < len(found) else {})
 
     def transact(self, body: Json) -> Json:
         """Carry out a transaction; its writes have one revision."""
@@ -130,7 +131,8 @@ class Cluster:
         writing = _Writing(self)
         responses = [self._operate(one, writing) for one in operations]
         writing.end()
-        return {"header": self.header(), "responses": responses} | ({"succeeded": True} if fits else {})
+        answer: Json = {"header": self.header()} | ({"succeeded": True} if fits else {})
+        return answer | ({"responses": responses} if responses else {})
 
     def _fits(self, compare: Json) -> bool:
         attribute = {"CREATE": "created", "MOD": "written", "VERSION": "version"}[compare["target"]]
@@ -170,9 +172,10 @@ class Cluster:
     # --- leases ------------------------------------------------------------------------------------------------
 
     def grant(self, lease: int, ttl: int) -> Json:
-        """Grant a lease."""
+        """Grant a lease, for 0 under an id of the cluster's choice."""
+        lease = lease or self.scheduler.random.getrandbits(62)
         if lease in self.leases:
-            raise Error(EXISTS)
+            raise Error(EXISTS, 412)
         ttl = max(ttl, LEAST_TTL)
         self.leases[lease] = Lease(ttl, self.now() + ttl)
         self._expire_later(lease)
@@ -186,6 +189,15 @@ class Cluster:
             return {"result": answer}
         found.ends = self.now() + found.ttl
         return {"result": {**answer, "TTL": str(found.ttl)}}
+
+    def time_to_live(self, lease: int) -> Json:
+        """Say what is left of a lease, in whole seconds; -1 if there is none."""
+        answer: Json = {"header": self.header(), "ID": str(lease)}
+        found = self.leases.get(lease)
+        if found is None:
+            return {**answer, "TTL": "-1"}
+        left = int(found.ends - self.now())
+        return {**answer, "grantedTTL": str(found.ttl)} | ({"TTL": str(left)} if left else {})
 
     def revoke(self, lease: int) -> Json:
         """End a lease and delete its keys."""
@@ -278,7 +290,7 @@ class Member(Host):
         """Tell the watchers here of deletions."""
         for watcher in list(self.watchers.values()):
             mine = [key for key in keys if _within(key, watcher.begin, watcher.end)]
-            if mine:
+            if mine and revision >= watcher.start:
                 self._stream(watcher, {"events": [_deletion(revision, key) for key in mine]})
 
     def _answer(self, line: Line, path: str, body: Json) -> Json | None:
@@ -303,9 +315,11 @@ class Member(Host):
             case "/v3/kv/range":
                 return {"header": cluster.header(), **cluster.range(body)}
             case "/v3/lease/grant":
-                return cluster.grant(int(body["ID"]), int(body["TTL"]))
+                return cluster.grant(int(body.get("ID", 0)), int(body["TTL"]))
             case "/v3/lease/keepalive":
                 return cluster.keep_alive(int(body["ID"]))
+            case "/v3/lease/timetolive":
+                return cluster.time_to_live(int(body["ID"]))
             case "/v3/lease/revoke":
                 return cluster.revoke(int(body["ID"]))
         raise NotImplementedError(f"the model of etcd does not know {path}")
@@ -315,10 +329,10 @@ class Member(Host):
         assert body["filters"] == ["NOPUT"]
         if not line.open:
             return
-        watcher = Watcher(line, _bytes(body["key"]), _bytes(body["range_end"]))
-        self._stream(watcher, {"created": True})
         start, cluster = int(body["start_revision"]), self.cluster
-        if start <= cluster.compacted:
+        watcher = Watcher(line, _bytes(body["key"]), _bytes(body["range_end"]), start)
+        self._stream(watcher, {"created": True})
+        if start < cluster.compacted:
             self._stream(watcher, {"canceled": True, "compact_revision": str(cluster.compacted)})
             return
         self.watchers[line.number] = watcher

@@ -15,42 +15,55 @@ from leasehold.testing.models.scenario import Actor, Scenario
 from leasehold.testing.models.system import GOOD, Spoilt
 
 T = TypeVar("T")
+F = TypeVar("F")
 
 MOST_RUNS = 400
 """Histories that are played at most to make one small."""
 
-Play = Callable[[Scenario], Outcome]
-
 
 def shrink(outcome: Outcome, spoilt: Spoilt = GOOD) -> Outcome:
     """Return the outcome of the smallest scenario found that breaks the same promise."""
-    best = outcome
-    left: int = MOST_RUNS
-    smaller = True
-    while smaller:
-        smaller = False
-        for scenario in _smaller(best.scenario):
-            left -= 1
-            if left < 0:
+
+    def fails(scenario: Scenario) -> Outcome | None:
+        found = play(scenario, spoilt)
+        return found if found.broken == outcome.broken else None
+
+    return smallest(outcome, lambda best: _smaller(best.scenario), fails, MOST_RUNS)
+
+
+def smallest(best: F, smaller: Callable[[F], Iterator[T]], fails: Callable[[T], F | None], runs: int) -> F:
+    """Return the smallest failure found.
+
+    Args:
+        best: the failure that there is.
+        smaller: what to try instead of a failure, those first that leave out most.
+        fails: plays one of them, and returns its failure if it fails in the same way.
+        runs: how many are played at most.
+
+    """
+    found: F | None = best
+    while found is not None:
+        best, found = found, None
+        for one in smaller(best):
+            if runs == 0:
                 return best
-            found = play(scenario, spoilt)
-            if found.broken == outcome.broken:
-                best, smaller = found, True
+            runs -= 1
+            if (found := fails(one)) is not None:
                 break
     return best
 
 
 def _smaller(scenario: Scenario) -> Iterator[Scenario]:
     """Yield scenarios with less in them, those first that leave out most."""
-    for strikes in _without(scenario.strikes):
+    for strikes in without(scenario.strikes):
         yield replace(scenario, strikes=strikes)
-    for actors in _without(scenario.actors, least=1):
+    for actors in without(scenario.actors, least=1):
         yield replace(scenario, actors=actors)
     for number, actor in enumerate(scenario.actors):
         for tasks in _fewer_operations(actor):
             actors = (*scenario.actors[:number], replace(actor, tasks=tasks), *scenario.actors[number + 1 :])
             yield replace(scenario, actors=actors)
-    for heirs in _without(scenario.heirs):
+    for heirs in without(scenario.heirs):
         yield replace(scenario, heirs=heirs)
     for number, strike in enumerate(scenario.strikes):
         if strike.seconds > 0.1:
@@ -59,13 +72,13 @@ def _smaller(scenario: Scenario) -> Iterator[Scenario]:
 
 
 def _fewer_operations(actor: Actor) -> Iterator[tuple[tuple[int, ...], ...]]:
-    yield from _without(actor.tasks, least=1)
+    yield from without(actor.tasks, least=1)
     for number, task in enumerate(actor.tasks):
-        for rest in _without(task, least=1):
+        for rest in without(task, least=1):
             yield (*actor.tasks[:number], rest, *actor.tasks[number + 1 :])
 
 
-def _without(parts: Sequence[T], least: int = 0) -> Iterator[tuple[T, ...]]:
+def without(parts: Sequence[T], least: int = 0) -> Iterator[tuple[T, ...]]:
     """Yield what is left without a half, a quarter and so on, at last without single ones."""
     size = len(parts)
     while size > 0:
