@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import socket
 import tempfile
 import time
 from collections.abc import Generator
@@ -97,3 +98,14 @@ def join(config: pytest.Config) -> None:
     run = getattr(config, "workerinput", {}).get("testrunuid")
     if run is not None:
         config.pluginmanager.register(Alone(Room(Path(tempfile.gettempdir()), run)), "leasehold-alone")
+
+
+def hurry(config: pytest.Config) -> None:
+    """Let a worker tell the others of the runs of its tests at once.
+
+    It does so by a message that nobody answers, and one that is answered: the kernel keeps the second back until the
+    first is confirmed, for 40 ms, in each test.
+    """
+    line = getattr(getattr(config, "failures_db", None), "sock", None)
+    if isinstance(line, socket.socket):
+        line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

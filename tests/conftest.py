@@ -116,8 +116,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )  # fmt: skip
 
 
+@pytest.hookimpl(trylast=True)  # when other plugins are ready
 def pytest_configure(config: pytest.Config) -> None:
     alone.join(config)
+    alone.hurry(config)
     if roots := [str(fetch(name)) for name in config.getoption("--servers-of")]:
         os.environ[ROOTS] = os.pathsep.join(roots)
     config.addinivalue_line("markers", "nightly: takes long; runs with --nightly only")
@@ -126,6 +128,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     background.give_time(items)
+    background.put_first(items)
     if not config.getoption("--nightly"):
         for item in items:
             if item.get_closest_marker("nightly"):

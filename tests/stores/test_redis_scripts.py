@@ -197,7 +197,7 @@ def replay(server: RedisServer, store: RedisStore, made: tuple[list[Ticket], lis
 
 def play(server: RedisServer, store: RedisStore, made: tuple[list[Ticket], list[bool]], steps: list) -> None:  # type: ignore[type-arg]
     for ticket in made[0]:
-        store._slots.remove(ticket.id)
+        store._waiting.remove(ticket.id)
     both = Both(server, store, f"{NAME}-{next(NAMES)}", *made)
     for what, argument in steps:
         match what:

@@ -22,7 +22,8 @@ from leasehold.runtimes.base import drive
 from leasehold.runtimes.blocking import BlockingRuntime
 from leasehold.stores import ledger, registry
 from leasehold.stores.redis import keys
-from leasehold.stores.redis.store import IDLE, RedisStore
+from leasehold.stores.redis.store import RedisStore
+from leasehold.stores.redis.waiting import IDLE
 from leasehold.testing.servers import RedisServer
 
 TICKETS = 6
@@ -121,7 +122,7 @@ class Both:
             self.check_wait(ticket, step.blocked, answer)
 
     def check_wait(self, ticket: Ticket, blocked: Blocked, answer: Wait) -> None:
-        slot = self.store._slots.get(ticket.id)
+        slot = self.store._waiting.get(ticket.id)
         watches = slot is None or slot.armed or ticket.beside
         left = answer.ask_again - (0 if watches else IDLE * ticket.terms.lease)
         until = blocked.until - self.now
@@ -309,7 +310,7 @@ def replay(server: RedisServer, store: RedisStore, made: Made, steps: Steps) -> 
 
 def play(server: RedisServer, store: RedisStore, made: Made, steps: Steps) -> None:
     for ticket in made[0]:
-        store._slots.remove(ticket.id)
+        store._waiting.remove(ticket.id)
     both = Both(server, store, f"shared-{next(NAMES)}", *made)
     for what, argument in steps:
         match what:

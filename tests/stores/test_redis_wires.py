@@ -202,13 +202,13 @@ def test_a_refused_claim_leaves_no_slot(redis_server, namespace, side):
         proxy.stop()
         with pytest.raises(StoreUnavailable):
             locks.lock("x").acquire(timeout=1)
-        assert list(locks.store._slots) == []
+        assert list(locks.store._waiting) == []
         proxy.start()
         cut = proxy.cut_at(0, side)
         with pytest.raises(StoreUnavailable):
             locks.lock("x").acquire(timeout=1)
         cut.remove()
-        assert list(locks.store._slots) == []
+        assert list(locks.store._waiting) == []
         locks.close()
 
 

@@ -61,7 +61,12 @@ class Slots:
     """
 
     def __init__(self, runtime: Runtime) -> None:
-        self._mutex = runtime.mutex()
+        self._runtime = runtime
+        self.forget_all()
+
+    def forget_all(self) -> None:
+        """Begin anew: in a forked child they are the parent's."""
+        self._mutex = self._runtime.mutex()
         self._slots: dict[str, Slot] = {}
         self._by_name: dict[str, dict[str, Slot]] = defaultdict(dict)
 

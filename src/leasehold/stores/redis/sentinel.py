@@ -25,7 +25,7 @@ class SentinelStore(RedisStore):
         self._watched = watched
         self._make = make or single_wire(runtime)
         # Word of another primary: whoever waits asks again, and so finds out whether it is true.
-        self._sentinels = Sentinels(runtime, watched, self._make, lambda: self._silence())
+        self._sentinels = Sentinels(runtime, watched, self._make, lambda: self._waiting.wake_all())
         super().__init__(runtime, replace(watched.server, where=watched.where), namespace, make=self._follow)
 
     async def claim(self, name: str, ticket: Ticket, *, join: bool, within: float) -> Granted | Wait:

@@ -15,7 +15,7 @@ timer that ends with the holder's lease.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -37,13 +37,13 @@ from leasehold.model import (
     ticket_id,
 )
 from leasehold.runtimes.base import Colour, Runtime
-from leasehold.stores.anchor import Anchor, Notice
 from leasehold.stores.cells import check_size
-from leasehold.stores.redis import commands, doctor, keys, rights, shared, strict, strict_checks, together, views
+from leasehold.stores.redis import commands, doctor, keys, rights, strict, strict_checks, together, views
+from leasehold.stores.redis.calls import Calls
 from leasehold.stores.redis.commands import Batch, Command
 from leasehold.stores.redis.forms import Forms
-from leasehold.stores.redis.scripts import CELL, CLAIM, LEAVE, LOOK, Script
-from leasehold.stores.slots import Slot, Slots
+from leasehold.stores.redis.scripts import CELL, CLAIM, LEAVE, LOOK
+from leasehold.stores.redis.waiting import ASK_AGAIN_AT_LEAST, Waiting
 from leasehold.wires.redis.base import (
     DEMOTED,
     MakeWire,
@@ -51,7 +51,6 @@ from leasehold.wires.redis.base import (
     Redirected,
     ReplyError,
     Wire,
-    pack,
     refused,
 )
 from leasehold.wires.redis.blocking import BlockingWire
@@ -60,12 +59,6 @@ from leasehold.wires.redis.waiting import aio_wire
 
 SUBSCRIBE_WITHIN = 2.0
 """Seconds that opening the subscription may take."""
-
-IDLE = 10
-"""Leases after which a waiter asks again that need not: another watches the holder, and the keeper renews its place."""
-
-ASK_AGAIN_AT_LEAST = 0.001
-"""Seconds. The server counts in milliseconds, so a lease has surely ended one after its count did."""
 
 
 def single_wire(runtime: Runtime) -> MakeWire:
@@ -103,15 +96,15 @@ class RedisStore:
         self._tune = tune or self._any_channel
         self._apart = apart
         self._channel = self._tune(None)
-        self._slots = Slots(runtime)
+        self._waiting = Waiting(runtime, lambda slot: self._wire.nudge(slot))
         self._forms = Forms(namespace)
-        self._anchor: Anchor | None = None
         self._strict: strict.Claims | None = None
         if (demanded := settings.strict) is not None:
             self.capabilities = replace(self.capabilities, together=False, longest=demanded.longest)
             self._strict = strict.Claims(demanded, settings, marker or (lambda _: keys.marker_key(namespace, "")))
         self._rights_known = not settings.restricted
-        self._wire: Wire = make(runtime, settings, self._channel, self._heard, self._silence)
+        self._wire: Wire = make(runtime, settings, self._channel, self._waiting.heard, self._waiting.wake_all)
+        self._calls = Calls(self._wire, self.where, self.host, self._check_rights)
 
     @property
     def where(self) -> str:
@@ -139,7 +132,7 @@ class RedisStore:
         terms = ticket.terms
         if not self._rights_known:
             await self._know_rights(within)
-        slot = self._slots.add(name, ticket) if join else None  # before the claim: a message may overtake its reply
+        slot = self._waiting.add(name, ticket) if join else None  # before the claim: a message may overtake its reply
         epoch, since = self._wire.epoch(), self._runtime.now()
         channel = self._channel if epoch else b""  # without one it asks again as soon as it can be told
         try:
@@ -149,31 +142,24 @@ class RedisStore:
                 packed = self._forms.claim(name, ticket, join=join, channel=channel)
                 reply = await self._wire.call(packed, within=within)
                 if isinstance(reply, ReplyError):
-                    reply = await self._once_more(CLAIM, packed, reply, within)
+                    reply = await self._calls.once_more(CLAIM, packed, reply, within)
             else:
                 command = commands.claim(self._namespace, name, ticket, join=join, channel=channel)
-                reply = await self._run(*command, within=within)
+                reply = await self._calls.run(*command, within=within)
         except StoreUnavailable as error:
             if slot is not None and not slot.asked and not error.unknown:
-                self._forget(ticket)  # the server does not know it, so nobody will leave for it
+                self._waiting.give_up(ticket)  # the server does not know it, so nobody will leave for it
             raise
         if reply[0] == 1:
             if slot is not None:
-                heir = self._slots.remove(ticket.id)
-                if heir is not None and shared.is_shared(ticket):
-                    self._wake(heir)  # one lease has ended, others may hold on: it watches those
+                self._waiting.granted(ticket)
             return Granted(int(reply[1]), since, terms.lease)
         if reply[0] == 2:
             raise views.wrong_kind(name, reply[1], terms.rule)
         if reply[0] == strict.QUARANTINED:
             return Wait(epoch, int(reply[1]) / 1000 + ASK_AGAIN_AT_LEAST, barred=strict.barred(self.where))
-        self._anchor = anchor = Anchor(since, int(reply[1]))
-        expiry = max(int(reply[2]) / 1000, 0.0) + ASK_AGAIN_AT_LEAST
-        if slot is not None:
-            slot.asked, slot.until = anchor.server, since + expiry
-        # Who waits beside a ticket of its own waits for others than the first in line does, and watches for itself.
-        watches = slot is None or self._slots.watches(slot) or ticket.beside != ""
-        return Wait(epoch, expiry if watches else expiry + IDLE * terms.lease, _owner(reply))
+        after = self._waiting.told_to_wait(slot, ticket, since, int(reply[1]), int(reply[2]) / 1000)
+        return Wait(epoch, after, _owner(reply))
 
     async def _claim_strictly(self, name: str, ticket: Ticket, *, join: bool, channel: bytes, within: float) -> Any:
         """Claim; a grant that too few replicas have is given back."""
@@ -188,7 +174,7 @@ class RedisStore:
                 error.unknown = True  # so whoever asked leaves later
             raise
         if isinstance(reply, ReplyError):
-            raise await self._refused(reply, within)
+            raise await self._calls.refused(reply, within)
         return reply
 
     async def claim_many(
@@ -196,7 +182,7 @@ class RedisStore:
     ) -> Sequence[Granted | Wait]:
         await self._know_rights(within)
         since, answers = self._runtime.now(), list[Granted | Wait]()
-        back, *replies = await self._run(*together.claim(self._namespace, claims, keep=keep), within=within)
+        back, *replies = await self._calls.run(*together.claim(self._namespace, claims, keep=keep), within=within)
         for (name, ticket), reply in zip(claims[back:], replies, strict=False):
             if reply[0] == 2:
                 raise views.wrong_kind(name, reply[1], ticket.terms.rule)
@@ -217,25 +203,24 @@ class RedisStore:
 
     async def leave_many(self, leaves: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[bool]:
         for _, ticket in leaves:
-            self._forget(ticket)
+            self._waiting.give_up(ticket)
         asked = [commands.leave(self._namespace, name, ticket, Departure.RELEASE) for name, ticket in leaves]
-        replies = await self._run_all(asked, within=within)
+        replies = await self._calls.run_all(asked, within=within)
         for reply in replies:
             if isinstance(reply, ReplyError):
-                raise await self._refused(reply, within)
+                raise await self._calls.refused(reply, within)
         return [reply == 1 for reply in replies]
 
     async def leave(self, name: str, ticket: Ticket, *, how: Departure, within: float) -> bool:
-        if (mine := self._slots.get(ticket.id)) is not None:
-            self._forget(ticket)
-            self._wake(mine)  # the client closes, and somebody may still wait
+        if (mine := self._waiting.get(ticket.id)) is not None:
+            self._waiting.drop(mine, ticket)  # the client closes, and somebody may still wait
         if ticket.terms.rule.kind is Kind.MUTEX:
             packed = self._forms.leave(name, ticket, how)
             found = await self._wire.call(packed, within=within)
             if isinstance(found, ReplyError):
-                found = await self._once_more(LEAVE, packed, found, within)
+                found = await self._calls.once_more(LEAVE, packed, found, within)
         else:
-            found = await self._run(*commands.leave(self._namespace, name, ticket, how), within=within)
+            found = await self._calls.run(*commands.leave(self._namespace, name, ticket, how), within=within)
         return bool(found == 1)
 
     async def renew(self, tickets: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[Standing]:
@@ -251,22 +236,19 @@ class RedisStore:
         """
         standings: dict[str, Standing] = {}
         refusals: list[tuple[Sequence[Ticket], ReplyError]] = []
-        waiting = [(name, ticket) for name, ticket in tickets if ticket.id in self._slots]
-        holding = [(name, ticket) for name, ticket in tickets if ticket.id not in self._slots]
+        waiting = [(name, ticket) for name, ticket in tickets if ticket.id in self._waiting]
+        holding = [(name, ticket) for name, ticket in tickets if ticket.id not in self._waiting]
         batches = [*self._renewals_of(holding, alone), *commands.stays(self._namespace, waiting)]
         since = self._runtime.now()
-        replies = await self._run_all([batch.command for batch in batches], within=within)
+        replies = await self._calls.run_all([batch.command for batch in batches], within=within)
         for batch, reply in zip(batches, replies, strict=True):
             if isinstance(reply, ReplyError):
                 refusals.append((batch.tickets, reply))
                 continue
             if batch.stays:
-                self._anchor = Anchor(since, int(reply.pop(0)))
+                self._waiting.saw(since, int(reply.pop(0)))
             standings.update(zip((ticket.id for ticket in batch.tickets), map(_standing, reply), strict=True))
-        self._wake_settled(standings)
-        for name in {name for name, _ in waiting}:  # who watched may have got the name since
-            if (heir := self._slots.unarmed(name)) is not None:
-                self._wake(heir)
+        self._waiting.renewed(standings, {name for name, _ in waiting})
         if any(reply.code in DEMOTED for _, reply in refusals):
             self._wire.hang_up()
         return standings, refusals
@@ -287,7 +269,7 @@ class RedisStore:
             yield from commands.renewals(self._namespace, some)
 
     async def changed(self, name: str, ticket: Ticket, mark: object, *, timeout: float) -> Granted | None:
-        slot = self._slots.get(ticket.id)
+        slot = self._waiting.get(ticket.id)
         if slot is None:
             return None
         try:
@@ -311,29 +293,17 @@ class RedisStore:
                 break
             until, slot.bequest = min(until, slot.bequest), None  # it watches a lease from now on
             slot.hush()
-        return self._grant(slot, ticket)
-
-    def _grant(self, slot: Slot, ticket: Ticket) -> Granted | None:
-        """Read what was heard; return the grant, or None if it is to be asked for."""
-        notice = slot.read()
         if self._strict is not None:
+            slot.read()
             return None  # a claim of its own must say that it holds, and wait for the replicas
-        if notice is not None and notice.at < slot.asked:
-            notice = None  # of a grant that was over when the server answered "wait"
-        since = None if notice is None else notice.since(self._anchor, self._runtime.now(), ticket.terms.lease)
-        if notice is None or since is None:
-            return None
-        heir = self._slots.remove(ticket.id)
-        if heir is not None and shared.is_shared(ticket):
-            self._bequeath(slot, heir)
-        return Granted(notice.token, since, ticket.terms.lease)
+        return self._waiting.inherited(slot, ticket)
 
     async def look(self, prefix: str, *, exact: bool = False) -> list[View]:
-        names = [prefix] if exact else [name async for name in self._names(prefix)]
+        names = [prefix] if exact else [name async for name in self._calls.names(self._namespace, prefix, within=5.0)]
         found: list[View] = []
         for some in commands.chunks(names, commands.PER_SCRIPT):
             looks: list[Command] = [(LOOK, keys.shared_keys(self._namespace, name), ()) for name in some]
-            for name, reply in zip(some, await self._run_all(looks, within=5.0), strict=True):
+            for name, reply in zip(some, await self._calls.run_all(looks, within=5.0), strict=True):
                 if isinstance(reply, ReplyError):
                     raise refused(self.where, reply, self.host)
                 view = views.view(name, reply)
@@ -343,7 +313,7 @@ class RedisStore:
 
     async def cell(self, name: str, change: Change) -> Cell:
         check_size(change)
-        reply = await self._run(
+        reply = await self._calls.run(
             CELL,
             (keys.cell_key(self._namespace, name),),
             (
@@ -370,112 +340,25 @@ class RedisStore:
         await self._wire.close()
 
     def after_fork(self) -> None:
-        self._slots = Slots(self._runtime)
-        self._anchor = None
+        self._waiting.forget_all()
         self._channel = self._tune(None)
         self._wire.after_fork(self._channel)
 
     def drop(self, ticket: Ticket) -> None:
         """Forget a ticket that waits: from now on it waits elsewhere, and whoever waits for it here asks again."""
-        slot = self._slots.get(ticket.id)
-        if slot is not None:
-            self._forget(ticket)
-            self._wake(slot)
+        if (slot := self._waiting.get(ticket.id)) is not None:
+            self._waiting.drop(slot, ticket)
 
     def knows(self, ticket: Ticket) -> bool:
         """Say whether a ticket waits here, or is about to."""
-        return ticket.id in self._slots
+        return ticket.id in self._waiting
 
     def wake_all(self) -> None:
         """Let all who wait ask again."""
-        self._silence()
+        self._waiting.wake_all()
 
     def _any_channel(self, moved: Redirected | None) -> bytes:
         return keys.channel(self._namespace, ticket_id(self._runtime.random_bytes(16)))
-
-    async def _names(self, prefix: str) -> AsyncIterator[str]:
-        cursor, seen = b"0", set[str]()
-        pattern = keys.lock_pattern(self._namespace, prefix)
-        while True:
-            scan = pack(b"SCAN", cursor, b"MATCH", pattern, b"COUNT", b"1000")
-            reply = await self._wire.call(scan, within=5.0)
-            if isinstance(reply, ReplyError):
-                raise refused(self._settings.where, reply)
-            cursor = reply[0]
-            for key in reply[1]:
-                name = keys.name_of(key)
-                if name not in seen:
-                    seen.add(name)
-                    yield name
-            if cursor == b"0":
-                return
-
-    async def _run(self, script: Script, those: Sequence[bytes], args: Sequence[bytes], *, within: float) -> Any:
-        packed = script.by_digest(those, args)
-        reply = await self._wire.call(packed, within=within)
-        return await self._once_more(script, packed, reply, within) if isinstance(reply, ReplyError) else reply
-
-    async def _once_more(self, script: Script, packed: bytes, error: ReplyError, within: float) -> Any:
-        """Bring the script if that is what the server lacks."""
-        reply = error
-        if error.code == "NOSCRIPT":
-            reply = await self._wire.call(script.in_full(packed), within=within)  # it answered, so it is there
-        if isinstance(reply, ReplyError):
-            raise await self._refused(reply, within)
-        return reply
-
-    async def _refused(self, reply: ReplyError, within: float) -> StoreUnavailable:
-        if reply.code == "NOPERM":  # of a script, a server does not say which right: find out
-            await self._check_rights(within)
-        if reply.code in DEMOTED:
-            self._wire.hang_up()  # the next call connects anew, and asks whether this is the primary
-        return refused(self.where, reply, self.host)
-
-    async def _run_all(self, asked: Sequence[Command], *, within: float) -> list[Any]:
-        packed = [script.by_digest(mutex, args) for script, mutex, args in asked]
-        replies = await self._wire.call_all(packed, within=within)
-        for index, reply in enumerate(replies):
-            if isinstance(reply, ReplyError) and reply.code == "NOSCRIPT":
-                script, mutex, args = asked[index]
-                replies[index] = await self._wire.call(script.by_text(mutex, args), within=within)
-        return replies
-
-    def _bequeath(self, slot: Slot, heir: Slot) -> None:
-        """Let another waiter watch the other holders' leases until then: it need not ask for that."""
-        heir.until = heir.bequest = slot.until
-        heir.armed = True
-        heir.news = True
-        self._wire.nudge(heir)
-
-    # --- messages ----------------------------------------------------------------------------------------------
-
-    def _heard(self, message: bytes) -> None:
-        notice = Notice.parse(message)
-        slot = self._slots.get(message.decode("ascii", "replace") if notice is None else notice.ticket)
-        if slot is not None:  # a ticket without more is told to ask again
-            slot.notice = notice
-            self._wake(slot)
-
-    def _silence(self) -> None:
-        for slot in self._slots:
-            self._wake(slot)
-
-    def _forget(self, ticket: Ticket) -> None:
-        heir = self._slots.remove(ticket.id)
-        if heir is not None:
-            self._wake(heir)  # it watches the holder's lease from now on
-
-    def _wake_settled(self, standings: dict[str, Standing]) -> None:
-        """Wake waiters that hold by now, and heard nothing of it, or that the server has forgotten: they ask again."""
-        for ticket, standing in standings.items():
-            slot = self._slots.get(ticket)
-            if slot is not None and standing in (Standing.HELD, Standing.GONE):
-                self._wake(slot)
-
-    def _wake(self, slot: Slot) -> None:
-        slot.called = True  # before the news: who reads it asks for whom
-        slot.news = True
-        self._wire.nudge(slot)
 
     def __repr__(self) -> str:
         return f"<RedisStore {self._settings.where} namespace={self._namespace!r}>"
