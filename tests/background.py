@@ -31,7 +31,7 @@ def give_time(items: Iterable[pytest.Item]) -> None:
 
 
 def put_first(items: list[pytest.Item]) -> None:
-    """Let what makes way come first: one worker begins with it, and computes while the others wait for servers and clocks.
+    """Let what makes way come first: one worker begins with it, and computes while others wait for servers and clocks.
 
     A run that has several workers gives each a piece of the list, and who has nothing left takes over from another.
     """

@@ -90,3 +90,25 @@ def test_who_does_not_leave_is_not_waited_for_for_ever(tmp_path: Path) -> None:
     assert mine.enter_alone(within=0.2)
     for room in (mine, theirs, third):
         room.close()
+
+
+PROMPT = """
+import socket
+
+def test_it(pytestconfig):
+    assert pytestconfig.failures_db.sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+"""
+
+
+def test_what_a_worker_tells_of_reruns_is_sent_at_once(tmp_path: Path) -> None:
+    conftest = "import alone, pytest\npytest_configure = pytest.hookimpl(trylast=True)(alone.hurry)\n"
+    (tmp_path / "conftest.py").write_text(conftest)
+    (tmp_path / "test_suite.py").write_text(PROMPT)
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "1", "--reruns", "1", tmp_path],
+        env={**os.environ, "PYTHONPATH": str(Path(alone.__file__).parent)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
