@@ -132,24 +132,25 @@ def joined(statements: Iterable[Statement]) -> bytes:
 DUPLICATE = 1062
 LOCK_TIMED_OUT = 1205
 DEADLOCK = 1213
+RECORD_CHANGED = 1020
 NO_SUCH_TABLE = 1146
 NO_SUCH_SESSION = 1094
 
-AGAIN = frozenset({LOCK_TIMED_OUT, DEADLOCK, 1020, 3572, 1180, 1047, 3058})
-"""Rolled back, or never begun: to be tried again while there is time. Someone else was in the way: a lock wait, a
-deadlock, a row that changed (1020), NOWAIT (3572), a commit that a cluster's certification refused (1180), a node
-that is joining (1047), a deadlock of GET_LOCK (3058)."""
+AGAIN = frozenset({LOCK_TIMED_OUT, DEADLOCK, RECORD_CHANGED})
+"""Rolled back because someone else was in the way, and to be tried again while there is time."""
 
 REMEDIES = {
+    RECORD_CHANGED: "someone else changes the same rows; look for other programs that write these tables",
     1021: "its disk is full; nothing was changed",
     1037: "it is out of memory",
     1038: "it is out of memory",
     1040: "it has as many connections as its max_connections allows; raise that, or close some",
     1044: "grant its user the rights listed in docs/backends/mysql.md",
-    1045: "the user name or password in the URL is wrong, or may not come from this host",
+    1045: "the user name or password in the URL is wrong, or may not come from this host, or without ?ssl=true",
     1047: "it is a node that has lost its cluster, or is joining it",
     1049: "there is no such database; create it, or name another in the URL",
     1054: "its tables are of another version; run: leasehold init URL",
+    1095: "the session is another user's; use the same user, or grant CONNECTION ADMIN (of MySQL: CONNECTION_ADMIN)",
     1114: "a table or its disk is full; nothing was changed",
     1129: "it blocks this host after many failed connections; run FLUSH HOSTS there",
     1130: "it does not let this host in; grant its user the right to come from here",
@@ -159,26 +160,34 @@ REMEDIES = {
     1203: "its user has as many connections as max_user_connections allows",
     LOCK_TIMED_OUT: "someone else keeps the row or the table locked; look for a long transaction",
     DEADLOCK: "it ended a deadlock again and again; look for other programs that lock these tables",
-    1226: "its user has used up what it may use in an hour",
+    1226: "its account has a limit, of connections or of what it may use in an hour; raise that",
     1227: "grant its user the rights listed in docs/backends/mysql.md",
-    1251: "its user logs in by a method that the driver does not know; use caching_sha2_password or ed25519",
     1290: "it is read-only, as a replica is; connect to the primary",
     1317: "an operator ended the statement",
     1524: "its user logs in by a method that is not installed there",
     1665: "its binlog_format is STATEMENT, which cannot log what locks need; set MIXED or ROW",
     1698: "its user may log in over the local socket only",
     1792: "the transaction is read-only, as on a replica; connect to the primary",
+    1820: "the password of its user has expired; set another",
     1836: "it is read-only, as a replica is; connect to the primary",
+    1862: "the password of its user has expired; set another",
     1969: "a limit on the time of statements ended it (max_statement_time)",
     3024: "a limit on the time of statements ended it (max_execution_time)",
     3098: "its group replication refuses the table",
     3100: "its group replication has no majority",
+    3118: "the account of its user is locked; ALTER USER ... ACCOUNT UNLOCK",
     3159: "it takes encrypted connections only; add ?ssl=true to the URL",
+    4151: "the account of its user is locked; ALTER USER ... ACCOUNT UNLOCK",
 }
 """What to do about each error number after which the statement was certainly not carried out (mariadb.com/kb/en/
 mariadb-error-code-reference, dev.mysql.com/doc/mysql-errors)."""
 
-LASTING = frozenset({1044, 1045, 1049, 1054, 1130, 1142, 1143, NO_SUCH_TABLE, 1227, 1251, 1524, 1665, 1698, 3098, 3159})
+LASTING = frozenset(
+    {
+        *(1044, 1045, 1049, 1054, 1095, 1130, 1142, 1143, NO_SUCH_TABLE, 1227),
+        *(1524, 1665, 1698, 1820, 1862, 3098, 3118, 3159, 4151),
+    }
+)
 """Errors that stay until somebody changes something."""
 
 SILENCE = "look whether it is up, reachable and not overloaded"
@@ -186,15 +195,17 @@ SILENCE = "look whether it is up, reachable and not overloaded"
 UNLISTED = "its log may say more; `leasehold doctor` looks at its settings"
 
 
-def refused(where: str, error: Refusal, *, committing: bool = False) -> Refused:
+def refused(where: str, error: Refusal, *, committing: bool = False, committed: bool = False) -> Refused:
     """Make the error for a server that answered with an error.
 
     A statement that fails has changed nothing, and nothing of a transaction lasts that was not committed. Only an error
-    of the commit itself that is not listed says nothing; ``committing`` says that it was that.
+    of the commit itself that is not listed says nothing, nor does any that comes behind the answer to the commit;
+    ``committing`` and ``committed`` say that it was that.
     """
     remedy = REMEDIES.get(error.code, UNLISTED)
     text = f"the database at {where} refused: {error} ({error.code}); {remedy}"
-    return Refused(text, code=str(error.code), outcome=outcome_of(error.code, committing=committing))
+    outcome = Outcome.UNKNOWN if committed else outcome_of(error.code, committing=committing)
+    return Refused(text, code=str(error.code), outcome=outcome)
 
 
 def outcome_of(code: int, *, committing: bool) -> Outcome:
@@ -212,7 +223,7 @@ def no_answer(where: str, why: object, *, unknown: bool) -> StoreUnavailable:
     return StoreUnavailable(f"the database at {where} did not answer: {reason}; {SILENCE}", unknown=unknown)
 
 
-HUNG_UP = frozenset({1053, 1077, 1152, 1158, 1159, 1160, 1161, 1184, 1927, 3169, 4031})
+HUNG_UP = frozenset({1053, 1158, 1159, 1927, 3169, 4031})
 """Last words of a server that closes the connection: it shuts down, an operator ended the session, it was idle for too
 long, or the network failed. Whether the statement was run is not known."""
 

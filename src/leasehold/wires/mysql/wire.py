@@ -155,11 +155,12 @@ class LineTransaction:
         self.open = True
         last = len(before) + len(statements)
         try:
-            answers: Sequence[Rows] = await self.line.run(joined((*before, *statements, COMMIT, REST)), self._until)
+            answers = await self.line.run(joined((*before, *statements, COMMIT, REST)), self._until)
         except Refusal as error:
             if len(error.answers) <= last:
                 raise refused(self._where, error, committing=len(error.answers) == last) from error
-            self.broken, answers = True, error.answers  # it is committed, and then something went wrong
+            self.broken = True  # a node of Galera may say that it is committed, and then that it is not
+            raise refused(self._where, error, committed=True) from error
         except Silence as error:
             self.broken = True
             raise no_answer(self._where, error, unknown=True) from error
