@@ -14,7 +14,7 @@ counts all sessions anew.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from leasehold.runtimes.virtual import Scheduler
@@ -105,6 +105,15 @@ class Tree:
                     node = self.nodes[change.path]
                     node.data, node.mzxid, node.mtime = change.data, write.zxid, write.time
                     node.version += 1
+
+    def draft(self, paths: Sequence[str]) -> Tree:
+        """Return copies of these nodes and of those above them, as far as they are there: to see what would be."""
+        draft = Tree()
+        for path in paths:
+            for one in (path, path.rpartition("/")[0] or "/"):
+                if one in self.nodes:
+                    draft.nodes[one] = replace(self.nodes[one], children=dict(self.nodes[one].children))
+        return draft
 
     def find(self, path: str) -> Znode:
         """Return a node.
@@ -213,7 +222,7 @@ class Ensemble:
 
     def commit(self, changes: Sequence[Change]) -> Write:
         """Carry out changes that fit, as one write."""
-        write = Write(self.tree.zxid + 1, self.clock.now_us() // 1000, changes)
+        write = Write(self.tree.zxid + 1, self._now_ms(), changes)
         self.tree.apply(write)
         self.log.append(write)
         for member in self.members:
@@ -223,23 +232,27 @@ class Ensemble:
         return write
 
     def write(self, forms: Sequence[Any], owner: int) -> list[Any]:
-        """Carry out requests of kazoo's as one write; return what each made: a path, or nothing.
+        """Carry out requests of kazoo's as one write; return for each the path made, what is told of a node, or true.
 
         Raises:
             Failed: one does not fit.
 
         """
         changes, made = list[Change](), list[Any]()
-        pending: dict[str, int] = {}
+        draft = self.tree.draft([form.path for form in forms])
         for form in forms:
-            changes += (one := list(self._changes(form, owner, pending)))
-            made.append(one[0].path if one and one[0].kind == "create" else None)
+            some = self._changes(draft, form, owner)
+            draft.apply(Write(self.tree.zxid + 1, self._now_ms(), some))
+            changes += some
+            made.append(_made(draft, some))
         if changes:
             self.commit(changes)
         return made
 
-    def _changes(self, form: Any, owner: int, pending: dict[str, int]) -> Sequence[Change]:
-        tree = self.tree
+    def _now_ms(self) -> int:
+        return self.clock.now_us() // 1000
+
+    def _changes(self, tree: Tree, form: Any, owner: int) -> Sequence[Change]:
         match type(form).__name__:
             case "Create" | "Create2" | "_Container":
                 parent = form.path.rpartition("/")[0] or "/"
@@ -248,9 +261,8 @@ class Ensemble:
                     raise Failed("NoChildrenForEphemeralsError")
                 container, path = form.flags == CONTAINER, form.path
                 if form.flags & 2 and not container:
-                    before = pending.get(parent, 0)
-                    path, pending[parent] = f"{path}{above.made + before:010d}", before + 1
-                if path in tree.nodes:
+                    path = f"{path}{above.made:010d}"
+                if path.rpartition("/")[2] in above.children:
                     raise Failed("NodeExistsError")
                 holder = owner if form.flags & 1 and not container else 0
                 return [Change("create", path, form.data, holder, container)]
@@ -309,15 +321,17 @@ class Member(Host):
                 self._fire(change)
 
     def _fire(self, change: Change) -> None:
+        """Tell the watches of a change: one word for each connection, whatever it watches of a node that is deleted."""
         parent = change.path.rpartition("/")[0] or "/"
-        self._event(self._data, change.path, "data")
+        lines = self._data.pop(change.path, {})
         if change.kind == "delete":
-            self._event(self._children, change.path, "data")
+            lines = lines | self._children.pop(change.path, {})
+        self._tell(lines, "deleted" if change.kind == "delete" else "data", change.path)
         if change.kind != "set":
-            self._event(self._children, parent, "children")
+            self._tell(self._children.pop(parent, {}), "children", parent)
 
-    def _event(self, watches: dict[str, dict[int, Line]], path: str, what: str) -> None:
-        for line in watches.pop(path, {}).values():
+    def _tell(self, lines: dict[int, Line], what: str, path: str) -> None:
+        for line in lines.values():
             self.counts.messages += 1
             if line.open:
                 line.tell((what, path), True)
@@ -378,12 +392,12 @@ class Member(Host):
                 made = self.ensemble.write(form.operations, session)
                 self.catch_up(len(self.ensemble.log))
                 return made
-            (path,) = self.ensemble.write([form], session)
+            (made,) = self.ensemble.write([form], session)
         finally:
             self.catch_up(len(self.ensemble.log))
         match kind:
             case "Create2" | "_Container":
-                return path, self.tree.stat(path)
+                return made, self.tree.stat(made)
             case "SetData":
                 return self.tree.stat(form.path)
         return True
@@ -391,6 +405,13 @@ class Member(Host):
     def _watch(self, watches: dict[str, dict[int, Line]], line: Line, form: Any) -> None:
         if form.watcher is not None and line.open:
             watches.setdefault(form.path, {})[line.number] = line
+
+
+def _made(tree: Tree, changes: Sequence[Change]) -> Any:
+    """Return what a part of a transaction is answered with."""
+    if not changes or changes[0].kind == "delete":
+        return True
+    return changes[0].path if changes[0].kind == "create" else tree.stat(changes[0].path)
 
 
 def _named(request: Any) -> str:

@@ -255,11 +255,9 @@ class ModelWire(Requests):
             question.end(None, getattr(_errors, str(answer))())
 
     def _rings(self, what: str, path: str) -> None:
-        watchers = self._watchers.pop((what, path), {})
-        if what == "data":  # of a node that is gone, those of its children ring, too
-            watchers = {**watchers, **self._watchers.pop(("children", path), {})}
-        for watcher in watchers:
-            watcher(Event(path))
+        for one in ("data", "children") if what == "deleted" else (what,):
+            for watcher in self._watchers.pop((one, path), {}):
+                watcher(Event(path))
 
     def _ended(self) -> None:
         """Learn that the connection is over: all that was under way has failed, all watches are lost."""
