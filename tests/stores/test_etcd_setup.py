@@ -87,9 +87,10 @@ def test_tls_with_a_client_certificate(tls_server, namespace):
     [
         (lambda url, server: with_files(server, client=False), "client certificate"),
         (lambda url, server: server.url, "ssl_ca_certs"),
+        (lambda url, server: url.replace("127.0.0.1", "127.1"), "another host name"),  # the same address, by a name
         (lambda url, server: url.replace("etcds://127.0.0.1", "etcd://127.0.0.1").partition("?")[0], "etcds://"),
     ],
-    ids=["no client certificate", "unknown authority", "in clear"],
+    ids=["no client certificate", "unknown authority", "another host", "in clear"],
 )
 def test_tls_that_does_not_fit_says_so(tls_server, namespace, change, words):
     url = change(with_files(tls_server), tls_server)

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pymysql
 import pytest
+from refusals import refusals
 
 from leasehold import Client, StoreUnavailable, tables
 from leasehold.runtimes.base import drive
@@ -24,7 +25,6 @@ from leasehold.runtimes.blocking import BlockingRuntime
 from leasehold.stores.url import parse
 from leasehold.testing.servers import MariaDBServer, MissingServer
 from leasehold.testing.servers.base import free_port
-from leasehold.testing.worlds import AsyncioWorld, BlockingWorld, World
 from leasehold.wires.mysql import settings
 from leasehold.wires.mysql.base import AGAIN, HUNG_UP, LASTING, REMEDIES
 from leasehold.wires.mysql.wire import MySQLWire
@@ -84,23 +84,12 @@ def until(true: Callable[[], object], within: float = 10.0) -> None:
 # --- by a client: it claims a name ---------------------------------------------------------------------------------
 
 
-def claims(url: str, within: float = 1.0) -> Sequence[StoreUnavailable]:
-    """Claim a name by a client of each colour; return what each is told."""
-
-    async def body(world: World) -> StoreUnavailable:
-        with pytest.raises(StoreUnavailable) as caught:
-            await world.client(url, response_timeout=within).lock("x").acquire(timeout=within)
-        return caught.value
-
-    return [world.run(body) for world in (BlockingWorld(), AsyncioWorld())]
-
-
 def to(server: MariaDBServer, user: str, database: str = "locks") -> str:
     return f"mysql://{user}@127.0.0.1:{server.port}/{database}"
 
 
 def as_user(user: str, database: str = "locks") -> Provoked:
-    return lambda server: claims(to(server, user, database))
+    return lambda server: refusals(to(server, user, database))
 
 
 def after(change: str, back: str) -> Provoked:
@@ -109,7 +98,7 @@ def after(change: str, back: str) -> Provoked:
     def provoke(server: MariaDBServer) -> Sequence[StoreUnavailable]:
         server.query(change)
         try:
-            return claims(server.url)
+            return refusals(server.url)
         finally:
             server.query(back)
 
@@ -121,14 +110,14 @@ def too_many(server: MariaDBServer) -> Sequence[StoreUnavailable]:
         with contextlib.suppress(pymysql.MySQLError):
             while True:
                 opened.callback(server.connect().close)
-        return claims(server.url)
+        return refusals(server.url)
 
 
 def too_many_of_one(server: MariaDBServer) -> Sequence[StoreUnavailable]:
     with contextlib.closing(server.connect(user="app")):
         server.query("SET GLOBAL max_user_connections = 1")
         try:
-            return claims(server.url)
+            return refusals(server.url)
         finally:
             server.query("SET GLOBAL max_user_connections = 50")
 
@@ -136,7 +125,7 @@ def too_many_of_one(server: MariaDBServer) -> Sequence[StoreUnavailable]:
 def used_up(server: MariaDBServer) -> Sequence[StoreUnavailable]:
     """Each claim begins a session, which uses up more of the hour."""
     until(lambda: not _succeeds(to(server, "frugal")))
-    return claims(to(server, "frugal"))
+    return refusals(to(server, "frugal"))
 
 
 def _succeeds(url: str) -> bool:
@@ -194,7 +183,7 @@ def killed_query(server: MariaDBServer) -> Sequence[StoreUnavailable]:
     thread.start()
     try:
         with row_locked(server):
-            return claims(server.url, within=5.0)
+            return refusals(server.url, within=5.0)
     finally:
         over.set()
         thread.join()
@@ -217,7 +206,7 @@ def forced_to_read(server: MariaDBServer) -> Sequence[StoreUnavailable]:
         damaged.terminate()
         damaged._config["innodb-force-recovery"] = "5"
         damaged.start()
-        return claims(damaged.url)
+        return refusals(damaged.url)
 
 
 # --- by the wire: what a claim has no cause for, or not at will ----------------------------------------------------
@@ -315,7 +304,7 @@ def expired(server: MariaDBServer) -> Sequence[StoreUnavailable]:
     """Whose password has expired is not let in at all, where that is so set."""
     server.query("SET GLOBAL disconnect_on_expired_password = ON")
     try:
-        return claims(to(server, "late"))
+        return refusals(to(server, "late"))
     finally:
         server.query("SET GLOBAL disconnect_on_expired_password = OFF")
 
@@ -323,7 +312,7 @@ def expired(server: MariaDBServer) -> Sequence[StoreUnavailable]:
 def statement_logging(server: MariaDBServer) -> Sequence[StoreUnavailable]:
     server.query("SET GLOBAL binlog_format = 'STATEMENT'")
     try:
-        return claims(server.url)
+        return refusals(server.url)
     finally:
         server.query("SET GLOBAL binlog_format = 'ROW'")
 
@@ -540,7 +529,7 @@ def test_a_node_of_galera_that_takes_no_queries(galera: MariaDBServer) -> None:
         client.lock("x").acquire(timeout=5).release()  # type: ignore[union-attr]
         cursor.execute("SET GLOBAL wsrep_reject_queries = 'ALL'")
         try:
-            said = claims(galera.url)
+            said = refusals(galera.url)
             with pytest.raises(StoreUnavailable) as caught:
                 client.lock("x").acquire(timeout=1)
         finally:

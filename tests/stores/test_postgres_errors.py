@@ -18,6 +18,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from refusals import refusals
 
 from leasehold import Client, StoreUnavailable, tables
 from leasehold.runtimes.base import drive
@@ -81,24 +82,13 @@ def until(true: Callable[[], object], within: float = 10.0) -> None:
 # --- by a client: it claims a name ---------------------------------------------------------------------------------
 
 
-def claims(url: str) -> Sequence[StoreUnavailable]:
-    """Claim a name by a client of each colour; return what each is told."""
-
-    async def body(world: World) -> StoreUnavailable:
-        with pytest.raises(StoreUnavailable) as caught:
-            await world.client(url, response_timeout=1.0).lock("x").acquire(timeout=1.0)
-        return caught.value
-
-    return [world.run(body) for world in (BlockingWorld(), AsyncioWorld())]
-
-
 def after(change: str, back: str) -> Provoked:
     """Claim while something in the database is otherwise than it should be."""
 
     def provoke(server: PostgresServer) -> Sequence[StoreUnavailable]:
         server.execute(change)
         try:
-            return claims(server.url)
+            return refusals(server.url)
         finally:
             server.execute(back)
 
@@ -106,7 +96,7 @@ def after(change: str, back: str) -> Provoked:
 
 
 def no_rights(server: PostgresServer) -> Sequence[StoreUnavailable]:
-    return claims(server.url.replace("postgres@", "poor@"))
+    return refusals(server.url.replace("postgres@", "poor@"))
 
 
 def no_schema(server: PostgresServer) -> Sequence[StoreUnavailable]:
@@ -130,7 +120,7 @@ def no_space(server: PostgresServer) -> Sequence[StoreUnavailable]:
     path.rename(path.with_name("aside"))
     path.symlink_to("/dev/full")
     try:
-        said = claims(url)
+        said = refusals(url)
     finally:
         path.unlink()
         path.with_name("aside").rename(path)
@@ -162,7 +152,7 @@ def row_locked(server: PostgresServer) -> Iterator[None]:
 
 def too_slow(server: PostgresServer) -> Sequence[StoreUnavailable]:
     with row_locked(server):
-        return claims(server.url)
+        return refusals(server.url, within=1.0)
 
 
 def terminated(server: PostgresServer) -> Sequence[StoreUnavailable]:
@@ -179,7 +169,7 @@ def terminated(server: PostgresServer) -> Sequence[StoreUnavailable]:
     thread.start()
     try:
         with row_locked(server):
-            return claims(server.url)
+            return refusals(server.url)
     finally:
         over.set()
         thread.join()
@@ -190,7 +180,7 @@ def read_only_session(server: PostgresServer) -> Sequence[StoreUnavailable]:
     server.configure(default_transaction_read_only="on")
     try:
         with PgBouncerServer(server, mode="session") as pooler:
-            return claims(f"{pooler.url}?mode=session&pooler=session")
+            return refusals(f"{pooler.url}?mode=session&pooler=session")
     finally:
         server.configure(default_transaction_read_only="off")
 

@@ -11,17 +11,16 @@ import re
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 
 import psycopg
 import pytest
+from refusals import closed, refusals
 
 from leasehold import Client, StoreUnavailable
 from leasehold.stores.postgres.statements import script
 from leasehold.testing.proxy import FaultProxy
 from leasehold.testing.servers import PostgresServer
 from leasehold.testing.servers.base import free_port
-from leasehold.testing.worlds import AsyncioWorld, BlockingWorld, World
 from leasehold.wires.postgres.errors import HINTS
 from leasehold.wires.sql import Refused
 
@@ -38,9 +37,6 @@ DATABASES = (
     "CREATE DATABASE private",
     "REVOKE CONNECT ON DATABASE private FROM PUBLIC",
 )
-
-NOBODY = 65534
-"""A user id without rights."""
 
 Provoked = Callable[[pytest.FixtureRequest], Sequence[StoreUnavailable]]
 
@@ -67,18 +63,6 @@ def standby(outlive: set[int]) -> Iterator[PostgresServer]:
 
 def url(server: PostgresServer, user: str = "postgres", database: str = "postgres", options: str = "") -> str:
     return f"postgresql://{user}@127.0.0.1:{server.port}/{database}{options}"
-
-
-def refusals(url: str, within: float = 5.0) -> list[StoreUnavailable]:
-    """Claim a name by a client of each colour; return what each is told."""
-
-    async def body(world: World) -> StoreUnavailable:
-        client = world.client(url, response_timeout=within)
-        with pytest.raises(StoreUnavailable) as caught:
-            await client.lock("x").acquire(timeout=within)
-        return caught.value
-
-    return [world.run(body) for world in (BlockingWorld(), AsyncioWorld())]
 
 
 # --- how each is provoked ----------------------------------------------------------------------------------------
@@ -220,15 +204,8 @@ def nobody_listens(request: pytest.FixtureRequest) -> Sequence[StoreUnavailable]
 
 
 def closed_folder(request: pytest.FixtureRequest) -> Sequence[StoreUnavailable]:
-    folder: Path = request.getfixturevalue("tmp_path") / "closed"
-    folder.mkdir(mode=0)
-    me = os.geteuid()
-    if me == 0:  # root may open anything
-        os.seteuid(NOBODY)
-    try:
+    with closed(request.getfixturevalue("tmp_path")) as folder:
         return refusals(f"postgresql:///postgres?user=postgres&host={folder}")
-    finally:
-        os.seteuid(me)
 
 
 def strangers_certificate(request: pytest.FixtureRequest) -> Sequence[StoreUnavailable]:

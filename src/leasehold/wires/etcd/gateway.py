@@ -40,9 +40,8 @@ NOBODY = Secret("")
 NEEDS_LEADER = ("Grpc-Metadata-hasleader", "true")
 
 HINTS = {
-    "CERTIFICATE_VERIFY_FAILED": "name the authority that signed its certificate with ssl_ca_certs=FILE",
     "mismatch": "its certificate is for another host name; use that name, or a certificate with this one",
-    "not valid for": "its certificate is for another host name; use that name, or a certificate with this one",
+    "CERTIFICATE_VERIFY_FAILED": "name the authority that signed its certificate with ssl_ca_certs=FILE",
     "CERTIFICATE_REQUIRED": "it wants a client certificate; name it with ssl_certfile=FILE and ssl_keyfile=FILE",
     "bad certificate": "it wants a client certificate; name it with ssl_certfile=FILE and ssl_keyfile=FILE",
     "WRONG_VERSION_NUMBER": "it does not speak TLS on this port; write etcd:// instead of etcds://",

@@ -14,7 +14,7 @@ from leasehold.errors import StoreUnavailable
 from leasehold.runtimes.base import Colour, Runtime
 from leasehold.wires.mysql import settings as session
 from leasehold.wires.mysql.base import Greeting, Refusal, Rows, Silence, is_last_word, no_answer
-from leasehold.wires.mysql.settings import Settings, code_of, connect_error
+from leasehold.wires.mysql.settings import DRIVERS_ERRORS, Settings, code_of, connect_error
 
 asyncmy: Any = import_module("asyncmy")
 errors: Any = import_module("asyncmy.errors")
@@ -109,7 +109,7 @@ async def connect(settings: Settings, runtime: Runtime, within: float) -> AioLin
     until = runtime.now() + within
     try:
         connection = await _opened(settings, max(within, 0.001))
-    except (errors.MySQLError, OSError, EOFError, RuntimeError, ValueError) as error:
+    except (errors.MySQLError, *DRIVERS_ERRORS) as error:
         failed = connect_error(error, settings.where)
     if failed is not None:
         raise failed  # out here it has no context: local variables in the driver's frames show the password

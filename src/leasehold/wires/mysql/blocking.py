@@ -12,7 +12,7 @@ from leasehold.runtimes.base import Colour, Runtime
 from leasehold.stores.url import Veiled
 from leasehold.wires.mysql import settings as session
 from leasehold.wires.mysql.base import Greeting, Refusal, Rows, Silence, is_last_word, no_answer
-from leasehold.wires.mysql.settings import Settings, code_of, connect_error
+from leasehold.wires.mysql.settings import DRIVERS_ERRORS, Settings, code_of, connect_error
 
 pymysql: Any = import_module("pymysql")
 COM_SET_OPTION = 0x1B
@@ -131,7 +131,7 @@ async def connect(settings: Settings, runtime: Runtime, within: float) -> Blocki
     until = runtime.now() + within
     try:
         connection = _opened(settings, max(within, 0.001))
-    except (pymysql.MySQLError, OSError, EOFError, RuntimeError, ValueError) as error:
+    except (pymysql.MySQLError, *DRIVERS_ERRORS) as error:
         failed = connect_error(error, settings.where)
     if failed is not None:
         raise failed  # out here it has no context: local variables in the driver's frames show the password

@@ -231,10 +231,14 @@ def refuse_read_only(found: Greeting, where: str) -> None:
         raise StoreUnavailable(f"the database at {where} refused: {REMEDIES[1836]}")
 
 
+DRIVERS_ERRORS = (OSError, EOFError, RuntimeError, ValueError, IndexError, SystemError)
+"""What the drivers raise beside errors of their own; the last two where they cannot read a method of login."""
+
+METHOD = "its user logs in by a method that the driver does not know; use caching_sha2_password or ed25519"
+
 HINTS = {
-    "CERTIFICATE_VERIFY_FAILED": "name the authority that signed its certificate with ssl_ca=FILE",
     "mismatch": "its certificate is for another host name; use that name, or ssl_check_hostname=false",
-    "not valid for": "its certificate is for another host name; use that name, or ssl_check_hostname=false",
+    "CERTIFICATE_VERIFY_FAILED": "name the authority that signed its certificate with ssl_ca=FILE",
     "WRONG_VERSION_NUMBER": "it does not speak TLS; leave ssl out of the URL",
     "SSL is required": "it does not speak TLS; leave ssl out of the URL",
     "onnection refused": "nobody listens there; check host and port, and that the server runs",
@@ -248,8 +252,11 @@ HINTS = {
     "nacl": "its user logs in by a method for which the driver needs: pip install pynacl",
     "imeout": "look whether it is up, reachable and not overloaded",
     "imed out": "look whether it is up, reachable and not overloaded",
+    "Lost connection": "it hung up; look at its log",
+    "index out of range": METHOD,
+    "Negative size": METHOD,
 }
-"""What to do about a connection that fails, by words of the error."""
+"""What to do about a connection that fails, by words of the error. The first that fits."""
 
 
 def connect_error(error: BaseException, where: str) -> StoreUnavailable:
