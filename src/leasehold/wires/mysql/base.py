@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Protocol
 
 from leasehold.errors import StoreUnavailable
@@ -116,9 +117,19 @@ PLACEHOLDER = re.compile(r"\$(\d+)")
 
 def bind(statement: Statement) -> bytes:
     """Return a statement with its placeholders, ``$1`` for the first value and so on, replaced."""
-    parts = PLACEHOLDER.split(statement.text)
+    words, numbers = _template(statement.text)
     spelled = [spell(value) for value in statement.args]
-    return b"".join(spelled[int(part) - 1] if odd % 2 else part.encode() for odd, part in enumerate(parts))
+    parts = list(words)
+    parts[1::2] = [spelled[number] for number in numbers]
+    return b"".join(parts)
+
+
+@lru_cache(maxsize=512)
+def _template(text: str) -> tuple[tuple[bytes, ...], tuple[int, ...]]:
+    """Return the text with a gap for each placeholder, at every second place, and which value belongs into each."""
+    parts = PLACEHOLDER.split(text)
+    numbers = tuple(int(part) - 1 for part in parts[1::2])
+    return tuple(b"" if odd % 2 else part.encode() for odd, part in enumerate(parts)), numbers
 
 
 def joined(statements: Iterable[Statement]) -> bytes:
