@@ -61,7 +61,7 @@ def test_an_extension_of_what_the_store_no_longer_knows_is_a_loss(
 ) -> None:
     async def body(world: World) -> None:
         client, told = world.client(), list[LeaseLost]()
-        hold = await client.lock("a", lease=30.0).acquire()
+        hold = await client.lock(f"lost in {world}", lease=30.0).acquire()  # kept by the store, which all tests have
         assert hold is not None
         hold.on_lost(told.append)
         answering(monkeypatch, client, Standing.GONE)
