@@ -522,7 +522,7 @@ def test_a_killed_waiter_in_the_servers_queue_holds_up_nobody(postgres_server: P
 
             def wait() -> None:
                 with pytest.raises(StoreUnavailable):
-                    ghost.lock("x").acquire()
+                    ghost.lock("x", lease=3.0).acquire()
 
             thread = threading.Thread(target=wait)
             thread.start()
