@@ -12,6 +12,7 @@ from test_canary import CANARY, COLOURS, WRONG, Record, awaited, record, run, us
 
 from leasehold.stores import registry
 from leasehold.stores.url import Secret
+from leasehold.stores.zookeeper import store as zookeeper_store
 from leasehold.testing.proxy import FaultProxy
 from leasehold.testing.servers import EtcdServer, RedisServer, ZooKeeperServer
 from leasehold.testing.servers.base import free_port
@@ -151,7 +152,10 @@ def test_what_works_shows_no_password(kind: Any, system: str, request: pytest.Fi
 
 @systems
 @COLOURS
-def test_what_fails_shows_no_password(kind: Any, system: str, request: pytest.FixtureRequest, record: Record) -> None:
+def test_what_fails_shows_no_password(
+    kind: Any, system: str, request: pytest.FixtureRequest, record: Record, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(zookeeper_store, "PATIENCE", 1.0)  # with servers that are not there
     for url in fails(system, request):
         try:
             run(lambda client: fail(record, client), kind.from_url, url, response_timeout=0.5)
