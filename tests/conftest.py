@@ -9,6 +9,7 @@ import itertools
 import os
 import secrets
 import shutil
+import signal
 import sqlite3
 import subprocess
 import threading
@@ -116,10 +117,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )  # fmt: skip
 
 
+def heed_signals() -> None:
+    """Heed what a script's background jobs ignore, and all that they start: tests send it to processes of theirs."""
+    for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGQUIT, signal.SIG_DFL)):
+        if signal.getsignal(number) == signal.SIG_IGN:
+            signal.signal(number, usual)
+
+
 @pytest.hookimpl(trylast=True)  # when other plugins are ready
 def pytest_configure(config: pytest.Config) -> None:
     alone.join(config)
     alone.hurry(config)
+    heed_signals()
     if roots := [str(fetch(name)) for name in config.getoption("--servers-of")]:
         os.environ[ROOTS] = os.pathsep.join(roots)
     config.addinivalue_line("markers", "nightly: takes long; runs with --nightly only")
