@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from leasehold.bench.result import Result, Row
+from leasehold.bench.result import Entry, Result, Row
+from leasehold.bench.table import ratio
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +20,9 @@ class Aim:
         p50: times the floor's median time that ours may be at most; 0 for none.
         p99: times the floor's 99th percentile that ours may be at most; 0 for none.
         harmed: times as long as with all servers that a pair may take, on average, when one of them fails; 0 for none.
+        core: part of one core that the client, and the server, may take at most for all that is held; 0 for none.
+        memory: KiB of the client for each that is held or waits, at most; 0 for none.
+        server_bytes: bytes of the server for each of them, at most; 0 for none.
 
     """
 
@@ -28,6 +32,9 @@ class Aim:
     p50: float = 0.0
     p99: float = 0.0
     harmed: float = 0.0
+    core: float = 0.0
+    memory: float = 0.0
+    server_bytes: float = 0.0
 
 
 AIMS = (
@@ -45,6 +52,9 @@ AIMS = (
     Aim("redlock-1", p50=1.5),
     Aim("redlock-failing-blocking", harmed=1.2),
     Aim("redlock-failing-asyncio", harmed=1.2),
+    Aim("held-10000", core=0.01, memory=2.0, server_bytes=250.0),
+    Aim("held-blocking-10000", core=0.01, memory=2.0, server_bytes=250.0),
+    Aim("waiting-10000", memory=2.5),
 )
 
 REASONS = """\
@@ -89,10 +99,13 @@ def aims(result: Result) -> str:
 
 def _lines(aim: Aim, row: Row) -> Iterator[str]:
     ours, floor = row.ours, row.floor
-    peer = next((one for one in row.entries if one.contestant.key == "redis-py" and one.samples), None)
     if ours is None:
         return
-    for least, other, name in ((aim.floor, floor, "the floor"), (aim.redis_py, peer, "redis-py Lock")):
+    peer = next((one for one in row.entries if one.contestant.key == "redis-py" and one.samples), None)
+    beside_peer = "redis-py Lock"
+    if peer is not None and floor is not None and (best := floor.ratio(peer)) is not None:
+        beside_peer += f" (the floor reaches {ratio(best.median)} ×)"
+    for least, other, name in ((aim.floor, floor, "the floor"), (aim.redis_py, peer, beside_peer)):
         reached = ours.ratio(other) if least else None
         if reached is not None:
             yield _line(row, name, f"≥ {least:g} ×", f"{reached.median:.2f} ×", reached.median >= least)
@@ -105,7 +118,26 @@ def _lines(aim: Aim, row: Row) -> Iterator[str]:
             met = rates.median <= aim.harmed
             name = f"time with one {harmed.contestant.harm}, of that with all"
             yield _line(row, name, f"≤ {aim.harmed:g} ×", f"{rates.median:.2f} ×", met)
+    if row.measure.rests:
+        yield from _at_rest(aim, row, ours)
+
+
+def _at_rest(aim: Aim, row: Row, ours: Entry) -> Iterator[str]:
+    """Yield what it costs to hold, or to wait."""
+    for most, name, used, unit in (
+        (aim.core * 100, "the client's part of one core", ours.share("client") * 100, "%"),
+        (aim.core * 100, "the server's part of one core", ours.share("server") * 100, "%"),
+        (aim.memory, "the client's memory for each", ours.median("memory") / 1024, "KiB"),
+        (aim.server_bytes, "the server's memory for each", ours.server_bytes, "bytes"),
+    ):
+        if most:
+            yield _line(row, name, f"≤ {most:g} {unit}", f"{_figure(used)} {unit}", used <= most)
 
 
 def _line(row: Row, beside: str, aim: str, reached: str, met: bool) -> str:
     return f"| {row.measure.title} | {beside} | {aim} | {reached if met else f'**{reached}**'} |"
+
+
+def _figure(value: float) -> str:
+    """Show a figure with two digits that matter, or all before the point."""
+    return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
