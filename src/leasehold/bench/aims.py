@@ -63,9 +63,11 @@ Where an aim is missed, it is for this; the tables below say how much each part 
 - *One thread*: the Python between two system calls. Each piece is a function call or an object that a promise needs: an
   id chosen before anything is sent, a deadline read before that, a place with the keeper before that. redis-py's lock
   sends one plain command to acquire and keeps nothing: its server part is cheaper than that of any lock with a queue.
+  What is left would take compiled code, which leasehold has none of: one wheel installs anywhere, and can be read.
 - *Eight threads*: one interpreter lock. Two system calls let it go for each operation, as they do in the floor; what is
   Python in between runs one thread at a time, so what one thread takes in the client counts in full.
-- *1,000 tasks*: the state of 1,000 acquires does not fit the nearer caches, and the collector walks through it.
+- *1,000 tasks*: the state of 1,000 acquires does not fit the nearer caches, and the collector walks through it. Where
+  the floor itself does not reach what is aimed at beside redis-py, no client of Redis could.
 - *Hand-over*: the floor is two commands and one wake-up. A hand-over is a release, which reads and rewrites a queue (25
   commands in two scripts with the next claim), a message, before it a word that counts who hears it, and a claim that
   says "wait": one answer more to write, one more to read, and all of it stands between one holder and the next. With
