@@ -64,18 +64,13 @@ TOO_OLD = "it does not know a request that locks need (create2, containers); use
 
 MEANINGS: Mapping[str, Meaning] = {
     "ConnectionLoss": Meaning(Outcome.UNKNOWN, "the connection was lost"),
-    "OperationTimeoutError": Meaning(Outcome.UNKNOWN, "the operation took too long"),
     "RequestTimeoutError": Meaning(Outcome.UNKNOWN, "the request took too long"),
     "SystemZookeeperError": Meaning(Outcome.UNKNOWN, "the server failed"),
     "RuntimeInconsistency": Meaning(Outcome.UNKNOWN, "the server failed"),
-    "DataInconsistency": Meaning(Outcome.UNKNOWN, "the server failed"),
     "SessionExpiredError": Meaning(Outcome.NOT_DONE, "the session has expired"),
     "ConnectionClosedError": Meaning(Outcome.NOT_DONE, "the connection is closed"),
     "SessionMovedError": Meaning(Outcome.NOT_DONE, "the session has moved to another server"),
-    "NotReadOnlyCallError": Meaning(Outcome.NOT_DONE, "the server is read-only: it has lost its quorum"),
     "ThrottledOpError": Meaning(Outcome.NOT_DONE, "the server has too much to do (throttled)"),
-    "NewConfigNoQuorumError": Meaning(Outcome.NOT_DONE, "the ensemble is being changed"),
-    "ReconfigInProcessError": Meaning(Outcome.NOT_DONE, "the ensemble is being changed"),
     "NoAuthError": Meaning(
         Outcome.LASTING,
         "the rights of a node do not allow it; `leasehold doctor` says which are needed; check user and password, "

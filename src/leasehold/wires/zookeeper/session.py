@@ -37,6 +37,7 @@ from leasehold.wires.zookeeper.settings import Settings
 _client: Any = importlib.import_module("kazoo.client")
 _threading: Any = importlib.import_module("kazoo.handlers.threading")
 _connection: Any = importlib.import_module("kazoo.protocol.connection")
+_SaslRequired: Any = importlib.import_module("kazoo.exceptions").SessionClosedRequireSaslError
 
 SILENT = 1.0
 """Seconds without any reply after which a request that is given up condemns its connection."""
@@ -70,7 +71,7 @@ class _Threads(_threading.SequentialThreadingHandler):  # type: ignore[misc]
     patience = 5.0
 
     def spawn(self, func: Any, *args: Any, **kwargs: Any) -> threading.Thread:
-        thread = threading.Thread(target=func, args=args, kwargs=kwargs, name=NAME, daemon=True)
+        thread = threading.Thread(target=_run, args=(func, *args), kwargs=kwargs, name=NAME, daemon=True)
         thread.start()
         return thread
 
@@ -93,22 +94,34 @@ def _encrypted(link: socket.socket, options: dict[str, Any]) -> ssl.SSLSocket:
     return context.wrap_socket(link, server_hostname=options.get("hostname"))
 
 
-class _Ears(logging.Handler):
-    """Remembers the last complaint of kazoo: it says nowhere else why there is no connection."""
+def _run(func: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+    """Run a thread of kazoo's; an error that ends one is logged before, and heard by `_Ears`."""
+    with suppress(_SaslRequired):
+        func(*args, **kwargs)
 
-    def __init__(self) -> None:
+
+class _Ears(logging.Handler):
+    """Remembers the last complaint of kazoo: it says nowhere else why there is no connection.
+
+    ``refuse`` is called when our credentials are refused.
+    """
+
+    def __init__(self, refuse: Callable[[], None]) -> None:
         super().__init__(logging.WARNING)
+        self._refuse = refuse
         self.last = ""
         self.refused = False  # our credentials; the state that says so is another at once
 
     def emit(self, record: logging.LogRecord) -> None:
         text = record.getMessage()
-        if record.exc_info and record.exc_info[1] is not None:
-            text = f"{text}: {record.exc_info[1]}"
+        cause = record.exc_info[1] if record.exc_info else None
+        if cause is not None:
+            text = f"{text}: {cause}"
         if not text.startswith("Transition"):
             self.last = text
-        if text.startswith("AUTH_FAILED"):
+        if text.startswith("AUTH_FAILED") or isinstance(cause, _SaslRequired):
             self.refused = True
+            self._refuse()
 
 
 class Wire(Requests):
@@ -124,7 +137,7 @@ class Wire(Requests):
     def _reset(self) -> None:
         self._mutex = self._runtime.mutex()
         self._kazoo: Any = None
-        self._ears = _Ears()
+        self._ears = _Ears(self._wake)
         self._waiting: set[Signal] = set()
         self._heard = 0.0
         self.session: Session | None = None
@@ -213,6 +226,13 @@ class Wire(Requests):
             if ears.refused:
                 raise self._refused(ears)
 
+    def _wake(self) -> None:
+        """Tell those who wait for a connection that there will be none."""
+        with self._mutex:
+            bells = list(self._waiting)
+        for bell in bells:
+            bell.set()
+
     def _refused(self, ears: _Ears) -> StoreUnavailable:
         """Give up the client of these ears, which will not try again; whoever asks next tries anew."""
         with self._mutex:
@@ -226,7 +246,7 @@ class Wire(Requests):
         return error
 
     def _open(self) -> None:
-        settings, self._ears = self._settings, _Ears()
+        settings, self._ears = self._settings, _Ears(self._wake)
         logger = logging.Logger(NAME, logging.WARNING)  # of nobody's tree: at DEBUG kazoo logs credentials
         logger.addHandler(self._ears)
         threads = _Threads()
