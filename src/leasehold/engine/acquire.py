@@ -21,7 +21,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from leasehold.engine.attempt import FIRST_PAUSE, Attempt, Missed, Wish
-from leasehold.engine.events import Observer, Released, wants_of
+from leasehold.engine.events import Choosy, Released
 from leasehold.engine.hold import Lease
 from leasehold.engine.keeper import Keeper
 from leasehold.engine.together import Batch
@@ -43,13 +43,12 @@ LONGEST_PAUSE = 1.0
 class Engine:
     """Everything that the locks of one client share."""
 
-    def __init__(self, runtime: Runtime, store: Store, *, response_timeout: float, observe: Observer | None) -> None:
+    def __init__(self, runtime: Runtime, store: Store, *, response_timeout: float, observe: Choosy) -> None:
         self.runtime = runtime
         self.store = store
         self.owner = whoami(runtime)
         self.response_timeout = response_timeout
         self.observe = observe
-        self.wants = wants_of(observe)
         self.keeper = Keeper(runtime, store, response_timeout)
         self._leases = runtime.mutex()  # for what a lease changes of itself
         self._terms: Terms | None = None  # those of the last lock that was made
@@ -207,10 +206,9 @@ class Engine:
             lease.was_gone("it was gone when it was released (expired, broken or evicted)")
             raise lease.error()
         confirmed = was_there is not None
-        observe = self.observe
-        if observe is not None and (not confirmed or self.wants(Released)):
+        if not confirmed or self.observe.wants(Released):
             now = self.runtime.now()
-            observe(Released(lease.name, str(self.owner), now, lease.token, now - lease.since, confirmed))
+            self.observe(Released(lease.name, str(self.owner), now, lease.token, now - lease.since, confirmed))
         return confirmed
 
     async def leave(self, lease: Lease) -> bool | None:

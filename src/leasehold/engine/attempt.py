@@ -118,7 +118,7 @@ class Attempt:
         self._engine.keeper.forget(self._lease)
         if leave and self._may_be_there:
             await self._runtime.shield(self._engine.leave(self._lease))
-        if self._engine.observe is not None:
+        if self._engine.observe.wants(GaveUp):
             self._engine.observe(GaveUp(*self._who(), self._waited(), why))
 
     def _abandon(self) -> None:
@@ -131,8 +131,8 @@ class Attempt:
         lease.adopted = False
         engine = self._engine
         engine.keeper.granted(lease)
-        if (observe := engine.observe) is not None and engine.wants(Acquired):
-            observe(Acquired(*self._who(), lease.token, self._waited()))
+        if engine.observe.wants(Acquired):
+            engine.observe(Acquired(*self._who(), lease.token, self._waited()))
         return lease
 
     async def _too_late(self) -> None:
@@ -177,7 +177,7 @@ class Attempt:
         except StoreUnavailable as error:
             answer, _ = await self._engine.again(error, self._ask, began + patience, through_outage=self._heard)
         if isinstance(answer, Wait):
-            if not self._heard and self._engine.observe is not None:
+            if not self._heard and self._engine.observe.wants(Queued):
                 self._engine.observe(Queued(*self._who(), None if answer.held_by is None else str(answer.held_by)))
             self._held_by = answer.held_by
             self._barred = (answer.barred, self._runtime.now() + answer.ask_again) if answer.barred else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +74,9 @@ class Released(Event):
 Observer = Callable[[Event], None]
 
 
-def wants_of(observe: Observer | None) -> Callable[[type[Event]], bool]:
-    """Return what says whether such an event is worth making: an observer may have a method ``wants`` that says no.
+class Choosy(Protocol):
+    """An observer that says beforehand which events are worth making: acquires and releases happen all the time."""
 
-    It is asked for what happens all the time, acquires and releases: most often nobody listens.
-    """
-    if observe is None:
-        return lambda _: False
-    says: Callable[[type[Event]], bool] | None = getattr(observe, "wants", None)
-    return (lambda _: True) if says is None else says
+    def wants(self, kind: type[Event], /) -> bool: ...
+
+    def __call__(self, event: Event, /) -> None: ...

@@ -266,7 +266,17 @@ class Keeper:
             self._look_at_all(later)
         except Exception:
             log.exception("the keeper stumbled; it goes on")
+            self._put_back()
         return not later or self._stand_in.call(later)
+
+    def _put_back(self) -> None:
+        """Put all down again, and renew them soon: whom it had taken out to look at stands on no agenda."""
+        now = self._runtime.now()
+        with self._mutex:
+            for lease in self._watched:
+                self._renewals.put(lease, now + lease.length * RETRY)
+                if lease.state in HOLDING:
+                    self._deadlines.put(lease, lease.deadline)
 
     def _look_at_all(self, later: Later | None) -> None:
         self._take_news(later)
@@ -278,6 +288,8 @@ class Keeper:
             if due:
                 due += self._renewals.due(now + COALESCE * min(lease.length for lease in due))
             debts = self._debts.due(now)
+        if debts:
+            self._pay_beside(debts)
         lost: set[str] = set()
         for lease in ended:
             if lease.check_deadline(later):  # it was moved since it was put down
@@ -289,8 +301,6 @@ class Keeper:
         batch = [lease for lease in dict.fromkeys(due) if self._is_to_renew(lease, now, later)]
         for start in range(0, len(batch), BATCH):
             self._renew_beside(batch[start : start + BATCH])
-        if debts:
-            self._pay_beside(debts)
 
     def _take_news(self, later: Later | None) -> None:
         """Tell holders what the store has heard; whoever is in doubt is renewed now."""
@@ -303,7 +313,7 @@ class Keeper:
                 if standing is Standing.GONE:
                     lease.gone("the store ended it (its session has expired)", later)
                     self.forget(lease)
-                elif standing is Standing.UNKNOWN:
+                else:  # in doubt: there is no third word
                     lease.no_answer()
                     if lease.renews:
                         self._schedule(self._renewals, lease, self._runtime.now())

@@ -102,7 +102,7 @@ class Batch:
     def _acquired(self, lease: Lease) -> Lease:
         engine, now = self._engine, self._engine.runtime.now()
         engine.keeper.granted(lease)
-        if engine.observe is not None:
+        if engine.observe.wants(Acquired):
             engine.observe(Acquired(lease.name, str(engine.owner), now, lease.token, now - self._start))
         return lease
 

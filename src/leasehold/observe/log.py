@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+import traceback
 
-from leasehold.engine.events import Event, InDoubt, Lost, Observer, Released
+from leasehold.engine.events import Choosy, Event, InDoubt, Lost, Observer, Released
 
 log = logging.getLogger("leasehold")
 
@@ -22,9 +23,12 @@ class Logged:
         return self._observer is not None or log.isEnabledFor(logging.DEBUG)
 
     def __call__(self, event: Event) -> None:
-        level = severity(event)
-        if log.isEnabledFor(level):
-            log.log(level, "%s", event)
+        try:
+            level = severity(event)
+            if log.isEnabledFor(level):
+                log.log(level, "%s", event)
+        except Exception:  # a filter that fails; whoever lost a lock is told of it all the same
+            traceback.print_exc()
         if self._observer is not None:
             try:
                 self._observer(event)
@@ -32,7 +36,7 @@ class Logged:
                 log.exception("an observer failed")
 
 
-def logged(observer: Observer | None) -> Observer:
+def logged(observer: Observer | None) -> Choosy:
     """Return an observer that logs, and then calls ``observer`` if there is one."""
     return Logged(observer)
 
