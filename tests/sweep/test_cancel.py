@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from leasehold import AcquireTimeout, AsyncClient, AsyncHold, LeaseholdError
-from leasehold.engine.hold import State
+from leasehold.engine.hold import ENDED, State
 from leasehold.runtimes.virtual import Scheduler, Task
 from leasehold.stores.memory import Memory
 from leasehold.testing.faulty import METHODS, Fault, Faulty, Kind
@@ -368,6 +368,75 @@ def test_a_coroutine_that_is_closed_without_its_loop_says_nothing() -> None:
     work = asyncio.run(body())
     work.close()  # an await in there would be a RuntimeError: coroutine ignored GeneratorExit
     assert all(lease.state is not State.QUEUED for lease in client._engine.keeper.leases()), "it is renewed no more"
+
+
+class Dropping:
+    """Steps a coroutine, and closes it at its k-th suspension, as a loop that is dropped does with its tasks."""
+
+    def __init__(self, work: Coroutine[Any, Any, Any], at: int) -> None:
+        self.work, self.at = work, at
+        self.met = 0
+
+    def __await__(self) -> Any:
+        while True:
+            try:
+                wanted = self.work.send(None)
+            except StopIteration as stop:
+                return stop.value
+            self.met += 1
+            if self.met > self.at:
+                if wanted is not None:
+                    wanted._asyncio_future_blocking = False
+                self.work.close()  # an await in there would be a RuntimeError: coroutine ignored GeneratorExit
+                return None
+            yield wanted
+
+
+async def several_without_a_block(world: World, client: AsyncClient) -> AsyncHold | None:
+    readers = client.rw_lock("0", lease=LEASE).reader()
+    hold = await client.multi_lock([readers, "a", "b", "c"], lease=LEASE).acquire()
+    assert hold is not None
+    await hold.extend()
+    return hold
+
+
+async def meeting_without_a_block(world: World, client: AsyncClient) -> None:
+    barrier = client.barrier("a", 1, lease=LEASE)
+    await barrier.wait()
+    await barrier.enter()
+    await barrier.leave()
+
+
+async def in_vain(world: World, client: AsyncClient) -> AsyncHold | None:
+    hold = await client.lock("a", lease=LEASE).acquire()
+    assert await client.lock("a", lease=LEASE).acquire(timeout=0.001) is None
+    return hold
+
+
+DROPPED = (
+    *(acquire, acquire_and_release, release_by_the_lock, attempt, latch, lonely, meeting, in_vain),
+    *(several_without_a_block, meeting_without_a_block),
+)
+"""What is dropped inside a block of a lock, that block's end awaits its release, as a generator's may."""
+
+
+@pytest.mark.parametrize("operation", DROPPED, ids=lambda operation: operation.__name__)
+def test_dropped_with_its_loop_at_every_suspension_it_says_nothing_and_is_renewed_no_more(operation: Operation) -> None:
+    async def body(world: World) -> int:
+        for at in range(1000):
+            client = world.client(Slow(Memory(f"dropped-{operation}-{at}")))
+            work = Dropping(operation(world, client), at)  # type: ignore[arg-type]
+            hold = await work
+            if work.met <= at:
+                await (hold.release() if hold is not None else asyncio.sleep(0))
+                return at
+            await asyncio.sleep(0.01)  # what was shielded goes on
+            for lease in client._engine.keeper.leases():
+                assert lease.abandoned or lease.party is not None or lease.state in ENDED
+            await client.close()
+        raise AssertionError("it never ends")
+
+    assert AsyncioWorld().run(body) >= HOLD_UP
 
 
 def test_the_sweep_can_see_a_task_that_runs() -> None:

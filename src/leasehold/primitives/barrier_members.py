@@ -178,8 +178,13 @@ class Members:
         try:
             await self._depart(member)
             await self._until_left(member, start, until)
-        finally:
+        except GeneratorExit:  # the loop is gone with the task in it: nothing can be awaited any more
+            member.lease.abandoned = True
+            raise
+        except BaseException:
             await self._stand_up(member)
+            raise
+        await self._stand_up(member)
 
     async def _depart(self, member: Member) -> None:
         if not self._engine.owns(member.lease):
