@@ -78,6 +78,18 @@ def test_an_exit_inside_the_block_is_passed_on() -> None:
     assert said == "claim,leave"
 
 
+def test_a_client_that_cannot_be_closed_keeps_no_other_from_it() -> None:
+    code = """
+    async def fail():
+        raise ValueError("a mistake of the store")
+    broken = [Client(Memory(f"broken {number}")) for number in range(5)]
+    for each in broken:
+        each.store.close = fail
+    hold = client.lock('a').acquire()
+    """
+    assert run(textwrap.dedent(REPORT) + textwrap.dedent(code)) == "claim,leave"
+
+
 def test_an_asyncio_program_ends_without_a_word() -> None:
     run(
         """

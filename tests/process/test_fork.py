@@ -175,3 +175,18 @@ def test_a_fork_at_any_moment_while_other_threads_lock() -> None:
         for thread in threads:
             thread.join()
         client.close()
+
+
+def test_a_client_that_cannot_be_made_anew_keeps_no_other_from_it(caplog: pytest.LogCaptureFixture) -> None:
+    broken, whole = Client(Memory("fork-broken")), Client(Memory("fork-whole"))
+    broken.store.after_fork = lambda: 1 // 0  # type: ignore[method-assign, assignment, return-value]
+
+    def child() -> None:
+        assert "could not be made anew after a fork" in caplog.text
+        with whole.lock("a", lease=5.0):
+            pass
+
+    in_child(child)
+    assert not caplog.text, "that is the child's concern"
+    for client in (broken, whole):
+        client.close()

@@ -9,8 +9,11 @@ from typing import Any
 import pytest
 
 from leasehold import LeaseLost, StoreUnavailable
-from leasehold.model import Standing, Ticket
-from leasehold.testing.worlds import AsyncioWorld, BlockingWorld, World
+from leasehold.client.aio import CLOSE_WITHIN
+from leasehold.model import Granted, Standing, Ticket, Wait
+from leasehold.stores.memory import Memory
+from leasehold.testing.faulty import Fault, Faulty, Kind
+from leasehold.testing.worlds import AsyncioWorld, BlockingWorld, SimulatedWorld, World
 
 worlds = pytest.mark.parametrize("world", [BlockingWorld(), AsyncioWorld()], ids=str)
 
@@ -137,6 +140,122 @@ def test_without_a_thread_for_renewals_holds_are_in_doubt_until_there_is_one(
         await world.sleep(2 * LEASE)
         assert len(refused) == 3
         hold.check()
+        await hold.release()
+
+    world.run(body)
+
+
+class Leaves:
+    """Stands between a client and its store: refuses or breaks the first leaves."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, client: Any, *errors: Exception) -> None:
+        store, self.errors = core_of(client).store, list(errors)
+        leave = store.leave
+
+        async def left(*args: Any, **options: Any) -> bool:
+            if self.errors:
+                raise self.errors.pop(0)
+            found: bool = await leave(*args, **options)
+            return found
+
+        monkeypatch.setattr(store, "leave", left)
+
+
+async def released(world: World, looker: Any, within: float) -> bool:
+    until = world.now() + within
+    while await looker.inspect("a") is not None:
+        if world.now() > until:
+            return False
+        await world.sleep(0.02)
+    return True
+
+
+@worlds
+def test_without_a_thread_for_a_late_leave_it_comes_when_there_is_one(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def body(world: World) -> None:
+        client, looker = world.client(), world.client()
+        hold = await client.lock("a", lease=30.0).acquire()
+        assert hold is not None
+        runtime, refused = core_of(client)._engine.runtime, list[str]()
+        spawn = runtime.spawn
+
+        def no_thread(work: Any, name: str) -> Any:
+            if name == "leasehold-leave" and len(refused) < 3:
+                refused.append(name)
+                raise RuntimeError("can't start new thread")
+            return spawn(work, name)
+
+        monkeypatch.setattr(runtime, "spawn", no_thread)
+        Leaves(monkeypatch, client, StoreUnavailable("refused"))
+        assert not await hold.release()
+        assert await released(world, looker, 5.0)
+        assert len(refused) == 3
+
+    world.run(body)
+
+
+@worlds
+def test_a_mistake_of_the_store_in_a_late_leave_is_logged_and_the_lease_ends_by_itself(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def body(world: World) -> None:
+        client, looker = world.client(), world.client()
+        hold = await client.lock("a", lease=LEASE).acquire()
+        assert hold is not None
+        Leaves(monkeypatch, client, StoreUnavailable("refused"), ZeroDivisionError("a mistake of the store"))
+        assert not await hold.release()
+        assert await released(world, looker, LEASE + 2.0)
+
+    with caplog.at_level(logging.ERROR, "leasehold"):
+        world.run(body)
+    assert "a late leave of 'a' failed" in caplog.text
+
+
+def test_a_client_that_is_closed_waits_for_no_more_leaves_than_it_has_time() -> None:
+    async def body(world: World) -> None:
+        silent = [False]
+        plan = Fault(Kind.DROP_REQUEST, 60.0)
+        client = world.client(Faulty(Memory(), lambda call: plan if silent[0] and call.method == "leave" else None))
+        holds = [await client.lock(f"{number}", lease=30.0).acquire() for number in range(10)]
+        silent[0] = True
+        await world.gather(*(hold.release() for hold in holds if hold is not None))
+        start = world.now()
+        await client.close()
+        assert world.now() - start < CLOSE_WITHIN + 1.5
+
+    SimulatedWorld().run(body)
+
+
+@worlds
+def test_who_is_granted_less_than_it_asked_for_is_renewed_in_time(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by a store whose sessions are shorter: the keeper had put it down for a third of the longer lease."""
+
+    async def body(world: World) -> None:
+        client = world.client()
+        store = core_of(client).store
+        claim, renew, renewed = store.claim, store.renew, list[float]()
+
+        async def brief(*args: Any, **options: Any) -> Granted | Wait:
+            answer: Granted | Wait = await claim(*args, **options)
+            return answer._replace(lease=LEASE) if isinstance(answer, Granted) else answer
+
+        async def counted(*args: Any, **options: Any) -> Sequence[Standing]:
+            renewed.append(world.now())
+            found: Sequence[Standing] = await renew(*args, **options)
+            return found
+
+        monkeypatch.setattr(store, "claim", brief)
+        monkeypatch.setattr(store, "renew", counted)
+        hold = await client.lock("a", lease=30.0).acquire()
+        assert hold is not None
+        assert hold.remaining() < LEASE
+        await world.sleep(2 * LEASE)
+        hold.check()
+        assert len(renewed) >= 3
         await hold.release()
 
     world.run(body)

@@ -6,8 +6,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import redis
+import redis.asyncio
 
-from leasehold import Client, MissingDriver
+from leasehold import AsyncClient, Client, MissingDriver
 from leasehold.stores import registry
 
 THEIRS = """
@@ -65,3 +67,12 @@ def test_without_a_url_the_environment_decides_and_else_a_file(tmp_path: Path, m
     with Client.from_url() as locks, locks.lock("x"):
         assert registry.default_path() == tmp_path / "leasehold" / "locks.db"
         assert registry.default_path().exists()
+
+
+def test_a_client_object_of_a_driver_says_where_the_store_is() -> None:
+    for locks in (
+        Client.from_client(redis.Redis(port=1, db=7)),
+        AsyncClient.from_client(redis.asyncio.Redis(port=1, db=7)),
+    ):
+        assert "localhost:1" in repr(locks)
+        assert repr(locks).startswith(f"<{type(locks).__name__} ")

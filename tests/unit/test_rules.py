@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from leasehold.errors import WrongKind
-from leasehold.model import Departure, Kind, Owner, Rule, Standing, Terms, Ticket
-from leasehold.rules import Blocked, Enter, Queue, conflicts, decide, next_token, same_use
+from leasehold.model import Departure, Kind, Owner, Rule, Seat, Standing, Terms, Ticket
+from leasehold.rules import Blocked, Enter, Queue, conflicts, decide, next_token, same_use, successors
 from leasehold.stores import ledger
 
 ME = Owner("host", 1, "client")
@@ -289,3 +289,15 @@ def test_an_expired_seat_does_not_block() -> None:
     step = ledger.claim(queue, ticket(1, MUTEX[0]), join=True, now=0.0, floor=0)
     assert isinstance(decide(step.queue, ticket(2, MUTEX[0]), LEASE), Enter)
     assert isinstance(decide(step.queue, ticket(2, MUTEX[0]), LEASE - 0.1), Blocked)
+
+
+def test_who_has_expired_in_the_queue_is_passed_over() -> None:
+    expired, waits = (Seat(ticket(n, Rule()), n, expires) for n, expires in ((1, 99.0), (2, 200.0)))
+    assert list(successors(Queue("name", waiters=(expired, waits)), 100.0)) == [waits]
+
+
+def test_who_is_first_in_line_does_not_wait_for_those_behind_it() -> None:
+    first, second = (Seat(ticket(n, Rule(fair=True)), n, 200.0) for n in (1, 2))
+    queue = Queue("name", waiters=(first, second))
+    assert decide(queue, first.ticket, 100.0) == Enter()
+    assert decide(queue, second.ticket, 100.0) == Blocked(200.0, first)

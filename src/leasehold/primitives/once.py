@@ -14,6 +14,7 @@ unique index).
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from leasehold import validate
@@ -68,11 +69,7 @@ class AsyncOnce:
         self._engine.ready()
         seen = await self._register.read()
         if not seen.version:
-            async with self._lock as hold:
-                seen = await self._register.read()
-                if not seen.version:
-                    result = await ready(work(*args, **kwargs))
-                    seen = await self._engine.runtime.shield(self._record(result, hold.token))
+            seen = await self._in_turn(partial(work, *args, **kwargs))
         if seen.unkept:
             raise ValueError(f"{self.key!r} was done, but there is no result of it: {seen.unkept}")
         return seen.value
@@ -81,6 +78,14 @@ class AsyncOnce:
         """Return whether it was done and the result is still kept."""
         self._engine.ready()
         return (await self._register.read()).version > 0
+
+    async def _in_turn(self, work: Callable[[], Any]) -> Record:
+        async with self._lock as hold:
+            seen = await self._register.read()
+            if seen.version:
+                return seen
+            result = await ready(work())
+            return await self._engine.runtime.shield(self._record(result, hold.token))
 
     async def _record(self, result: Any, token: int) -> Record:
         try:
