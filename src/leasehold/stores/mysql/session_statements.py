@@ -10,8 +10,9 @@ from base64 import b32encode
 from collections.abc import Mapping, Sequence
 
 from leasehold.model import Seat, Ticket
-from leasehold.stores.mysql.statements import CLOCK, ID, places
+from leasehold.stores.mysql.statements import CLOCK
 from leasehold.stores.sql.pages import COLUMNS, Key, ns, row_of
+from leasehold.stores.sql.words import ID, places
 from leasehold.wires.sql import Statement
 
 SHOWN_FOR = 30 * 86_400 * 10**9

@@ -34,7 +34,7 @@ WORDS = (
     (r"\$(\d+)", r"?\1"),
     (r"::(bigint|bytea|text|int)", ""),
     (r"FOR UPDATE( SKIP LOCKED)?", ""),
-    (r"\bgreatest\(", "max("),
+    (r"(?i)\bgreatest\(", "max("),
     (r"\(\s*\(SELECT", "(SELECT * FROM (SELECT"),
     (r"UNION ALL\s*\(SELECT", "UNION ALL SELECT * FROM (SELECT"),
     (r"FROM leasehold_meta ON CONFLICT", "FROM leasehold_meta WHERE true ON CONFLICT"),
