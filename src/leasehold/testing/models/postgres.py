@@ -12,13 +12,13 @@ asked for more says so.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
 from leasehold.runtimes.virtual import Scheduler
-from leasehold.stores.postgres.statements import CLOCK, script
+from leasehold.stores.postgres.statements import CLOCK, DROP_CELLS, script
 from leasehold.stores.sql import schema
 from leasehold.testing.models.net import Host, Line
 from leasehold.testing.models.rows import Locks, Rows, Tables
@@ -26,7 +26,7 @@ from leasehold.wires.postgres.base import WHO
 from leasehold.wires.postgres.errors import ServerError
 from leasehold.wires.postgres.link import COMMIT
 from leasehold.wires.postgres.transaction import BEGIN, LIMITS, ROLLBACK
-from leasehold.wires.sql import Row, Statement
+from leasehold.wires.sql import Row, Statement, Value
 
 VERSION = 150_000
 
@@ -68,6 +68,7 @@ class Backend:
         begun: whether a transaction is open.
         failed: whether it can only be rolled back.
         batch: what it carries out: its statements, and the rows of those that are done.
+        notes: channels and messages that a commit sends, each once.
         turns: counts what it was asked, so that a time-out knows whether it is still meant.
 
     """
@@ -80,6 +81,7 @@ class Backend:
     idle: float = 0.0
     batch: Sequence[Statement] = ()
     done: list[list[Row]] = field(default_factory=list[list[Row]])
+    notes: dict[tuple[str, str], None] = field(default_factory=dict[tuple[str, str], None])
     turns: int = 0
 
 
@@ -150,9 +152,8 @@ class PostgresModel(Host):
                     return
                 backend.done.append(rows)
         except ServerError as error:
-            backend.failed = True
             self.note(f"refuses {backend.line.client.name} {error.code}")
-            self._answered(backend, error)
+            self._fail(backend, error)
             return
         self.note(f"answers {backend.line.client.name} {len(backend.batch)} {_counted(backend.done)}")
         self._answered(backend, backend.done)
@@ -182,8 +183,12 @@ class PostgresModel(Host):
             backend.begun, backend.failed = True, False
             return []
         if statement is COMMIT or text == ROLLBACK.text:
+            for channel, message in backend.notes if statement is COMMIT else ():
+                self._notify(channel, message)
             self._finish(backend)
             return []
+        if backend.failed:
+            raise ServerError("25P02", "current transaction is aborted", fatal=False, in_commit=False)
         if text == LIMITS:
             backend.limit, backend.idle = (float(str(arg).removesuffix("ms")) / 1000 for arg in args)
             return [("", "", "")]
@@ -195,19 +200,31 @@ class PostgresModel(Host):
             self._listening.setdefault(text.split('"')[1], {})[backend.line.number] = backend
             return []
         if text.startswith("SELECT pg_notify"):
-            self._notify(str(args[0]), str(args[1]))
+            backend.notes[str(args[0]), str(args[1])] = None
             return [("",)]
         if "set_config" in text or "pg_advisory_lock_shared" in text:
             return [("",)]
         if "pg_locks" in text:
             return [(channel,) for channel in args[1::2] if self._listening.get(str(channel))]
+        if text == DROP_CELLS:
+            return self._drop_cells(backend, args)
         rows: list[Row] = self._tables.db.execute(translated(text), args).fetchall()
-        if "FOR UPDATE" not in text or text.lstrip().startswith("DELETE"):
+        if "FOR UPDATE" not in text:
             self._check(backend, text)
             return rows
         if "SKIP LOCKED" in text:
-            return self._lock_free(backend, rows, args)
-        return rows if self._lock(backend, rows) else None
+            return [row for row in rows if self._locks.take(_row_of(text, row, args), backend)]
+        return rows if not rows or self._lock(backend, _row_of(text, rows[0], args)) else None
+
+    def _drop_cells(self, backend: Backend, args: Sequence[Any]) -> list[Row]:
+        """Drop cells that nobody has locked."""
+        (most,) = args
+        asked = "SELECT space, name FROM leasehold_cell WHERE expires < server_clock() ORDER BY expires"
+        for space, name in self._tables.db.execute(asked).fetchall():
+            if most and self._locks.take((space, name), backend):
+                self._tables.db.execute("DELETE FROM leasehold_cell WHERE space = ? AND name = ?", (space, name))
+                most -= 1
+        return []
 
     def _check(self, backend: Backend, text: str) -> None:
         if not text.lstrip().startswith("SELECT") and backend.batch[-1] is not COMMIT:
@@ -229,35 +246,45 @@ class PostgresModel(Host):
 
     # --- locks -------------------------------------------------------------------------------------------------
 
-    def _lock(self, backend: Backend, rows: list[Row]) -> bool:
-        """Lock the one row that was found, or wait for it; return whether it is locked."""
-        if not rows:
+    def _lock(self, backend: Backend, row: Hashable) -> bool:
+        """Lock a row, or wait for it; return whether it is locked."""
+        if self._locks.take(row, backend):
             return True
-        name = rows[0][0]
-        if self._locks.take(name, backend):
-            return True
-        self._locks.wait(name, backend)
+        self._locks.wait(row, backend)
         turn, when = backend.turns, self.scheduler.time + backend.limit
         self.scheduler.at(when, self.machine, lambda: self._lock_timeout(backend, turn))
         return False
 
-    def _lock_free(self, backend: Backend, rows: list[Row], args: Sequence[Any]) -> list[Row]:
-        """Lock those of the rows found that nobody has locked. Where a row has no id, the first argument is it."""
-        return [row for row in rows if self._locks.take(row[0] if len(row) > 1 else args[0], backend)]
-
     def _lock_timeout(self, backend: Backend, turn: int) -> None:
         if self._locks.waits(backend) and backend.turns == turn:
-            self._locks.give_up(backend)
-            backend.failed = True
-            error = ServerError("55P03", "canceling statement due to lock timeout", fatal=False, in_commit=False)
-            self._answered(backend, error)
+            text = "canceling statement due to statement timeout"  # which is as long, and begins before the wait
+            error = ServerError("57014", text, fatal=False, in_commit=False)
+            self._fail(backend, error)
+
+    def _fail(self, backend: Backend, error: ServerError) -> None:
+        """Refuse a statement: its transaction has nothing locked any more, and can only be rolled back."""
+        backend.failed = True
+        self._let_go(backend)
+        self._answered(backend, error)
 
     def _finish(self, backend: Backend) -> None:
-        """End a transaction: let its locks go, each to who has waited longest."""
+        """End a transaction."""
         backend.begun = backend.failed = False
+        self._let_go(backend)
+
+    def _let_go(self, backend: Backend) -> None:
+        backend.notes.clear()
         for heir in self._locks.let_go(backend):
             self.scheduler.at(self.scheduler.time, self.machine, lambda heir=heir: self._go_on(heir))  # type: ignore[misc]
 
 
 def _counted(done: Sequence[Sequence[Row]]) -> str:
     return " ".join(str(len(rows)) for rows in done)
+
+
+def _row_of(text: str, row: Row, args: tuple[Value, ...]) -> Hashable:
+    """Return what names a row that was found: of a cell its key, else its id, which was read or asked for."""
+    if "leasehold_cell" in text:
+        return args[0], args[1]
+    number: Value = row[0] if text.lstrip().startswith("SELECT id") else args[0]
+    return number
