@@ -11,7 +11,8 @@ import contextlib
 import json
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -160,10 +161,16 @@ def not_leader(request: pytest.FixtureRequest) -> faults.Refused:
     return asked(other, "/v3/maintenance/transfer-leadership", {"targetID": itself})
 
 
+def threads(members: Iterable[EtcdServer]) -> list[Path]:
+    return [path for member in members for path in Path(f"/proc/{member.pid}/task").glob("*/stat")]
+
+
 @contextlib.contextmanager
 def stopped(*members: EtcdServer) -> Iterator[None]:
     for member in members:
         member.pause()
+    while not all(state.read_text().rpartition(")")[2].split()[0] == "T" for state in threads(members)):
+        time.sleep(0.001)
     try:
         yield
     finally:
@@ -172,12 +179,17 @@ def stopped(*members: EtcdServer) -> Iterator[None]:
 
 
 def leader_stops(request: pytest.FixtureRequest) -> faults.Refused:
-    """What it was asked to confirm nobody does; the others elect another."""
+    """What it was asked to confirm nobody does; the others elect another, now and then before the request comes."""
     cluster: EtcdCluster = request.getfixturevalue("cluster")
-    leader = cluster.leader()
-    other = next(member for member in cluster.members if member is not leader)
-    with stopped(leader):
-        return asked(other, "/v3/kv/range", {"key": KEY})
+    until = time.monotonic() + 20
+    while time.monotonic() < until:
+        leader = cluster.leader()
+        other = next(member for member in cluster.members if member is not leader)
+        with stopped(leader):
+            said = asked(other, "/v3/kv/range", {"key": KEY})
+        if isinstance(said, faults.Refused):
+            return said
+    raise AssertionError("each time another leader was there at once")
 
 
 def followers_stop(request: pytest.FixtureRequest) -> faults.Refused:
