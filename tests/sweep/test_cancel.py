@@ -409,7 +409,7 @@ async def meeting_without_a_block(world: World, client: AsyncClient) -> None:
 
 async def in_vain(world: World, client: AsyncClient) -> AsyncHold | None:
     hold = await client.lock("a", lease=LEASE).acquire()
-    assert await client.lock("a", lease=LEASE).acquire(timeout=0.001) is None
+    assert await client.lock("a", lease=LEASE).acquire(timeout=0.02) is None
     return hold
 
 

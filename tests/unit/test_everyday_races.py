@@ -149,6 +149,47 @@ def test_a_value_that_was_fetched_by_another_and_has_ended_since_is_fetched_agai
     world.run(body)
 
 
+def test_a_value_that_another_fetched_just_now_is_taken_from_it(world: World) -> None:
+    async def body(world: World) -> None:
+        memory, fetched = space(), list[int]()
+
+        async def fetch() -> int:
+            fetched.append(1)
+            return len(fetched)
+
+        late = Faulty(memory, At(claim={0: Fault(Kind.DELAY_REQUEST, 0.4)}))
+        slow, quick = (world.client(where).shared("a", 20.0, fetch, early=19.4) for where in (late, memory))
+        assert await quick.get() == 1
+        await world.sleep(0.8)  # it is time to fetch another
+        job = world.spawn(slow.get)
+        await world.sleep(0.1)
+        assert await quick.get() == 2
+        assert await job.result() == 2
+        assert len(fetched) == 2
+
+    world.run(body)
+
+
+def test_an_early_fetch_that_fails_when_the_old_value_has_ended_fails(world: World) -> None:
+    async def body(world: World) -> None:
+        fails = [False]
+
+        async def fetch() -> int:
+            if fails[0]:
+                await world.sleep(0.8)
+                raise ZeroDivisionError
+            return 1
+
+        shared = world.client(space()).shared("a", 1.0, fetch, early=0.6)
+        assert await shared.get() == 1
+        await world.sleep(0.6)
+        fails[0] = True
+        with pytest.raises(ZeroDivisionError):
+            await shared.get()
+
+    world.run(body)
+
+
 def test_what_takes_longer_to_fetch_than_it_lives_is_given_to_its_caller_and_not_kept(world: World) -> None:
     async def body(world: World) -> None:
         fetched = list[int]()

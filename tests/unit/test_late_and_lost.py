@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 
 from leasehold import AsyncClient, LeaseLost
+from leasehold.engine.events import Acquired, Event
+from leasehold.model import Granted, Ticket
 from leasehold.stores.memory import Memory
 from leasehold.testing.faulty import Call, Fault, Faulty, Kind, nth
 from leasehold.testing.worlds import AsyncioWorld, BlockingWorld, SimulatedWorld, World
@@ -112,8 +115,8 @@ def test_several_whose_release_has_no_answer_are_released_later(world: World) ->
     world.run(body)
 
 
-@pytest.mark.parametrize("renew", [True, False])
-def test_one_that_is_lost_while_the_next_is_waited_for_is_had_again(world: World, renew: bool) -> None:
+@pytest.mark.parametrize(("lease", "renew"), [(0.6, True), (0.6, False), (30.0, False)])
+def test_one_that_is_lost_while_the_next_is_waited_for_is_had_again(world: World, lease: float, renew: bool) -> None:
     """The loss is noticed by a renewal; or, of leases that begin when all are held, by that beginning."""
 
     async def body(world: World) -> None:
@@ -121,7 +124,6 @@ def test_one_that_is_lost_while_the_next_is_waited_for_is_had_again(world: World
         client, other = world.client(memory), world.client(memory)
         first = await other.lock("b").acquire()
         assert first is not None
-        lease = 0.6 if renew else 30.0
         job = world.spawn(client.multi_lock(["a", "b"], lease=lease, renew=renew).acquire)
 
         async def waits() -> bool:
@@ -134,7 +136,7 @@ def test_one_that_is_lost_while_the_next_is_waited_for_is_had_again(world: World
         assert found.token is not None
         lost = found.token
         assert await other.break_("a", lost)
-        if renew:
+        if lease < 1.0:
             await world.sleep(0.5)
         await first.release()
         hold = await job.result()
@@ -255,6 +257,74 @@ def test_a_hold_that_may_be_upgraded_is_a_block_of_its_own(world: World) -> None
 
 
 # --- one name ----------------------------------------------------------------------------------------------------
+
+
+def test_a_store_that_brings_the_grant_with_its_message_is_asked_no_more(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def body(world: World) -> None:
+        memory, asked = space(), list[str]()
+        client, other = world.client(memory), world.client(memory)
+        store = (client.blocking._core if hasattr(client, "blocking") else client).store
+        claim, changed = store.claim, store.changed
+
+        async def counted(*args: Any, **options: Any) -> Any:
+            asked.append("claim")
+            return await claim(*args, **options)
+
+        async def brings(name: str, ticket: Ticket, mark: object, *, timeout: float) -> Granted | None:
+            await changed(name, ticket, mark, timeout=timeout)
+            answer = await claim(name, ticket, join=True, within=1.0)
+            return answer if isinstance(answer, Granted) else None
+
+        monkeypatch.setattr(store, "claim", counted)
+        monkeypatch.setattr(store, "changed", brings)
+        first = await other.lock("a").acquire()
+        assert first is not None
+        job = world.spawn(client.lock("a").acquire)
+        await world.sleep(0.2)
+        await first.release()
+        hold = await job.result()
+        assert hold is not None
+        hold.check()
+        assert asked == ["claim"]
+
+    world.run(body)
+
+
+def test_a_fixed_lease_that_counts_from_long_ago_ends_in_time(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one of a session that was renewed last before it was asked for: it ends before it would be looked at."""
+
+    async def body(world: World) -> None:
+        client, told = world.client(space()), list[float]()
+        store = (client.blocking._core if hasattr(client, "blocking") else client).store
+        claim = store.claim
+
+        async def since_long_ago(*args: Any, **options: Any) -> Any:
+            answer = await claim(*args, **options)
+            return answer._replace(since=answer.since - 2.4)
+
+        monkeypatch.setattr(store, "claim", since_long_ago)
+        hold = await client.lock("a", lease=3.0, renew=False).acquire()
+        assert hold is not None
+        assert hold.remaining() < 0.6
+        start = world.now()
+        hold.on_lost(lambda _: told.append(world.now() - start))
+        await world.sleep(0.9)
+        assert len(told) == 1, "it is told at its deadline, and not when a renewal would be due"
+
+    world.run(body)
+
+
+def test_an_observer_hears_of_each_of_several(world: World) -> None:
+    async def body(world: World) -> None:
+        events = list[Event]()
+        client = world.client(space(), observer=events.append)
+        async with client.multi_lock(["a", "b"]) as hold:
+            acquired = {event.name: event.token for event in events if isinstance(event, Acquired)}
+            assert acquired == hold.tokens
+
+    world.run(body)
 
 
 def test_a_block_that_was_cut_short_says_so_though_its_hold_was_released_inside() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from leasehold import AsyncClient, Client, LeaseLost
+from leasehold.engine.attempt import Attempt, Wish
 from leasehold.engine.hold import Lease, State
 from leasehold.engine.keeper import Keeper
 from leasehold.engine.stand_in import StandIn
@@ -188,6 +189,24 @@ def test_two_threads_that_pass_the_first_look_at_a_hold_release_it_once(monkeypa
         monkeypatch.undo()
         assert results == [True, True]
         assert len(left) == 1
+
+
+def test_an_acquire_that_ends_as_its_client_is_closed_is_not_waited_for() -> None:
+    client = Client(Memory("ends just now"))
+    engine = client._core._engine
+
+    class Ending(ThreadSignal):
+        """The last attempt ends after it was seen, and before it is waited for."""
+
+        def clear(self) -> None:
+            super().clear()
+            engine.attempts.clear()
+
+    engine.attempts.add(Attempt(engine, Wish("a", client._core.lock("a")._options.terms), None))
+    engine._ended = Ending()
+    start = engine.runtime.now()
+    client.close()
+    assert engine.runtime.now() - start < 1.0
 
 
 # --- the stand-in ------------------------------------------------------------------------------------------------

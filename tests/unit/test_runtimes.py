@@ -376,6 +376,35 @@ def test_tasks_in_virtual_time_end_once_and_anybody_may_wait_for_it() -> None:
     simulated(body)
 
 
+def test_a_signal_that_is_set_twice_wakes_once() -> None:
+    async def body(runtime: SimulatedRuntime) -> None:
+        signal, woken = runtime.signal(), list[bool]()
+
+        async def wait() -> None:
+            woken.append(await signal.wait(None))
+            signal.clear()
+            woken.append(await signal.wait(1.0))
+
+        task = runtime.start(wait(), "waiting")
+        await runtime.sleep(1.0)
+        signal.set()
+        signal.set()
+        await task.wait()
+        assert woken == [True, False]
+
+    simulated(body)
+
+
+def test_who_waits_for_what_has_happened_already_goes_on_at_once() -> None:
+    async def body(runtime: SimulatedRuntime) -> None:
+        wake = Wake()
+        wake.fire()
+        await runtime.pause(wake)
+        assert runtime.now() == 0.0
+
+    simulated(body)
+
+
 def test_a_task_that_is_cancelled_before_its_first_step_goes_no_further_than_its_first_wait() -> None:
     async def body(runtime: SimulatedRuntime) -> None:
         begun = list[int]()
@@ -416,7 +445,8 @@ def test_who_will_not_die_is_taken_apart_all_the_same() -> None:
     assert ended[-1] == "now"
 
 
-def test_when_a_world_has_ended_nobody_begins_anything_in_it() -> None:
+@pytest.mark.parametrize("gathers", [True, False])
+def test_when_a_world_has_ended_nobody_begins_anything_in_it_nor_waits(gathers: bool) -> None:
     begun = list[str]()
 
     async def more() -> None:
@@ -428,7 +458,7 @@ def test_when_a_world_has_ended_nobody_begins_anything_in_it() -> None:
                 await runtime.sleep(3600.0)
             finally:
                 begun.append("tidying")
-                await runtime.gather(more(), more())
+                await (runtime.gather(more(), more()) if gathers else runtime.signal().wait(None))
                 begun.append("tidied")
 
         runtime.start(tidy(), "tidy")

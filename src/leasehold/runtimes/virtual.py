@@ -94,8 +94,7 @@ class Wake:
                 self.task.resume()
 
     def __await__(self) -> Generator[Wake, None, None]:
-        if not self.fired:
-            yield self
+        yield self  # if it has fired, the task goes on at this time, in its turn
 
 
 class Task(Generic[T]):
