@@ -35,7 +35,7 @@ def _encoded(namespace: str) -> str:
     return quote(namespace, safe=_PLAIN_IN_NAMESPACE)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=512)
 def mutex_keys(namespace: str, name: str) -> tuple[bytes, bytes, bytes, bytes]:
     """Return the keys of a mutex: lock, queue, beat, waiters."""
     stem = f"{PREFIX}:{{{tag(namespace, name)}}}:".encode()
@@ -47,7 +47,7 @@ def lock_key(namespace: str, name: str) -> bytes:
     return f"{PREFIX}:{{{tag(namespace, name)}}}:lock".encode()
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=512)
 def shared_keys(namespace: str, name: str) -> tuple[bytes, ...]:
     """Return the keys of a name with many holders: those of a mutex, holders, terms."""
     stem = f"{PREFIX}:{{{tag(namespace, name)}}}:"
@@ -112,7 +112,7 @@ def probe_keys(channel: bytes) -> tuple[bytes, ...]:
 @lru_cache(maxsize=4096)
 def slot(namespace: str, name: str) -> int:
     """Return the hash slot of all keys of a name."""
-    return slot_of(mutex_keys(namespace, name)[0])
+    return slot_of(lock_key(namespace, name))
 
 
 def slot_of(key: bytes) -> int:
