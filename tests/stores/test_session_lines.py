@@ -2,27 +2,40 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from test_redis_crash import eventually, parties
 
+from leasehold import Client
 from leasehold.testing.servers import MariaDBServer, PostgresServer
 from leasehold.testing.worlds import AsyncioWorld, BlockingWorld, World
 
 WAITERS = 40
 NOISE = 1.0
 
+SEATS = "SELECT count(*) FROM leasehold_seat JOIN leasehold_name ON id = name_id WHERE {} > 0"
+
 worlds = pytest.mark.parametrize("world", [BlockingWorld(), AsyncioWorld()], ids=str)
 
 
 class Database:
-    """A server, and how to ask it who waits in its queue."""
+    """A server, and how to ask it who waits in its queue, and how many seats are written down in a namespace."""
 
-    def __init__(self, url: str, waiting: Callable[[], list[int]], end: Callable[[int], object]) -> None:
+    def __init__(
+        self,
+        url: str,
+        waiting: Callable[[], list[int]],
+        end: Callable[[int], object],
+        seats: Callable[[str], list[tuple[Any, ...]]],
+    ) -> None:
         self.url = f"{url}?mode=session"
         self.waiting = waiting
         self.end = end
+        self.seats = lambda namespace: seats(namespace)[0][0]
 
 
 @pytest.fixture(params=["postgresql", "mariadb"])
@@ -34,6 +47,7 @@ def database(request: pytest.FixtureRequest) -> Database:
             server.url,
             lambda: [row[0] for row in server.query(waits)],
             lambda pid: server.query("SELECT pg_terminate_backend(%s)", (pid,)),
+            lambda namespace: server.query(SEATS.format("position(%s::bytea IN space)"), (namespace.encode(),)),
         )
     url: str = request.getfixturevalue("mariadb_url")
     maria: MariaDBServer = request.getfixturevalue("mariadb_server")
@@ -42,6 +56,7 @@ def database(request: pytest.FixtureRequest) -> Database:
         url,
         lambda: [row[0] for row in maria.query(waits.replace("%%", "%"))],
         lambda session: maria.query(f"KILL CONNECTION {session:d}"),
+        lambda namespace: maria.query(SEATS.format("LOCATE(%s, space)"), namespace.encode()),
     )
 
 
@@ -180,3 +195,20 @@ def test_two_clients_take_turns(database: Database, world: World, namespace: str
         assert sorted(entered) == [0] * 8 + [1] * 8
 
     world.run(body)
+
+
+def test_what_a_killed_waiter_left_is_forgotten_when_the_name_is_next_had(database: Database, namespace: str) -> None:
+    """Nobody has to wait for it again: a name that is always free when it is asked for would keep it for ever."""
+    lease = 1.0
+    with parties() as start, Client.from_url(database.url, namespace=namespace) as client:
+        hold = client.lock("x").acquire()
+        waiter = start(SimpleNamespace(url=database.url), namespace, "blocking", "wait", lease, "x")
+        eventually(lambda: database.seats(namespace) == 2, 20.0)
+        waiter.kill()
+        hold.release()
+        with client.lock("x"):
+            assert database.seats(namespace) == 2, "it may only be slow"
+        time.sleep(2 * lease + 0.1)
+        with client.lock("x"):
+            assert database.seats(namespace) == 1
+        assert database.seats(namespace) == 0

@@ -1,100 +1,172 @@
-"""A process that is killed after its k-th effect: it makes a child for each order, and each child takes a lock twice.
+"""A process whose children do what they are ordered, and are killed by their own hand after the k-th effect of it.
 
-Orders are lines of JSON on standard input. For each it says the child's number, and later that it has done all. It is
-itself without threads, so that it can fork, and has imported everything, so that a child begins at once.
+Orders are lines of JSON on standard input; what the children say are lines of JSON on standard output. The process is
+itself without threads, so that it can fork, and imports whatever they need, so that a child begins at once.
+
+An effect is an answer that a server sent, so that what was asked for is done, and that its client never saw: the child
+has read it, and dies before anybody looks at it. With SQLite it is a statement. What comes before the operation, a
+connection and one look, does not count.
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
+import gc
 import importlib
 import json
 import os
 import signal
+import socket
 import sqlite3
 import sys
 import threading
-import time
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-from leasehold import AsyncClient, Client, LeaseLost, StoreUnavailable
+from operations import OPERATIONS, done, turns
 
-DRIVERS = ("redis.asyncio", "hiredis", "psycopg", "pymysql", "asyncmy", "kazoo.client", "h11")
+from leasehold import LeaseLost, StoreUnavailable, Unsupported
+from leasehold.engine.events import Acquired, Event
+from leasehold.runtimes.clock import boottime
+from leasehold.stores.registry import factory
+from leasehold.testing.worlds import AsyncioWorld, BlockingWorld, World
+from leasehold.wires.postgres.link import Link
+
+NEEDED = ("encodings.idna", "leasehold.wires.mysql.blocking")
+"""What is imported later than a store, as it connects."""
+
+WORK = {**OPERATIONS, "turns": turns}
 
 
 def tell(**facts: Any) -> None:
-    os.write(1, json.dumps(facts).encode() + b"\n")
+    """Say a line in one piece."""
+    try:
+        os.write(1, json.dumps(facts).encode() + b"\n")
+    except BrokenPipeError:  # nobody wants to know any more
+        os._exit(1)
 
 
-def blocking(order: dict[str, Any]) -> None:
-    with Client.from_url(order["url"], namespace=order["namespace"], response_timeout=10.0) as locks:
-        for _ in range(2):
-            hold = locks.lock(order["name"], lease=order["lease"]).acquire(timeout=60)
-            assert hold is not None
-            time.sleep(order["lease"] * 0.45)  # long enough for a renewal
-            hold.extend()
-            hold.release()
+class Effects:
+    """Counts them from `begin` on, in whatever threads; with the last that it may have the process ends."""
 
+    def __init__(self, who: str, last: int) -> None:
+        self._who = who
+        self._last = last
+        self._mutex = threading.Lock()
+        self._count: int | None = None
 
-async def asyncio_(order: dict[str, Any]) -> None:
-    async with AsyncClient.from_url(order["url"], namespace=order["namespace"], response_timeout=10.0) as locks:
-        for _ in range(2):
-            hold = await locks.lock(order["name"], lease=order["lease"]).acquire(timeout=60)
-            assert hold is not None
-            await asyncio.sleep(order["lease"] * 0.45)
-            await hold.extend()
-            await hold.release()
+    def begin(self) -> None:
+        self._count = 0
 
+    def end(self) -> int:
+        count, self._count = self._count, None
+        return count or 0
 
-def die_after(statements: int) -> None:
-    """Kill this process when so many statements of SQLite have been executed, in whatever threads."""
-    count = 0
-
-    def profile(frame: FrameType, event: str, arg: Any) -> None:
-        nonlocal count
-        if event == "c_return" and arg.__name__ == "execute" and isinstance(arg.__self__, sqlite3.Connection):
-            count += 1
-            if count == statements:
-                tell(id=me, killed=count)
+    def one_more(self) -> None:
+        with self._mutex:
+            if self._count is None:
+                return
+            self._count += 1
+            if self._count == self._last:
+                tell(id=self._who, killed=self._count, at=boottime())
                 os.kill(os.getpid(), signal.SIGKILL)
 
-    me = os.environ["ORDER"]
-    threading.setprofile(profile)
-    sys.setprofile(profile)
+    def watch(self, url: str) -> None:
+        """Notice whatever is read from a server, by Python's sockets or by libpq, or is executed by SQLite."""
+        if url.startswith("sqlite:"):
+            threading.setprofile(self._statement)
+            sys.setprofile(self._statement)
+            return
+        for name in ("recv", "recv_into"):
+            setattr(socket.socket, name, self._reading(getattr(socket.socket, name)))
+        begin, one_more = Link.__init__, self.one_more
+
+        def begin_watched(link: Link, pgconn: Any) -> None:
+            begin(link, pgconn)
+            link._pgconn = Watched(pgconn, one_more)  # type: ignore[assignment]
+
+        Link.__init__ = begin_watched  # type: ignore[method-assign]
+
+    def _reading(self, receive: Callable[..., Any]) -> Callable[..., Any]:
+        def receiving(link: socket.socket, *args: Any) -> Any:
+            got = receive(link, *args)
+            if got and link.family != socket.AF_UNIX and link.type == socket.SOCK_STREAM:
+                self.one_more()
+            return got
+
+        return receiving
+
+    def _statement(self, frame: FrameType, event: str, arg: Any) -> None:
+        if event == "c_return" and arg.__name__ == "execute" and isinstance(arg.__self__, sqlite3.Connection):
+            self.one_more()
+
+
+class Watched:
+    """A connection of libpq, but for what it reads."""
+
+    def __init__(self, pgconn: Any, one_more: Callable[[], None]) -> None:
+        self._pgconn = pgconn
+        self._one_more = one_more
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._pgconn, name)
+
+    def consume_input(self) -> None:
+        self._pgconn.consume_input()
+        self._one_more()
 
 
 def live(order: dict[str, Any]) -> None:
-    os.environ["ORDER"] = order["id"]
-    if order["statements"]:
-        die_after(order["statements"])
-    with contextlib.suppress(LeaseLost, StoreUnavailable):  # the machine is busy: it was told, and that is an end, too
-        if order["colour"] == "blocking":
-            blocking(order)
-        else:
-            asyncio.run(asyncio_(order))
-    tell(id=order["id"], done=True)
+    """Do all that was ordered, one operation after the other, each in a namespace of its own."""
+    me, effects = order["id"], Effects(order["id"], order["last"])
+    effects.watch(order["url"])
+
+    def observe(event: Event) -> None:
+        if isinstance(event, Acquired):
+            tell(id=me, token=event.token, of=event.name)
+
+    async def body(world: World) -> None:
+        for name, namespace in order["work"]:
+            client = world.client(order["url"], namespace=namespace, response_timeout=10.0, observer=observe)
+            await client.inspect("a")
+            effects.begin()
+            try:
+                await done(WORK[name](world, client, order["lease"]))
+            except Unsupported:
+                tell(id=me, lacks=name)
+            except (LeaseLost, StoreUnavailable):  # the machine is busy: it was told, and that is an end, too
+                tell(id=me, lost=name)
+            tell(id=me, did=name, effects=effects.end())
+            await client.close()
+
+    world = BlockingWorld() if order["colour"] == "blocking" else AsyncioWorld()
+    world.run(body)
+    tell(id=me, done=True)
+
+
+def prepare(url: str) -> None:
+    """Import whatever the children will need, once instead of in each."""
+    factory(url.partition(":")[0])
+    for module in NEEDED:
+        importlib.import_module(module)
+    gc.freeze()
 
 
 def main() -> None:
-    for driver in DRIVERS:
-        importlib.import_module(driver)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel buries them
-    tell(ready=True)
     while line := sys.stdin.readline():
         order = json.loads(line)
-        if (pid := os.fork()) == 0:
+        prepare(order["url"])
+        if os.fork() == 0:
             code = 1
             try:
                 live(order)
                 code = 0
             except BaseException as error:
-                tell(id=order["id"], failed=repr(error))
+                tell(id=order["id"], failed=repr(error)[:1000])
                 raise
             finally:
                 os._exit(code)
-        tell(id=order["id"], pid=pid)
 
 
 if __name__ == "__main__":

@@ -2,12 +2,24 @@
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
+from operations import (
+    OPERATIONS,
+    Operation,
+    acquire,
+    acquire_and_release,
+    attempt,
+    latch,
+    lonely,
+    meeting,
+    nobody_is_there,
+    release_by_the_lock,
+)
 
-from leasehold import AcquireTimeout, AsyncClient, AsyncHold, LeaseholdError
+from leasehold import AsyncClient, AsyncHold, LeaseholdError
 from leasehold.engine.hold import ENDED, State
 from leasehold.runtimes.virtual import Scheduler, Task
 from leasehold.stores.memory import Memory
@@ -16,8 +28,6 @@ from leasehold.testing.worlds import AsyncioWorld, SimulatedWorld, World
 
 LEASE = 20.0
 HOLD_UP = 8  # suspensions of each call of the store, before and after it has its effect
-
-Operation = Callable[[World, AsyncClient], Awaitable[AsyncHold | None]]
 
 
 class Slow:
@@ -50,131 +60,6 @@ class SlowStore:
         return call
 
 
-async def acquire(world: World, client: AsyncClient) -> AsyncHold | None:
-    return await client.lock("a", lease=LEASE).acquire()
-
-
-async def acquire_and_release(world: World, client: AsyncClient) -> None:
-    hold = await client.lock("a", lease=LEASE).acquire()
-    assert hold is not None
-    await hold.release()
-
-
-async def release_by_the_lock(world: World, client: AsyncClient) -> None:
-    lock = client.rlock("a", lease=LEASE)
-    await lock.acquire()
-    await lock.acquire()
-    await lock.release()
-    await lock.release()
-
-
-async def block(world: World, client: AsyncClient) -> None:
-    async with client.lock("a", lease=LEASE):
-        await world.sleep(0.001)
-
-
-async def nested(world: World, client: AsyncClient) -> None:
-    async with client.rlock("a", lease=LEASE), client.rlock("a", lease=LEASE):
-        await world.sleep(0.001)
-
-
-async def block_with_extend(world: World, client: AsyncClient) -> None:
-    async with client.lock("a", lease=LEASE) as hold:
-        await hold.extend()
-
-
-async def upgrade(world: World, client: AsyncClient) -> None:
-    async with client.rw_lock("a", lease=LEASE).upgradeable() as hold:
-        writing = await hold.upgrade()
-        assert writing is not None
-        async with writing:
-            await world.sleep(0.001)
-
-
-async def step_down(world: World, client: AsyncClient) -> None:
-    lock = client.rw_lock("a", lease=LEASE)
-    async with lock.writer() as hold, lock.reader():
-        await hold.release()
-        await world.sleep(0.001)
-
-
-async def permits(world: World, client: AsyncClient) -> None:
-    semaphore = client.semaphore("a", 3, lease=LEASE)
-    async with semaphore, semaphore.permits(2):
-        await world.sleep(0.001)
-
-
-async def several(world: World, client: AsyncClient) -> AsyncHold | None:
-    async with client.multi_lock(["0", "a", "b"], lease=LEASE) as hold:
-        await hold.extend()
-    return await client.multi_lock(["0", "a", "b"], lease=LEASE).acquire()
-
-
-async def several_kinds(world: World, client: AsyncClient) -> None:
-    readers, permits = client.rw_lock("0", lease=LEASE).reader(), client.semaphore("b", 3, lease=LEASE)
-    async with client.multi_lock([permits, "a", readers, client.rlock("c", lease=LEASE)], lease=LEASE):
-        await world.sleep(0.001)
-
-
-async def several_in_vain(world: World, client: AsyncClient) -> None:
-    async with client.lock("b", lease=LEASE):
-        assert await client.multi_lock(["a", "b", "c"], lease=LEASE).acquire(timeout=0) is None
-
-
-async def lead(world: World, client: AsyncClient) -> AsyncHold | None:
-    election = client.election("a", "one", lease=LEASE)
-    async with election as leadership:
-        await leadership.proclaim("another")
-    await election.run(lambda leadership: world.sleep(0.001))
-    return await election.campaign()
-
-
-async def latch(world: World, client: AsyncClient) -> None:
-    latch = client.latch("a", 1000)
-    await latch.count_down()
-    await latch.wait(timeout=0.01)
-
-
-async def meeting(world: World, client: AsyncClient) -> None:
-    barrier = client.barrier("a", 1, lease=LEASE, leave_out=True)
-    await barrier.wait()
-    async with barrier:
-        await world.sleep(0.001)
-
-
-async def lonely(world: World, client: AsyncClient) -> None:
-    """Nobody else comes: it is cut off, or gives up."""
-    with contextlib.suppress(AcquireTimeout):
-        await client.barrier("a", 2, lease=LEASE, leave_out=True).wait(timeout=0.02)
-
-
-async def attempt(world: World, client: AsyncClient) -> AsyncHold | None:
-    return await client.lock("a", lease=LEASE).acquire(blocking=False)
-
-
-OPERATIONS: dict[str, Operation] = {
-    operation.__name__: operation  # type: ignore[attr-defined]
-    for operation in (
-        *(acquire, acquire_and_release, release_by_the_lock, block, nested, block_with_extend, attempt),
-        *(upgrade, step_down, permits, several, several_kinds, several_in_vain, lead),
-        *(latch, meeting, lonely),
-    )
-}
-
-
-async def nobody_is_there(looker: AsyncClient, name: str, before: int) -> int:
-    """Check what else the operation may leave behind; return how often the latch was counted so far."""
-    if name == "latch":
-        counted = 1000 - await looker.latch("a", 1000).count()
-        assert counted in (before, before + 1), "cut off anywhere, it counts once or not at all"
-        return counted
-    if name in PARTIES:
-        assert await looker.inspect("barrier/a") is None
-        assert await looker.barrier("a", PARTIES[name], leave_out=True).n_waiting() == 0
-    return 0
-
-
-PARTIES = {"meeting": 1, "lonely": 2}
 TWO_CLAIMS = {"upgrade", "step_down", "permits", "meeting", "several", "several_kinds", "several_in_vain", "lead"}
 
 
@@ -207,7 +92,7 @@ async def outcome(world: World, client: AsyncClient, name: str, at: int, current
 
     async def work() -> AsyncHold | None:
         task = current()
-        met.append(Cancelling(OPERATIONS[name](world, client), at, task.cancel))  # type: ignore[arg-type]
+        met.append(Cancelling(OPERATIONS[name](world, client, LEASE), at, task.cancel))  # type: ignore[arg-type]
         hold = await met[0]
         if hold is not None:
             hold.check()
@@ -392,24 +277,24 @@ class Dropping:
             yield wanted
 
 
-async def several_without_a_block(world: World, client: AsyncClient) -> AsyncHold | None:
-    readers = client.rw_lock("0", lease=LEASE).reader()
-    hold = await client.multi_lock([readers, "a", "b", "c"], lease=LEASE).acquire()
+async def several_without_a_block(world: World, client: AsyncClient, lease: float) -> AsyncHold | None:
+    readers = client.rw_lock("0", lease=lease).reader()
+    hold = await client.multi_lock([readers, "a", "b", "c"], lease=lease).acquire()
     assert hold is not None
     await hold.extend()
     return hold
 
 
-async def meeting_without_a_block(world: World, client: AsyncClient) -> None:
-    barrier = client.barrier("a", 1, lease=LEASE)
+async def meeting_without_a_block(world: World, client: AsyncClient, lease: float) -> None:
+    barrier = client.barrier("a", 1, lease=lease)
     await barrier.wait()
     await barrier.enter()
     await barrier.leave()
 
 
-async def in_vain(world: World, client: AsyncClient) -> AsyncHold | None:
-    hold = await client.lock("a", lease=LEASE).acquire()
-    assert await client.lock("a", lease=LEASE).acquire(timeout=0.02) is None
+async def in_vain(world: World, client: AsyncClient, lease: float) -> AsyncHold | None:
+    hold = await client.lock("a", lease=lease).acquire()
+    assert await client.lock("a", lease=lease).acquire(timeout=0.02) is None
     return hold
 
 
@@ -425,7 +310,7 @@ def test_dropped_with_its_loop_at_every_suspension_it_says_nothing_and_is_renewe
     async def body(world: World) -> int:
         for at in range(1000):
             client = world.client(Slow(Memory(f"dropped-{operation}-{at}")))
-            work = Dropping(operation(world, client), at)  # type: ignore[arg-type]
+            work = Dropping(operation(world, client, LEASE), at)  # type: ignore[arg-type]
             hold = await work
             if work.met <= at:
                 await (hold.release() if hold is not None else asyncio.sleep(0))

@@ -14,11 +14,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-from test_kill_on_servers import NOISE, Place, place
 
 from leasehold import AsyncClient, Client, LeaseLost, StoreUnavailable
 from leasehold.stores import registry
@@ -28,9 +28,10 @@ from leasehold.testing.faulty import Call, Fault, Faulty, Kind, nth
 from leasehold.testing.proxy import FaultProxy
 from leasehold.verify.clients import Links
 
-__all__ = ["place"]
-
 AT_ONCE = 8
+NOISE = 0.25
+"""Seconds of a busy machine."""
+
 REQUESTS = 4
 """That the last acquire takes at most: a claim, a row for the name, a claim again, and one when a lease has ended."""
 
@@ -54,6 +55,33 @@ CALLS = {
     "answer-lost": Kind.DROP_REPLY,
 }
 """Faults of calls of the store: by the k-th call."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A store, and how long it keeps what a dead client had: ``free`` seconds at most."""
+
+    url: str
+    lease: float
+    free: float
+
+
+@pytest.fixture(params=["redis", "sqlite", "postgresql", "mariadb", "etcd", "zookeeper"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    match request.param:
+        case "redis":
+            return Place(request.getfixturevalue("redis_server").url, 2.0, 2.0 + 0.25)
+        case "sqlite":
+            return Place(f"sqlite:{tmp_path}/locks.db", 2.0, 1.0)
+        case "postgresql":
+            return Place(request.getfixturevalue("postgres_server").url, 2.0, 2.0 + 0.25)
+        case "mariadb":
+            return Place(request.getfixturevalue("mariadb_url"), 2.0, 2.0 + 0.25)
+        case "etcd":  # it looks for leases that have ended twice a second
+            return Place(request.getfixturevalue("etcd_server").url, 2.0, 2.0 + 1.0)
+        case _:  # a session and a tick
+            url = request.getfixturevalue("zookeeper_server").url + "/sweep?session_timeout=4"
+            return Place(url, 3.0, 4.0 + 2.0)
 
 
 class Room:

@@ -1,195 +1,432 @@
-"""SIGKILL after the k-th effect, for all k, on real servers: free within the bound, and nobody's hold is released.
+"""SIGKILL after the k-th effect, for all k, in every operation of every primitive that holds something in a store.
 
-An effect is a reply that the server sent, so that what was asked for is done, and that its client never saw; for SQLite
-it is a statement. The client takes a lock twice, renews and releases it; or it waits for it first.
+The client is killed by its own hand as it has read its k-th answer (see `kill_party`). It works alone, or beside
+another client that holds what it needs and releases it a little later. Then that other client gets all of it within the
+time that the page of its system states, with higher tokens; it keeps it until the time of the dead is over, and nobody
+took it away; and when it has released it, nothing of the dead is left in the store: no key, no row, no node.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import os
+import random
 import secrets
-import signal
+import subprocess
 import sys
-import time
-from collections.abc import AsyncIterator, Callable
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
+from operations import OPERATIONS, PARTIES, done, nobody_is_there
+from places import SYSTEMS, Place, place_of, stored
+from turns import Missed, turns_missed
 
-from leasehold import AsyncClient
-from leasehold.stores.url import Secret, parse
-from leasehold.testing.faults import Side
-from leasehold.verify.clients import Links
+from leasehold import AsyncClient, AsyncHold, LockInfo
+from leasehold.runtimes.base import Colour
+from leasehold.runtimes.clock import boottime
+from leasehold.testing.servers.zookeeper import TICK
+from leasehold.testing.worlds import AsyncioWorld, World
 
 PARTY = Path(__file__).with_name("kill_party.py")
-AT_ONCE = 10
+
+AT_WORK = 4
+"""Victims that are alive at a time."""
+
+AT_ONCE = 12
+"""Victims whose locks are waited for at a time."""
+
 NOISE = 0.25
-"""Seconds of a busy machine."""
+"""Seconds of a busy machine, besides those in which it let this process wait for its turn."""
+
+SOON = 2.0
+"""Seconds that servers may take to tidy up."""
+
+MOST = 200
+"""Effects that no operation has."""
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """A store, and how long it keeps what a dead client had: ``free`` seconds after the kill."""
+class Bound:
+    """The leases of the victims, and how many seconds after a kill all must be free; what that needs in the URL."""
 
-    url: str
     lease: float
     free: float
-    least: int  # effects that the scenario has at least
+    options: str = ""
 
 
-@pytest.fixture(params=["redis", "sqlite", "postgresql", "mariadb", "etcd", "zookeeper"])
+LEASED = Bound(2.0, 2.0 + 0.25)
+AT_ONE_STROKE = Bound(2.0, 1.0)
+"""The connection ends with its process, and with SQLite the process counts itself."""
+
+BOUNDS = {
+    **dict.fromkeys(SYSTEMS, LEASED),
+    **dict.fromkeys(("postgresql-session", "mariadb-session", "sqlite"), AT_ONE_STROKE),
+    "redlock": Bound(3.0, 3.0 + 0.25),
+    "etcd": Bound(2.0, 2.0 + 1.0),
+    "zookeeper": Bound(2.5, 2.5 + TICK, "?session_timeout=2.5"),
+}
+
+ALIKE = ("replicas", "sentinel")
+"""Systems that do nothing of their own in an operation: swept by night."""
+
+FOR_THE_DAY = (
+    "acquire",
+    "nested",
+    "upgrade",
+    "step_down",
+    "permits",
+    "several",
+    "several_kinds",
+    "lead",
+    "latch",
+    "meeting",
+)
+"""Operations that are swept by day, besides `turns`; the others are a part of one of these, or hold nothing."""
+
+NO_LOCKS = ("latch", *PARTIES)
+"""Operations in which no lock is taken: the next does the same."""
+
+
+@pytest.fixture(params=[pytest.param(name, marks=[pytest.mark.nightly] if name in ALIKE else []) for name in SYSTEMS])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
-    match request.param:
-        case "redis":
-            return Place(request.getfixturevalue("redis_server").url, 2.0, 2.0 + 0.25, 10)
-        case "sqlite":  # the process is gone, whatever its lease
-            return Place(f"sqlite:{tmp_path}/locks.db", 2.0, 1.0, 20)
-        case "postgresql":
-            return Place(request.getfixturevalue("postgres_server").url, 2.0, 2.0 + 0.25, 15)
-        case "mariadb":
-            return Place(request.getfixturevalue("mariadb_url"), 2.0, 2.0 + 0.25, 15)
-        case "etcd":  # it looks for leases that have ended twice a second
-            return Place(request.getfixturevalue("etcd_server").url, 2.0, 2.0 + 1.0, 8)
-        case _:  # a session and a tick
-            url = request.getfixturevalue("zookeeper_server").url + "/sweep?session_timeout=4"
-            return Place(url, 3.0, 4.0 + 2.0, 10)
+    return place_of(request.param, request, tmp_path)
 
 
-@dataclass
-class Nursery:
+ENDS = {"killed", "done", "failed"}
+"""How a victim may say that it has come to its end."""
+
+# --- the victims -------------------------------------------------------------------------------------------------
+
+
+class Party:
     """The process that makes the victims, and what they say."""
 
-    child: asyncio.subprocess.Process
-    said: dict[str, dict[str, Any]] = field(default_factory=dict)
-    news: asyncio.Condition = field(default_factory=asyncio.Condition)
+    def __init__(self) -> None:
+        self.child = subprocess.Popen([sys.executable, str(PARTY)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self.said = defaultdict[str, list[dict[str, Any]]](list)
+        self._waiting = dict[str, asyncio.Event]()
+        self._unfinished = b""
 
-    async def listen(self) -> None:
+    @asynccontextmanager
+    async def heard(self) -> AsyncIterator[None]:
+        """Listen during a block."""
         assert self.child.stdout is not None
-        while line := await self.child.stdout.readline():
-            facts = json.loads(line)
-            async with self.news:
-                self.said.setdefault(facts.get("id", ""), {}).update(facts)
-                self.news.notify_all()
+        loop, ears = asyncio.get_running_loop(), self.child.stdout.fileno()
+        loop.add_reader(ears, lambda: self._hear(os.read(ears, 1 << 16)))
+        try:
+            yield
+        finally:
+            loop.remove_reader(ears)
 
-    async def hear(self, who: str, *words: str) -> dict[str, Any]:
-        async with self.news:
-            await self.news.wait_for(lambda: any(word in self.said.get(who, {}) for word in words))
-        return self.said[who]
+    def _hear(self, data: bytes) -> None:
+        *lines, self._unfinished = (self._unfinished + data).split(b"\n")
+        news = [*map(json.loads, lines)] if data else [{"id": who, "failed": "with its party"} for who in self._waiting]
+        for facts in news:
+            self.said[facts["id"]].append(facts)
+            if facts["id"] in self._waiting:
+                self._waiting[facts["id"]].set()
 
-    async def bear(self, **order: Any) -> int:
+    async def end_of(self, **order: Any) -> dict[str, Any]:
+        """Give an order and return what the victim says of its end: that it is killed, has done all, or has failed."""
+        me = order["id"]
         assert self.child.stdin is not None
+        self._waiting[me] = asyncio.Event()
         self.child.stdin.write(json.dumps(order).encode() + b"\n")
-        return int((await self.hear(order["id"], "pid"))["pid"])
+        self.child.stdin.flush()
+        while (end := next((facts for facts in self.said[me] if facts.keys() & ENDS), None)) is None:
+            self._waiting[me].clear()
+            await self._waiting[me].wait()
+        del self._waiting[me]
+        assert "failed" not in end, end
+        return end
+
+    def close(self) -> None:
+        assert self.child.stdin is not None
+        assert self.child.stdout is not None
+        self.child.stdin.close()
+        self.child.stdout.close()
+        self.child.wait()
 
 
-@contextlib.asynccontextmanager
-async def nursery() -> AsyncIterator[Nursery]:
-    pipe = asyncio.subprocess.PIPE
-    child = await asyncio.create_subprocess_exec(sys.executable, str(PARTY), stdin=pipe, stdout=pipe)
-    found = Nursery(child)
-    ears = asyncio.create_task(found.listen())
-    try:
-        await found.hear("", "ready")
-        yield found
-    finally:
-        assert child.stdin is not None
-        child.stdin.close()
-        await child.wait()
-        await ears
+@pytest.fixture(scope="module")
+def party(outlive: set[int]) -> Iterator[Party]:
+    made = Party()
+    outlive.add(made.child.pid)
+    yield made
+    made.close()
+
+
+# --- the others --------------------------------------------------------------------------------------------------
+
+
+def all_of_it(client: AsyncClient, name: str, lease: float) -> list[Any]:
+    """Return locks that leave room for nobody else in an operation."""
+    match name:
+        case "upgrade" | "step_down":
+            return [client.rw_lock("a", lease=lease).writer()]
+        case "permits":
+            return [client.semaphore("a", 3, lease=lease).permits(3)]
+        case "several":
+            return [client.lock(one, lease=lease) for one in ("0", "a", "b")]
+        case "several_kinds":
+            readers, permits = client.rw_lock("0", lease=lease), client.semaphore("b", 3, lease=lease)
+            return [readers.writer(), client.lock("a", lease=lease), permits.permits(3), client.lock("c", lease=lease)]
+        case "several_in_vain":
+            return [client.lock(one, lease=lease) for one in "ab"]
+        case "lead":
+            return [client.election("a", "another", lease=lease)]
+        case _:
+            return [client.lock("a", lease=lease)]
+
+
+def in_the_way(client: AsyncClient, name: str, lease: float) -> list[Any]:
+    """Return locks that keep an operation waiting: in its middle, where something has a place beside them."""
+    match name:
+        case "upgrade":
+            return [client.rw_lock("a", lease=lease).reader()]
+        case "permits":
+            return [client.semaphore("a", 3, lease=lease)]
+        case _:
+            return all_of_it(client, name, lease)
+
+
+@dataclass(frozen=True, slots=True)
+class Victim:
+    """Who does an operation alone, or is kept waiting first, and is killed after so many effects."""
+
+    name: str
+    waits: bool
+    effects: int
+
+    def __str__(self) -> str:
+        return f"{self.name}.{'waits' if self.waits else 'alone'}.{self.effects}"
 
 
 @dataclass
 class Sweep:
-    """One store, one way in which the victim comes to its lock."""
+    """One system, swept.
 
+    Attributes:
+        space: what all its namespaces begin with.
+        effects: how many each operation has that the system has, when it is alone.
+        spans: from each kill, or from the release if that came later, until the next had all of it.
+        left: of each victim whether it left a hold behind.
+
+    """
+
+    world: World
     place: Place
-    nursery: Nursery
-    locks: AsyncClient
-    namespace: str
-    waits: bool
-    late: list[float] = field(default_factory=list)
+    party: Party
+    space: str
+    bound: Bound
+    effects: dict[str, int] = field(default_factory=dict)
+    spans: list[tuple[Victim, float, float]] = field(default_factory=list)
+    left: list[bool] = field(default_factory=list)
 
-    async def kill_after(self, effects: int) -> bool:
-        """Kill a victim after so many effects; return whether it had as many."""
-        name, place = f"{'wait' if self.waits else 'hold'}-{effects}", self.place
-        sqlite = place.url.startswith("sqlite:")
-        links = Links(parse(Secret(place.url)), through=True)
-        caught = [proxy.hold(Side.REPLIES, nth=effects) for proxy in links.proxies]
-        first = await self.locks.lock(name, lease=place.lease).acquire() if self.waits else None
-        try:
-            order = {
-                "id": name,
-                "url": links.url.reveal(),
-                "namespace": self.namespace,
-                "name": name,
-                "lease": place.lease,
-                "colour": "asyncio" if effects % 2 else "blocking",
-                "statements": effects if sqlite else 0,
-            }
-            pid = await self.nursery.bear(**order)
-            releases = asyncio.create_task(self._release_later(first))
-            await self._until(lambda: any(fault.hits for fault in caught) or self._ended(name))
-            assert "failed" not in self.nursery.said[name], self.nursery.said[name]
-            if "done" in self.nursery.said[name]:
-                await releases
+    def __post_init__(self) -> None:
+        self.url = self.place.url + self.bound.options
+        self._at_work = asyncio.Semaphore(AT_WORK)
+        self._at_once = asyncio.Semaphore(AT_ONCE)
+
+    async def in_peace(self) -> None:
+        """Let clients do all operations, to know how many effects they have, and what they leave in the store."""
+        parts = {f"{self.space}.turns": ["turns"], f"{self.space}.others": list(OPERATIONS)}
+        await asyncio.gather(*(self._ordered(me, names, self._peace, 0) for me, names in parts.items()))
+        said = [facts for me in parts for facts in self.party.said[me]]
+        lacking = {facts["lacks"] for facts in said if "lacks" in facts}
+        did = [facts for facts in said if "did" in facts and facts["did"] not in lacking]
+        self.effects |= {facts["did"]: facts["effects"] for facts in did}
+        self._in_peace = stored(self.place, self.space)
+
+    async def kill(self, victim: Victim) -> bool:
+        """Kill a victim; return whether it had as many effects."""
+        space, lease = f"{self.space}.{victim}", self.bound.lease
+        async with self._at_once, AsyncClient.from_url(self.url, namespace=space) as client:
+            async with self._at_work:
+                before = await taken(in_the_way(client, victim.name, lease)) if victim.waits else []
+                releasing = asyncio.create_task(self._release_later(before))
+                end = await self._ordered(space, [victim.name], lambda name: space, victim.effects)
+                released = await releasing
+            if "done" in end:
                 return False
-            if not sqlite:
-                os.kill(pid, signal.SIGKILL)
-            killed = time.monotonic()
-        finally:
-            links.close()
-        released = await releases
-        await self._next_gets_it(name, max(killed, released))
+            tokens = self._tokens(victim, before, found := await client.holds())
+            self.left.append(bool(found))
+            if victim.name in NO_LOCKS:
+                await self._next_does_it(client, victim, end["at"])
+            else:
+                await self._next_gets_it(client, victim, max(end["at"], released), tokens)
         return True
 
-    async def _until(self, done: Callable[[], bool]) -> None:
-        while not done():  # noqa: ASYNC110 - a proxy tells it from a thread of its own
-            await asyncio.sleep(0.005)
+    def late(self, missed: Missed) -> list[float]:
+        """Return in how many seconds each was free, and check that all were in time."""
+        late = [(missed.less(begin, end), victim) for victim, begin, end in self.spans]
+        slowest, victim = max(late, key=lambda one: one[0])
+        assert slowest <= self.bound.free + NOISE, f"{victim}: free after {slowest:.3f} s"
+        return [took for took, _ in late]
 
-    def _ended(self, name: str) -> bool:
-        return bool(self.nursery.said[name].keys() & {"done", "failed", "killed"})
+    async def nothing_is_left(self) -> None:
+        """Check that there is no more in the store than after the same operations in peace.
 
-    async def _release_later(self, first: Any) -> float:
-        if first is not None:
-            await asyncio.sleep(self.place.lease * 0.6)
-            await first.release()
-        return time.monotonic() if first is not None else 0.0
+        A place in a line of which nobody knows whether its client is only slow is taken out after two leases, by
+        whoever next has the name.
+        """
+        until = boottime() + 2 * self.bound.lease + SOON
+        while more := self._more():
+            assert boottime() < until, f"left in the store: {more}"
+            await asyncio.sleep(0.2)
+            for space in more:
+                async with AsyncClient.from_url(self.url, namespace=space) as client:
+                    await self._ask(client, space.split(".")[1])
 
-    async def _next_gets_it(self, name: str, since: float) -> None:
-        hold = await self.locks.lock(name, lease=self.place.lease).acquire(timeout=self.place.free + 10)
-        assert hold is not None
-        self.late.append(time.monotonic() - since)
-        assert self.late[-1] <= self.place.free + NOISE, f"{name}: free after {self.late[-1]:.3f} s"
-        await asyncio.sleep(self.place.lease * 1.2)
-        hold.check()  # what the dead had on its way releases nobody
-        await hold.extend()
-        await hold.release()
+    async def _ask(self, client: AsyncClient, name: str) -> None:
+        if name in NO_LOCKS:
+            await done(OPERATIONS[name](self.world, client, self.bound.lease))
+        else:
+            for hold in await taken(all_of_it(client, name, self.bound.lease)):
+                await hold.release()
+
+    def _more(self) -> dict[str, set[str]]:
+        found = stored(self.place, self.space)
+        more = {space: found[space] - self._in_peace[self._peace(space.split(".")[1])] for space in found}
+        return {space: things for space, things in more.items() if things}
+
+    def _peace(self, name: str) -> str:
+        return f"{self.space}.{name}.peace"
+
+    async def _ordered(self, me: str, names: list[str], space: Callable[[str], str], last: int) -> dict[str, Any]:
+        work, colour = [(name, space(name)) for name in names], "asyncio" if last % 2 else "blocking"
+        return await self.party.end_of(id=me, url=self.url, work=work, lease=self.bound.lease, colour=colour, last=last)
+
+    def _tokens(self, victim: Victim, before: list[AsyncHold], after: list[LockInfo]) -> dict[str, int]:
+        """Return the highest token of each name so far: of who held it first, of the victim, of what it left."""
+        highest = {hold.name: hold.token for hold in before}
+        for facts in self.party.said[f"{self.space}.{victim}"]:
+            if "token" in facts:
+                assert facts["token"] > highest.get(facts["of"], 0), f"{victim}: tokens of {facts['of']!r} rise"
+                highest[facts["of"]] = facts["token"]
+        for info in after:
+            highest[info.name] = max(highest.get(info.name, 0), info.token)
+        return highest
+
+    async def _release_later(self, holds: list[AsyncHold]) -> float:
+        if not holds:
+            return 0.0
+        await asyncio.sleep(self.bound.lease * 0.6)
+        for hold in holds:
+            hold.check()
+            await hold.release()
+        return boottime()
+
+    async def _next_gets_it(self, client: AsyncClient, victim: Victim, since: float, tokens: dict[str, int]) -> None:
+        holds = await taken(all_of_it(client, victim.name, self.bound.lease), timeout=self.bound.free + 10)
+        self.spans.append((victim, since, boottime()))
+        for hold in holds:
+            assert hold.token > tokens.get(hold.name, 0), f"{victim}: tokens of {hold.name!r} rise"
+        await self._over(since)
+        for hold in holds:
+            hold.check()  # what the dead had on its way releases nobody
+            await hold.extend()
+            await hold.release()
+
+    async def _next_does_it(self, client: AsyncClient, victim: Victim, since: float) -> None:
+        counted = await nobody_is_there(client, victim.name, 0) if victim.name == "latch" else 0
+        await done(OPERATIONS[victim.name](self.world, client, self.bound.lease))
+        self.spans.append((victim, since, boottime()))
+        await self._over(since)
+        await nobody_is_there(client, victim.name, counted)
+
+    async def _over(self, since: float) -> None:
+        """Wait until the time of the dead is over."""
+        await asyncio.sleep(max(0.0, since + self.bound.free - boottime()))
 
 
-async def sweep(place: Place, namespace: str, *, waits: bool, step: int) -> tuple[int, list[float]]:
-    """Kill after each ``step``-th effect, until the victim has done all; return after how many, and how late."""
-    async with nursery() as found, AsyncClient.from_url(place.url, namespace=namespace) as locks:
-        one = Sweep(place, found, locks, namespace, waits)
-        effects = 1 + secrets.randbelow(step)
-        while True:
-            some = range(effects, effects + step * AT_ONCE, step)
-            had = await asyncio.gather(*map(one.kill_after, some))
-            if not all(had):
-                assert await locks.holds() == []
-                return sum(had) * step + effects - 1, one.late
-            effects += step * AT_ONCE
+async def taken(locks: list[Any], **options: Any) -> list[AsyncHold]:
+    """Acquire one after the other."""
+    holds = [await lock.acquire(**options) for lock in locks]
+    assert all(holds), f"not all are free: {list(zip(locks, holds, strict=True))}"
+    return holds
 
 
-@pytest.mark.timeout(240)
-@pytest.mark.parametrize("waits", [False, True], ids=["holds", "waits"])
-@pytest.mark.parametrize("step", [3, pytest.param(1, marks=pytest.mark.nightly)], ids=["some", "all"])
-def test_a_kill_after_every_effect(place: Place, namespace: str, waits: bool, step: int, record_property: Any) -> None:
-    effects, late = asyncio.run(sweep(place, namespace, waits=waits, step=step))
-    assert effects + step >= place.least, "the scenario has that many"
-    record_property("sum:kill sweep: kills", len(late))
-    record_property("spread:kill sweep: free after", late)
+# --- the sweep ---------------------------------------------------------------------------------------------------
+
+
+async def some(sweep: Sweep) -> None:
+    """Kill a few victims in each of the day's operations, after as many effects as chance says."""
+    victims = list[Victim]()
+    for name, times in {**dict.fromkeys(FOR_THE_DAY, 1), "turns": 3}.items():
+        if name in sweep.effects:
+            for waits in (False, True)[: 1 if name in NO_LOCKS else 2]:
+                effects = random.sample(range(1, sweep.effects[name] + 1), times)
+                victims += [Victim(name, waits, number) for number in effects]
+    await asyncio.gather(*map(sweep.kill, victims))
+
+
+async def all_(sweep: Sweep) -> None:
+    """Kill victims after each effect that there is."""
+    await asyncio.gather(
+        *(
+            after_each(sweep, name, waits)
+            for name in sweep.effects
+            for waits in (False, True)
+            if not (waits and name in (*NO_LOCKS, "attempt"))
+        )
+    )
+
+
+async def after_each(sweep: Sweep, name: str, waits: bool) -> None:
+    """Kill a victim after each effect of an operation, which may have more than it had in peace."""
+    first, last = 1, sweep.effects[name]
+    while first < MOST:
+        had = await asyncio.gather(*(sweep.kill(Victim(name, waits, number)) for number in range(first, last + 1)))
+        if not any(had):
+            return
+        first, last = last + 1, last + 2
+    raise AssertionError("it never ends")
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("which", [some, pytest.param(all_, marks=pytest.mark.nightly)])
+def test_a_kill_after_every_effect(place: Place, party: Party, which: Any, record_property: Any) -> None:
+    async def body(world: World) -> Sweep:
+        sweep = Sweep(world, place, party, f"kills-{secrets.token_hex(4)}", BOUNDS[place.system])
+        async with party.heard():
+            await sweep.in_peace()
+            await which(sweep)
+            await sweep.nothing_is_left()
+        return sweep
+
+    with turns_missed(Colour.ASYNCIO) as missed:
+        sweep = AsyncioWorld().run(body)
+    late = sweep.late(missed)
+    assert {"acquire", "several", "turns"} <= sweep.effects.keys()
+    assert any(sweep.left) or place.url.endswith("session"), "some die with something in their hands; a session, too"
+    record_property(f"sum:kill sweep: kills, {place.system}", len(late))
+    record_property(f"spread:kill sweep: free after, {place.system}", late)
+
+
+@pytest.mark.parametrize("place", ["sqlite"], indirect=True)
+def test_the_sweep_sees_what_is_late_and_what_is_left(
+    place: Place, party: Party, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(globals(), "SOON", 0.2)
+
+    async def body(world: World) -> None:
+        sweep = Sweep(world, place, party, f"kills-{secrets.token_hex(4)}", Bound(2.0, -NOISE))
+        async with party.heard():
+            await sweep.in_peace()
+            assert await sweep.kill(Victim("acquire", False, 9))
+            with pytest.raises(AssertionError, match=r"acquire.alone.9: free after"):
+                sweep.late(Missed())
+            await sweep.nothing_is_left()
+            async with world.client(place.url, namespace=f"{sweep.space}.acquire.alone.8").lock("another"):
+                pass
+            with pytest.raises(AssertionError, match=r"left in the store: .*acquire.alone.8.*another"):
+                await sweep.nothing_is_left()
+
+    AsyncioWorld().run(body)

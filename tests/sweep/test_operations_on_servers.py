@@ -9,33 +9,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from test_cancel import LEASE, OPERATIONS, nobody_is_there, outcome
+from operations import OPERATIONS, done, nobody_is_there
+from places import SYSTEMS, place_of
+from test_cancel import LEASE, outcome
 
-from leasehold import AsyncClient, AsyncHold, LeaseholdError, Unsupported
+from leasehold import AsyncClient, LeaseholdError, Unsupported
 from leasehold.stores import registry
 from leasehold.testing.faulty import Fault, Faulty, Kind, always, nth
 from leasehold.testing.worlds import AsyncioWorld, BlockingWorld, World
-
-SYSTEMS = {
-    "redis": ("redis_server", ""),
-    "replicas": ("redis_replicas", ""),
-    "sentinel": ("redis_sentinel", ""),
-    "cluster": ("redis_cluster", ""),
-    "redlock": ("redlock_nodes", ""),
-    "postgresql": ("postgres_server", ""),
-    "postgresql-session": ("postgres_server", "?mode=session"),
-    "mariadb": ("mariadb_server", ""),
-    "mariadb-session": ("mariadb_server", "?mode=session"),
-    "etcd": ("etcd_server", ""),
-    "zookeeper": ("zookeeper_server", "/operations"),
-    "sqlite": ("", ""),
-}
-"""The fixture of each system's server, and what follows its URL."""
 
 KINDS = (Kind.REFUSE, Kind.DROP_REQUEST, Kind.DROP_REPLY, Kind.DUPLICATE)
 
@@ -67,29 +53,16 @@ def colours() -> Iterator[Any]:
 
 @pytest.fixture
 def url(system: str, request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    fixture, options = SYSTEMS[system]
-    if not fixture:
-        return f"sqlite:{tmp_path}/locks"
-    if fixture == "mariadb_server":
-        request.getfixturevalue("mariadb_url")  # with the tables made
-    where: str = request.getfixturevalue(fixture).url
-    return where + options
+    return place_of(system, request, tmp_path).url
 
 
 async def has_it(client: AsyncClient, world: World, name: str) -> bool:
     """Say whether the store has what the operation needs."""
     try:
-        await done(OPERATIONS[name](world, client))
+        await done(OPERATIONS[name](world, client, LEASE))
     except Unsupported:
         return False
     return True
-
-
-async def done(operation: Awaitable[AsyncHold | None]) -> None:
-    """Let an operation come to its end, and release what it holds then."""
-    hold = await operation
-    if hold is not None:
-        await hold.release()
 
 
 async def nothing_is_left(world: World, client: AsyncClient, looker: AsyncClient) -> None:
@@ -129,7 +102,7 @@ def test_a_fault_at_every_call(
         store = Faulty(registry.opener(url), nth(k, Fault(kind)))
         client = world.client(store, namespace=namespace)
         with contextlib.suppress(LeaseholdError):
-            await done(OPERATIONS[name](world, client))
+            await done(OPERATIONS[name](world, client, LEASE))
         await nothing_is_left(world, core_of(client), looker)
         await client.close()
         return len(store.calls) > k
@@ -159,7 +132,7 @@ def test_the_sweep_sees_what_is_left(url: str, world: World, namespace: str, mon
         looker = world.client(url, namespace=namespace)
         deaf = Faulty(registry.opener(url), always(Fault(Kind.DROP_REQUEST), ["leave"]))
         client = world.client(deaf, namespace=namespace)
-        await done(OPERATIONS["acquire"](world, client))
+        await done(OPERATIONS["acquire"](world, client, LEASE))
         with pytest.raises(AssertionError, match="left behind"):
             await nothing_is_left(world, core_of(client), looker)
 

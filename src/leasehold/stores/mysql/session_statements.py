@@ -93,8 +93,9 @@ def raise_token(key: Key) -> Statement:
 
 
 def write_down(key: Key, ticket: Ticket, session: int) -> list[Statement]:
-    """Write down who holds, and take out who held before."""
-    drop = f"DELETE FROM leasehold_seat WHERE name_id = {ID} AND (ticket = $3 OR place = 0)"
+    """Write down who holds, and take out who held before, and who waited and was not renewed for two leases."""
+    gone = f"(ticket = $3 OR place = 0 OR expires + lease < {CLOCK})"
+    drop = f"DELETE FROM leasehold_seat WHERE name_id = {ID} AND {gone}"
     values = {"expires": f"{CLOCK} + {SHOWN_FOR}", "token": "named.fence", "place": "0"}
     return [Statement(drop, (*key, ticket.id)), _seat(key, ticket, str(session), values)]
 

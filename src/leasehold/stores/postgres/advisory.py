@@ -33,8 +33,12 @@ GRANT = f"""
         UPDATE leasehold_name SET used = {CLOCK},
         fence = greatest(fence + 1, {CLOCK} / 1000, (SELECT meta.fence + 1 FROM leasehold_meta meta))
         WHERE space = $1 AND name = $2 RETURNING id, fence
+    ), stale AS (
+        SELECT ticket AS whose FROM leasehold_seat JOIN granted ON name_id = granted.id
+        WHERE place > 0 AND expires + lease < {CLOCK} FOR UPDATE OF leasehold_seat SKIP LOCKED
     ), gone AS (
-        DELETE FROM leasehold_seat USING granted WHERE name_id = granted.id AND ticket <> $3 AND place = 0
+        DELETE FROM leasehold_seat USING granted WHERE name_id = granted.id AND ticket <> $3
+        AND (place = 0 OR ticket IN (SELECT whose FROM stale))
     )
     INSERT INTO leasehold_seat (name_id, {COLUMNS})
     SELECT granted.id, $3, 0, granted.fence, {CLOCK} + $4::bigint, {_SHOWN} FROM granted
@@ -43,7 +47,7 @@ GRANT = f"""
     RETURNING token, (SELECT version FROM leasehold_meta)
 """
 """(space, name, ticket, lease, owner, meta, hint) → token, version. Run while the advisory lock is held: whoever else
-has a seat that holds is gone."""
+has a seat that holds is gone, and so is who waited and was not renewed for two leases."""
 
 QUEUE = f"""
     INSERT INTO leasehold_seat (name_id, {COLUMNS})

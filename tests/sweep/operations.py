@@ -1,0 +1,159 @@
+"""Operations of all primitives, each of which holds something in a store for a while, or leaves something there.
+
+They are swept: cut short, met by faults, and ended by a kill, at every step that they have. In peace each comes to its
+end by itself, and leaves nothing but the hold that it returns, and what `nobody_is_there` knows of.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Awaitable, Callable
+
+from leasehold import AcquireTimeout, AsyncClient, AsyncHold
+from leasehold.testing.worlds import World
+
+Operation = Callable[[World, AsyncClient, float], Awaitable[AsyncHold | None]]
+"""What is done, with leases of so many seconds."""
+
+
+async def acquire(world: World, client: AsyncClient, lease: float) -> AsyncHold | None:
+    return await client.lock("a", lease=lease).acquire()
+
+
+async def acquire_and_release(world: World, client: AsyncClient, lease: float) -> None:
+    hold = await client.lock("a", lease=lease).acquire()
+    assert hold is not None
+    await hold.release()
+
+
+async def release_by_the_lock(world: World, client: AsyncClient, lease: float) -> None:
+    lock = client.rlock("a", lease=lease)
+    await lock.acquire()
+    await lock.acquire()
+    await lock.release()
+    await lock.release()
+
+
+async def block(world: World, client: AsyncClient, lease: float) -> None:
+    async with client.lock("a", lease=lease):
+        await world.sleep(0.001)
+
+
+async def nested(world: World, client: AsyncClient, lease: float) -> None:
+    async with client.rlock("a", lease=lease), client.rlock("a", lease=lease):
+        await world.sleep(0.001)
+
+
+async def block_with_extend(world: World, client: AsyncClient, lease: float) -> None:
+    async with client.lock("a", lease=lease) as hold:
+        await hold.extend()
+
+
+async def upgrade(world: World, client: AsyncClient, lease: float) -> None:
+    async with client.rw_lock("a", lease=lease).upgradeable() as hold:
+        writing = await hold.upgrade()
+        assert writing is not None
+        async with writing:
+            await world.sleep(0.001)
+
+
+async def step_down(world: World, client: AsyncClient, lease: float) -> None:
+    lock = client.rw_lock("a", lease=lease)
+    async with lock.writer() as hold, lock.reader():
+        await hold.release()
+        await world.sleep(0.001)
+
+
+async def permits(world: World, client: AsyncClient, lease: float) -> None:
+    semaphore = client.semaphore("a", 3, lease=lease)
+    async with semaphore, semaphore.permits(2):
+        await world.sleep(0.001)
+
+
+async def several(world: World, client: AsyncClient, lease: float) -> AsyncHold | None:
+    async with client.multi_lock(["0", "a", "b"], lease=lease) as hold:
+        await hold.extend()
+    return await client.multi_lock(["0", "a", "b"], lease=lease).acquire()
+
+
+async def several_kinds(world: World, client: AsyncClient, lease: float) -> None:
+    readers, permits = client.rw_lock("0", lease=lease).reader(), client.semaphore("b", 3, lease=lease)
+    async with client.multi_lock([permits, "a", readers, client.rlock("c", lease=lease)], lease=lease):
+        await world.sleep(0.001)
+
+
+async def several_in_vain(world: World, client: AsyncClient, lease: float) -> None:
+    async with client.lock("b", lease=lease):
+        assert await client.multi_lock(["a", "b", "c"], lease=lease).acquire(timeout=0) is None
+
+
+async def lead(world: World, client: AsyncClient, lease: float) -> AsyncHold | None:
+    election = client.election("a", "one", lease=lease)
+    async with election as leadership:
+        await leadership.proclaim("another")
+    await election.run(lambda leadership: world.sleep(0.001))
+    return await election.campaign()
+
+
+async def latch(world: World, client: AsyncClient, lease: float) -> None:
+    latch = client.latch("a", 1000)
+    await latch.count_down()
+    await latch.wait(timeout=0.01)
+
+
+async def meeting(world: World, client: AsyncClient, lease: float) -> None:
+    barrier = client.barrier("a", 1, lease=lease, leave_out=True)
+    await barrier.wait()
+    async with barrier:
+        await world.sleep(0.001)
+
+
+async def lonely(world: World, client: AsyncClient, lease: float) -> None:
+    """Nobody else comes: it is cut off, or gives up."""
+    with contextlib.suppress(AcquireTimeout):
+        await client.barrier("a", 2, lease=lease, leave_out=True).wait(timeout=0.02)
+
+
+async def attempt(world: World, client: AsyncClient, lease: float) -> AsyncHold | None:
+    return await client.lock("a", lease=lease).acquire(blocking=False)
+
+
+OPERATIONS: dict[str, Operation] = {
+    operation.__name__: operation  # type: ignore[attr-defined]
+    for operation in (
+        *(acquire, acquire_and_release, release_by_the_lock, block, nested, block_with_extend, attempt),
+        *(upgrade, step_down, permits, several, several_kinds, several_in_vain, lead),
+        *(latch, meeting, lonely),
+    )
+}
+
+
+async def nobody_is_there(looker: AsyncClient, name: str, before: int) -> int:
+    """Check what else the operation may leave behind; return how often the latch was counted so far."""
+    if name == "latch":
+        counted = 1000 - await looker.latch("a", 1000).count()
+        assert counted in (before, before + 1), "cut off anywhere, it counts once or not at all"
+        return counted
+    if name in PARTIES:
+        assert await looker.inspect("barrier/a") is None
+        assert await looker.barrier("a", PARTIES[name], leave_out=True).n_waiting() == 0
+    return 0
+
+
+PARTIES = {"meeting": 1, "lonely": 2}
+"""How many each barrier waits for."""
+
+
+async def turns(world: World, client: AsyncClient, lease: float) -> None:
+    """Take a lock twice, each time for long enough to be renewed; it takes its time, and is not among the others."""
+    for _ in range(2):
+        async with client.lock("a", lease=lease) as hold:
+            await world.sleep(lease * 0.45)
+            await hold.extend()
+
+
+async def done(operation: Awaitable[AsyncHold | None]) -> None:
+    """Let an operation come to its end, and release what it holds then."""
+    hold = await operation
+    if hold is not None:
+        await hold.release()

@@ -1,0 +1,130 @@
+"""The systems on whose servers all operations are swept, and what they have stored."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SYSTEMS = {
+    "redis": ("redis_server", ""),
+    "replicas": ("redis_replicas", ""),
+    "sentinel": ("redis_sentinel", ""),
+    "cluster": ("redis_cluster", ""),
+    "redlock": ("redlock_nodes", ""),
+    "postgresql": ("postgres_server", ""),
+    "postgresql-session": ("postgres_server", "?mode=session"),
+    "mariadb": ("mariadb_server", ""),
+    "mariadb-session": ("mariadb_server", "?mode=session"),
+    "etcd": ("etcd_server", ""),
+    "zookeeper": ("zookeeper_server", "/operations"),
+    "sqlite": ("", ""),
+}
+"""The fixture of each system's server, and what follows its URL."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A system that runs. ``server`` is its server or group, and the path of the file with SQLite."""
+
+    system: str
+    url: str
+    server: Any
+
+
+def place_of(system: str, request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    """Start what a system needs, or take what runs already."""
+    fixture, options = SYSTEMS[system]
+    if not fixture:
+        return Place(system, f"sqlite:{tmp_path}/locks", tmp_path / "locks")
+    if fixture == "mariadb_server":
+        request.getfixturevalue("mariadb_url")  # with the tables made
+    server = request.getfixturevalue(fixture)
+    return Place(system, server.url + options, server)
+
+
+def stored(place: Place, prefix: str) -> dict[str, set[str]]:
+    """Return what the servers have of each namespace that begins so, past the client: keys, rows, nodes."""
+    found = defaultdict[str, set[str]](set)
+    for namespace, thing in _things(place, prefix):
+        if namespace.startswith(prefix):
+            found[namespace].add(thing)
+    return found
+
+
+def _things(place: Place, prefix: str) -> Iterable[tuple[str, str]]:
+    match place.system.partition("-")[0]:
+        case "redis":
+            return _keys_of_redis([place.server], prefix)
+        case "replicas" | "sentinel":
+            return _keys_of_redis([place.server.primary], prefix)
+        case "cluster":
+            return _keys_of_redis(place.server.primaries, prefix)
+        case "redlock":
+            return _keys_of_redis(place.server.nodes, prefix)
+        case "postgresql" | "mariadb":
+            return _texts(place.server.query(ROWS.format("leasehold_")))
+        case "sqlite":
+            with sqlite3.connect(place.server) as file:
+                rows = file.execute(ROWS.format("")).fetchall()
+            file.close()
+            return _texts(rows)
+        case "etcd":
+            return [_halves(key.removeprefix("leasehold/"), "/") for key in place.server.keys(f"leasehold/{prefix}")]
+        case _:
+            return _nodes(place.server.address, prefix)
+
+
+ROWS = """
+    SELECT space, name, 'name' FROM {0}name
+    UNION ALL SELECT space, name, ticket FROM {0}seat JOIN {0}name ON id = name_id
+    UNION ALL SELECT space, name, 'cell' FROM {0}cell
+"""
+
+
+def _texts(rows: Iterable[tuple[bytes, bytes, str]]) -> Iterator[tuple[str, str]]:
+    for space, name, what in rows:
+        namespace = space.removeprefix(b"\xff").removesuffix(b"\xffsession")  # by these are sessions told from leases
+        yield namespace.decode(), f"{name.decode()}: {what}"
+
+
+def _keys_of_redis(servers: Iterable[Any], prefix: str) -> Iterator[tuple[str, str]]:
+    for server in servers:
+        for key in server.command("KEYS", f"leasehold:{{{prefix}*"):
+            yield _halves(str(key).removeprefix("leasehold:{"), ":")
+
+
+def _nodes(address: str, prefix: str) -> list[tuple[str, str]]:
+    from kazoo.client import KazooClient
+    from kazoo.exceptions import NoNodeError
+
+    root, found = SYSTEMS["zookeeper"][1], list[tuple[str, str]]()
+
+    def walk(namespace: str, path: str) -> None:
+        found.append((namespace, path.removeprefix(f"{root}/{namespace}")))
+        try:
+            for child in client.get_children(path):
+                walk(namespace, f"{path}/{child}")
+        except NoNodeError:  # it has gone meanwhile
+            pass
+
+    client = KazooClient(address)
+    client.start()
+    try:
+        for child in client.get_children(root):
+            if child.startswith(prefix):
+                walk(child.partition("~")[0], f"{root}/{child}")
+    finally:
+        client.stop()
+        client.close()
+    return found
+
+
+def _halves(key: str, at: str) -> tuple[str, str]:
+    namespace, _, rest = key.partition(at)
+    return namespace, rest
