@@ -139,6 +139,7 @@ def no_room_for_locks(server: PostgresServer) -> Sequence[StoreUnavailable]:
             greedy.execute("SELECT pg_advisory_lock(g) FROM generate_series(1, 1000000) g")
         with pytest.raises(StoreUnavailable) as caught:
             client.lock("x").acquire(timeout=5)
+        greedy.execute("SELECT pg_advisory_unlock_all()")  # now, and not when the server sees that we hung up
         return [caught.value]
 
 
@@ -501,6 +502,7 @@ def test_a_crash_in_a_commit_is_unknown_with_and_without_a_pooler() -> None:
                 with pytest.raises(StoreUnavailable) as caught:
                     drive(wire.transact(lambda tx: tx.commit(MARK), within=8.0))
                 thread.join()
+                until(lambda before=written: server.log().count("reinitializing") > before)
                 until(server._ready)
                 assert server.query("SELECT count(*) FROM mark") == [(written,)]
             assert caught.value.unknown

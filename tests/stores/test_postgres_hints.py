@@ -196,7 +196,9 @@ def out_of_locks(request: pytest.FixtureRequest) -> Sequence[StoreUnavailable]:
     with server.connect() as greedy:
         with pytest.raises(psycopg.errors.OutOfMemory):
             greedy.execute("SELECT pg_advisory_lock(g) FROM generate_series(1, 1000000) g")
-        return refusals(url(server))
+        said = refusals(url(server))
+        greedy.execute("SELECT pg_advisory_unlock_all()")  # now, and not when the server sees that we hung up
+    return said
 
 
 def nobody_listens(request: pytest.FixtureRequest) -> Sequence[StoreUnavailable]:
