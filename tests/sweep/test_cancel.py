@@ -324,6 +324,30 @@ def test_dropped_with_its_loop_at_every_suspension_it_says_nothing_and_is_renewe
     assert AsyncioWorld().run(body) >= HOLD_UP
 
 
+def test_dropped_while_it_gives_up_it_says_nothing() -> None:
+    class Dropped:
+        def __init__(self, client: AsyncClient) -> None:
+            self.client = client
+            self.leaving = False
+
+        def __await__(self) -> Any:
+            work = self.client.lock("a").acquire(timeout=0.02)
+            while not self.leaving:
+                yield work.send(None)
+                attempts = list(self.client._engine.attempts)
+                self.leaving = any(one._lease.state is State.RELEASED for one in attempts)  # type: ignore[union-attr]
+            work.close()
+
+    async def body(world: World) -> None:
+        memory = Memory("gives up")
+        async with world.client(memory).lock("a"):
+            dropped = Dropped(world.client(Slow(memory)))
+            await dropped
+            assert dropped.leaving
+
+    AsyncioWorld().run(body)
+
+
 def test_the_sweep_can_see_a_task_that_runs() -> None:
     world = SimulatedWorld()
 

@@ -127,6 +127,22 @@ def test_who_comes_at_the_last_moment_meets_both_or_neither(leave_out: bool) -> 
     assert set(together) == {(True, True), (False, False)}
 
 
+@leave_outs
+def test_who_was_stopped_while_it_waited_alone_is_told(leave_out: bool) -> None:
+    world = SimulatedWorld()
+
+    async def body(_: World) -> None:
+        machine = world.machine("stopped", rate=1.0)
+        client = machine.client(Memory())
+        job = machine.spawn(lambda: client.barrier("a", 2, lease=3.0, leave_out=leave_out).wait())
+        await world.sleep(1.0)
+        machine.stall(10.0)
+        with pytest.raises(LeaseLost if leave_out else BrokenBarrier):
+            await job.result()
+
+    world.run(body)
+
+
 def test_who_waits_for_longer_than_the_rounds_are_kept_keeps_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(barrier_book, "LIFE", 20.0)
     monkeypatch.setattr(barrier_members, "TOUCH", 5.0)

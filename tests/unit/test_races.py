@@ -68,6 +68,26 @@ def test_a_ticket_that_is_forgotten_as_the_keeper_takes_it_in_is_not_watched() -
     simulate(body)
 
 
+def test_a_ticket_that_comes_as_the_keeper_decides_until_when_to_sleep_is_taken_in_at_once() -> None:
+    async def body(world: SimulatedWorld, client: AsyncClient) -> None:
+        keeper, came = client._engine.keeper, list[Lease]()
+        agendas = keeper._agendas
+
+        def meanwhile() -> Any:
+            if not came:
+                came.append(client._engine.lease(Wish("b", client.lock("b")._options.terms)))
+                keeper._fresh[came[0]] = world.now() + LEASE
+            return agendas()
+
+        keeper._agendas = meanwhile  # type: ignore[method-assign]
+        async with client.lock("a", lease=LEASE):
+            await world.sleep(0.1)
+            assert came[0] in keeper._watched
+            keeper.forget(came[0])
+
+    simulate(body)
+
+
 def test_a_hold_that_ends_as_the_keeper_finds_its_holder_gone_is_not_left_twice(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -207,6 +227,23 @@ def test_an_acquire_that_ends_as_its_client_is_closed_is_not_waited_for() -> Non
     start = engine.runtime.now()
     client.close()
     assert engine.runtime.now() - start < 1.0
+
+
+def test_a_holder_may_close_its_client_when_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("leasehold.engine.stand_in.PATIENCE", SOON)  # nobody takes over meanwhile
+    client, closed = Client(Memory("closed when told")), threading.Event()
+    hold = client.lock("a", lease=0.2, renew=False).acquire()
+    assert hold is not None
+    job = client._core._engine.keeper._job
+    assert job is not None
+
+    def close(error: LeaseLost) -> None:
+        client.close()
+        closed.set()
+
+    hold.on_lost(close)
+    assert closed.wait(SOON)
+    assert drive(job.join(SOON)), "its thread ends"
 
 
 # --- the stand-in ------------------------------------------------------------------------------------------------
