@@ -10,8 +10,9 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from ipaddress import IPv6Address
 from typing import Any
-from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, unquote
 
 OF_SEVERAL = ("redlock", "redlocks")
 """Schemes of which each server may have a URL of its own."""
@@ -127,27 +128,31 @@ def _read(hidden: Secret) -> StoreURL | str:
     try:
         if scheme in OF_SEVERAL and not rest.startswith("//"):
             return _several(scheme, rest, hidden)
-        return _assemble(scheme, urlsplit("x:" + rest), hidden)
+        return _assemble(scheme, rest, hidden)
     except _Malformed as error:
         return f"the {scheme} URL {error}"
-    except ValueError:
-        return f"the {scheme} URL is malformed: its host cannot be read; an IPv6 address stands in brackets, [::1]"
 
 
-def _assemble(scheme: str, parts: SplitResult, hidden: Secret) -> StoreURL:
+def _assemble(scheme: str, rest: str, hidden: Secret) -> StoreURL:
+    """Read what stands behind the scheme. Python's own reader takes one host only, and refuses a bracket in others."""
     if "#" in hidden.reveal():
         raise _Malformed("has a '#' in it; write it as %23")
-    if parts.netloc and "@" in parts.path + parts.query:
+    place, _, query = rest.partition("?")
+    netloc, path = "", place
+    if place.startswith("//"):
+        netloc, slash, path = place[2:].partition("/")
+        path = slash + path
+    if netloc and "@" in path + query:
         raise _Malformed("has an '@' after its host; in a password write / as %2F, ? as %3F and @ as %40")
-    userinfo, _, hostlist = parts.netloc.rpartition("@")
+    userinfo, _, hostlist = netloc.rpartition("@")
     username, secret, password = userinfo.partition(":")
     return StoreURL(
         scheme,
         _decoded(username) or None,
         Secret(_decoded(password)) if secret else None,
         tuple(_host(host) for host in hostlist.split(",")) if hostlist else (),
-        _plain(parts.path.removeprefix("/") if parts.netloc else parts.path, "path"),
-        _options(parts.query),
+        _plain(path.removeprefix("/") if netloc else path, "path"),
+        _options(query),
         hidden,
     )
 
@@ -192,7 +197,18 @@ def _host(text: str) -> tuple[str, int | None]:
         raise _Malformed("has an IPv6 address or a port too many; an IPv6 address stands in brackets, [::1]:6379")
     if colon and not (port.isascii() and port.isdecimal() and len(port) <= 5 and 0 < int(port) < 65536):
         raise _Malformed("has a port that is no number from 1 to 65535")
-    return _plain(host, "host"), int(port) if port else None
+    name = _plain(host, "host")
+    if bracketed and not _is_ipv6(name):
+        raise _Malformed("has something else than an IPv6 address between brackets; write for example [::1]:6379")
+    return name, int(port) if port else None
+
+
+def _is_ipv6(text: str) -> bool:
+    try:
+        IPv6Address(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _decoded(text: str) -> str:

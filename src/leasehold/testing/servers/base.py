@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import concurrent.futures
 import os
+import secrets
 import shutil
 import signal
 import socket
@@ -219,12 +220,33 @@ def find_files(pattern: str) -> Iterator[list[Path]]:
             yield found
 
 
+PORTS = range(10_000, 22_000)
+"""Where free ports are looked for: below those that the kernel gives to connections, one of which could come before the
+server does. So are those of a cluster's bus, 10,000 above."""
+
+_given: set[int] = set()
+
+
 def free_port() -> int:
-    """Return a TCP port of 127.0.0.1 that nobody uses now."""
+    """Return a TCP port of 127.0.0.1 that nobody uses now, and that was not returned lately."""
+    start = secrets.randbelow(len(PORTS))
+    if 2 * len(_given) > len(PORTS):
+        _given.clear()
+    ports: tuple[int, ...] = (*PORTS[start:], *PORTS[:start])
+    for port in ports:
+        if port not in _given and _bindable(port):
+            _given.add(port)
+            return port
+    raise OSError(f"no port of {PORTS[0]} to {PORTS[-1]} is free")
+
+
+def _bindable(port: int) -> bool:
     with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True
 
 
 Account = tuple[int, int]

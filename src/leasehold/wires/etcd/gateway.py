@@ -46,6 +46,7 @@ HINTS = {
     "bad certificate": "it wants a client certificate; name it with ssl_certfile=FILE and ssl_keyfile=FILE",
     "WRONG_VERSION_NUMBER": "it does not speak TLS on this port; write etcd:// instead of etcds://",
     "UNEXPECTED_EOF": "it hung up; if it does not speak TLS on this port, write etcd:// instead of etcds://",
+    "closed (EOF)": "it hung up; if it does not speak TLS on this port, write etcd:// instead of etcds://",
     "record layer failure": "it does not speak TLS on this port; write etcd:// instead of etcds://",
     "onnection refused": "nobody listens there; check host and port, and that the server runs",
     "Connect call failed": "nobody listens there; check host and port, and that the server runs",
