@@ -20,7 +20,7 @@ from leasehold.verify.run import Outcome, Settings, possible, run
 from leasehold.verify.sites import PLANS, Site, known, site
 from leasehold.verify.workload import Load
 
-SECONDS = {kind: 17.0 if kind in ("redis", "replicas", "sentinel", "cluster") else 8.0 for kind in PLANS}
+SECONDS = {kind: 20.0 if kind in ("redis", "replicas", "sentinel", "cluster") else 8.0 for kind in PLANS}
 """Length of a run by day. A fault that has begun is finished, so it may take longer. Where an operation takes the least
 processor time there are the most of them."""
 

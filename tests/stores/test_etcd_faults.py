@@ -67,7 +67,9 @@ def test_a_claim_whose_reply_is_lost_is_repeated_and_finds_itself(etcd_server, p
         assert len(etcd_server.keys(f"leasehold/{namespace}/lock/x/")) == 1
         assert locks.inspect("x").holders[0].token == hold.token
         hold.release()
-        assert etcd_server.keys(f"leasehold/{namespace}/") == []
+        (left,) = etcd_server.keys(f"leasehold/{namespace}/")
+        assert left.startswith(f"leasehold/{namespace}/grave/"), "the first claim may arrive yet, and does nothing then"
+    assert etcd_server.keys(f"leasehold/{namespace}/") == []
 
 
 def test_a_release_whose_reply_is_lost_is_repeated(etcd_server, proxy, namespace):
@@ -605,3 +607,30 @@ def test_a_release_that_never_arrives_does_not_hold_the_name_for_as_long_as_the_
             assert mine is not None, "nobody will ever have it"
             mine.release()
         other.check()
+
+
+@pytest.mark.parametrize("blocking", [True, False], ids=["acquire", "try"])
+def test_a_claim_that_arrives_after_another_was_answered_leaves_nothing(etcd_server, namespace, blocking):
+    """A member that was stopped carries it out late, when the lock was released: its client's other locks keep it."""
+    queue = f"leasehold/{namespace}/lock/x/"
+    with FaultProxy(etcd_server.port) as slow:
+        members = f"etcd://127.0.0.1:{slow.port},127.0.0.1:{etcd_server.port}"
+        with (
+            Client.from_url(members, namespace=namespace, response_timeout=2.0) as locks,
+            Client.from_url(etcd_server.url, namespace=namespace) as others,
+            locks.lock("other"),
+        ):
+            theirs = None if blocking else others.lock("x").acquire()
+            late = slow.hold(Side.REQUESTS, where=b"/v3/kv/txn", nth=1)
+            hold = locks.lock("x").acquire(blocking=blocking)
+            assert (hold is not None) is blocking
+            assert late.hits == 1
+            for one in (hold, theirs):
+                if one is not None:
+                    one.release()
+            assert etcd_server.keys(queue) == []
+            late.remove()
+            time.sleep(0.5)
+            assert etcd_server.keys(queue) == []
+            with others.lock("x", timeout=1.0):
+                pass

@@ -145,6 +145,8 @@ def _assemble(scheme: str, rest: str, hidden: Secret) -> StoreURL:
     if netloc and "@" in path + query:
         raise _Malformed("has an '@' after its host; in a password write / as %2F, ? as %3F and @ as %40")
     userinfo, _, hostlist = netloc.rpartition("@")
+    if "[" in userinfo or "]" in userinfo:
+        raise _Malformed("has a bracket in its user or password; write [ as %5B and ] as %5D")
     username, secret, password = userinfo.partition(":")
     return StoreURL(
         scheme,

@@ -78,8 +78,11 @@ class EtcdStore:
             mine = await self._seated(name, ticket, until)
             try:
                 verdict = await self._ask(mine, join=join, until=until)
-                mine.unknown = False
-                return self._granted(mine, verdict) if verdict.token else self._waits(mine, verdict, join=join)
+                if verdict.token:
+                    return self._granted(mine, verdict)
+                if mine.unknown and not join and not mine.held:
+                    await self._bury([mine], until)
+                return self._waits(mine, verdict, join=join)
             except Refused as refused:
                 if refused.meaning is not Meaning.LEASE:
                     raise refused.unavailable(self._settings.where) from None
@@ -114,11 +117,15 @@ class EtcdStore:
     async def renew(self, tickets: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[Standing]:
         mine = [self._mine.get(ticket.id) for _, ticket in tickets]
         now = self._runtime.now()
+        until = now + within
         asked = {one.ticket.id for one in mine if one is not None}
         others = [one for one in list(self._mine.values()) if now >= one.until and one.ticket.id not in asked]
         abandoned = [one for one in others if one.dooms()]
         standings, left_behind = await self._renewals.renew(mine, abandoned, within)
         gone = [one for one, standing in zip(mine, standings, strict=True) if standing is Standing.GONE]
+        left_behind |= set(
+            await self._renewals.take_out([one for one in gone if one and one.held and one.unknown], until)
+        )
         for one in [*gone, *abandoned]:
             if one is not None and (one.held or one in abandoned) and one not in left_behind:
                 self._forget(one)
@@ -198,12 +205,22 @@ class EtcdStore:
         try:
             if not mine.doomed:
                 usable = await self._fresh(mine, until)
-            elif (reason := (await self._renewals.take_out([mine], until)).get(mine)) is not None:
-                what = f"the key of an older claim of {mine.name!r} may still be there: {reason}"
-                raise StoreUnavailable(what, unknown=True) from reason
+            else:
+                await self._bury([mine], until)
         finally:
             mine.claiming = usable
         return usable
+
+    async def _bury(self, those: Sequence[Mine], until: float) -> None:
+        """See that keys are out, and that no claim that may yet arrive puts them there again.
+
+        Raises:
+            StoreUnavailable: that is not known.
+
+        """
+        for mine, reason in (await self._renewals.take_out(those, until)).items():
+            what = f"the key of an older claim of {mine.name!r} may still be there: {reason}"
+            raise StoreUnavailable(what, unknown=True) from reason
 
     async def _fresh(self, mine: Mine, until: float) -> bool:
         if mine.session.shared:
@@ -238,7 +255,8 @@ class EtcdStore:
         held_by = None if verdict.held_by is None else verdict.held_by.ticket.terms.owner
         if not join and not mine.held:
             self._forget(mine)
-            self._sessions.give_back(mine.session)
+            if not mine.unknown:
+                self._sessions.give_back(mine.session)
         elif verdict.blockers:
             self._watch.wait_for(mine, verdict.blockers, verdict.revision)
         again = IDLE * mine.session.length if verdict.blockers else AGAIN

@@ -39,6 +39,9 @@ NOBODY = Secret("")
 
 NEEDS_LEADER = ("Grpc-Metadata-hasleader", "true")
 
+MAY_SPEAK_TLS = "if it speaks TLS, write etcds://"
+MAY_NOT_SPEAK_TLS = "if it does not speak TLS on this port, write etcd:// instead of etcds://"
+
 HINTS = {
     "mismatch": "its certificate is for another host name; use that name, or a certificate with this one",
     "CERTIFICATE_VERIFY_FAILED": "name the authority that signed its certificate with ssl_ca_certs=FILE",
@@ -53,8 +56,8 @@ HINTS = {
     "Name or service not known": "the host name is unknown; check its spelling and the DNS",
     "No address associated": "the host name has no address; check its spelling and the DNS",
     "emporary failure in name resolution": "the DNS does not answer",
-    "it closed the connection": "if it speaks TLS, write etcds://; and look whether it wants a client certificate",
-    "reset by peer": "if it speaks TLS, write etcds://; and look whether it wants a client certificate",
+    "it closed the connection": f"{MAY_SPEAK_TLS}; and look whether it wants a client certificate",
+    "reset by peer": f"{MAY_SPEAK_TLS}; and look whether it wants a client certificate",
 }
 """What to do about a connection that fails, by words of the error."""
 
@@ -198,6 +201,8 @@ class Gateway:
     def _silent(self, error: Exception, place: Place, *, unknown: bool) -> StoreUnavailable:
         text = str(error)
         hint = next((hint for words, hint in HINTS.items() if words in text), SILENCE)
+        if place.tls is not None:
+            hint = hint.replace(MAY_SPEAK_TLS, MAY_NOT_SPEAK_TLS)
         what = "did not answer" if unknown else "cannot be reached"
         return StoreUnavailable(f"etcd at {place} {what}: {text}; {hint}", unknown=unknown)
 
