@@ -108,11 +108,15 @@ def client_on(path: Path, proc: str, **options: Any) -> Client:
     return Client(SQLite(path, machine=Machine(proc), **options), response_timeout=0.5)
 
 
-def raw(path: Path, statement: str, *values: object) -> list[Any]:
-    """Run one statement in a process of its own: a second SQLite user in this process is not the point here."""
+def raw(path: Path, statement: str, *values: object, exclusive: bool = False) -> list[Any]:
+    """Run one statement in a process of its own: a second SQLite user in this process is not the point here.
+
+    ``exclusive``: only if nobody else has the file open, else fail at once.
+    """
     code = (
         "import json, sqlite3, sys\n"
-        "db = sqlite3.connect(sys.argv[1], timeout=5)\n"
+        f"db = sqlite3.connect(sys.argv[1], timeout={0 if exclusive else 5})\n"
+        f"db.execute('PRAGMA locking_mode={'EXCLUSIVE' if exclusive else 'NORMAL'}').fetchall()\n"
         "print(json.dumps(db.execute(sys.argv[2], json.loads(sys.argv[3])).fetchall()))\n"
         "db.commit()\n"
         "db.close()\n"

@@ -54,14 +54,40 @@ def test_another_boot_while_the_first_still_runs_is_refused(
 
 
 @linux
+def test_who_waits_to_take_over_is_not_in_the_way(
+    path: Path, tmp_path: Path, peers: Callable[..., Peer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Several may try it at once; one that waited with the file open would keep all of them out, for good."""
+    in_use = peers()
+    in_use.ask("take('x', lease=60)")
+    pauses: list[float] = []
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        if in_use.process.returncode is None:
+            in_use.process.kill()
+            in_use.process.wait()
+            raw(path, "UPDATE host SET boot = 'a third'", exclusive=True)
+
+    monkeypatch.setattr("leasehold.stores.sqlite.database.time.sleep", pause)
+    with client_on(path, fake_proc(tmp_path / "p", boot="the next boot")) as locks, locks.lock("x", timeout=0):
+        assert len(pauses) == 1
+
+
+@linux
 def test_many_start_after_a_boot(path: Path, tmp_path: Path, peers: Callable[..., Peer]) -> None:
     with Client.from_url(f"sqlite:{path}") as before, before.lock("x"):
         pass
-    proc = fake_proc(tmp_path / "p", boot="the next boot")
-    crowd = [peers(proc) for _ in range(6)]
-    for peer in crowd:
-        peer.tell("take('y', timeout=20) and holds['y'].release()")
-    assert [peer.answer() for peer in crowd] == [True] * 6
+    for boot in range(3):
+        proc = fake_proc(tmp_path / f"p{boot}", boot=f"boot {boot}")
+        crowd = [peers(proc) for _ in range(6)]
+        for peer in crowd:
+            assert peer.ask("'ready'") == "ready"
+        for peer in crowd:
+            peer.tell("take('y', timeout=20) and tell(holds['y'].release)")
+        assert [peer.answer() for peer in crowd] == ["ok"] * 6
+        for peer in crowd:
+            peer.close()
 
 
 @linux

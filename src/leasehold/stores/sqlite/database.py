@@ -126,6 +126,7 @@ class Database:
                 "multiprocessing's spawn method, or fork before the first use"
             )
         self._pid = os.getpid()
+        pause = SHORTEST_PAUSE
         while True:
             connection = _connect(self.path)
             try:
@@ -136,7 +137,9 @@ class Database:
                 connection.close()
                 raise
             connection.close()
-            self._take_over(until)
+            if not self._take_over(until):
+                time.sleep(pause * (0.5 + random.random()))  # others who start after the same boot try the same
+                pause = min(pause * 1.5, LONGEST_PAUSE)
 
     def _set_up(self, connection: sqlite3.Connection, until: float) -> None:
         layout = self._insist(connection, "PRAGMA user_version", until)
@@ -189,8 +192,11 @@ class Database:
             raise Unsupported(f"{self.path} was taken over by a machine of another boot; it serves one machine only")
         return int(fence)
 
-    def _take_over(self, until: float) -> None:
-        """Void all seats and delays, since they are of an earlier boot; while nobody else has the file open."""
+    def _take_over(self, until: float) -> bool:
+        """Void all seats and delays, since they are of an earlier boot; return False while others have the file open.
+
+        Nothing is open when it returns: who pauses must not be in the way of another who tries the same.
+        """
         connection = _connect(self.path)
         try:
             connection.execute("PRAGMA locking_mode=EXCLUSIVE")  # before the first read: then it shuts all others out
@@ -202,6 +208,7 @@ class Database:
                 connection.execute("UPDATE cell SET expires = ? + life", (now,))
                 connection.execute("UPDATE host SET boot = ?, clock = ?", self._clock)
             connection.execute("COMMIT")
+            return True
         except sqlite3.Error as error:
             if failures.code_of(error) not in failures.BUSY:
                 raise
@@ -210,7 +217,7 @@ class Database:
                     f"{self.path} was last used under another boot, and something still has it open: another machine, "
                     "a container with a boot identity of its own, or a database tool; it serves one machine only"
                 ) from error
-            time.sleep(random.uniform(0.001, 0.02))  # others who start after the same boot try the same
+            return False
         finally:
             connection.close()
 
