@@ -108,6 +108,19 @@ def test_a_renewal_confirmed_after_the_deadline_does_not_revive() -> None:
     assert bench.lease.state is State.LOST
 
 
+@pytest.mark.parametrize("state", [State.HELD, State.IN_DOUBT])
+def test_who_leaves_after_the_deadline_has_lost_and_is_told(state: State) -> None:
+    """Even if nobody has looked at the clock meanwhile, as in a process that was stopped."""
+    bench = Bench()
+    bench.to(state)
+    bench.at(bench.lease.deadline)
+    bench.events.clear()
+    assert not bench.lease.leaves()
+    assert bench.lease.state is State.LOST
+    assert bench.lease.why == "the lease ran out"
+    assert [type(event) for event in bench.events] == [Lost]
+
+
 def test_an_older_renewal_does_not_shorten_the_lease() -> None:
     bench = Bench()
     bench.to(State.HELD)
