@@ -344,6 +344,17 @@ def test_who_stood_still_when_its_grant_came_may_have_had_it_since_it_asked() ->
     assert found.by_promise[Promise.WOKEN] == 1, "it had given it back for long"
 
 
+def test_who_stood_still_before_it_heard_that_it_waits_may_have_been_given_the_name() -> None:
+    first = Hold("a", N, 0, 1, 5, 5.1, 1)
+    gave_up = Try("b", N, 4.0, 9.5, queued=9.4, lease=2.0)  # the word that it waits came while it stood still
+    waiter = Hold("c", N, 5.5, 7.1, 8, 8.1, 2, queued=5.6)
+    bounds, stall = Bounds(woken=1.0), Stall("b", 4.1, 9.4)
+    assert check(History(holds=(first, waiter), tries=(gave_up,), stalls=(stall,)), bounds).ok
+    for pauses in ((), (replace(stall, who="d"),), (replace(stall, begin=9.41, end=9.45),)):
+        found = check(History(holds=(first, waiter), tries=(gave_up,), stalls=pauses), bounds)
+        assert found.by_promise[Promise.WOKEN] == 1, pauses
+
+
 def test_a_crashed_holder_counts_until_its_lease_ends() -> None:
     crashed = Hold("a", N, 0, 1, 5, None, 1, lease=3.0)
     after = Hold("b", N, 2, 8.2, 10, 10.1, 2, queued=2.1)

@@ -146,8 +146,9 @@ def ghosts(waiters: Iterable[Hold | Try], pauses: Sequence[Stall] = ()) -> Itera
     """Yield, as acquires that were never answered, what the store may have granted to waiters that did not hear of it.
 
     They had their place, and stood still or were cut off while they waited: it may have become theirs, and have been
-    kept for a lease, even if they were granted it again later, or gave up. Or they never were told to wait, and stood
-    still or were cut off when the answer came: it may have been theirs since they asked.
+    kept for a lease, even if they were granted it again later, or gave up. If they were so before they heard that they
+    have a place, they may have had it since they asked. Or they never were told to wait, and stood still or were cut
+    off when the answer came: it may have been theirs since they asked.
     """
     for one in waiters:
         end = one.answered if isinstance(one, Try) else one.granted
@@ -155,8 +156,9 @@ def ghosts(waiters: Iterable[Hold | Try], pauses: Sequence[Stall] = ()) -> Itera
             continue
         struck = [pause for pause in pauses if pause.within(one.who, one.asked, end)]
         if struck and one.queued is not None:
+            begin = one.asked if any(pause.begin < one.queued for pause in struck) else one.queued
             until = max(min(pause.end, end) for pause in struck) + one.lease
-            yield Hold(one.who, one.name, one.queued, until=until, lease=0.0)
+            yield Hold(one.who, one.name, begin, until=until, lease=0.0)
         elif struck and isinstance(one, Hold) and not one.nested:
             yield Hold(one.who, one.name, one.asked, until=end, lease=0.0)
 
