@@ -6,10 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from colours import both
 
-from leasehold.testing.worlds import AsyncioWorld, BlockingWorld, World
-
-worlds = pytest.mark.parametrize("world", [BlockingWorld(), AsyncioWorld()], ids=str)
+from leasehold.testing.worlds import World
 
 MADE: dict[str, Callable[[Any], Any]] = {
     "<Lock 'a'>": lambda client: client.lock("a"),
@@ -48,7 +47,7 @@ def shown(world: World, text: str) -> str:
     return text if world.name == "blocking" else text.replace("<", "<Async", 1)
 
 
-@worlds
+@both
 def test_each_object_is_shown_by_its_kind_and_its_name(world: World) -> None:
     async def body(world: World) -> None:
         client = public(world.client())
@@ -62,7 +61,7 @@ def test_each_object_is_shown_by_its_kind_and_its_name(world: World) -> None:
     world.run(body)
 
 
-@worlds
+@both
 def test_a_multi_lock_names_its_locks_in_the_order_in_which_they_are_acquired(world: World) -> None:
     async def body(world: World) -> None:
         assert public(world.client()).multi_lock(["b", "c", "a"]).names == ("a", "b", "c")
@@ -70,7 +69,7 @@ def test_a_multi_lock_names_its_locks_in_the_order_in_which_they_are_acquired(wo
     world.run(body)
 
 
-@worlds
+@both
 @pytest.mark.parametrize("text", HELD)
 def test_a_hold_is_shown_with_its_tokens_and_what_became_of_it(world: World, text: str) -> None:
     async def body(world: World) -> None:

@@ -7,12 +7,14 @@ import sqlite3
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from colours import both
+from patience import until
 
 from leasehold import Client, Hold, LeaseLost, StoreUnavailable, Unsupported
 from leasehold.guard import Stale, sql
@@ -24,20 +26,11 @@ from leasehold.testing.servers.base import free_port
 from leasehold.testing.servers.postgres import find_binary, run_as
 from leasehold.testing.worlds import AsyncioWorld, BlockingWorld, World
 
-both = pytest.mark.parametrize("world", [BlockingWorld(), AsyncioWorld()], ids=str)
-
 BUSY = 2.0
 """Seconds of a busy machine."""
 
 RETRIES = 5.0
 """Seconds for which a client may try a server in vain, and wait between two attempts."""
-
-
-def until(done: Callable[[], bool], within: float) -> None:
-    end = time.monotonic() + within
-    while not done():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 def test_an_ensemble_whose_data_are_wiped(namespace: str) -> None:

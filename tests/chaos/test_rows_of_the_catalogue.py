@@ -9,15 +9,13 @@ import time
 from contextlib import closing
 from pathlib import Path
 
-import pytest
+from colours import both
 
 from leasehold import AsyncClient, Client
 from leasehold.stores.postgres.advisory import key_of
 from leasehold.testing.proxy import FaultProxy, Side
 from leasehold.testing.servers import PostgresServer, RedisServer
-from leasehold.testing.worlds import AsyncioWorld, BlockingWorld, World
-
-both = pytest.mark.parametrize("world", [BlockingWorld(), AsyncioWorld()], ids=str)
+from leasehold.testing.worlds import World
 
 
 @both

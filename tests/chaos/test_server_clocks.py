@@ -10,28 +10,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from colours import ASYNCIO, BLOCKING, both, by_day
 
 from leasehold import LeaseLost
 from leasehold.stores.redis import keys
 from leasehold.testing.servers import Node, RedisCluster, RedisSentinel, RedisServer, RedlockNodes
-from leasehold.testing.worlds import AsyncioWorld, BlockingWorld, World
+from leasehold.testing.worlds import World
 
 sys.path.append(str(Path(__file__).parents[1] / "stores"))
 from failover_load import LEASE, NOISE, Load
-
-BLOCKING, ASYNCIO = BlockingWorld(), AsyncioWorld()
-both = pytest.mark.parametrize("world", [BLOCKING, ASYNCIO], ids=str)
 
 FAR = 60.0
 """Seconds of a step: far more than any lease here."""
 
 NAMES = ["a", "b", "c"]
-
-
-def by_day(world: World) -> Any:
-    """One colour by day, the other by night."""
-    other = ASYNCIO if world is BLOCKING else BLOCKING
-    return pytest.mark.parametrize("world", [world, pytest.param(other, marks=pytest.mark.nightly)], ids=str)
 
 
 def with_clocks(*servers: Any) -> None:

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from colours import both
 from telling_party import DEEDS
 from turns import US, Missed, turns_missed
 
@@ -30,7 +31,7 @@ from leasehold.model import DRIFT, MARGIN
 from leasehold.runtimes.base import Colour
 from leasehold.runtimes.clock import boottime
 from leasehold.testing.history import Stall
-from leasehold.testing.worlds import AsyncioWorld, BlockingWorld, World
+from leasehold.testing.worlds import World
 from leasehold.verify.pulse import called_back
 
 PARTY = Path(__file__).parent / "telling_party.py"
@@ -82,7 +83,6 @@ SYSTEMS = {
 }
 
 systems = pytest.mark.parametrize("name", list(SYSTEMS))
-worlds = pytest.mark.parametrize("world", [BlockingWorld(), AsyncioWorld()], ids=str)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +144,7 @@ def lease_of(hold: Any) -> Any:
 
 
 @systems
-@worlds
+@both
 def test_who_hears_nothing_of_the_store_is_told_before_it_may_give_the_lock_away(
     name: str, world: World, site: Site, namespace: str, record_property: Any
 ) -> None:
@@ -192,7 +192,7 @@ def remove(name: str, namespace: str, url: str, servers: Any) -> None:
 
 
 @systems
-@worlds
+@both
 def test_whose_locks_the_store_gave_up_is_told_at_the_next_renewal_or_at_once(
     name: str, world: World, site: Site, namespace: str, request: pytest.FixtureRequest, record_property: Any
 ) -> None:

@@ -7,25 +7,16 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from patience import until
 
 NOISE = 0.2
 """Seconds that a busy machine may add to what the protocol bounds."""
 
 SLACK = 1.0
 """Seconds allowed for starting an interpreter on a busy machine."""
-
-
-def until(true: Callable[[], object], within: float = 10.0) -> float:
-    """Wait for something; return the seconds it took."""
-    start = time.monotonic()
-    while not true():
-        assert time.monotonic() - start < within, f"not so within {within} s"
-        time.sleep(0.01)
-    return time.monotonic() - start
 
 
 def alive(pid: int) -> bool:

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 import click
 import pytest
 from click.testing import CliRunner, Result
-from shells import Shell, until
+from patience import until
+from shells import Shell
 
 from leasehold import Client
 from leasehold.cli import main

@@ -9,7 +9,8 @@ import time
 from pathlib import Path
 
 import pytest
-from shells import NOISE, SLACK, Shell, alive, until
+from patience import until
+from shells import NOISE, SLACK, Shell, alive
 
 from leasehold.testing.servers.redis import RedisServer
 

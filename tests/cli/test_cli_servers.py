@@ -8,7 +8,8 @@ import socket
 import subprocess
 
 import pytest
-from shells import Shell, alive, until
+from patience import until
+from shells import Shell, alive
 
 from leasehold.testing.servers.resp import Connection
 

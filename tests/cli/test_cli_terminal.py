@@ -9,7 +9,8 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-from shells import NOISE, Shell, alive, until
+from patience import until
+from shells import NOISE, Shell, alive
 
 ON_TERMINAL = (
     sys.executable,

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from colours import both
 
 from leasehold import Client, StoreUnavailable
 from leasehold.model import Severity
 from leasehold.testing.servers import RedisReplicas, RedisServer
-from leasehold.testing.worlds import AsyncioWorld, BlockingWorld, World
+from leasehold.testing.worlds import World
 
 LONGEST = 20.0
 """Seconds of the leases here: a waiter's claim gets half of its lease for all."""
@@ -24,7 +25,6 @@ pytestmark = [
     pytest.mark.nightly,
     pytest.mark.parametrize("release", ["valkey-8.1", "redis-8.0"]),
 ]
-both = pytest.mark.parametrize("world", [BlockingWorld(), AsyncioWorld()], ids=str)
 
 
 def url_of(url: str, more: str = "") -> str:

@@ -8,17 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from colours import COLOURS, both
 
 from leasehold.errors import StoreUnavailable
 from leasehold.model import Change, Severity
 from leasehold.stores.redis import scripts
 from leasehold.testing.servers import RedisCluster, RedisSentinel, RedisServer
 from leasehold.testing.servers.resp import RedisError
-from leasehold.testing.worlds import AsyncioWorld, BlockingWorld, World
+from leasehold.testing.worlds import World
 
 PAGES = Path(__file__).parents[2] / "docs" / "backends"
 PAGE = PAGES / "redis.md"
-WORLDS = [BlockingWorld(), AsyncioWorld()]
 
 
 def documented(page: Path = PAGE) -> list[str]:
@@ -92,7 +92,7 @@ async def shares(world: World, locks: Any) -> None:
         assert await locks.break_("stock", writing.token)
 
 
-@pytest.mark.parametrize("world", WORLDS, ids=str)
+@both
 def test_the_documented_rights_are_enough(world: World, server: RedisServer) -> None:
     server.flush()
     server.command("SCRIPT", "FLUSH")
@@ -101,7 +101,7 @@ def test_the_documented_rights_are_enough(world: World, server: RedisServer) -> 
     assert server.command("ACL", "LOG") == []
 
 
-@pytest.mark.parametrize("world", WORLDS, ids=str)
+@both
 def test_the_documented_rights_are_enough_on_a_cluster(world: World) -> None:
     words = documented(PAGES / "redis-cluster.md")[2:]
     with RedisCluster(replicas=0, users=[" ".join(words)]) as cluster:
@@ -111,7 +111,7 @@ def test_the_documented_rights_are_enough_on_a_cluster(world: World) -> None:
             assert node.command("ACL", "LOG") == []
 
 
-@pytest.mark.parametrize("world", WORLDS, ids=str)
+@both
 def test_the_documented_rights_are_enough_under_sentinel(world: World) -> None:
     app, watcher = documented()[2:], documented(PAGES / "redis-sentinel.md")[2:]
     with RedisSentinel(replicas=1, users=[" ".join(app)], sentinel_users=[" ".join(watcher)]) as group:
@@ -138,7 +138,7 @@ def test_the_rights_name_exactly_the_commands_of_the_scripts() -> None:
 
 
 @pytest.mark.parametrize("rule", NEEDED)
-@pytest.mark.parametrize("world", WORLDS, ids=str)
+@both
 def test_each_right_is_needed_and_named_when_it_is_missing(world: World, server: RedisServer, rule: str) -> None:
     server.command("ACL", "DELUSER", "poor")
     server.command("ACL", "SETUSER", "poor", *(other for other in RULES if other != rule))
@@ -206,7 +206,7 @@ def test_nothing_else_is_allowed(server: RedisServer, words: tuple[str, ...]) ->
         connection.close()
 
 
-@pytest.mark.parametrize("world", WORLDS, ids=str)
+@both
 def test_another_namespace_is_refused_by_the_rule_to_add(world: World, server: RedisServer) -> None:
     async def body(world: World) -> None:
         async with world.client(url_of(server), namespace="dev: {x}") as locks:
@@ -227,14 +227,14 @@ def test_a_right_that_the_default_user_lacks_is_named_when_it_is_missed() -> Non
                     await locks.lock("x").acquire(timeout=3)
                 assert not caught.value.unknown
 
-        for world in WORLDS:
+        for world in COLOURS:
             world.run(body)
 
 
 def test_looking_for_rights_changes_nothing(server: RedisServer) -> None:
     server.flush()
     before = server.command("INFO", "keyspace")
-    for world in WORLDS:
+    for world in COLOURS:
 
         async def body(world: World) -> None:
             async with world.client(url_of(server)) as locks:
@@ -254,5 +254,5 @@ def test_another_database_needs_select(server: RedisServer) -> None:
             with pytest.raises(StoreUnavailable, match=r"\+select"):
                 await locks.lock("x").acquire(timeout=1)
 
-    for world in WORLDS:
+    for world in COLOURS:
         world.run(body)

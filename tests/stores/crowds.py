@@ -5,14 +5,9 @@ from __future__ import annotations
 import asyncio
 import time
 
-import pytest
-
 from leasehold import AsyncClient
-from leasehold.testing.worlds import AsyncioWorld, BlockingWorld
 
 CLIENTS = 4
-
-both = pytest.mark.parametrize("world", [BlockingWorld(), AsyncioWorld()], ids=["blocking", "asyncio"])
 
 
 def commands(server):

@@ -8,9 +8,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from colours import COLOURS
 
 from leasehold import StoreUnavailable
-from leasehold.testing.worlds import AsyncioWorld, BlockingWorld, World
+from leasehold.testing.worlds import World
 
 NOBODY = 65534
 """A user id without rights."""
@@ -24,7 +25,7 @@ def refusals(url: str, within: float = 5.0) -> Sequence[StoreUnavailable]:
             await world.client(url, response_timeout=within).lock("x").acquire(timeout=within)
         return caught.value
 
-    return [world.run(body) for world in (BlockingWorld(), AsyncioWorld())]
+    return [world.run(body) for world in COLOURS]
 
 
 @contextlib.contextmanager

@@ -8,13 +8,14 @@ import threading
 import time
 
 import pytest
+from colours import both
 from pages import numbers
+from patience import until
 
 from leasehold import AsyncClient, Client, LeaseLost, Unsupported, WrongKind
 from leasehold.stores.etcd.keys import Keys, spelled, unspelled
 from leasehold.testing.proxy import FaultProxy, Side
 from leasehold.testing.servers import EtcdServer
-from leasehold.testing.worlds import AsyncioWorld, BlockingWorld
 
 
 def calls_of(server: EtcdServer, before: dict[str, int]) -> dict[str, int]:
@@ -24,17 +25,7 @@ def calls_of(server: EtcdServer, before: dict[str, int]) -> dict[str, int]:
     return {name: now.get(name, 0) - before.get(name, 0) for name in names if now.get(name, 0) != before.get(name, 0)}
 
 
-def wait_until(true, within: float = 5.0) -> None:
-    until = time.monotonic() + within
-    while not true():
-        assert time.monotonic() < until
-        time.sleep(0.005)
-
-
 # --- requests ----------------------------------------------------------------------------------------------------
-
-
-worlds = pytest.mark.parametrize("world", [BlockingWorld(), AsyncioWorld()], ids=str)
 
 
 def stated(label: str) -> int:
@@ -42,7 +33,7 @@ def stated(label: str) -> int:
     return numbers("etcd", label)[0]
 
 
-@worlds
+@both
 @pytest.mark.parametrize("kind", ["lock", "rlock", "writer", "permit"])
 def test_an_acquire_is_one_request_and_a_release_is_one(etcd_server, namespace, kind, world):
     async def body(world):
@@ -62,7 +53,7 @@ def test_an_acquire_is_one_request_and_a_release_is_one(etcd_server, namespace, 
     world.run(body)
 
 
-@worlds
+@both
 def test_a_reader_beside_others_and_a_cell_cost_what_the_page_says(etcd_server, namespace, world):
     async def body(world):
         locks, others = (world.client(etcd_server.url, namespace=namespace) for _ in range(2))
@@ -119,7 +110,7 @@ def test_a_release_wakes_one_of_many(etcd_server, namespace):
         for number in range(10):
             waiters.append(threading.Thread(target=lambda: locks.lock("x").acquire().release()))
             waiters[-1].start()
-            wait_until(lambda n=number: len(etcd_server.keys(f"leasehold/{namespace}/")) == n + 2)
+            until(lambda n=number: len(etcd_server.keys(f"leasehold/{namespace}/")) == n + 2, 5.0)
         before = etcd_server.calls()
         hold.release()
         for waiter in waiters:
@@ -236,7 +227,7 @@ def test_a_key_whose_ticket_is_renewed_no_more_is_taken_out(etcd_server, namespa
         lost = locks.lock("lost", lease=1.0).acquire()
         locks._core._engine.keeper.forget(lost._core._lease)  # as after a loss that nobody looks at
         start = time.monotonic()
-        wait_until(lambda: not etcd_server.keys(f"leasehold/{namespace}/lock/lost/"))
+        until(lambda: not etcd_server.keys(f"leasehold/{namespace}/lock/lost/"), 5.0)
         assert time.monotonic() - start < 1.0 + 1.0 / 3 + 1.0
 
 
@@ -288,7 +279,7 @@ def test_an_idle_client_keeps_nothing_alive(etcd_server, namespace):
         with locks.lock("x", lease=1.0):
             pass
         (lease,) = set(etcd_server.leases()) - before
-        wait_until(lambda: lease not in etcd_server.leases(), 5.0)
+        until(lambda: lease not in etcd_server.leases(), 5.0)
         with locks.lock("x", lease=1.0) as hold:
             hold.check()
 
@@ -336,7 +327,7 @@ def test_a_foreign_holder_is_seen_waited_for_and_broken(etcd_server, namespace):
         got = []
         waiter = threading.Thread(target=lambda: got.append(locks.lock("x").acquire()))
         waiter.start()
-        wait_until(lambda: len(locks.inspect("x").waiters) == 1)
+        until(lambda: len(locks.inspect("x").waiters) == 1, 5.0)
         assert not locks.break_("x", info.token + 1)
         assert locks.break_("x", info.token)
         waiter.join()

@@ -8,13 +8,14 @@ import threading
 import time
 
 import pytest
+from colours import both
+from patience import until
 
 from leasehold import AsyncClient, Client, LeaseLost, StoreUnavailable
 from leasehold.model import Departure, Granted, Owner, Rule, Terms, Ticket, Wait
 from leasehold.runtimes.base import drive
 from leasehold.testing.proxy import FaultProxy, Side
 from leasehold.testing.servers import EtcdServer
-from leasehold.testing.worlds import AsyncioWorld, BlockingWorld
 
 NOISE = 1.0
 TXN = b"POST /v3/kv/txn"
@@ -28,13 +29,6 @@ def proxy(etcd_server):
 
 def url(*proxies: FaultProxy) -> str:
     return "etcd://" + ",".join(f"127.0.0.1:{proxy.port}" for proxy in proxies)
-
-
-def wait_until(true, within: float = 5.0) -> None:
-    until = time.monotonic() + within
-    while not true():
-        assert time.monotonic() < until
-        time.sleep(0.005)
 
 
 def beside(work):
@@ -114,7 +108,7 @@ def test_a_claim_that_arrives_after_its_leave_does_nothing(etcd_server, proxy, n
 # --- renewals that come late --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("world", [BlockingWorld(), AsyncioWorld()], ids=str)
+@both
 def test_a_key_is_not_taken_out_under_a_claim_that_enters(etcd_server, proxy, namespace, world):
     """Its own time was over, since nobody had renewed it; but its session lives, and its claim was carried out."""
 
@@ -192,7 +186,7 @@ def test_a_waiter_whose_watch_was_cut_is_told_all_the_same(etcd_server, proxy, n
     ):
         hold = one.lock("x").acquire()
         thread, got = beside(lambda: two.lock("x", lease=60.0).acquire(timeout=30))
-        wait_until(lambda: proxy.count(b"/v3/watch") == 1)
+        until(lambda: proxy.count(b"/v3/watch") == 1, 5.0)
         time.sleep(0.1)
         held = proxy.hold(where=b"/v3/watch")
         proxy.cut()
@@ -214,7 +208,7 @@ def test_a_watch_that_is_silently_dead_costs_a_third_of_a_lease(etcd_server, pro
     ):
         hold = one.lock("x").acquire()
         thread, got = beside(lambda: two.lock("x", lease=3.0).acquire(timeout=30))
-        wait_until(lambda: proxy.count(b"/v3/watch") == 1)
+        until(lambda: proxy.count(b"/v3/watch") == 1, 5.0)
         time.sleep(0.1)
         deaf = proxy.drop(Side.REPLIES, where=b'"type":"DELETE"')
         start = time.monotonic()
@@ -224,7 +218,7 @@ def test_a_watch_that_is_silently_dead_costs_a_third_of_a_lease(etcd_server, pro
         assert time.monotonic() - start < 3.0 / 3 + NOISE
         assert deaf.hits >= 1
         deaf.remove()
-        wait_until(lambda: not two.store._watch._waiting)
+        until(lambda: not two.store._watch._waiting, 5.0)
         got[0].release()
 
 
@@ -284,7 +278,7 @@ def test_a_waiter_rides_over_a_restart(namespace):
     with EtcdServer() as server, Client.from_url(server.url, namespace=namespace) as locks:
         hold = locks.lock("x", lease=20.0).acquire()
         thread, got = beside(lambda: locks.lock("x", lease=20.0).acquire(timeout=30))
-        wait_until(lambda: len(server.keys(f"leasehold/{namespace}/lock/")) == 2)
+        until(lambda: len(server.keys(f"leasehold/{namespace}/lock/")) == 2, 5.0)
         server.restart()
         time.sleep(0.5)
         hold.check()
@@ -308,7 +302,7 @@ def test_compaction_during_a_wait(etcd_server, namespace):
         for _ in range(5):
             hold = one.lock("x").acquire()
             thread, got = beside(lambda: two.lock("x").acquire(timeout=30))
-            wait_until(lambda: len(etcd_server.keys(f"leasehold/{namespace}/lock/x/")) == 2)
+            until(lambda: len(etcd_server.keys(f"leasehold/{namespace}/lock/x/")) == 2, 5.0)
             etcd_server.compact()
             start = time.monotonic()
             hold.release()
@@ -367,7 +361,7 @@ def test_a_lease_that_the_server_revokes_is_lost_at_the_next_renewal(etcd_server
         hold = locks.lock("x", lease=3.0).acquire()
         (key,) = etcd_server.keys(f"leasehold/{namespace}/lock/x/")
         etcd_server.ask("/v3/lease/revoke", {"ID": lease_of(etcd_server, key)})
-        wait_until(lambda: hold.lost, 3.0 / 3 + NOISE)
+        until(lambda: hold.lost, 3.0 / 3 + NOISE)
         with pytest.raises(LeaseLost):
             hold.release()
         with locks.lock("x", lease=3.0, timeout=5) as again:
@@ -400,7 +394,7 @@ def test_a_key_that_an_operator_deletes_is_lost_at_the_next_renewal(etcd_server,
         hold = locks.lock("x", lease=3.0).acquire()
         other = locks.lock("y", lease=3.0).acquire()
         etcd_server.ctl("del", f"leasehold/{namespace}/lock/x/", "--prefix")
-        wait_until(lambda: hold.lost, 3.0 / 3 + NOISE)
+        until(lambda: hold.lost, 3.0 / 3 + NOISE)
         other.check()
         with pytest.raises(LeaseLost):
             hold.release()
@@ -524,7 +518,7 @@ def test_a_cluster_that_is_restored_from_an_older_copy(namespace, tmp_path):
                 pass
         hold = one.lock("x", lease=3.0).acquire()
         thread, got = beside(lambda: two.lock("x", lease=30.0).acquire(timeout=60))
-        wait_until(lambda: len(server.keys(f"leasehold/{namespace}/lock/x/")) == 2)
+        until(lambda: len(server.keys(f"leasehold/{namespace}/lock/x/")) == 2, 5.0)
         server.kill()
         peer = f"http://127.0.0.1:{server.peer_port}"
         shutil.rmtree(server.folder / "data")
@@ -537,7 +531,7 @@ def test_a_cluster_that_is_restored_from_an_older_copy(namespace, tmp_path):
         thread.join(20)
         assert got, "it waits for a revision that is long to come"
         got[0].check()
-        wait_until(lambda: hold.lost, 3.0 / 3 + NOISE)
+        until(lambda: hold.lost, 3.0 / 3 + NOISE)
         got[0].release()
 
 
@@ -552,7 +546,7 @@ def test_one_who_waits_its_turn_does_not_enter_beside_one_who_passed_it_unseen(e
     ):
         first = readers.rw_lock("x").reader().acquire()
         thread, got = beside(lambda: writers.rw_lock("x").writer().acquire(timeout=30))
-        wait_until(lambda: len(readers.inspect("x").waiters) == 1)
+        until(lambda: len(readers.inspect("x").waiters) == 1, 5.0)
         time.sleep(0.2)
         late = proxy.hold(where=TXN, nth=2)  # it looks, and enters
         first.release()

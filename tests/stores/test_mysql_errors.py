@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pymysql
 import pytest
+from patience import until
 from refusals import refusals
 
 from leasehold import Client, StoreUnavailable, tables
@@ -72,13 +73,6 @@ def server(outlive: set[int]) -> Iterator[MariaDBServer]:
                 if statement.strip():
                     cursor.execute(statement)
         yield running
-
-
-def until(true: Callable[[], object], within: float = 10.0) -> None:
-    end = time.monotonic() + within
-    while not true():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 # --- by a client: it claims a name ---------------------------------------------------------------------------------

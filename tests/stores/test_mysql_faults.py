@@ -10,6 +10,7 @@ from collections.abc import Coroutine, Iterator
 from typing import Any
 
 import pytest
+from colours import both
 from turns import turns_missed
 
 from leasehold import AsyncClient, Client, LeaseLost, StoreUnavailable, Unsupported
@@ -19,7 +20,7 @@ from leasehold.runtimes.blocking import BlockingRuntime
 from leasehold.stores import registry
 from leasehold.testing.proxy import FaultProxy
 from leasehold.testing.servers import MariaDBServer
-from leasehold.testing.worlds import AsyncioWorld, BlockingWorld, World
+from leasehold.testing.worlds import AsyncioWorld, World
 from leasehold.wires.mysql import aio as mysql_aio
 from leasehold.wires.mysql import pool
 from leasehold.wires.mysql.base import AGAIN, HUNG_UP, LASTING, REMEDIES, is_last_word, outcome_of
@@ -48,8 +49,6 @@ ODD = {
     "innodb-flush-log-at-trx-commit": "0",
 }
 """Settings that people have, and that must not matter."""
-
-worlds = pytest.mark.parametrize("world", [BlockingWorld(), AsyncioWorld()], ids=str)
 
 
 @pytest.fixture(scope="module")
@@ -115,7 +114,7 @@ async def queued(world: World, client: Any, name: str, count: int) -> None:
 # --- replies and connections -----------------------------------------------------------------------------------
 
 
-@worlds
+@both
 @pytest.mark.parametrize("commit", [1, 2], ids=["of the name", "of the grant"])
 @pytest.mark.parametrize("delivered", [True, False], ids=["reply lost", "request lost"])
 def test_a_lost_commit_is_asked_for_again(
@@ -136,7 +135,7 @@ def test_a_lost_commit_is_asked_for_again(
     world.run(body)
 
 
-@worlds
+@both
 def test_a_lost_release_is_repeated(server: MariaDBServer, proxy: FaultProxy, namespace: str, world: World) -> None:
     async def body(world: World) -> None:
         client = world.client(through(server, proxy), namespace=namespace)
@@ -149,7 +148,7 @@ def test_a_lost_release_is_repeated(server: MariaDBServer, proxy: FaultProxy, na
     world.run(body)
 
 
-@worlds
+@both
 def test_a_server_that_says_nothing_is_given_up_in_time(
     server: MariaDBServer, proxy: FaultProxy, namespace: str, world: World
 ) -> None:
@@ -172,7 +171,7 @@ def test_a_server_that_says_nothing_is_given_up_in_time(
     world.run(body)
 
 
-@worlds
+@both
 @pytest.mark.parametrize("mode", ["", "?mode=session"], ids=["lease", "session"])
 def test_killed_sessions(server: MariaDBServer, namespace: str, world: World, mode: str) -> None:
     """A lease survives them and a waiter goes on; a lock of a session ends with it, and its holder is told."""
@@ -209,7 +208,7 @@ def test_killed_sessions(server: MariaDBServer, namespace: str, world: World, mo
     world.run(body)
 
 
-@worlds
+@both
 def test_idle_sessions_are_kept_past_the_servers_timeout(server: MariaDBServer, namespace: str, world: World) -> None:
     async def body(world: World) -> None:
         client = world.client(f"{server.url}?mode=session", namespace=namespace)
@@ -224,7 +223,7 @@ def test_idle_sessions_are_kept_past_the_servers_timeout(server: MariaDBServer, 
 # --- what the server refuses -----------------------------------------------------------------------------------
 
 
-@worlds
+@both
 def test_a_read_only_server_is_refused(server: MariaDBServer, namespace: str, world: World) -> None:
     async def body(world: World) -> None:
         client = world.client(server.url, namespace=namespace)
@@ -242,7 +241,7 @@ def test_a_read_only_server_is_refused(server: MariaDBServer, namespace: str, wo
     world.run(body)
 
 
-@worlds
+@both
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -266,7 +265,7 @@ def test_a_wrong_url_is_told_at_once(
     world.run(body)
 
 
-@worlds
+@both
 def test_a_table_without_transactions_is_refused(server: MariaDBServer, namespace: str, world: World) -> None:
     async def body(world: World) -> None:
         server.query("ALTER TABLE leasehold_seat ENGINE = MyISAM")
@@ -330,7 +329,7 @@ def test_the_table_of_errors() -> None:
 # --- locks of the database -------------------------------------------------------------------------------------
 
 
-@worlds
+@both
 def test_a_row_that_somebody_keeps_locked_is_an_error_in_time(
     server: MariaDBServer, namespace: str, world: World
 ) -> None:
@@ -354,7 +353,7 @@ def test_a_row_that_somebody_keeps_locked_is_an_error_in_time(
     world.run(body)
 
 
-@worlds
+@both
 def test_a_deadlock_is_tried_again(server: MariaDBServer, namespace: str, world: World) -> None:
     """Somebody has the holder's seat locked and wants the name; the release wants the seat and has the name."""
 
@@ -385,7 +384,7 @@ def test_a_deadlock_is_tried_again(server: MariaDBServer, namespace: str, world:
     world.run(body)
 
 
-@worlds
+@both
 def test_a_client_that_stalls_in_a_transaction_is_cut_off(server: MariaDBServer, namespace: str, world: World) -> None:
     async def body(world: World) -> None:
         stalled = world.client(server.url, namespace=namespace)
@@ -417,7 +416,7 @@ def test_a_client_that_stalls_in_a_transaction_is_cut_off(server: MariaDBServer,
 # --- servers ---------------------------------------------------------------------------------------------------
 
 
-@worlds
+@both
 def test_a_restart_keeps_leases_and_wakes_waiters(world: World) -> None:
     with MariaDBServer() as mine:
         make_tables(mine)
@@ -618,7 +617,7 @@ def test_a_fork_leaves_the_parents_connections_alone(server: MariaDBServer, name
 # --- the mode of sessions --------------------------------------------------------------------------------------
 
 
-@worlds
+@both
 @pytest.mark.parametrize("nth", [1, 2], ids=["without waiting", "after a wait"])
 def test_a_lost_reply_of_get_lock(
     server: MariaDBServer, proxy: FaultProxy, namespace: str, world: World, nth: int
@@ -641,7 +640,7 @@ def test_a_lost_reply_of_get_lock(
     world.run(body)
 
 
-@worlds
+@both
 def test_an_interrupted_wait_is_no_grant(server: MariaDBServer, namespace: str, world: World) -> None:
     """KILL QUERY makes GET_LOCK answer NULL, or fail."""
 
@@ -665,7 +664,7 @@ def test_an_interrupted_wait_is_no_grant(server: MariaDBServer, namespace: str, 
     world.run(body)
 
 
-@worlds
+@both
 def test_a_holder_that_is_cut_off_blocks_others_for_its_lease(
     server: MariaDBServer, proxy: FaultProxy, namespace: str, world: World
 ) -> None:
@@ -685,7 +684,7 @@ def test_a_holder_that_is_cut_off_blocks_others_for_its_lease(
     world.run(body)
 
 
-@worlds
+@both
 def test_both_modes_for_one_name_are_refused(server: MariaDBServer, namespace: str, world: World) -> None:
     async def body(world: World) -> None:
         leases = world.client(server.url, namespace=namespace)
@@ -701,7 +700,7 @@ def test_both_modes_for_one_name_are_refused(server: MariaDBServer, namespace: s
     world.run(body)
 
 
-@worlds
+@both
 def test_what_a_session_cannot_promise_is_refused(server: MariaDBServer, namespace: str, world: World) -> None:
     async def body(world: World) -> None:
         client = world.client(f"{server.url}?mode=session", namespace=namespace)
@@ -720,7 +719,7 @@ def test_what_a_session_cannot_promise_is_refused(server: MariaDBServer, namespa
 # --- load ------------------------------------------------------------------------------------------------------
 
 
-@worlds
+@both
 def test_many_waiters_of_a_client_look_together(server: MariaDBServer, namespace: str, world: World) -> None:
     """One query for all of them, rarer and rarer: the bound is that of a single waiter."""
 
@@ -750,7 +749,7 @@ def test_many_waiters_of_a_client_look_together(server: MariaDBServer, namespace
     world.run(body)
 
 
-@worlds
+@both
 def test_a_hand_over_is_seen_within_an_eighth_of_the_wait(server: MariaDBServer, namespace: str, world: World) -> None:
     """As the page says: within 0.13 s after a wait of a second, though nobody tells; and few looks meanwhile."""
 
@@ -772,7 +771,7 @@ def test_a_hand_over_is_seen_within_an_eighth_of_the_wait(server: MariaDBServer,
     world.run(body)
 
 
-@worlds
+@both
 def test_connections_are_bounded(server: MariaDBServer, proxy: FaultProxy, namespace: str, world: World) -> None:
     async def body(world: World) -> None:
         client = world.client(through(server, proxy), namespace=namespace)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from colours import both
 from pages import numbers, row
 from sqlalchemy import create_engine
 from sqlalchemy.ext.asyncio import create_async_engine
@@ -21,13 +22,11 @@ from leasehold.stores import registry
 from leasehold.stores.mysql.session_statements import lock_name
 from leasehold.testing.proxy import FaultProxy
 from leasehold.testing.servers import MariaDBServer
-from leasehold.testing.worlds import AsyncioWorld, BlockingWorld, World
+from leasehold.testing.worlds import World
 from leasehold.wires.mysql.base import bind, spell
 from leasehold.wires.sql import Statement
 
 PAGE = Path(__file__).parents[2] / "docs" / "backends" / "mysql.md"
-
-worlds = pytest.mark.parametrize("world", [BlockingWorld(), AsyncioWorld()], ids=str)
 
 
 def prepare(url: str) -> None:
@@ -118,7 +117,7 @@ async def costs(world: World, server: MariaDBServer, proxy: FaultProxy, namespac
     return found
 
 
-@worlds
+@both
 @pytest.mark.parametrize("mode", ["", "?mode=session"], ids=["rows", "session"])
 def test_costs_are_as_the_page_says(
     mariadb_url: str, mariadb_server: MariaDBServer, namespace: str, mode: str, world: World
@@ -145,7 +144,7 @@ def test_costs_are_as_the_page_says(
 # --- rights ----------------------------------------------------------------------------------------------------
 
 
-@worlds
+@both
 def test_the_rights_of_the_page_suffice_and_each_is_needed(world: World) -> None:
     said = re.search(r"```sql\n(.*?)```", PAGE.read_text(), re.DOTALL)
     assert said is not None
@@ -219,7 +218,7 @@ def test_an_asyncio_engine_of_sqlalchemy(mariadb_url: str, namespace: str) -> No
     asyncio.run(body())
 
 
-@worlds
+@both
 def test_tls_is_verified(world: World) -> None:
     with MariaDBServer(tls=True, password="pässword'\\") as server:
         files = server.certificates
@@ -242,7 +241,7 @@ def test_tls_is_verified(world: World) -> None:
         world.run(body)
 
 
-@worlds
+@both
 def test_the_local_socket(mariadb_server: MariaDBServer, mariadb_url: str, namespace: str, world: World) -> None:
     mariadb_server.query("CREATE USER IF NOT EXISTS 'app'@'localhost'")
     mariadb_server.query("GRANT ALL ON locks.* TO 'app'@'localhost'")
@@ -255,7 +254,7 @@ def test_the_local_socket(mariadb_server: MariaDBServer, mariadb_url: str, names
     world.run(body)
 
 
-@worlds
+@both
 @pytest.mark.parametrize("mode", ["", "?mode=session"], ids=["rows", "session"])
 def test_names_are_exact(mariadb_url: str, namespace: str, world: World, mode: str) -> None:
     names = ["a", "A", "a ", " a", "á", "a\u0301", "a\0", "'; --", "\\", "%", "_", "ß", "ss", "😀", "NULL", "n" * 512]

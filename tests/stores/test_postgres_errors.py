@@ -18,6 +18,8 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from colours import both
+from patience import until
 from refusals import refusals
 
 from leasehold import Client, StoreUnavailable, tables
@@ -26,7 +28,7 @@ from leasehold.runtimes.blocking import BlockingRuntime
 from leasehold.stores.postgres.statements import script
 from leasehold.stores.url import parse
 from leasehold.testing.servers import PgBouncerServer, PostgresServer
-from leasehold.testing.worlds import AsyncioWorld, BlockingWorld, World
+from leasehold.testing.worlds import World
 from leasehold.wires.postgres import settings, transaction
 from leasehold.wires.postgres.blocking import BlockingWire
 from leasehold.wires.postgres.errors import (
@@ -70,13 +72,6 @@ def server(outlive: set[int]) -> Iterator[PostgresServer]:
         with (running.data / running.query("SELECT pg_relation_filepath('broken')")[0][0]).open("ab") as file:
             file.write(b"x" * 8192)
         yield running
-
-
-def until(true: Callable[[], object], within: float = 10.0) -> None:
-    end = time.monotonic() + within
-    while not true():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 # --- by a client: it claims a name ---------------------------------------------------------------------------------
@@ -443,7 +438,7 @@ def test_an_error_of_the_commit_itself_is_unknown(code: str, server: PostgresSer
     assert server.query("SELECT count(*) FROM mark") == [(0,)]
 
 
-@pytest.mark.parametrize("world", [BlockingWorld(), AsyncioWorld()], ids=str)
+@both
 @pytest.mark.parametrize("code", IN_COMMIT)
 def test_a_claim_whose_commit_fails_is_repeated(code: str, server: PostgresServer, world: World) -> None:
     async def body(world: World) -> None:
@@ -512,7 +507,7 @@ def test_a_crash_in_a_commit_is_unknown_with_and_without_a_pooler() -> None:
         assert caught.value.outcome is Outcome.UNKNOWN
 
 
-@pytest.mark.parametrize("world", [BlockingWorld(), AsyncioWorld()], ids=str)
+@both
 @pytest.mark.parametrize("pooled", [False, True], ids=["direct", "pooler"])
 def test_a_commit_that_was_carried_out_and_not_confirmed_is_found(
     server: PostgresServer, world: World, pooled: bool

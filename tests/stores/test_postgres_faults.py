@@ -9,21 +9,20 @@ from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 import pytest
+from colours import both
 
 from leasehold import Client, LeaseLost, StoreUnavailable
 from leasehold.runtimes.base import drive
 from leasehold.stores.postgres.statements import script
 from leasehold.testing.proxy import FaultProxy, Side
 from leasehold.testing.servers import PostgresServer
-from leasehold.testing.worlds import AsyncioWorld, BlockingWorld, World
+from leasehold.testing.worlds import World
 from leasehold.wires.postgres import transaction
 from leasehold.wires.postgres.errors import AGAIN, LASTING, REMEDIES, UNKNOWN_IN_COMMIT, outcome_of
 from leasehold.wires.sql import Outcome, Refused, Statement
 
 NOISE = 1.0
 """Seconds that a busy machine may be late."""
-
-worlds = pytest.mark.parametrize("world", [BlockingWorld(), AsyncioWorld()], ids=str)
 
 
 @pytest.fixture
@@ -71,7 +70,7 @@ def terminate(server: PostgresServer) -> int:
 # --- sessions that end -----------------------------------------------------------------------------------------
 
 
-@worlds
+@both
 def test_terminated_backends_cost_a_reconnection_and_no_lock(server: PostgresServer, world: World) -> None:
     async def body(world: World) -> None:
         holder, waiter = world.client(server.url), world.client(server.url)
@@ -94,7 +93,7 @@ def test_terminated_backends_cost_a_reconnection_and_no_lock(server: PostgresSer
     world.run(body)
 
 
-@worlds
+@both
 def test_timeouts_for_idle_sessions_do_not_end_ours(server: PostgresServer, world: World) -> None:
     server.configure(idle_session_timeout="300ms", idle_in_transaction_session_timeout="1ms")
 
@@ -158,7 +157,7 @@ def test_a_client_that_stalls_with_a_row_locked_is_cut_off(
 # --- rows that are locked --------------------------------------------------------------------------------------
 
 
-@worlds
+@both
 def test_a_row_that_somebody_keeps_locked_is_a_clear_error_and_holds_up_no_other(
     postgres_server: PostgresServer, world: World, namespace: str
 ) -> None:
@@ -187,7 +186,7 @@ def test_a_row_that_somebody_keeps_locked_is_a_clear_error_and_holds_up_no_other
 # --- replies that are lost -------------------------------------------------------------------------------------
 
 
-@worlds
+@both
 def test_a_lost_reply_to_a_commit_is_found_by_the_claim_that_follows(
     proxied: tuple[FaultProxy, str], world: World, namespace: str
 ) -> None:
@@ -211,7 +210,7 @@ def test_a_lost_reply_to_a_commit_is_found_by_the_claim_that_follows(
     world.run(body)
 
 
-@worlds
+@both
 def test_a_lost_reply_before_the_commit_means_that_nothing_was_done(
     proxied: tuple[FaultProxy, str], world: World, namespace: str
 ) -> None:
@@ -228,7 +227,7 @@ def test_a_lost_reply_before_the_commit_means_that_nothing_was_done(
     world.run(body)
 
 
-@worlds
+@both
 def test_a_lost_message_costs_no_more_than_the_next_renewal(
     postgres_server: PostgresServer, proxied: tuple[FaultProxy, str], world: World, namespace: str
 ) -> None:
@@ -255,7 +254,7 @@ def test_a_lost_message_costs_no_more_than_the_next_renewal(
     world.run(body)
 
 
-@worlds
+@both
 def test_a_server_that_is_silent_is_an_error_in_time(
     proxied: tuple[FaultProxy, str], world: World, namespace: str
 ) -> None:
@@ -311,7 +310,7 @@ def test_a_cancelled_acquire_does_not_wait_for_a_silent_server(proxied: tuple[Fa
 # --- servers ---------------------------------------------------------------------------------------------------
 
 
-@worlds
+@both
 @pytest.mark.parametrize("crash", [False, True], ids=["in order", "crash"])
 def test_a_restart_is_ridden_out(server: PostgresServer, world: World, crash: bool) -> None:
     async def body(world: World) -> None:
@@ -331,7 +330,7 @@ def test_a_restart_is_ridden_out(server: PostgresServer, world: World, crash: bo
     world.run(body)
 
 
-@worlds
+@both
 def test_a_server_that_is_stopped_costs_the_hold_and_not_more(server: PostgresServer, world: World) -> None:
     async def body(world: World) -> None:
         client = world.client(server.url, response_timeout=1.0)
@@ -353,7 +352,7 @@ def test_a_server_that_is_stopped_costs_the_hold_and_not_more(server: PostgresSe
     world.run(body)
 
 
-@worlds
+@both
 def test_a_standby_is_refused_and_a_read_only_default_is_not(server: PostgresServer, world: World) -> None:
     server.configure(default_transaction_read_only="on")
 
@@ -374,7 +373,7 @@ def test_a_standby_is_refused_and_a_read_only_default_is_not(server: PostgresSer
     world.run(standby)
 
 
-@worlds
+@both
 @pytest.mark.parametrize(
     ("code", "words"), [("53100", "disk is full"), ("53200", "out of memory"), ("25006", "read-only")]
 )
@@ -393,7 +392,7 @@ def test_a_server_that_cannot_write_says_so_and_nothing_was_done(
     world.run(body)
 
 
-@worlds
+@both
 @pytest.mark.parametrize("code", sorted(AGAIN))
 def test_a_deadlock_is_tried_again(server: PostgresServer, world: World, code: str) -> None:
     async def body(world: World) -> None:
@@ -457,7 +456,7 @@ def test_what_is_wrong_with_a_url_is_said_clearly() -> None:
 # --- mode=session ----------------------------------------------------------------------------------------------
 
 
-@worlds
+@both
 def test_a_session_that_ends_is_a_lock_that_is_lost_and_told_at_once(server: PostgresServer, world: World) -> None:
     url = f"{server.url}?mode=session"
 

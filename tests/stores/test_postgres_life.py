@@ -12,18 +12,19 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from colours import both
 from pages import numbers
+from patience import until
 from test_redis_cancel import after_steps
-from test_redis_crash import CRASH_BOUND, crash, eventually, parties
+from test_redis_crash import CRASH_BOUND, crash, parties
 
 from leasehold import AsyncClient, Client
 from leasehold.model import Change
 from leasehold.testing.servers import PostgresServer
-from leasehold.testing.worlds import AsyncioWorld, BlockingWorld, World
+from leasehold.testing.worlds import World
 from leasehold.wires.postgres.link import Link
 
 colours = pytest.mark.parametrize("colour", ["blocking", "asyncio"])
-worlds = pytest.mark.parametrize("world", [BlockingWorld(), AsyncioWorld()], ids=str)
 
 SLOW = 2.0
 """Seconds of a busy machine."""
@@ -55,9 +56,9 @@ def test_killed_waiters_hold_up_nobody(
         waiters = []
         for number in range(4):
             waiters.append(start(postgres_server, namespace, colour, "wait", 30.0, "x"))
-            eventually(lambda n=number: len(locks.inspect("x").waiters) == n + 1, 20)  # type: ignore[misc,union-attr]
+            until(lambda n=number: len(locks.inspect("x").waiters) == n + 1, 20)  # type: ignore[misc,union-attr]
         hints = "SELECT count(*) FROM leasehold_seat WHERE hint <> ''"
-        eventually(lambda: postgres_server.query(hints)[0][0] >= 4, 10)
+        until(lambda: postgres_server.query(hints)[0][0] >= 4, 10)
         for victim in victims:
             waiters[victim].kill()
         time.sleep(0.2)
@@ -68,7 +69,7 @@ def test_killed_waiters_hold_up_nobody(
                 said = waiter.hear()
                 said = said if "token" in said else waiter.hear()
                 assert said["at"] - released < 1.0
-        eventually(lambda: locks.holds() == [], 2.0)
+        until(lambda: locks.holds() == [], 2.0)
 
 
 def test_a_killed_waiter_that_was_passed_over_is_out_of_the_line_after_a_second(
@@ -79,14 +80,14 @@ def test_a_killed_waiter_that_was_passed_over_is_out_of_the_line_after_a_second(
         hold = locks.lock("x").acquire()
         assert hold is not None
         dead = start(postgres_server, namespace, "blocking", "wait", 30.0, "x")
-        eventually(lambda: len(locks.inspect("x").waiters) == 1, 20)  # type: ignore[union-attr]
+        until(lambda: len(locks.inspect("x").waiters) == 1, 20)  # type: ignore[union-attr]
         hint = "SELECT count(*) FROM leasehold_seat JOIN leasehold_name ON id = name_id WHERE space = %s AND hint <> ''"
-        eventually(lambda: postgres_server.query(hint, (namespace.encode(),))[0][0] == 1, 10)
+        until(lambda: postgres_server.query(hint, (namespace.encode(),))[0][0] == 1, 10)
         dead.kill()
         time.sleep(0.2)
         hold.release()
         released = time.monotonic()
-        eventually(lambda: locks.inspect("x") is None, 1.0 + SLOW)
+        until(lambda: locks.inspect("x") is None, 1.0 + SLOW)
         assert time.monotonic() - released > 0.5, "it has kept its place"
 
 
@@ -283,7 +284,7 @@ async def in_line(world: World, client: Any) -> None:
     await world.sleep(0.3)
 
 
-@worlds
+@both
 def test_what_each_operation_costs(postgres_server: PostgresServer, namespace: str, world: World, cost: Cost) -> None:
     """Round trips and statements, as the documentation states them; and that who waits does not poll."""
 
@@ -331,7 +332,7 @@ def test_what_each_operation_costs(postgres_server: PostgresServer, namespace: s
     world.run(body)
 
 
-@worlds
+@both
 def test_what_each_operation_costs_with_sessions(
     postgres_server: PostgresServer, namespace: str, world: World, cost: Cost
 ) -> None:

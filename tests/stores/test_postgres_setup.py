@@ -16,6 +16,7 @@ import psycopg_pool
 import pytest
 import sqlalchemy
 import sqlalchemy.ext.asyncio
+from colours import both
 
 from leasehold import AsyncClient, Client, StoreUnavailable, Unsupported, tables
 from leasehold.model import Finding, Severity
@@ -23,9 +24,7 @@ from leasehold.stores import registry
 from leasehold.stores.postgres.statements import script
 from leasehold.stores.registry import opener
 from leasehold.testing.servers import PgBouncerServer, PostgresServer
-from leasehold.testing.worlds import AsyncioWorld, BlockingWorld, World
-
-worlds = pytest.mark.parametrize("world", [BlockingWorld(), AsyncioWorld()], ids=str)
+from leasehold.testing.worlds import World
 
 PAGE = Path(__file__).parents[2] / "docs" / "backends" / "postgresql.md"
 
@@ -168,7 +167,7 @@ def test_lease_rows_work_behind_a_pooler_of_transactions(pooler: PgBouncerServer
             assert shown == ("0",)
 
 
-@worlds
+@both
 def test_messages_come_past_a_pooler(
     pooler: PgBouncerServer, postgres_server: PostgresServer, namespace: str, world: World
 ) -> None:
@@ -200,7 +199,7 @@ def test_messages_come_past_a_pooler(
     world.run(body)
 
 
-@worlds
+@both
 def test_messages_of_another_database_are_refused(pooler: PgBouncerServer, namespace: str, world: World) -> None:
     async def body(world: World) -> None:
         with PostgresServer() as another:

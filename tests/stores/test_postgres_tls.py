@@ -6,16 +6,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from colours import both
 
 from leasehold import StoreUnavailable
 from leasehold.stores.postgres.statements import script
 from leasehold.testing.servers import PostgresServer
 from leasehold.testing.servers.certificates import Certificates
-from leasehold.testing.worlds import AsyncioWorld, BlockingWorld, World
+from leasehold.testing.worlds import World
 
 SECRET = "pässword'%\\"
-
-worlds = pytest.mark.parametrize("world", [BlockingWorld(), AsyncioWorld()], ids=str)
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +25,7 @@ def server(outlive: set[int]) -> Iterator[PostgresServer]:
         yield server
 
 
-@worlds
+@both
 @pytest.mark.parametrize("mode", ["", "&mode=session"], ids=["rows", "session"])
 def test_a_certificate_of_ones_own_authority_is_verified(
     server: PostgresServer, world: World, namespace: str, mode: str
@@ -52,7 +51,7 @@ def test_a_certificate_of_ones_own_authority_is_verified(
     world.run(body)
 
 
-@worlds
+@both
 def test_whoever_is_not_the_server_is_refused_without_the_password(
     server: PostgresServer, world: World, tmp_path: Path
 ) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from colours import both
 
 from leasehold import Client, StoreUnavailable
 from leasehold.model import Change, Owner, Rule, Standing, Terms, Ticket, ticket_id
@@ -18,8 +19,6 @@ from leasehold.stores.redis import keys, scripts
 from leasehold.stores.redis.cluster import ClusterStore
 from leasehold.testing.servers import Node, RedisCluster
 from leasehold.testing.worlds import AsyncioWorld, BlockingWorld, World
-
-both = pytest.mark.parametrize("world", [BlockingWorld(), AsyncioWorld()], ids=str)
 
 LEASE = 1.2
 NOISE = 1.0

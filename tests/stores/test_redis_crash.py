@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from patience import until
 
 from leasehold import Client
 from leasehold.model import Change
@@ -74,13 +75,6 @@ def parties():
                 party.kill()
 
 
-def eventually(condition, limit):
-    end = time.monotonic() + limit
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
-
-
 # --- killed holders --------------------------------------------------------------------------------------------
 
 
@@ -95,7 +89,7 @@ def crash(server, namespace, colour, kills, lease):
             if "token" in said:
                 tokens[said["name"]] = said["token"]
         waiters = [start(server, namespace, other, "wait", lease, *names) for other in ("asyncio", "blocking")]
-        eventually(lambda: sum(len(info.waiters) for info in locks.holds()) == 2 * kills, 20)
+        until(lambda: sum(len(info.waiters) for info in locks.holds()) == 2 * kills, 20)
         time.sleep(1.3 * lease)  # they wait through renewals
         killed = holder.kill()
         late = {}
@@ -138,7 +132,7 @@ def test_killed_waiters_hold_up_nobody(redis_server, namespace, colour, victims)
         waiters = []
         for number in range(4):
             waiters.append(start(redis_server, namespace, colour, "wait", 30.0, "x"))
-            eventually(lambda n=number: len(locks.inspect("x").waiters) == n + 1, 20)
+            until(lambda n=number: len(locks.inspect("x").waiters) == n + 1, 20)
         time.sleep(0.2)
         for victim in victims:
             waiters[victim].kill()
@@ -150,7 +144,7 @@ def test_killed_waiters_hold_up_nobody(redis_server, namespace, colour, victims)
                 said = waiter.hear()
                 said = said if "token" in said else waiter.hear()
                 assert said["at"] - released < 0.5
-        eventually(lambda: locks.holds() == [], 2.0)
+        until(lambda: locks.holds() == [], 2.0)
 
 
 # --- stopped holders -------------------------------------------------------------------------------------------
@@ -208,7 +202,7 @@ def test_the_next_of_a_client_watches_a_holder_of_the_same_client(redis_server, 
         threads = [threading.Thread(target=overrun), threading.Thread(target=wait)]
         for number, thread in enumerate(threads):
             thread.start()
-            eventually(lambda n=number: len(locks.inspect("x").waiters) == n + 1, 5)
+            until(lambda n=number: len(locks.inspect("x").waiters) == n + 1, 5)
         time.sleep(0.1)
         hold.release()
         granted, next_granted = got.get(timeout=5), got.get(timeout=5)

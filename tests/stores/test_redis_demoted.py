@@ -8,14 +8,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-import pytest
+from colours import both
 
 from leasehold.stores.redis import keys
 from leasehold.testing.proxy import FaultProxy
 from leasehold.testing.servers import Node, RedisCluster, RedisReplicas
-from leasehold.testing.worlds import AsyncioWorld, BlockingWorld, World
-
-both = pytest.mark.parametrize("world", [BlockingWorld(), AsyncioWorld()], ids=str)
+from leasehold.testing.worlds import World
 
 LEASE = 30.0
 

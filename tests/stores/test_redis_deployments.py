@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import redis
 import redis.asyncio
+from colours import both
 
 from leasehold import AsyncClient, Client, StoreUnavailable, Unsupported
 from leasehold.model import Severity
@@ -18,8 +19,6 @@ from leasehold.testing.proxy import FaultProxy
 from leasehold.testing.servers import Node, RedisCluster, RedisReplicas, RedisSentinel, RedisServer
 from leasehold.testing.servers.base import free_port
 from leasehold.testing.worlds import AsyncioWorld, BlockingWorld, World
-
-both = pytest.mark.parametrize("world", [BlockingWorld(), AsyncioWorld()], ids=str)
 
 by_day_blocking = pytest.mark.parametrize(
     "world", [BlockingWorld(), pytest.param(AsyncioWorld(), marks=pytest.mark.nightly)], ids=str

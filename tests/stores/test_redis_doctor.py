@@ -6,15 +6,15 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
+from colours import COLOURS, both
 
 from leasehold.errors import StoreUnavailable
 from leasehold.model import Finding, Severity
 from leasehold.stores.redis.checks import CHECKS, Facts
 from leasehold.testing.servers import RedisServer
-from leasehold.testing.worlds import AsyncioWorld, BlockingWorld, World
+from leasehold.testing.worlds import World
 
 OK, NOTE, WARNING, ERROR = Severity
-WORLDS = [BlockingWorld(), AsyncioWorld()]
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +23,7 @@ def server() -> Iterator[RedisServer]:
         yield running
 
 
-def diagnose(url: str, world: World = WORLDS[0]) -> dict[str, Finding]:
+def diagnose(url: str, world: World = COLOURS[0]) -> dict[str, Finding]:
     async def body(world: World) -> list[Finding]:
         async with world.client(url) as locks:
             return await locks.diagnose()
@@ -35,7 +35,7 @@ def diagnose(url: str, world: World = WORLDS[0]) -> dict[str, Finding]:
     return found
 
 
-@pytest.mark.parametrize("world", WORLDS, ids=str)
+@both
 def test_a_server_as_it_should_be_has_nothing_above_a_note(world: World, server: RedisServer) -> None:
     found = diagnose(server.url, world)
     assert {finding.severity for finding in found.values()} == {OK}
@@ -105,7 +105,7 @@ def test_too_many_connections() -> None:
 def test_with_few_rights_it_says_what_it_could_not_see(server: RedisServer) -> None:
     server.command("ACL", "SETUSER", "app", "on", ">s", "~*", "&*", "+@all", "-info", "-config")
     url = f"redis://app:s@127.0.0.1:{server.port}"
-    for world in WORLDS:
+    for world in COLOURS:
         found = diagnose(url, world)
         assert found["settings"].severity is NOTE
         assert "+info +config|get" in found["settings"].remedy

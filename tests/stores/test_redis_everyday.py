@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from colours import both
 
 from leasehold.errors import StoreUnavailable
 from leasehold.stores.redis.scripts import CELL
 from leasehold.testing.proxy import FaultProxy
-from leasehold.testing.worlds import AsyncioWorld, BlockingWorld
-
-both = pytest.mark.parametrize("world", [BlockingWorld(), AsyncioWorld()], ids=str)
 
 
 @pytest.fixture

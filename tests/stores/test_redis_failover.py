@@ -8,26 +8,17 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from colours import ASYNCIO, BLOCKING, both, by_day
 from failover_load import LEASE, NOISE, Load
 
 from leasehold import LeaseLost
 from leasehold.testing.servers import RedisCluster, RedisReplicas, RedisSentinel
-from leasehold.testing.worlds import AsyncioWorld, BlockingWorld, World
+from leasehold.testing.worlds import World
 
 NAMES = [f"name-{number}" for number in range(6)]
 
 RESUMES = {"sentinel": 1.0 + 6.0 + 3 * NOISE, "cluster": 1.5 + 6.0 + 3 * NOISE}
 """Seconds from a primary's death until every name is granted anew: detection, election, promotion, our pauses."""
-
-BLOCKING, ASYNCIO = BlockingWorld(), AsyncioWorld()
-
-both = pytest.mark.parametrize("world", [BLOCKING, ASYNCIO], ids=str)
-
-
-def by_day(world: World) -> Any:
-    """One colour by day, the other by night."""
-    other = ASYNCIO if world is BLOCKING else BLOCKING
-    return pytest.mark.parametrize("world", [world, pytest.param(other, marks=pytest.mark.nightly)], ids=str)
 
 
 @pytest.fixture

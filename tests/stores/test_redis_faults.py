@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import redis
 import redis.asyncio
+from colours import both
 
 from leasehold import AsyncClient, Client
 from leasehold.errors import StoreUnavailable
@@ -14,12 +15,9 @@ from leasehold.stores.redis import keys
 from leasehold.stores.redis.scripts import CLAIM, LEAVE, RENEW
 from leasehold.testing.face import face
 from leasehold.testing.proxy import FaultProxy, Side
-from leasehold.testing.worlds import AsyncioWorld, BlockingWorld
+from leasehold.testing.worlds import BlockingWorld
 
-WORLDS = [BlockingWorld, AsyncioWorld]
 LEASE = 0.9
-
-both = pytest.mark.parametrize("world", [world() for world in WORLDS], ids=["blocking", "asyncio"])
 
 
 @pytest.fixture

@@ -7,7 +7,8 @@ import time
 from contextlib import AsyncExitStack
 
 import pytest
-from crowds import CLIENTS, both, clients_of, commands, queued
+from colours import both
+from crowds import CLIENTS, clients_of, commands, queued
 
 from leasehold.testing.servers import RedisServer
 

@@ -10,14 +10,13 @@ import time
 import traceback
 
 import pytest
+from colours import both
 
 from leasehold import AsyncClient, Client
 from leasehold.errors import LeaseLost
 from leasehold.stores.redis import keys
 from leasehold.testing.servers import RedisServer
 from leasehold.testing.worlds import AsyncioWorld, BlockingWorld
-
-both = pytest.mark.parametrize("world", [BlockingWorld(), AsyncioWorld()], ids=["blocking", "asyncio"])
 
 
 @pytest.fixture

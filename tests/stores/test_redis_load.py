@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
 
 import pytest
+from colours import ASYNCIO, BLOCKING, by_day
 from failover_load import LEASE, NOISE, Load
 
 from leasehold.stores.redis import keys
 from leasehold.testing.servers import RedisCluster, RedisSentinel, RedlockNodes
-from leasehold.testing.worlds import AsyncioWorld, BlockingWorld, World
+from leasehold.testing.worlds import World
 
 NAMES = ["a", "b", "c", "d"]
 
@@ -23,14 +23,6 @@ GRANTED_AGAIN = 2 * LEASE + 2 * NOISE
 
 PROMOTED = {"sentinel": 1.0 + 6.0 + 3 * NOISE, "cluster": 1.5 + 6.0 + 3 * NOISE}
 """Seconds from a primary's death on: detection, election, promotion, our pauses."""
-
-BLOCKING, ASYNCIO = BlockingWorld(), AsyncioWorld()
-
-
-def by_day(world: World) -> Any:
-    """One colour by day, the other by night."""
-    other = ASYNCIO if world is BLOCKING else BLOCKING
-    return pytest.mark.parametrize("world", [world, pytest.param(other, marks=pytest.mark.nightly)], ids=str)
 
 
 def loaded(world: World, url: str, namespace: str, disturb: Callable[[Load], object], *, fair: bool = True) -> None:

@@ -5,15 +5,13 @@ from __future__ import annotations
 import os
 import time
 
-import pytest
+from colours import both
 
 from leasehold.model import Departure, Owner, Rule, Terms, Ticket, ticket_id
 from leasehold.stores.redis import keys
 from leasehold.testing.proxy import FaultProxy, Side
 from leasehold.testing.servers import RedisServer
-from leasehold.testing.worlds import AsyncioWorld, BlockingWorld, World
-
-both = pytest.mark.parametrize("world", [BlockingWorld(), AsyncioWorld()], ids=str)
+from leasehold.testing.worlds import World
 
 DAY_US = 86_400_000_000
 LEASE = 9.0

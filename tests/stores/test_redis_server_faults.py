@@ -7,19 +7,17 @@ import time
 from contextlib import contextmanager
 
 import pytest
+from colours import both
 
 from leasehold.errors import LeaseLost, StoreUnavailable
 from leasehold.model import DRIFT
 from leasehold.stores.redis import keys
 from leasehold.testing.proxy import FaultProxy, Side
 from leasehold.testing.servers import RedisServer
-from leasehold.testing.worlds import AsyncioWorld, BlockingWorld
 
 LEASE = 0.9
 NOISE = 0.25
 """Seconds for scheduling on a busy machine."""
-
-both = pytest.mark.parametrize("world", [BlockingWorld(), AsyncioWorld()], ids=["blocking", "asyncio"])
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from urllib.parse import quote
 import pytest
 import redis
 import redis.asyncio
+from colours import both
 
 from leasehold import AsyncClient, Client, StoreUnavailable, Unsupported
 from leasehold.errors import LeaseholdError
@@ -26,8 +27,6 @@ from leasehold.testing.servers.resp import RedisError
 from leasehold.testing.worlds import AsyncioWorld, BlockingWorld, World
 from leasehold.wires.redis.base import NOT_APPLIED, REMEDIES, ReplyError, pack, refused
 
-WORLDS = [BlockingWorld(), AsyncioWorld()]
-both = pytest.mark.parametrize("world", WORLDS, ids=str)
 PASSWORD = "p@ss/wörd?#%:&= x"
 
 

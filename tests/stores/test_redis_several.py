@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from colours import both
 
 from leasehold import Client, LeaseholdError, StoreUnavailable, WrongKind
 from leasehold.stores.redis import keys
@@ -10,10 +11,8 @@ from leasehold.stores.redis.scripts import CLAIM_MANY
 from leasehold.testing.faults import Side
 from leasehold.testing.proxy import FaultProxy
 from leasehold.testing.servers import RedisServer
-from leasehold.testing.worlds import AsyncioWorld, BlockingWorld
 
 NAMES = [f"name {number:02}" for number in range(20)]
-both = pytest.mark.parametrize("world", [BlockingWorld(), AsyncioWorld()], ids=str)
 
 
 @pytest.fixture(scope="module")

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import redis.crc
+from colours import both
 
 from leasehold.errors import StoreUnavailable, WrongKind
 from leasehold.model import Departure, Granted, Kind, Owner, Rule, Standing, Terms, Ticket, Wait, ticket_id
@@ -21,7 +22,6 @@ from leasehold.stores.redis.scripts import SHARED_CLAIM, SHARED_LEAVE, SHARED_RE
 from leasehold.stores.redis.store import RedisStore
 from leasehold.testing.proxy import FaultProxy, Side
 from leasehold.testing.servers import RedisServer
-from leasehold.testing.worlds import AsyncioWorld, BlockingWorld
 
 NAMES = (f"shared:{number}" for number in itertools.count())
 ROLES = ("lock", "queue", "beat", "waiters", "holders", "terms")
@@ -29,8 +29,6 @@ READER = Rule(Kind.READ_WRITE, exclusive=False)
 WRITER = Rule(Kind.READ_WRITE)
 LEASE = 0.9
 NOISE = 0.25
-
-both = pytest.mark.parametrize("world", [BlockingWorld(), AsyncioWorld()], ids=["blocking", "asyncio"])
 
 
 @pytest.fixture(scope="module")

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import redis
 import redis.asyncio
+from colours import ASYNCIO, BLOCKING, both, by_day
 
 from leasehold import AcquireTimeout, AsyncClient, Client, LeaseLost, StoreUnavailable, Unsupported
 from leasehold.model import Severity
@@ -22,7 +23,7 @@ from leasehold.stores.redis.group_checks import cut_off
 from leasehold.stores.redis.strict_checks import judged, judged_state
 from leasehold.testing.history import History, Hold, check
 from leasehold.testing.servers import RedisCluster, RedisReplicas, RedisSentinel, RedisServer
-from leasehold.testing.worlds import AsyncioWorld, BlockingWorld, World
+from leasehold.testing.worlds import World
 
 LONGEST = 1.5
 """Seconds of the longest lease, and of the leases here."""
@@ -30,16 +31,8 @@ LONGEST = 1.5
 NOISE = 1.0
 """Seconds that a busy machine may add to what the protocol bounds."""
 
-BLOCKING, ASYNCIO = BlockingWorld(), AsyncioWorld()
 
-both = pytest.mark.parametrize("world", [BLOCKING, ASYNCIO], ids=str)
 modes = pytest.mark.parametrize("strict", [True, False], ids=["strict", "control"])
-
-
-def by_day(world: World) -> Any:
-    """One colour by day, the other by night."""
-    other = ASYNCIO if world is BLOCKING else BLOCKING
-    return pytest.mark.parametrize("world", [world, pytest.param(other, marks=pytest.mark.nightly)], ids=str)
 
 
 def url_of(url: str, strict: bool = True, more: str = "") -> str:

@@ -7,6 +7,8 @@ import random
 import time
 
 import pytest
+from colours import both
+from patience import until
 
 from leasehold import AsyncClient, Client, Unsupported
 from leasehold.model import Change, Severity, Standing
@@ -15,16 +17,6 @@ from leasehold.stores.redis import keys
 from leasehold.stores.redis.redlock_electing import Electing
 from leasehold.stores.redis.redlock_node import Node
 from leasehold.stores.redis.redlock_votes import Outcome, Vote, free_after, majority, outcome, standing, was_there
-from leasehold.testing.worlds import AsyncioWorld, BlockingWorld
-
-both = pytest.mark.parametrize("world", [BlockingWorld(), AsyncioWorld()], ids=["blocking", "asyncio"])
-
-
-def eventually(condition, limit=5.0):
-    end = time.monotonic() + limit
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 def scripts_run(nodes):
@@ -157,8 +149,8 @@ def test_the_highest_token_outlives_release_and_expiry(redlock_nodes, namespace)
             found = [node.command("HGET", keys.node_keys(namespace, name)[4], "f") for node in redlock_nodes.nodes]
             return [int(token or 0) for token in found]
 
-        eventually(lambda: remembered("released") == [released.token] * 5)
-        eventually(lambda: remembered("expired") == [expired.token] * 5)
+        until(lambda: remembered("released") == [released.token] * 5, 5.0)
+        until(lambda: remembered("expired") == [expired.token] * 5, 5.0)
         for node in redlock_nodes.nodes:
             for key in node.command("KEYS", f"leasehold:{{{namespace}:*"):
                 assert key.endswith(":votetoken"), key

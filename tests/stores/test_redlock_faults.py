@@ -12,6 +12,8 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 import redis
+from colours import both
+from patience import until
 
 from leasehold import AsyncClient, Client, LeaseLost, StoreUnavailable, Unsupported
 from leasehold.model import Departure, Owner, Rule, Terms, Ticket
@@ -23,9 +25,7 @@ from leasehold.testing.history import Bounds, Promise, check
 from leasehold.testing.history.journal import Journal, assemble
 from leasehold.testing.proxy import FaultProxy, Side
 from leasehold.testing.servers import RedisServer, RedlockNodes
-from leasehold.testing.worlds import AsyncioWorld, BlockingWorld
 
-both = pytest.mark.parametrize("world", [BlockingWorld(), AsyncioWorld()], ids=["blocking", "asyncio"])
 ORDER = Bounds(linearizable=False, tries=False, turns=False, told=1.0)
 
 
@@ -46,13 +46,6 @@ def proxies(nodes, count):
         before = [stack.enter_context(FaultProxy(node.port)) for node in nodes.nodes[:count]]
         ports = [proxy.port for proxy in before] + [node.port for node in nodes.nodes[count:]]
         yield before, "redlock://" + ",".join(f"127.0.0.1:{port}" for port in ports)
-
-
-def eventually(condition, limit=5.0):
-    end = time.monotonic() + limit
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 def voted(node, namespace, name="x"):
@@ -491,7 +484,7 @@ def test_cancel_at_each_step_leaves_nothing(redlock_nodes, namespace):
 
     asyncio.run(body())
     with Client.from_url(redlock_nodes.url, namespace=namespace) as locks:
-        eventually(lambda: locks.holds() == [] and not any(voted(node, namespace) for node in redlock_nodes.nodes))
+        until(lambda: locks.holds() == [] and not any(voted(node, namespace) for node in redlock_nodes.nodes), 5.0)
 
 
 HOLD = """

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 import redis
 import redis.asyncio
+from colours import both
+from patience import until
 
 from leasehold import AsyncClient, Client, StoreUnavailable, Unsupported
 from leasehold.model import Severity
@@ -22,19 +24,11 @@ from leasehold.stores.url import parse
 from leasehold.testing.servers import RedisCluster, RedisReplicas, RedisSentinel, RedisServer, RedlockNodes
 from leasehold.testing.worlds import AsyncioWorld, BlockingWorld
 
-both = pytest.mark.parametrize("world", [BlockingWorld(), AsyncioWorld()], ids=["blocking", "asyncio"])
 blocking_by_day = pytest.mark.parametrize(
     "world",
     [BlockingWorld(), pytest.param(AsyncioWorld(), marks=pytest.mark.nightly)],
     ids=["blocking", "asyncio"],
 )
-
-
-def eventually(condition, limit=5.0):
-    end = time.monotonic() + limit
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 def use_for_a_while(locks):
@@ -176,7 +170,7 @@ def test_whoever_asks_posts_to_each_kind_of_node_itself(
         hold = locks.lock("x").acquire(timeout=10)
         key = keys.node_keys(namespace, "x")[0]
         servers = (redis_sentinel.primary, redis_cluster.primary_of(key), redlock_nodes.nodes[0])
-        eventually(lambda: [server.command("HGET", key, "f") for server in servers] == [str(hold.token)] * 3)
+        until(lambda: [server.command("HGET", key, "f") for server in servers] == [str(hold.token)] * 3, 5.0)
         assert hold.release() is True
         assert not beside
 

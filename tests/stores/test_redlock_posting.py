@@ -6,6 +6,7 @@ import threading
 import time
 
 import pytest
+from patience import until
 
 from leasehold import Client, LeaseholdError
 from leasehold.stores.redis import keys, redlock_late, redlock_poll
@@ -34,13 +35,6 @@ def voted(node, namespace, name="x"):
     return node.command("HGET", keys.node_keys(namespace, name)[0], "t")
 
 
-def eventually(condition, limit=5.0):
-    end = time.monotonic() + limit
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
-
-
 def settled(locks, name="x", times=3):
     """Use the lock until each node has been met, and has a connection for questions."""
     for _ in range(times):
@@ -53,14 +47,14 @@ def test_a_refusal_that_comes_late_is_put_again_though_nobody_asks_any_more(node
     with FaultProxy(slow.port) as proxy, Client.from_url(through(nodes, proxy), namespace=namespace) as locks:
         settled(locks)
         hold = locks.lock("x", lease=60).acquire(timeout=5)
-        eventually(lambda: voted(slow, namespace))
+        until(lambda: voted(slow, namespace), 5.0)
         proxy.delay(0.1, Side.REPLIES)
         slow.command("SCRIPT", "FLUSH")
         start = time.monotonic()
         assert hold.release() is True
         took = time.monotonic() - start
         assert voted(slow, namespace) or took > 0.1  # by the others alone
-        eventually(lambda: voted(slow, namespace) is None)  # far below the lease
+        until(lambda: voted(slow, namespace) is None, 5.0)  # far below the lease
 
 
 @pytest.mark.parametrize("tick", [redlock_late.TICK, 60.0], ids=["read behind", "read by the next"])
@@ -74,7 +68,7 @@ def test_a_late_answer_does_not_make_a_node_seem_stuck(nodes, namespace, monkeyp
         rule.remove()
         time.sleep(0.6)  # longer than a node may owe an answer
         hold = locks.lock("x").acquire(timeout=5)
-        eventually(lambda: voted(nodes.nodes[0], namespace) is not None)
+        until(lambda: voted(nodes.nodes[0], namespace) is not None, 5.0)
         hold.release()
 
 
@@ -100,7 +94,7 @@ def test_a_leave_that_is_asked_after_all_is_not_owed_beside(nodes, namespace, mo
     with Client.from_url(nodes.url, namespace=namespace) as locks:
         settled(locks)
         hold = locks.lock("x").acquire(timeout=2.0)
-        eventually(lambda: all(voted(node, namespace) for node in nodes.nodes))
+        until(lambda: all(voted(node, namespace) for node in nodes.nodes), 5.0)
         monkeypatch.setattr(Node, "rests", seems_stuck)
         nodes.nodes[1].pause()
         assert hold.release() is True
@@ -195,7 +189,7 @@ def test_an_interrupt_leaves_nothing_behind(nodes, namespace, monkeypatch):
             hold = locks.lock("x").acquire(timeout=10)
             assert time.monotonic() - start < 5.0  # the lease is 30 s
             assert hold.release() is True
-        eventually(lambda: not any(voted(node, namespace) for node in nodes.nodes))
+        until(lambda: not any(voted(node, namespace) for node in nodes.nodes), 5.0)
 
 
 def test_many_threads_share_few_connections_while_a_node_is_stalled(nodes, namespace):
@@ -233,6 +227,6 @@ def test_a_node_that_hung_up_is_asked_on_another_connection(nodes, namespace):
         proxy.cut()
         time.sleep(0.1)  # so that it can be known
         hold = locks.lock("x").acquire(timeout=5)
-        eventually(lambda: voted(nodes.nodes[0], namespace) is not None, limit=2.0)
+        until(lambda: voted(nodes.nodes[0], namespace) is not None, 2.0)
         assert hold.release() is True
-        eventually(lambda: voted(nodes.nodes[0], namespace) is None)
+        until(lambda: voted(nodes.nodes[0], namespace) is None, 5.0)

@@ -8,18 +8,18 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from test_redis_crash import eventually, parties
+from colours import both
+from patience import until
+from test_redis_crash import parties
 
 from leasehold import Client
 from leasehold.testing.servers import MariaDBServer, PostgresServer
-from leasehold.testing.worlds import AsyncioWorld, BlockingWorld, World
+from leasehold.testing.worlds import World
 
 WAITERS = 40
 NOISE = 1.0
 
 SEATS = "SELECT count(*) FROM leasehold_seat JOIN leasehold_name ON id = name_id WHERE {} > 0"
-
-worlds = pytest.mark.parametrize("world", [BlockingWorld(), AsyncioWorld()], ids=str)
 
 
 class Database:
@@ -74,7 +74,7 @@ async def shown(world: World, client: Any, count: int) -> None:
         await world.sleep(0.02)
 
 
-@worlds
+@both
 def test_all_waiters_of_a_client_have_one_session_and_enter_in_order(
     database: Database, world: World, namespace: str
 ) -> None:
@@ -109,7 +109,7 @@ def test_all_waiters_of_a_client_have_one_session_and_enter_in_order(
     world.run(body)
 
 
-@worlds
+@both
 def test_who_gives_up_leaves_the_session_to_the_next(database: Database, world: World, namespace: str) -> None:
     async def body(world: World) -> None:
         holder, waiters = (world.client(database.url, namespace=namespace) for _ in range(2))
@@ -137,7 +137,7 @@ def test_who_gives_up_leaves_the_session_to_the_next(database: Database, world: 
     world.run(body)
 
 
-@worlds
+@both
 def test_a_session_that_breaks_in_the_queue_costs_no_place_in_line(
     database: Database, world: World, namespace: str
 ) -> None:
@@ -168,7 +168,7 @@ def test_a_session_that_breaks_in_the_queue_costs_no_place_in_line(
     world.run(body)
 
 
-@worlds
+@both
 def test_two_clients_take_turns(database: Database, world: World, namespace: str) -> None:
     """One session of each stands in the server's queue: none of them waits for all of the other."""
 
@@ -203,7 +203,7 @@ def test_what_a_killed_waiter_left_is_forgotten_when_the_name_is_next_had(databa
     with parties() as start, Client.from_url(database.url, namespace=namespace) as client:
         hold = client.lock("x").acquire()
         waiter = start(SimpleNamespace(url=database.url), namespace, "blocking", "wait", lease, "x")
-        eventually(lambda: database.seats(namespace) == 2, 20.0)
+        until(lambda: database.seats(namespace) == 2, 20.0)
         waiter.kill()
         hold.release()
         with client.lock("x"):

@@ -8,18 +8,17 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
+from colours import both
 
 from leasehold.model import Departure, Granted, Owner, Rule, Terms, Ticket, Wait, ticket_id
 from leasehold.testing.proxy import FaultProxy
 from leasehold.testing.servers import MariaDBServer, PostgresServer
-from leasehold.testing.worlds import AsyncioWorld, BlockingWorld, World
+from leasehold.testing.worlds import World
 
 NOISE = 1.0
 """Seconds that a busy machine may be late."""
 
 NAMES = ("a", "b", "c")
-
-worlds = pytest.mark.parametrize("world", [BlockingWorld(), AsyncioWorld()], ids=str)
 
 
 class Database:
@@ -66,7 +65,7 @@ async def held_by(client: Any) -> dict[str, list[int | None]]:
     return {info.name: [holder.token for holder in info.holders] for info in await client.holds()}
 
 
-@worlds
+@both
 @pytest.mark.parametrize("taken", NAMES)
 def test_all_or_nothing_when_one_is_taken(database: Database, namespace: str, world: World, taken: str) -> None:
     """Without ``keep`` a name that is taken leaves no trace of the others; with it those before it are had."""
@@ -91,7 +90,7 @@ def test_all_or_nothing_when_one_is_taken(database: Database, namespace: str, wo
     world.run(body)
 
 
-@worlds
+@both
 @pytest.mark.parametrize("commit", [2, 4], ids=["of a name", "of the grants"])
 @pytest.mark.parametrize("delivered", [True, False], ids=["reply lost", "request lost"])
 def test_a_lost_commit_is_found_again_for_all_names(
@@ -112,7 +111,7 @@ def test_a_lost_commit_is_found_again_for_all_names(
     world.run(body)
 
 
-@worlds
+@both
 @pytest.mark.parametrize("keep", [False, True], ids=["all", "some"])
 def test_a_claim_that_is_repeated_too_late_leaves_nothing_behind(
     database: Database, namespace: str, world: World, keep: bool
@@ -139,7 +138,7 @@ def test_a_claim_that_is_repeated_too_late_leaves_nothing_behind(
     world.run(body)
 
 
-@worlds
+@both
 def test_who_waits_for_one_of_them_is_told(database: Database, namespace: str, world: World) -> None:
     async def body(world: World) -> None:
         client = world.client(database.url, namespace=namespace)
@@ -164,7 +163,7 @@ def test_who_waits_for_one_of_them_is_told(database: Database, namespace: str, w
     world.run(body)
 
 
-@worlds
+@both
 def test_a_hundred_names_and_any_order_make_no_deadlock(database: Database, namespace: str, world: World) -> None:
     """Claims lock in one order, whatever theirs is; so nobody is rolled back for it."""
     names = [f"n{number:03}" for number in range(100)]

@@ -7,7 +7,8 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from zookeeper_party import SOON, WORLDS, children, create_in_session, driver, expire, other, until, wire
+from patience import until_in
+from zookeeper_party import SOON, WORLDS, children, create_in_session, driver, expire, other, wire
 
 from leasehold import AsyncHold, LeaseLost
 from leasehold.client import AsyncClient
@@ -87,7 +88,7 @@ def test_a_create_whose_reply_is_lost_is_removed_by_who_gives_up(
         hold = held(await holder.lock("a").acquire())
         proxy.drop_reply(where=b"-lock-")
         assert await client.lock("a").acquire(timeout=0.5) is None
-        await until(world, lambda: len(children(zookeeper_server, path(namespace))) == 1)
+        await until_in(world, lambda: len(children(zookeeper_server, path(namespace))) == 1, SOON)
         hold.check()
         await hold.release()
 
@@ -111,7 +112,7 @@ def test_a_create_that_arrives_after_its_ticket_has_left_does_not_stay(
         made = create_in_session(zookeeper_server, driver(client).client_id, name)
         assert made.startswith(name), "it was there, though it may be gone by now"
         assert wire(client).session == session
-        await until(world, lambda: children(zookeeper_server, path(namespace)) == [], 8)
+        await until_in(world, lambda: children(zookeeper_server, path(namespace)) == [], 8)
 
     world.run(body)
 
@@ -144,7 +145,7 @@ def test_a_release_during_an_outage_is_repeated_until_it_is_done(
         assert await hold.release() is False
         await world.sleep(1.2)
         proxy.start()
-        took = await until(world, lambda: children(zookeeper_server, path(namespace)) == [])
+        took = await until_in(world, lambda: children(zookeeper_server, path(namespace)) == [], SOON)
         assert took < SOON
         assert wire(client).session is not None, "in the same session"
 
@@ -163,8 +164,8 @@ def test_a_lost_connection_puts_in_doubt_at_once_and_a_new_one_ends_the_doubt(
         hold = held(await client.lock("a").acquire())
         session = wire(client).session
         proxy.cut()
-        assert await until(world, lambda: any(isinstance(event, InDoubt) for event in events)) < NOISE
-        await until(world, lambda: any(isinstance(event, Renewed) for event in events))
+        assert await until_in(world, lambda: any(isinstance(event, InDoubt) for event in events), SOON) < NOISE
+        await until_in(world, lambda: any(isinstance(event, Renewed) for event in events), SOON)
         hold.check()
         assert wire(client).session == session
         assert await hold.release() is True
@@ -194,7 +195,7 @@ def test_an_outage_longer_than_the_claim_loses_it_before_the_server_does(
             proxy.stop()
         else:
             proxy.blackhole()
-        await until(world, lambda: hold.lost, SESSION * VALID + NOISE)
+        await until_in(world, lambda: hold.lost, SESSION * VALID + NOISE)
         after, taken = await waiter.result()
         assert told[0] < taken, "told before anybody else had it"
         assert taken - start < SESSION + 2 * TICK + NOISE
@@ -222,7 +223,7 @@ def test_a_waiter_rides_over_a_cut_and_keeps_its_place(
         direct = world.client(f"{zookeeper_server.url}/faults", namespace=namespace)
         hold = held(await direct.lock("a").acquire())
         waiter = world.spawn(lambda: client.lock("a").acquire(timeout=30))
-        await until(world, lambda: len(children(zookeeper_server, path(namespace))) == 2)
+        await until_in(world, lambda: len(children(zookeeper_server, path(namespace))) == 2, SOON)
         before = children(zookeeper_server, path(namespace))
         for _ in range(3):
             proxy.cut()
@@ -245,7 +246,7 @@ def test_a_release_while_the_waiter_is_cut_off_is_not_missed(
         direct = world.client(f"{zookeeper_server.url}/faults", namespace=namespace)
         hold = held(await direct.lock("a").acquire())
         waiter = world.spawn(lambda: client.lock("a").acquire(timeout=30))
-        await until(world, lambda: len(children(zookeeper_server, path(namespace))) == 2)
+        await until_in(world, lambda: len(children(zookeeper_server, path(namespace))) == 2, SOON)
         proxy.stop()
         await hold.release()
         await world.sleep(0.3)
@@ -267,7 +268,7 @@ def test_a_reply_that_comes_too_late_is_not_believed(
         error = await raised(LeaseLost, client.lock("a", lease=0.3).acquire(timeout=0.2))
         assert "too late" in str(error)
         slow.remove()
-        await until(world, lambda: children(zookeeper_server, path(namespace)) == [])
+        await until_in(world, lambda: children(zookeeper_server, path(namespace)) == [], SOON)
 
     world.run(body)
 
@@ -298,7 +299,7 @@ def test_what_was_seen_is_said_until_the_session_is_surely_over(
         assert [seen for seen, _ in first_words(proxy)] == [0]
         proxy.forget()
         proxy.cut()
-        await until(world, lambda: bool(first_words(proxy)))
+        await until_in(world, lambda: bool(first_words(proxy)), SOON)
         assert all(seen > 0 and session for seen, session in first_words(proxy))
         await held(await client.lock("a").acquire(timeout=SOON)).release()
         proxy.forget()
@@ -306,7 +307,7 @@ def test_what_was_seen_is_said_until_the_session_is_surely_over(
         proxy.cut()
         await world.sleep(SESSION + NOISE)
         assert first_words(proxy)[0][0] > 0
-        await until(world, lambda: bool(words := first_words(proxy)) and words[-1][0] == 0)
+        await until_in(world, lambda: bool(words := first_words(proxy)) and words[-1][0] == 0, SOON)
         hole.remove()
         proxy.heal()
         await held(await client.lock("a").acquire(timeout=SOON)).release()
@@ -328,7 +329,7 @@ def test_a_session_that_the_server_ends_loses_all_holds_at_once(
         holds = [held(await client.lock(name, renew=name == "a", lease=10).acquire()) for name in "ab"]
         old = wire(client).session
         expire(zookeeper_server, client)
-        assert await until(world, lambda: all(hold.lost for hold in holds)) < NOISE + 2
+        assert await until_in(world, lambda: all(hold.lost for hold in holds), SOON) < NOISE + 2
         assert sum(isinstance(event, Lost) for event in events) == 2
         again = held(await client.lock("a").acquire(timeout=SOON))
         assert again.token > holds[0].token
@@ -349,9 +350,9 @@ def test_a_waiter_whose_session_ends_stands_in_line_again(
         client, direct = (world.client(url, namespace=namespace) for _ in range(2))
         hold = held(await direct.lock("a").acquire())
         waiter = world.spawn(lambda: client.lock("a").acquire(timeout=30))
-        await until(world, lambda: len(children(zookeeper_server, path(namespace))) == 2)
+        await until_in(world, lambda: len(children(zookeeper_server, path(namespace))) == 2, SOON)
         expire(zookeeper_server, client)
-        await until(world, lambda: len(children(zookeeper_server, path(namespace))) == 2)
+        await until_in(world, lambda: len(children(zookeeper_server, path(namespace))) == 2, SOON)
         await hold.release()
         after = held(await waiter.result())
         after.check()
@@ -371,11 +372,11 @@ def test_a_node_of_another_session_is_not_taken_for_ours(
             cut = proxy.cut_at(where=b"-lock-")  # the claim's create never arrives, and the claim is unsure
             await client.versioned("x").get()  # connects
             waiter = world.spawn(lambda: client.lock("a").acquire(timeout=30))
-            await until(world, lambda: cut.hits == 1)
+            await until_in(world, lambda: cut.hits == 1, SOON)
             place = next(iter(client.store._places.values()))  # type: ignore[attr-defined]
             name = f"{path(namespace)}/{stem(place.ticket.id, Mark.LOCK)}"
             dying.create(name, b"", ephemeral=True, sequence=True, makepath=True)
-            await until(world, lambda: len(children(zookeeper_server, path(namespace))) == 2)
+            await until_in(world, lambda: len(children(zookeeper_server, path(namespace))) == 2, SOON)
             await world.sleep(0.2)
             assert not waiter.done()
         hold = held(await waiter.result())
@@ -396,7 +397,7 @@ def test_a_node_that_an_operator_removes_is_told_at_the_next_renewal(
         hold = held(await client.lock("a", lease=1.5).acquire())
         with other(zookeeper_server) as operator:
             operator.delete(path(namespace), recursive=True)
-        await until(world, lambda: hold.lost, 1.5 / 3 + NOISE)
+        await until_in(world, lambda: hold.lost, 1.5 / 3 + NOISE)
         again = held(await client.lock("a").acquire(timeout=SOON))
         assert again.token > hold.token, "the numbers in the names began anew, the tokens did not"
         assert children(zookeeper_server, path(namespace))[0].endswith("0000000000")
@@ -440,6 +441,6 @@ def test_nobody_is_left_behind_by_a_driver_that_is_closed(
         await client.close()
         assert time.monotonic() - start < 15
         proxy.heal()
-        await until(world, lambda: children(zookeeper_server, path(namespace)) == [], SESSION + 2 * TICK + NOISE)
+        await until_in(world, lambda: children(zookeeper_server, path(namespace)) == [], SESSION + 2 * TICK + NOISE)
 
     world.run(body)

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from colours import both
 from pages import numbers, row
 from zookeeper_party import children
 
@@ -23,7 +24,7 @@ from leasehold import AsyncClient, AsyncHold, Client, LeaseLost
 from leasehold.model import Departure
 from leasehold.testing.servers import ZooKeeperServer
 from leasehold.testing.servers.zookeeper import TICK
-from leasehold.testing.worlds import AsyncioWorld, BlockingWorld, World
+from leasehold.testing.worlds import World
 
 SESSION = 1.5
 BOUND = SESSION + TICK
@@ -251,8 +252,6 @@ PAIRS: dict[str, tuple[str, Make]] = {
 }
 """What is acquired and released, and where the page says what the former costs."""
 
-worlds = pytest.mark.parametrize("world", [BlockingWorld(), AsyncioWorld()], ids=str)
-
 
 def received(server: ZooKeeperServer) -> int:
     return int(server.monitored()["zk_packets_received"])
@@ -268,7 +267,7 @@ async def requests_of(server: ZooKeeperServer, work: Callable[[], Awaitable[obje
     return (received(server) - before - 2 * own) / times
 
 
-@worlds
+@both
 @pytest.mark.parametrize("what", list(PAIRS))
 def test_an_acquire_and_a_release_cost_what_the_page_says(
     zookeeper_server: ZooKeeperServer, namespace: str, what: str, world: World
@@ -287,7 +286,7 @@ def test_an_acquire_and_a_release_cost_what_the_page_says(
     world.run(body)
 
 
-@worlds
+@both
 def test_a_hand_over_and_a_cell_cost_what_the_page_says(
     zookeeper_server: ZooKeeperServer, namespace: str, world: World
 ) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, cast
@@ -13,7 +12,7 @@ from kazoo.exceptions import NoNodeError
 from leasehold import AsyncClient
 from leasehold.stores.zookeeper.store import ZooKeeperStore
 from leasehold.testing.servers import ZooKeeperServer
-from leasehold.testing.worlds import AsyncioWorld, BlockingWorld, World
+from leasehold.testing.worlds import AsyncioWorld, BlockingWorld
 
 WORLDS = {"blocking": BlockingWorld, "asyncio": AsyncioWorld}
 
@@ -77,12 +76,3 @@ def children(server: ZooKeeperServer, path: str) -> list[str]:
             return sorted(client.get_children(path))
         except NoNodeError:
             return []
-
-
-async def until(world: World, true: Callable[[], bool], within: float = SOON) -> float:
-    """Wait until something is true, and return how long that took."""
-    start = time.monotonic()
-    while not true():
-        assert time.monotonic() - start < within, f"not within {within} s"
-        await world.sleep(0.005)
-    return time.monotonic() - start

@@ -5,11 +5,12 @@ import time
 from collections.abc import Callable
 
 import pytest
+from colours import both
 
 from leasehold import AsyncClient, LeaseholdError, LeaseLost, StoreUnavailable
 from leasehold.stores.memory import Memory
 from leasehold.testing.faulty import Call, Fault, Faulty, Kind, nth
-from leasehold.testing.worlds import AsyncioWorld, BlockingWorld, SimulatedWorld, World
+from leasehold.testing.worlds import SimulatedWorld, World
 
 LEASE = 1.0
 FAULTS = [
@@ -106,7 +107,7 @@ def test_two_faults_in_a_row_in_virtual_time(fault: Fault, number: int) -> None:
 @pytest.mark.nightly
 @pytest.mark.parametrize("number", range(CALLS))
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.kind.value.replace(" ", "-"))
-@pytest.mark.parametrize("world", [BlockingWorld(), AsyncioWorld()], ids=str)
+@both
 def test_a_fault_at_every_call_in_real_time(world: World, fault: Fault, number: int) -> None:
     run(world, nth(number, fault))
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from colours import COLOURS, both
 from operations import OPERATIONS, done, nobody_is_there
 from places import SYSTEMS, place_of
 from test_cancel import LEASE, outcome
@@ -21,7 +22,7 @@ from test_cancel import LEASE, outcome
 from leasehold import AsyncClient, LeaseholdError, Unsupported
 from leasehold.stores import registry
 from leasehold.testing.faulty import Fault, Faulty, Kind, always, nth
-from leasehold.testing.worlds import AsyncioWorld, BlockingWorld, World
+from leasehold.testing.worlds import AsyncioWorld, World
 
 KINDS = (Kind.REFUSE, Kind.DROP_REQUEST, Kind.DROP_REPLY, Kind.DUPLICATE)
 
@@ -34,8 +35,6 @@ MOST = 300
 ALIKE = ("release_by_the_lock", "nested", "attempt", "several_in_vain", "lonely")
 """Operations that ask a store nothing that no other does: swept by night."""
 
-WORLDS = (BlockingWorld(), AsyncioWorld())
-
 operations = pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.nightly) if name in ALIKE else name for name in OPERATIONS]
 )
@@ -46,7 +45,7 @@ def colours() -> Iterator[Any]:
     """Yield system, operation and world: by day an operation has one colour on a system, the other on the next."""
     for row, system in enumerate(SYSTEMS):
         for column, name in enumerate(OPERATIONS):
-            for number, world in enumerate(WORLDS):
+            for number, world in enumerate(COLOURS):
                 by_night = name in ALIKE or (row + column + number) % 2
                 yield pytest.param(system, name, world, marks=[pytest.mark.nightly] if by_night else [])
 
@@ -124,7 +123,7 @@ def test_a_fault_at_every_call(
 
 
 @pytest.mark.parametrize("system", ["sqlite"])
-@pytest.mark.parametrize("world", WORLDS, ids=str)
+@both
 def test_the_sweep_sees_what_is_left(url: str, world: World, namespace: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(globals(), "SOON", 0.5)
 

@@ -11,17 +11,12 @@ from leasehold.engine.events import Event, GaveUp
 from leasehold.stores import registry
 from leasehold.stores.memory import Memory
 from leasehold.testing.faulty import Call, Fault, Faulty, Kind, always, nth
-from leasehold.testing.worlds import AsyncioWorld, BlockingWorld, SimulatedWorld, World
+from leasehold.testing.worlds import SimulatedWorld, World
 
 LEASE = 1.0
 BUSY = 0.3  # seconds of scheduling noise on a busy machine
 
 Body = Callable[[World], Awaitable[None]]
-
-
-@pytest.fixture(params=[BlockingWorld, AsyncioWorld, SimulatedWorld], ids=lambda kind: kind.name)
-def world(request: pytest.FixtureRequest) -> World:
-    return request.param()
 
 
 def space() -> Memory:

@@ -13,18 +13,13 @@ from leasehold.primitives import barrier_book, barrier_members
 from leasehold.primitives import barrier_rounds as rounds_of
 from leasehold.primitives.barrier_rounds import Rounds
 from leasehold.stores.memory import Memory
-from leasehold.testing.worlds import AsyncioWorld, BlockingWorld, SimulatedWorld, World
+from leasehold.testing.worlds import SimulatedWorld, World
 
 LEASE = 30.0
 
 numbers = itertools.count()
 
 leave_outs = pytest.mark.parametrize("leave_out", [False, True], ids=["breaks", "leaves out"])
-
-
-@pytest.fixture(params=[BlockingWorld, AsyncioWorld, SimulatedWorld], ids=lambda kind: kind.name)
-def world(request: pytest.FixtureRequest) -> World:
-    return request.param()
 
 
 def barriers(world: World, parties: int, count: int, *, leave_out: bool = False) -> list[AsyncBarrier]:

@@ -12,14 +12,9 @@ from leasehold.model import Change, Owner, Wait, ticket_id
 from leasehold.primitives import journal
 from leasehold.stores.memory import Memory, MemoryStore
 from leasehold.testing.faulty import Call, Fault, Faulty, Kind
-from leasehold.testing.worlds import AsyncioWorld, BlockingWorld, SimulatedWorld, World
+from leasehold.testing.worlds import SimulatedWorld, World
 
 numbers = itertools.count()
-
-
-@pytest.fixture(params=[BlockingWorld, AsyncioWorld, SimulatedWorld], ids=lambda kind: kind.name)
-def world(request: pytest.FixtureRequest) -> World:
-    return request.param()
 
 
 def space() -> Memory:

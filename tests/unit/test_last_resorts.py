@@ -7,15 +7,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from colours import both
 
 from leasehold import LeaseLost, StoreUnavailable
 from leasehold.client.aio import CLOSE_WITHIN
 from leasehold.model import Granted, Standing, Ticket, Wait
 from leasehold.stores.memory import Memory
 from leasehold.testing.faulty import Fault, Faulty, Kind
-from leasehold.testing.worlds import AsyncioWorld, BlockingWorld, SimulatedWorld, World
-
-worlds = pytest.mark.parametrize("world", [BlockingWorld(), AsyncioWorld()], ids=str)
+from leasehold.testing.worlds import SimulatedWorld, World
 
 LEASE = 0.6
 
@@ -38,7 +37,7 @@ def answering(monkeypatch: pytest.MonkeyPatch, client: Any, standing: Standing |
     return asked
 
 
-@worlds
+@both
 def test_an_extension_of_which_the_store_does_not_know_leaves_the_hold_as_it_was(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -58,7 +57,7 @@ def test_an_extension_of_which_the_store_does_not_know_leaves_the_hold_as_it_was
     world.run(body)
 
 
-@worlds
+@both
 def test_an_extension_of_what_the_store_no_longer_knows_is_a_loss(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -77,7 +76,7 @@ def test_an_extension_of_what_the_store_no_longer_knows_is_a_loss(
     world.run(body)
 
 
-@worlds
+@both
 def test_several_of_which_one_is_lost_are_not_extended(world: World) -> None:
     async def body(world: World) -> None:
         client = world.client()
@@ -97,7 +96,7 @@ def test_several_of_which_one_is_lost_are_not_extended(world: World) -> None:
     world.run(body)
 
 
-@worlds
+@both
 def test_a_store_that_breaks_its_word_puts_holds_in_doubt_and_they_end_at_their_deadline(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -119,7 +118,7 @@ def test_a_store_that_breaks_its_word_puts_holds_in_doubt_and_they_end_at_their_
     assert "a batch of renewals failed" in caplog.text
 
 
-@worlds
+@both
 def test_without_a_thread_for_renewals_holds_are_in_doubt_until_there_is_one(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -170,7 +169,7 @@ async def released(world: World, looker: Any, within: float) -> bool:
     return True
 
 
-@worlds
+@both
 def test_without_a_thread_for_a_late_leave_it_comes_when_there_is_one(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -196,7 +195,7 @@ def test_without_a_thread_for_a_late_leave_it_comes_when_there_is_one(
     world.run(body)
 
 
-@worlds
+@both
 def test_a_mistake_of_the_store_in_a_late_leave_is_logged_and_the_lease_ends_by_itself(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -228,7 +227,7 @@ def test_a_client_that_is_closed_waits_for_no_more_leaves_than_it_has_time() -> 
     SimulatedWorld().run(body)
 
 
-@worlds
+@both
 def test_who_is_granted_less_than_it_asked_for_is_renewed_in_time(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,35 +3,23 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from patience import until_in
 
 from leasehold import AsyncClient, LeaseLost
 from leasehold.engine.events import Acquired, Event
 from leasehold.model import Granted, Ticket
 from leasehold.stores.memory import Memory
 from leasehold.testing.faulty import Call, Fault, Faulty, Kind, nth
-from leasehold.testing.worlds import AsyncioWorld, BlockingWorld, SimulatedWorld, World
+from leasehold.testing.worlds import AsyncioWorld, SimulatedWorld, World
 
 numbers = itertools.count()
 
 
-@pytest.fixture(params=[BlockingWorld, AsyncioWorld, SimulatedWorld], ids=lambda kind: kind.name)
-def world(request: pytest.FixtureRequest) -> World:
-    return request.param()
-
-
 def space() -> Memory:
     return Memory(f"late-{next(numbers)}")
-
-
-async def until(world: World, true: Callable[[], Awaitable[object]]) -> None:
-    limit = world.now() + 10.0
-    while not await true():
-        assert world.now() < limit
-        await world.sleep(0.01)
 
 
 async def break_(client: AsyncClient, name: str) -> None:
@@ -110,7 +98,7 @@ def test_several_whose_release_has_no_answer_are_released_later(world: World) ->
         async def none() -> bool:
             return await looker.holds() == []
 
-        await until(world, none)
+        await until_in(world, none)
 
     world.run(body)
 
@@ -130,7 +118,7 @@ def test_one_that_is_lost_while_the_next_is_waited_for_is_had_again(world: World
             found = await other.inspect("b")
             return found is not None and bool(found.waiters)
 
-        await until(world, waits)
+        await until_in(world, waits)
         found = await other.inspect("a")
         assert found is not None
         assert found.token is not None

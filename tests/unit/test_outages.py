@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from patience import until_in
 
 from leasehold import AsyncLeadership, Leader, LeaseLost, StoreUnavailable
 from leasehold.stores.memory import Memory, MemoryStore
 from leasehold.testing.faulty import Call, Fault, Faulty, Kind, always
-from leasehold.testing.worlds import AsyncioWorld, BlockingWorld, SimulatedWorld, World
+from leasehold.testing.worlds import World
 
 LEASE = 1.5
 
@@ -40,11 +40,6 @@ class Outage:
         return Fault(Kind.REFUSE)
 
 
-@pytest.fixture(params=[BlockingWorld, AsyncioWorld, SimulatedWorld], ids=lambda kind: kind.name)
-def world(request: pytest.FixtureRequest) -> World:
-    return request.param()
-
-
 def space() -> Memory:
     return Memory(f"outages-{next(numbers)}")
 
@@ -57,16 +52,6 @@ def refuse(monkeypatch: pytest.MonkeyPatch, client: Any, method: str) -> None:
 
     core = client.blocking._core if hasattr(client, "blocking") else client
     monkeypatch.setattr(core.store, method, refused)
-
-
-async def until(world: World, true: Callable[[], Awaitable[object] | object]) -> None:
-    limit = world.now() + 10.0
-    while True:
-        found = true()
-        if await found if isinstance(found, Awaitable) else found:
-            return
-        assert world.now() < limit
-        await world.sleep(0.01)
 
 
 # --- what no asking again can mend -------------------------------------------------------------------------------
@@ -108,7 +93,7 @@ def test_who_may_not_look_is_told_when_it_comes_to_a_barrier_and_takes_no_seat(
         memory = space()
         client, other = world.client(memory), world.client(memory)
         waits = world.spawn(lambda: other.barrier("a", 2, lease=LEASE).wait())
-        await until(world, lambda: other.barrier("a", 2).n_waiting())
+        await until_in(world, lambda: other.barrier("a", 2).n_waiting())
         refuse(monkeypatch, client, "look")
         with pytest.raises(NoRight):
             await client.barrier("a", 2, lease=LEASE).wait()
@@ -139,7 +124,7 @@ def test_who_may_not_claim_any_more_is_told_when_it_campaigns_again(
         async def lead(leadership: AsyncLeadership) -> None:
             refuse(monkeypatch, client, "claim")
             await client.break_("election/a", leadership.token)
-            await until(world, lambda: leadership.lost)  # where a block can be cut short, this one is
+            await until_in(world, lambda: leadership.lost)  # where a block can be cut short, this one is
             leadership.check()
 
         with pytest.raises(NoRight):
@@ -165,7 +150,7 @@ def test_an_observer_goes_on_when_an_outage_is_over(world: World) -> None:
         assert await following(stream) is None
         outage.lasts = True
         seen = world.spawn(lambda: following(stream))
-        await until(world, lambda: outage.met > 2)
+        await until_in(world, lambda: outage.met > 2)
         assert not seen.done(), "an outage is no change"
         async with candidate.election("a", "me") as leadership:
             outage.lasts = False
@@ -187,12 +172,12 @@ def test_who_has_led_campaigns_through_an_outage_and_leads_again(world: World) -
             outage.lasts = True
             world.spawn(end_it)
             await client.break_("election/a", leadership.token)
-            await until(world, lambda: leadership.lost)  # where a block can be cut short, this one is
+            await until_in(world, lambda: leadership.lost)  # where a block can be cut short, this one is
             leadership.check()
             raise AssertionError("the lead is lost")
 
         async def end_it() -> None:
-            await until(world, lambda: outage.met > 2)
+            await until_in(world, lambda: outage.met > 2)
             outage.lasts = False
 
         found = await client.election("a", lease=0.3).run(lead)
@@ -226,7 +211,7 @@ def test_members_of_a_barrier_meet_though_nobody_can_be_looked_for(world: World)
         outage.lasts = True
         one, other = (world.client(Faulty(memory, outage)).barrier("a", 2, lease=LEASE) for _ in range(2))
         first = world.spawn(one.wait)
-        await until(world, one.n_waiting)
+        await until_in(world, one.n_waiting)
         assert await other.wait() == 1
         assert await first.result() == 0
         assert outage.met

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from colours import both
 
 from leasehold import AsyncClient, Client, LeaseLost
 from leasehold.engine.attempt import Attempt, Wish
@@ -18,12 +19,10 @@ from leasehold.model import Standing
 from leasehold.runtimes.base import Job, drive
 from leasehold.runtimes.blocking import BlockingRuntime, ThreadSignal
 from leasehold.stores.memory import Memory
-from leasehold.testing.worlds import AsyncioWorld, BlockingWorld, SimulatedWorld, World
+from leasehold.testing.worlds import SimulatedWorld, World
 
 LEASE = 9.0
 SOON = 10.0
-
-worlds = pytest.mark.parametrize("world", [BlockingWorld(), AsyncioWorld()], ids=str)
 
 
 def simulate(body: Callable[[SimulatedWorld, AsyncClient], Any]) -> None:
@@ -145,7 +144,7 @@ class Failing(logging.Filter):
         logging.getLogger("leasehold").removeFilter(self)
 
 
-@worlds
+@both
 def test_a_keeper_that_stumbles_goes_on_with_all_whom_it_was_to_look_at(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -172,7 +171,7 @@ def test_a_keeper_that_stumbles_goes_on_with_all_whom_it_was_to_look_at(
     assert "the keeper stumbled; it goes on" in caplog.text
 
 
-@worlds
+@both
 def test_a_loss_that_cannot_be_logged_is_told_to_its_holder(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     async def body(world: World) -> None:
         told = list[LeaseLost]()

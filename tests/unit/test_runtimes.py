@@ -21,12 +21,7 @@ from leasehold.runtimes.base import Job, drive
 from leasehold.runtimes.simulated import SimulatedRuntime
 from leasehold.runtimes.virtual import Killed, Machine, Scheduler, Stuck, Wake
 from leasehold.stores.memory import Memory
-from leasehold.testing.worlds import AsyncioWorld, BlockingWorld, SimulatedWorld, World
-
-
-@pytest.fixture(params=[BlockingWorld, AsyncioWorld, SimulatedWorld], ids=lambda kind: kind.name)
-def world(request: pytest.FixtureRequest) -> World:
-    return request.param()
+from leasehold.testing.worlds import AsyncioWorld, SimulatedWorld, World
 
 
 @pytest.fixture(params=[AsyncioWorld, SimulatedWorld], ids=lambda kind: kind.name)

@@ -2,9 +2,9 @@
 
 import threading
 import time
-from collections.abc import Callable
 
 import pytest
+from patience import until
 
 from leasehold import Client, LeaseLost
 from leasehold.engine.stand_in import PATIENCE, StandIn
@@ -29,13 +29,6 @@ def threads(name: str) -> list[threading.Thread]:
     return [each for each in threading.enumerate() if each.name == name]
 
 
-def until(true: Callable[[], object]) -> None:
-    limit = time.monotonic() + SOON
-    while not true():
-        assert time.monotonic() < limit
-        time.sleep(0.005)
-
-
 def test_quick_calls_leave_the_schedule_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("leasehold.engine.stand_in.PATIENCE", SOON)  # the machine may hold up even the quickest
     schedule, called = Schedule(), list[int]()
@@ -54,7 +47,7 @@ def test_a_call_that_takes_its_time_loses_the_schedule_to_another() -> None:
     for _ in range(3):  # each time there is another who stands by
         assert not stand_in.call([lambda: None, lambda: schedule.taken.acquire(timeout=SOON) and None])
     drive(stand_in.close(SOON))
-    until(lambda: not threads("leasehold-stand-in"))
+    until(lambda: not threads("leasehold-stand-in"), SOON)
 
 
 def test_calls_under_way_when_it_closes_take_nobody_along() -> None:
@@ -94,12 +87,12 @@ def test_after_a_slow_callback_one_thread_has_the_schedule_and_none_is_left_at_t
         assert called.wait(SOON)
         core = client._core._engine.keeper
         before = core._job
-        until(lambda: core._job is not before)
+        until(lambda: core._job is not before, SOON)
         go_on.set()
         assert before is not None
-        until(lambda: not before.alive())  # it came back, and had no schedule any more
+        until(lambda: not before.alive(), SOON)  # it came back, and had no schedule any more
         assert core._job is not None
         assert core._job.alive()
         time.sleep(1.5)
         kept.check()
-    until(lambda: not threads("leasehold-stand-in") and not threads("leasehold-keeper"))
+    until(lambda: not threads("leasehold-stand-in") and not threads("leasehold-keeper"), SOON)

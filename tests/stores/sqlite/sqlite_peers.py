@@ -10,7 +10,6 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -138,10 +137,3 @@ def run_python(code: str, *arguments: object, before: tuple[str, ...] = ()) -> s
     assert done.returncode == 0, done.stderr
     assert "Warning" not in done.stderr, done.stderr
     return done.stdout
-
-
-def wait_until(true: Callable[[], bool], within: float = 10.0) -> None:
-    until = boottime() + within
-    while not true():
-        assert boottime() < until
-        time.sleep(0.01)

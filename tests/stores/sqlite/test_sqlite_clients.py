@@ -12,7 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from sqlite_peers import Peer, boottime, raw, wait_until
+from patience import until
+from sqlite_peers import Peer, boottime, raw
 
 from leasehold import AsyncClient, Client, StoreUnavailable
 from leasehold.model import Departure, Granted, Owner, Rule, Severity, Standing, Terms, Ticket, ticket_id
@@ -41,7 +42,7 @@ def test_two_hundred_waiters(path: Path, locks: Client) -> None:
         threads.append(threading.Thread(target=lambda: asyncio.run(tasks())))
         for one in threads:
             one.start()
-        wait_until(lambda: len(locks.inspect("x").waiters) == 200)  # type: ignore[union-attr]
+        until(lambda: len(locks.inspect("x").waiters) == 200)  # type: ignore[union-attr]
         began = boottime()
     for one in threads:
         one.join(30)
@@ -173,4 +174,4 @@ def test_idle_bell_ends_by_itself(path: Path, locks: Client, monkeypatch: pytest
     for _ in range(2):
         with locks.lock("x"):
             assert locks.lock("x").acquire(timeout=0.05) is None
-        wait_until(lambda: not any(one.name == "leasehold-sqlite-bell" for one in threading.enumerate()))
+        until(lambda: not any(one.name == "leasehold-sqlite-bell" for one in threading.enumerate()))

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from sqlite_peers import Peer, boottime, wait_until
+from patience import until
+from sqlite_peers import Peer, boottime
 
 from leasehold import Client
 from leasehold.model import Change, Granted, Kind, Owner, Rule, Terms, Ticket, ticket_id
@@ -96,7 +97,7 @@ def test_killed_waiter_first_in_line(locks: Client, peers: Callable[..., Peer]) 
     assert hold is not None
     first = peers()
     first.tell("take('x', lease=60, fair=True)")
-    wait_until(lambda: len(locks.inspect("x").waiters) == 1)  # type: ignore[union-attr]
+    until(lambda: len(locks.inspect("x").waiters) == 1)  # type: ignore[union-attr]
     first.process.kill()
     got: list[float] = []
 
@@ -119,7 +120,7 @@ def test_killed_between_grant_and_news(locks: Client, peers: Callable[..., Peer]
     assert hold is not None
     first = peers()
     first.tell("take('x', lease=60, fair=True)")
-    wait_until(lambda: len(locks.inspect("x").waiters) == 1)  # type: ignore[union-attr]
+    until(lambda: len(locks.inspect("x").waiters) == 1)  # type: ignore[union-attr]
     first.process.send_signal(signal.SIGSTOP)
     hold.release()
     info = locks.inspect("x")
