@@ -30,17 +30,18 @@ from dataclasses import replace
 
 from leasehold.errors import StoreUnavailable, WrongKind
 from leasehold.model import Capabilities, Cell, Change, Departure, Finding, Granted, Owner, Standing, Ticket, View, Wait
-from leasehold.runtimes.base import Job, Runtime
+from leasehold.runtimes.base import Runtime
 from leasehold.stores import ledger
 from leasehold.stores.base import Hear
 from leasehold.stores.mysql import session_statements as sql
 from leasehold.stores.mysql.places import Place, Places
 from leasehold.stores.mysql.store import MySQLStore
 from leasehold.stores.sql import rows, schema
-from leasehold.stores.sql.board import Board
-from leasehold.stores.sql.lines import WATCH_EVERY, Lines, Waiter
+from leasehold.stores.sql.claiming import Claims
+from leasehold.stores.sql.lines import Lines, Waiter
 from leasehold.stores.sql.pages import above, ns
 from leasehold.stores.sql.store import PATIENCE
+from leasehold.stores.sql.watch import Watch
 from leasehold.wires.mysql.base import no_answer
 from leasehold.wires.mysql.pool import Turns
 from leasehold.wires.mysql.settings import Settings
@@ -73,15 +74,14 @@ class MySQLSessionStore:
         self._rows = MySQLStore(runtime, settings, namespace)
         self._wire = self._rows.mysql
         self._space = namespace.encode()
-        self._hear: Hear | None = None
+        self._watch = Watch(runtime, lambda: self._connections.any_held(), lambda: self._connections.hung_up())
         self._begin()
 
     def _begin(self) -> None:
         self._connections = Places(self._runtime, self._wire, self._space)
         self._lines: Lines[Place] = Lines(self._runtime, self._connections)
-        self._board = Board(self._runtime, self._write_down)
+        self._claims = Claims(self._runtime, self._lines, self._write_down, self._beat)
         self._once = Turns(self._runtime, ONCE)
-        self._watch: Job | None = None
 
     # --- the lock ----------------------------------------------------------------------------------------------
 
@@ -96,16 +96,12 @@ class MySQLSessionStore:
                 return Granted(held.token, since, held.lease)
         if not join:
             return await self._try_once(name, ticket, until)
-        waiter = self._lines.enter(name, ticket)
-        try:
-            place = await self._lines.turn(waiter, until)
-            answer = await (self._queued(waiter, until) if place is None else self._entered(waiter, place, until))
-        except StoreUnavailable as error:
-            if not waiter.known and not error.unknown:
-                await self._lines.leave(waiter, until)  # nobody will leave for it
-            raise
-        waiter.known = True
-        return answer
+
+        async def grant(place: Place) -> Granted:
+            place.ticket = ticket
+            return await self._granted(place, until)
+
+        return await self._claims.claim(name, ticket, until, grant)
 
     async def changed(self, name: str, ticket: Ticket, mark: object, *, timeout: float) -> Granted | None:
         """Sleep until the turn has come; the claim that follows takes the token."""
@@ -119,7 +115,7 @@ class MySQLSessionStore:
         if waiter is not None:
             await self._lines.leave(waiter, until)
             await self._connections.end_doomed(ticket.id, until)
-            if waiter.known or waiter.shown is not None:
+            if waiter.written:
                 await self._strike_out(name, ticket.id, how, until)
             return True
         place = self._connections.take(ticket.id)
@@ -153,7 +149,7 @@ class MySQLSessionStore:
             some = [self._standing(ticket, until) for _, ticket in tickets[start : start + AT_ONCE]]
             found = await self._runtime.gather(*some)
             standings += [one if isinstance(one, Standing) else Standing.UNKNOWN for one in found]
-        await self._show_again(self._lines.renewed([ticket.id for _, ticket in tickets]), until)
+        await self._claims.renewed([ticket for _, ticket in tickets], until)
         return standings
 
     async def _standing(self, ticket: Ticket, until: float) -> Standing:
@@ -218,26 +214,18 @@ class MySQLSessionStore:
         """Close the connections: the server frees what they hold."""
         self._lines.close()
         self._connections.close_all()
-        if self._watch is not None:
-            await self._watch.join(1.0)
+        await self._watch.close()
         await self._rows.close()
 
     def after_fork(self) -> None:
         """Drop, in a forked child, what belongs to the parent."""
         self._rows.after_fork()
+        self._watch.after_fork()
         self._begin()
 
     def tell(self, hear: Hear) -> None:
         """Tell ``hear`` from now on of holds whose connections end."""
-        self._hear = hear
-
-    async def _watching(self) -> None:
-        """Look for connections that end while nothing is asked on them, for as long as there are holds."""
-        while self._connections.any_held():
-            await self._runtime.sleep(WATCH_EVERY)
-            for ticket in await self._connections.hung_up():
-                if self._hear is not None:
-                    self._hear(Standing.GONE, (ticket,))
+        self._watch.tell(hear)
 
     async def _try_once(self, name: str, ticket: Ticket, until: float) -> Granted | Wait:
         """Try without a place in line: not while others of this client stand there."""
@@ -257,17 +245,6 @@ class MySQLSessionStore:
             (held,) = await self._rows._transact(lambda tx: tx.commit(holder), until)
         return Wait(None, ticket.terms.lease, Owner.parse(held[0][0]) if held else None)
 
-    async def _entered(self, waiter: Waiter[Place], place: Place, until: float) -> Granted:
-        """Let the first in line take the token of the lock that its session has."""
-        place.ticket = waiter.ticket
-        try:
-            granted = await self._granted(place, until)
-        except BaseException:
-            self._lines.lost(waiter)
-            raise
-        self._lines.entered(waiter)
-        return granted
-
     async def _granted(self, place: Place, until: float) -> Granted:
         """Take note that the place has the lock: raise the token, and write down who holds."""
         leased, since = sql.leased((self._space, place.key[1])), self._runtime.now()
@@ -283,17 +260,8 @@ class MySQLSessionStore:
             self._connections.lost(place)  # its connection goes, and the lock with it
             raise
         self._connections.hold(place, int(token))
-        if self._watch is None or not self._watch.alive():
-            self._watch = self._runtime.spawn(self._watching, "leasehold-watch")
+        self._watch.begin()
         return Granted(int(token), since, place.lease)
-
-    async def _queued(self, waiter: Waiter[Place], until: float) -> Wait:
-        """See to it that people can see who waits; each lease anew, which also tells whether the server answers."""
-        now, lease = self._runtime.now(), waiter.ticket.terms.lease
-        if waiter.shown is None or waiter.shown + lease / 2 < now:
-            waiter.shown = now  # before it is: it may be, whatever the answer
-            waiter.held_by = await self._board.show(waiter, until)
-        return Wait(None, lease, waiter.held_by)
 
     async def _write_down(self, waiters: Sequence[Waiter[Place]], until: float) -> list[Owner | None]:
         keys = [(sql.MARK + self._space, name) for name in sorted({waiter.name.encode() for waiter in waiters})]
@@ -306,15 +274,9 @@ class MySQLSessionStore:
         holders = {key[1]: Owner.parse(held[0][0]) for key, held in zip(keys, answers, strict=False) if held}
         return [holders.get(waiter.name.encode()) for waiter in waiters]
 
-    async def _show_again(self, waiters: Sequence[Waiter[Place]], until: float) -> None:
-        """Move the expiry of the seats of those in line: without that they would not be shown any more."""
-        if not waiters:
-            return
-        beats = sql.beats([waiter.ticket.id for waiter in waiters])
-        try:
-            await self._rows._transact(lambda tx: tx.commit(beats), until, reserved=True)
-        except StoreUnavailable:  # it decides nothing
-            pass
+    async def _beat(self, tickets: Sequence[str], until: float) -> None:
+        beats = sql.beats(tickets)
+        await self._rows._transact(lambda tx: tx.commit(beats), until, reserved=True)
 
     async def _end_other(self, name: str, ticket: str, how: Departure, until: float) -> bool:
         """End the session of a ticket of another client, if it is the one that has the lock."""

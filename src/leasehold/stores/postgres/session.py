@@ -17,24 +17,24 @@ the server's own list of locks says the same; one that waits in line, until its 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from leasehold.errors import LeaseholdError, StoreUnavailable
 from leasehold.model import Capabilities, Departure, Granted, Owner, Seat, Standing, Ticket, View, Wait
 from leasehold.rules import Queue
-from leasehold.runtimes.base import Job, Runtime
+from leasehold.runtimes.base import Runtime
 from leasehold.stores import ledger
 from leasehold.stores.base import Hear
 from leasehold.stores.postgres import advisory
 from leasehold.stores.postgres.sessions import Session, Sessions
 from leasehold.stores.postgres.store import PostgresStore
 from leasehold.stores.sql import rows, schema
-from leasehold.stores.sql.board import Board
-from leasehold.stores.sql.lines import WATCH_EVERY, Lines, Waiter
+from leasehold.stores.sql.claiming import Claims
+from leasehold.stores.sql.lines import Lines, Waiter
 from leasehold.stores.sql.pages import above, ns
 from leasehold.stores.sql.store import PATIENCE
+from leasehold.stores.sql.watch import Watch
 from leasehold.wires.postgres.errors import no_answer
 from leasehold.wires.postgres.pool import Pool
 from leasehold.wires.postgres.settings import Settings
@@ -61,7 +61,7 @@ class SessionStore(PostgresStore):
     def __init__(self, runtime: Runtime, settings: Settings, namespace: str) -> None:
         super().__init__(runtime, settings, namespace)
         self._namespace = namespace
-        self._hear: Hear | None = None
+        self._watch = Watch(runtime, lambda: bool(self._holds), self._hung_up)
         self._rows = self._space + advisory.SPACE
         self._begin()
 
@@ -70,8 +70,7 @@ class SessionStore(PostgresStore):
         self._sessions = Sessions(self._runtime, self._postgres, self._namespace)
         self._lines: Lines[Session] = Lines(self._runtime, self._sessions)
         self._once = Pool(self._runtime, self._postgres.settings.pool)  # who tries once, at the same time
-        self._board = Board(self._runtime, self._write_down)
-        self._watch: Job | None = None
+        self._claims = Claims(self._runtime, self._lines, self._write_down, self._beat, self._has_lock)
 
     # --- the queue ---------------------------------------------------------------------------------------------
 
@@ -83,21 +82,9 @@ class SessionStore(PostgresStore):
             return await self._repeated(held, since, until)
         if not join:
             return await self._try_once(name, ticket, since, until)
-        waiter = self._lines.enter(name, ticket)
-        try:
-            session = await self._lines.turn(waiter, until)
-            parked = None if session is not None else self._lines.parked(waiter)
-            if parked is not None and waiter.known and await self._transact(self._is_granted(name, parked), until):
-                session = await self._lines.handed(waiter, until)
-            answer = await (
-                self._queued(waiter, until) if session is None else self._entered(waiter, session, since, until)
-            )
-        except StoreUnavailable as error:
-            if not waiter.known and not error.unknown:
-                await self._lines.leave(waiter, until)  # nobody will leave for it
-            raise
-        waiter.known = True
-        return answer
+        return await self._claims.claim(
+            name, ticket, until, lambda session: self._granted(name, ticket, session, since, until)
+        )
 
     async def leave(self, name: str, ticket: Ticket, *, how: Departure, within: float) -> bool:
         until = self._runtime.now() + within
@@ -108,14 +95,14 @@ class SessionStore(PostgresStore):
         if waiter is None:
             return await self._break(name, ticket, until) if how is Departure.BREAK else False
         await self._lines.leave(waiter, until)
-        if waiter.known or waiter.shown is not None:
+        if waiter.written:
             await self._transact(lambda tx: tx.commit(Statement(advisory.DROP, (ticket.id,))), until)
         return True
 
     async def renew(self, tickets: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[Standing]:
         until = self._runtime.now() + within
         answers = await self._runtime.gather(*(self._renew_one(ticket, until) for _, ticket in tickets))
-        await self._show_again(self._lines.renewed([ticket.id for _, ticket in tickets]), until)
+        await self._claims.renewed([ticket for _, ticket in tickets], until)
         return [answer if isinstance(answer, Standing) else Standing.UNKNOWN for answer in answers]
 
     async def _renew_one(self, ticket: Ticket, until: float) -> Standing:
@@ -171,41 +158,24 @@ class SessionStore(PostgresStore):
         for held in holds:
             self._sessions.close(held.session)
         self._lines.close()
-        if self._watch is not None:
-            await self._watch.join(1.0)
+        await self._watch.close()
         await super().close()
 
     def after_fork(self) -> None:
         super().after_fork()
+        self._watch.after_fork()
         self._begin()
 
     def tell(self, hear: Hear) -> None:
         """Tell ``hear`` from now on of holds whose connections end."""
-        self._hear = hear
+        self._watch.tell(hear)
 
-    async def _watching(self) -> None:
-        """Look for connections that end while nothing is asked on them, for as long as there are holds."""
-        while self._holds:
-            await self._runtime.sleep(WATCH_EVERY)
-            for held in list(self._holds.values()):
-                if not held.session.dead and await self._hung_up(held.session) and self._hear is not None:
-                    self._hear(Standing.GONE, (held.ticket.id,))
-
-    async def _hung_up(self, session: Session) -> bool:
-        """Look whether the server has closed a connection, unless somebody uses it, whose answer would look so."""
-        if session.turn.busy:
-            return False
-        try:
-            await session.turn.take(self._runtime.now())
-        except TimeoutError:  # somebody was quicker
-            return False
-        try:
-            if self._sessions.lives(session):
-                return False
-            session.failed = no_answer(self._postgres.where, "the server closed the connection", unknown=False)
-            return True
-        finally:
-            session.turn.give(None)
+    async def _hung_up(self) -> list[str]:
+        """Return the tickets whose connections the server has closed, as far as this end can see."""
+        holds = list(self._holds.values())
+        return [
+            held.ticket.id for held in holds if not held.session.dead and await self._sessions.hung_up(held.session)
+        ]
 
     # --- steps -------------------------------------------------------------------------------------------------
 
@@ -240,16 +210,6 @@ class SessionStore(PostgresStore):
             raise
         return Granted(held.token, since, held.ticket.terms.lease)
 
-    async def _entered(self, waiter: Waiter[Session], session: Session, since: float, until: float) -> Granted:
-        """Let the first in line take the token of the lock that its session has."""
-        try:
-            granted = await self._granted(waiter.name, waiter.ticket, session, since, until)
-        except BaseException:
-            self._lines.lost(waiter)
-            raise
-        self._lines.entered(waiter)
-        return granted
-
     async def _granted(self, name: str, ticket: Ticket, session: Session, since: float, until: float) -> Granted:
         """Take the token of a lock that the session has; if that fails the session is closed, and the lock free."""
         lease = ticket.terms.lease
@@ -264,17 +224,8 @@ class SessionStore(PostgresStore):
             raise
         held = Held(name, ticket, session, int(found[0][0]))
         self._holds[ticket.id] = held
-        if self._watch is None or not self._watch.alive():
-            self._watch = self._runtime.spawn(self._watching, "leasehold-watch")
+        self._watch.begin()
         return Granted(held.token, since, lease)
-
-    async def _queued(self, waiter: Waiter[Session], until: float) -> Wait:
-        """See to it that people can see who waits; each lease anew, which also tells whether the server answers."""
-        now, lease = self._runtime.now(), waiter.ticket.terms.lease
-        if waiter.shown is None or waiter.shown + lease / 2 < now:
-            waiter.shown = now  # before it is: it may be, whatever the answer
-            waiter.held_by = await self._board.show(waiter, until)
-        return Wait(None, lease, waiter.held_by)
 
     async def _write_down(self, waiters: Sequence[Waiter[Session]], until: float) -> list[Owner | None]:
         names = sorted({waiter.name for waiter in waiters})
@@ -322,22 +273,14 @@ class SessionStore(PostgresStore):
 
         return await self._transact(work, until)
 
-    async def _show_again(self, waiters: Sequence[Waiter[Session]], until: float) -> None:
-        """Move the expiry of the seats of those in line: without that they would not be shown any more."""
-        if not waiters:
-            return
-        beats = advisory.beats([waiter.ticket.id for waiter in waiters])
-        try:
-            await self._transact(lambda tx: tx.commit(beats), until, reserved=True)
-        except StoreUnavailable:  # it decides nothing
-            pass
+    async def _beat(self, tickets: Sequence[str], until: float) -> None:
+        beats = advisory.beats(tickets)
+        await self._transact(lambda tx: tx.commit(beats), until, reserved=True)
 
-    def _is_granted(self, name: str, session: Session) -> Callable[[Transaction], Coroutine[Any, Any, bool]]:
-        async def work(tx: Transaction) -> bool:
-            (found,) = await tx.commit(Statement(advisory.GRANTED, (session.backend, self._sessions.key(name))))
-            return bool(found)
-
-        return work
+    async def _has_lock(self, name: str, session: Session, until: float) -> bool:
+        asks = Statement(advisory.GRANTED, (session.backend, self._sessions.key(name)))
+        (found,) = await self._transact(lambda tx: tx.commit(asks), until)
+        return bool(found)
 
     def _asking_holder(self, name: str) -> Statement:
         return Statement(advisory.HOLDER, (self._rows, name.encode()))

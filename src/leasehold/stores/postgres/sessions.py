@@ -132,9 +132,21 @@ class Sessions:
         if not session.dead:
             self._wire.keep(session.link)
 
-    def lives(self, session: Session) -> bool:
-        """Say whether the connection stands, as far as this end can see."""
-        return session.link.open and self._wire.alive(session.link)
+    async def hung_up(self, session: Session) -> bool:
+        """Look whether the server has closed a connection, unless somebody uses it, whose answer would look so."""
+        if session.turn.busy:
+            return False
+        try:
+            await session.turn.take(self._runtime.now())
+        except TimeoutError:  # somebody was quicker
+            return False
+        try:
+            if session.link.open and self._wire.alive(session.link):
+                return False
+            session.failed = no_answer(self._wire.where, "the server closed the connection", unknown=False)
+            return True
+        finally:
+            session.turn.give(None)
 
     async def ask(self, session: Session, until: float, *statements: Statement) -> list[list[Row]]:
         """Run statements on the session, one batch at a time; one that is late or refused ends it."""

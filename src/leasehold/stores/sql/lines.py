@@ -31,9 +31,6 @@ from leasehold.runtimes.base import Runtime, Signal
 
 S = TypeVar("S")
 
-WATCH_EVERY = 0.025
-"""Seconds between two looks at the connections of holds: local ones of some microseconds, and nothing is sent."""
-
 END_WITHIN = 1.0
 """Seconds that it may take to give back a lock that nobody wants any more; then its session is closed."""
 
@@ -92,6 +89,11 @@ class Waiter(Generic[S]):
     known: bool = False
     shown: float | None = None
     held_by: Owner | None = None
+
+    @property
+    def written(self) -> bool:
+        """Whether the server may know of it: there is something to take out when it leaves."""
+        return self.known or self.shown is not None
 
     @property
     def patience(self) -> float:
