@@ -26,8 +26,8 @@ from leasehold.testing.models.rows import Locks
 from leasehold.testing.servers import PostgresServer
 from leasehold.testing.worlds import SimulatedWorld
 from leasehold.wires.postgres import settings
-from leasehold.wires.postgres.base import EARS, ear_number
 from leasehold.wires.postgres.blocking import BlockingWire
+from leasehold.wires.postgres.ears import EARS, ear_number
 from leasehold.wires.postgres.errors import Broken, ServerError
 from leasehold.wires.postgres.link import COMMIT
 from leasehold.wires.postgres.transaction import BEGIN, LIMITS, ROLLBACK

@@ -10,7 +10,7 @@ from leasehold.stores.sql import words
 from leasehold.stores.sql.dialect import Dialect
 from leasehold.stores.sql.pages import COLUMNS
 from leasehold.stores.sql.words import ID, places
-from leasehold.wires.postgres.base import EARS, ear_number
+from leasehold.wires.postgres.ears import EARS, ear_number
 from leasehold.wires.sql import Statement
 
 CLOCK = "(extract(epoch FROM clock_timestamp()) * 1000000000)::bigint"

@@ -1,4 +1,4 @@
-"""Transactions and messages of one client, written once: what differs by colour is how to wait for a socket.
+"""Transactions and connections of one client, written once: what differs by colour is how to wait for a socket.
 
 Theory of operation
 -------------------
@@ -8,10 +8,9 @@ Theory of operation
   holds up the others for `transaction.STALL` at most.
 * Each exchange has a deadline of ours, for a server that is silent. A connection on which an answer is outstanding is
   closed, never used again.
-* Messages come on one connection of their own. It is made when somebody first waits, and read by one job.
+* Messages come on one connection of their own; see ``ears.py``.
 * A pooler shows itself at the first connection: the process id that it gives at the start is not that of the backend.
-  Settings of a session are then left alone, for the session belongs to others, too, and there are no messages, unless
-  the connection for them is told a way past it. That it leads to the same database is seen by the lock that it takes.
+  Settings of a session are then left alone, for the session belongs to others, too.
 """
 
 from __future__ import annotations
@@ -21,19 +20,16 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from leasehold.errors import LeaseholdError, StoreUnavailable, Unsupported
-from leasehold.model import ticket_id
-from leasehold.runtimes.base import Job, Runtime, Signal
+from leasehold.runtimes.base import Runtime
+from leasehold.wires.postgres.ears import Ears
 from leasehold.wires.postgres.errors import Broken, ServerError, cannot_connect, no_answer, refused
 from leasehold.wires.postgres.link import Link, Steps, connecting
 from leasehold.wires.postgres.pool import Pool
 from leasehold.wires.postgres.settings import Settings
 from leasehold.wires.postgres.transaction import PostgresTransaction
-from leasehold.wires.sql import OnMessage, OnSilence, Outcome, Refused, Row, Statement, Transaction
+from leasehold.wires.sql import OnMessage, OnSilence, Statement, Transaction
 
 T = TypeVar("T")
-
-LISTEN_WITHIN = 5.0
-"""Seconds that opening the connection for messages may take."""
 
 POOLED = (
     "it may give a session to others, with the lock that it has. Connect to the server itself, or use lease rows (no "
@@ -47,15 +43,6 @@ OLDEST = 100_000
 WHO = Statement(
     "SELECT pg_backend_pid(), current_setting('server_version_num')::int, pg_is_in_recovery()::int, "
     "(current_setting('default_transaction_read_only') = 'on')::int"
-)
-EARS = 1818583393  # "leas"
-"""First half of the key of the advisory lock that shows that somebody listens on a channel; `ear_number` is the other.
-It is held, shared, by the session that listens: when its client dies it goes with it, and who hands a name on passes
-over those who would not hear of it."""
-
-EAR_SEEN = Statement(
-    "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 2 AND classid::bigint = $1 "
-    "AND objid::bigint = $2 AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
 )
 
 KEEP = (
@@ -87,15 +74,7 @@ class PostgresWire(ABC):
         self._pool = Pool(self._runtime, self.settings.pool)
         self._spare = Pool(self._runtime, 1)
         self._sessions: list[Link] = []
-        number = int.from_bytes(self._runtime.random_bytes(4), "big") >> 1
-        self._name = f"leasehold_{number:08x}_{ticket_id(self._runtime.random_bytes(16))}"
-        self._hears = self.settings.messages
-        self._epoch = 0
-        self._count = 0
-        self._opening: list[Signal] = []
-        self._ear: Job | None = None
-        self._ear_link: Link | None = None
-        self._deaf: StoreUnavailable | None = None
+        self._ears = Ears(self._runtime, self, self._on_message, self._on_silence)
         self.facts: dict[str, Any] = {}
 
     # --- what differs by colour --------------------------------------------------------------------------------
@@ -200,7 +179,8 @@ class PostgresWire(ABC):
         assert link is not None
         if settings is None:
             self.facts = link.facts
-            self._hears = self._hears and (not link.facts["pooled"] or self.settings.ears is not None)
+            if link.facts["pooled"]:
+                self._ears.met_pooler()
         return link
 
     async def _connected(self, until: float, settings: Settings) -> Link:
@@ -269,86 +249,19 @@ class PostgresWire(ABC):
 
     @property
     def channel(self) -> str:
-        return self._name if self._hears and self._epoch else ""
+        return self._ears.channel
 
     def epoch(self) -> int:
-        return self._epoch
+        return self._ears.epoch
 
     async def listen(self, within: float) -> int:
-        if self._epoch or not self._hears:
-            return self._epoch
-        signal = self._runtime.signal()
-        with self._mutex:
-            self._opening.append(signal)
-            if self._ear is None or not self._ear.alive():
-                self._ear = self._runtime.spawn(self._hear, "leasehold-listen")
-        await signal.wait(within)
-        if self._epoch or not self._hears:
-            return self._epoch
-        raise self._deaf or no_answer(self.where, "the subscription took too long", unknown=False)
-
-    async def _hear(self) -> None:
-        link: Link | None = None
-        try:
-            link = await self.connect(self._runtime.now() + LISTEN_WITHIN, self.settings.ears)
-            self._hears = self._hears and not link.facts["pooled"]
-            if not self._hears:
-                return
-            shown = Statement("SELECT pg_advisory_lock_shared($1::int, $2::int)", (EARS, ear_number(self._name)))
-            await self.run(
-                link.exchange([Statement(f'LISTEN "{self._name}"'), shown]), self._runtime.now() + LISTEN_WITHIN
-            )
-            if self.settings.ears is not None:
-                await self._same_database(self.settings.ears)
-            self._ear_link, self._deaf = link, None
-            self._count += 1
-            self._epoch = self._count
-            self._opened()
-            await self.run(link.hear(self._on_message), None)
-        except LeaseholdError as error:
-            self._deaf = error if isinstance(error, StoreUnavailable) else None
-        except (Broken, TimeoutError):
-            pass
-        except ServerError as error:
-            self._deaf = refused(self.where, error)
-        finally:
-            was, self._epoch, self._ear_link = self._epoch, 0, None
-            if link is not None:
-                self.drop(link)
-            with self._mutex:
-                self._ear = None
-            self._opened()
-            if was:
-                self._on_silence()
-
-    async def _same_database(self, ears: Settings) -> None:
-        """Raise unless those who hand names on see who listens here: else they would pass over us."""
-        asked = Statement(EAR_SEEN.text, (EARS, ear_number(self._name)))
-
-        async def look(tx: Transaction) -> list[list[Row]]:
-            return await tx.commit(asked)
-
-        ((found,),) = await self.transact(look, within=LISTEN_WITHIN)
-        if not found[0]:
-            words = f"listen= leads to another database ({ears.where}) than the rest of the URL ({self.where})"
-            raise Refused(f"{words}; name the server behind the pooler", outcome=Outcome.LASTING)
-
-    def _opened(self) -> None:
-        with self._mutex:
-            opening, self._opening = self._opening, []
-        for signal in opening:
-            signal.set()
+        return await self._ears.listen(within)
 
     # --- its own life ------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
         self._closed = True
-        with self._mutex:
-            ear, link = self._ear, self._ear_link
-        if link is not None:
-            link.shut()
-        if ear is not None:
-            await ear.join(1.0)
+        await self._ears.close()
         for idle in (*self._pool.empty(), *self._spare.empty(), *self._sessions):
             self.drop(idle)
 
@@ -356,12 +269,3 @@ class PostgresWire(ABC):
         for link in self._links:
             link.disown()
         self._forget()
-
-
-def ear_number(channel: str) -> int:
-    """Return the second half of the key of the advisory lock that goes with a channel; 0 if it is not one of ours."""
-    parts = channel.split("_")
-    try:
-        return int(parts[1], 16) if len(parts) > 2 else 0
-    except ValueError:
-        return 0
