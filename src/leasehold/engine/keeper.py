@@ -20,22 +20,21 @@ first: in one dictionary, without a lock and without a place in any schedule, un
 sees to it that this is before the ticket is due. The order of steps is what makes that safe: a ticket is put down
 before it is looked until when the keeper sleeps, and the keeper says until when before it looks for tickets.
 
-What is *owed* is a leave whose outcome is not known: it is repeated in the background until the store confirms or the
-lease would have ended anyway.
+A leave whose outcome is not known is on the schedule, too, to be repeated in the background (`engine.debts`).
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Hashable, Sequence
-from dataclasses import dataclass
 from typing import TypeVar
 
 from leasehold.engine.agenda import Agenda
+from leasehold.engine.debts import Debt, Payer
 from leasehold.engine.hold import ENDED, HOLDING, Later, Lease, State
 from leasehold.engine.stand_in import StandIn
 from leasehold.errors import StoreUnavailable
-from leasehold.model import Departure, Standing, Ticket
+from leasehold.model import Standing, Ticket
 from leasehold.runtimes.base import Job, Runtime
 from leasehold.stores.base import Store
 
@@ -51,9 +50,6 @@ COALESCE = 1 / 30
 ADOPTED_WITHIN = 1.0
 """Seconds after which a grant that no `Hold` has taken is an orphan: an interrupt struck in between."""
 
-LEAVE_AGAIN = 0.1
-"""Seconds before an owed leave is tried again, at least; with jitter up to five times as long."""
-
 BATCH = 500
 """Tickets in one call of `Store.renew`."""
 
@@ -67,15 +63,6 @@ log = logging.getLogger("leasehold")
 T = TypeVar("T", bound=Hashable)
 
 
-@dataclass(frozen=True, slots=True)
-class Debt:
-    """A leave that was not confirmed. ``until``: boot-time clock at which the lease has ended by itself."""
-
-    name: str
-    ticket: Ticket
-    until: float
-
-
 class Keeper:
     """Renews, tells, and pays debts, for one client."""
 
@@ -83,6 +70,7 @@ class Keeper:
         self._runtime = runtime
         self._store = store
         self._patience = patience
+        self._payer = Payer(runtime, store, patience, lambda debt, when: self._schedule(self._debts, debt, when))
         self._reset()
 
     def _reset(self) -> None:
@@ -166,7 +154,7 @@ class Keeper:
             debts = list(self._debts)
         for debt in debts:
             if self._runtime.now() < until:
-                await self._pay([debt])
+                await self._payer.pay([debt])
 
     def after_fork(self) -> None:
         """Forget, in a forked child, all that belongs to the parent."""
@@ -288,8 +276,8 @@ class Keeper:
             if due:
                 due += self._renewals.due(now + COALESCE * min(lease.length for lease in due))
             debts = self._debts.due(now)
-        if debts:
-            self._pay_beside(debts)
+        if debts and (paying := self._payer.pay_beside(debts)) is not None:
+            self._keep(paying)
         lost: set[str] = set()
         for lease in ended:
             if lease.check_deadline(later):  # it was moved since it was put down
@@ -407,29 +395,6 @@ class Keeper:
             return NEVER
         self._renewals.put(lease, when)
         return when
-
-    # --- debts -------------------------------------------------------------------------------------------------
-
-    def _pay_beside(self, debts: Sequence[Debt]) -> None:
-        try:
-            self._keep(self._runtime.spawn(lambda: self._pay(debts), "leasehold-leave"))
-        except RuntimeError:  # no thread to be had: later
-            for debt in debts:
-                self._schedule(self._debts, debt, self._runtime.now() + LEAVE_AGAIN)
-
-    async def _pay(self, debts: Sequence[Debt]) -> None:
-        for debt in debts:
-            try:
-                left = await self._store.leave(
-                    debt.name, debt.ticket, how=Departure.RELEASE, within=min(self._patience, 1.0)
-                )
-                log.debug("left %r late; it was %s", debt.name, "there" if left else "gone")
-            except StoreUnavailable:
-                now = self._runtime.now()
-                if now < debt.until:
-                    self._schedule(self._debts, debt, now + LEAVE_AGAIN * (1 + 4 * self._runtime.jitter()))
-            except Exception:
-                log.exception("a late leave of %r failed", debt.name)
 
 
 def _is_orphan(lease: Lease, now: float) -> bool:
