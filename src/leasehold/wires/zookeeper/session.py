@@ -1,8 +1,7 @@
-"""One session with an ensemble, for both colours: kazoo's connection, typed. What is asked is in ``requests.py``.
+"""One session with an ensemble, for both colours, over kazoo's connection. What is asked is in ``requests.py``.
 
-kazoo keeps three daemon threads: one talks to the server, one runs what follows a reply, one what follows a watch. A
-request is put in its queue, and its answer sets a `Signal` of the runtime, which a thread or a task waits for: no
-thread of ours, none for each call.
+A request is put in kazoo's queue, and its answer sets a `Signal` of the runtime, which a thread or a task waits for: no
+thread of ours, none for each call. How kazoo is used is in ``kazoo_client.py``.
 
 Requests of one session are answered in the order in which they were sent. kazoo fails all that are queued or under way
 when a connection is lost, so nothing is ever sent in a later connection than it was meant for; only what the kernel
@@ -15,38 +14,27 @@ long as its session lasts says no more what it has seen, and asks whether its se
 
 from __future__ import annotations
 
-import atexit
 import enum
 import importlib
-import logging
-import socket
-import ssl
-import threading
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from leasehold.errors import MissingDriver, StoreUnavailable
+from leasehold.errors import StoreUnavailable
 from leasehold.runtimes.base import Runtime, Signal
 from leasehold.wires.zookeeper.errors import Answer, no_session, told
+from leasehold.wires.zookeeper.kazoo_client import Ears, client_of, cut, end_beside, let_go
 from leasehold.wires.zookeeper.requests import Request, Requests
 from leasehold.wires.zookeeper.settings import Settings
 
-_client: Any = importlib.import_module("kazoo.client")
-_threading: Any = importlib.import_module("kazoo.handlers.threading")
 _connection: Any = importlib.import_module("kazoo.protocol.connection")
-_SaslRequired: Any = importlib.import_module("kazoo.exceptions").SessionClosedRequireSaslError
 
 SILENT = 1.0
 """Seconds without any reply after which a request that is given up condemns its connection."""
 
 CLOSE_WITHIN = 3.0
 """Seconds that the server has to confirm the end of a session; after that it ends by itself at its timeout."""
-
-NAME = "leasehold-zookeeper"
-"""How kazoo's threads are called here."""
 
 
 class Link(enum.Enum):
@@ -65,65 +53,6 @@ class Session:
     timeout: float
 
 
-class _Threads(_threading.SequentialThreadingHandler):  # type: ignore[misc]
-    """kazoo's threads, with our name, and with less patience for a host that does not answer."""
-
-    patience = 5.0
-
-    def spawn(self, func: Any, *args: Any, **kwargs: Any) -> threading.Thread:
-        thread = threading.Thread(target=_run, args=(func, *args), kwargs=kwargs, name=NAME, daemon=True)
-        thread.start()
-        return thread
-
-    def create_connection(self, address: tuple[str, int], **options: Any) -> socket.socket:
-        """Connect; kazoo's own way leaves a socket behind when TLS fails."""
-        link = socket.create_connection(address, min(options.get("timeout") or self.patience, self.patience))
-        try:
-            link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            return _encrypted(link, options) if options.get("use_ssl") else link
-        except BaseException:
-            link.close()
-            raise
-
-
-def _encrypted(link: socket.socket, options: dict[str, Any]) -> ssl.SSLSocket:
-    context = ssl.create_default_context(cafile=options.get("ca"))
-    context.check_hostname = bool(options.get("check_hostname", True))
-    if options.get("certfile"):
-        context.load_cert_chain(options["certfile"], options.get("keyfile"), options.get("keyfile_password"))
-    return context.wrap_socket(link, server_hostname=options.get("hostname"))
-
-
-def _run(func: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
-    """Run a thread of kazoo's; an error that ends one is logged before, and heard by `_Ears`."""
-    with suppress(_SaslRequired):
-        func(*args, **kwargs)
-
-
-class _Ears(logging.Handler):
-    """Remembers the last complaint of kazoo: it says nowhere else why there is no connection.
-
-    ``refuse`` is called when our credentials are refused.
-    """
-
-    def __init__(self, refuse: Callable[[], None]) -> None:
-        super().__init__(logging.WARNING)
-        self._refuse = refuse
-        self.last = ""
-        self.refused = False  # our credentials; the state that says so is another at once
-
-    def emit(self, record: logging.LogRecord) -> None:
-        text = record.getMessage()
-        cause = record.exc_info[1] if record.exc_info else None
-        if cause is not None:
-            text = f"{text}: {cause}"
-        if not text.startswith("Transition"):
-            self.last = text
-        if text.startswith("AUTH_FAILED") or isinstance(cause, _SaslRequired):
-            self.refused = True
-            self._refuse()
-
-
 class Wire(Requests):
     """One session at a time; a new one when the last has expired."""
 
@@ -137,7 +66,7 @@ class Wire(Requests):
     def _reset(self) -> None:
         self._mutex = self._runtime.mutex()
         self._kazoo: Any = None
-        self._ears = _Ears(self._wake)
+        self._ears = Ears(self._wake)
         self._waiting: set[Signal] = set()
         self._heard = 0.0
         self.session: Session | None = None
@@ -189,8 +118,7 @@ class Wire(Requests):
     def _given_up(self, client: Any, sent: float) -> None:
         """Cut a connection on which nothing at all was heard since: another server may answer."""
         if self._heard < sent < self._runtime.now() - SILENT:
-            with suppress(Exception):
-                client._connection._socket.shutdown(2)
+            cut(client)
 
     # --- the session ---------------------------------------------------------------------------------------------
 
@@ -233,39 +161,21 @@ class Wire(Requests):
         for bell in bells:
             bell.set()
 
-    def _refused(self, ears: _Ears) -> StoreUnavailable:
+    def _refused(self, ears: Ears) -> StoreUnavailable:
         """Give up the client of these ears, which will not try again; whoever asks next tries anew."""
         with self._mutex:
             client = self._kazoo if self._ears is ears else None
             if client is not None:
                 self._kazoo = None
         if client is not None:
-            _end_beside(client)
+            end_beside(client)
         error = told(_connection.AuthFailedError(), self._settings.where)
         assert isinstance(error, StoreUnavailable)
         return error
 
     def _open(self) -> None:
-        settings, self._ears = self._settings, _Ears(self._wake)
-        logger = logging.Logger(NAME, logging.WARNING)  # of nobody's tree: at DEBUG kazoo logs credentials
-        logger.addHandler(self._ears)
-        threads = _Threads()
-        threads.patience = max(1.0, settings.session_timeout / 6)
-        try:
-            client = _client.KazooClient(
-                hosts=settings.where,
-                timeout=settings.session_timeout,
-                handler=threads,
-                logger=logger,
-                connection_retry={"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 1.0},
-                auth_data=[("digest", settings.digest.reveal())] if settings.digest else None,
-                sasl_options=dict(settings.sasl) or None,
-                **settings.tls,
-            )
-        except ModuleNotFoundError:
-            client = None
-        if client is None or (settings.sasl and not _connection.PURESASL_AVAILABLE):
-            raise MissingDriver("SASL needs the package pure-sasl; install it with: pip install pure-sasl")
+        self._ears = Ears(self._wake)
+        client = client_of(self._settings, self._ears)
         self._listen(client)
         self._kazoo = client
         client.start_async()
@@ -327,24 +237,17 @@ class Wire(Requests):
         if client is None:
             return
         done = self._runtime.signal()
-        _end_beside(client, done)
+        end_beside(client, done)
         if not await done.wait(CLOSE_WITHIN):
-            with suppress(Exception):
-                client._connection._socket.shutdown(2)
+            cut(client)
             await done.wait(CLOSE_WITHIN)
 
     def after_fork(self) -> None:
         """Let go, in a forked child, of what belongs to the parent: descriptors are closed, nothing is sent."""
         client = self._kazoo
         self._reset()
-        if client is None:
-            return
-        atexit.unregister(client.handler.stop)
-        connection = client._connection
-        for link in (connection._socket, connection._read_sock, connection._write_sock):
-            if link is not None:
-                with suppress(Exception):
-                    socket.close(link.detach())
+        if client is not None:
+            let_go(client)
 
 
 class _Failed:
@@ -356,22 +259,3 @@ class _Failed:
 
 def _ring(done: Signal, _: Any) -> None:
     done.set()
-
-
-def _end_beside(client: Any, done: Signal | None = None) -> None:
-    """Stop and close a client of kazoo, which may take long, where nobody waits for it."""
-
-    def end() -> None:
-        try:
-            with suppress(Exception):
-                client.stop()
-            with suppress(Exception):
-                client.close()
-        finally:
-            if done is not None:
-                done.set()
-
-    try:
-        threading.Thread(target=end, name=NAME, daemon=True).start()
-    except RuntimeError:  # the interpreter ends, and no thread can be started any more
-        end()
