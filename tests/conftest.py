@@ -26,9 +26,7 @@ from background import in_the_background
 from releases.archive import fetch
 from releases.catalogue import RELEASES
 
-from leasehold.runtimes.base import drive
-from leasehold.runtimes.blocking import BlockingRuntime
-from leasehold.stores import registry
+from leasehold import tables
 from leasehold.stores.postgres.statements import script
 from leasehold.testing.servers import (
     EtcdCluster,
@@ -341,8 +339,7 @@ def zookeeper_server() -> Iterator[ZooKeeperServer]:
 @pytest.fixture(scope="session")
 def mariadb_url(mariadb_server: MariaDBServer) -> str:
     """Return the URL of that server, with the tables made."""
-    opener: Any = registry.opener(mariadb_server.url)
-    drive(opener.prepare(BlockingRuntime()))
+    tables.create(mariadb_server.url)
     return mariadb_server.url
 
 

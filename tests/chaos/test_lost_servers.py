@@ -9,20 +9,14 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
-from pathlib import Path
-from typing import Any
 
 import pytest
 from colours import both
 from patience import until
 
-from leasehold import Client, Hold, LeaseLost, StoreUnavailable, Unsupported
+from leasehold import Client, Hold, LeaseLost, StoreUnavailable, Unsupported, tables
 from leasehold.guard import Stale, sql
-from leasehold.runtimes.base import drive
-from leasehold.runtimes.blocking import BlockingRuntime
-from leasehold.stores import registry
-from leasehold.testing.servers import EtcdServer, MariaDBServer, MissingServer, PostgresServer, ZooKeeperServer
-from leasehold.testing.servers.base import free_port
+from leasehold.testing.servers import EtcdServer, GaleraServer, PostgresServer, ZooKeeperServer
 from leasehold.testing.servers.postgres import find_binary, run_as
 from leasehold.testing.worlds import AsyncioWorld, BlockingWorld, World
 
@@ -124,7 +118,7 @@ def test_a_single_member_that_crashes_again_and_again(namespace: str) -> None:
 def replicated() -> Iterator[tuple[PostgresServer, PostgresServer]]:
     """Start a primary with the tables, and a standby that streams from it."""
     with PostgresServer() as primary:
-        drive(opener_of(primary.url).prepare(BlockingRuntime()))
+        tables.create(primary.url)
         source = f"host=127.0.0.1 port={primary.port} user=postgres"
         standby = PostgresServer(config={"primary_conninfo": f"'{source}'", "hot_standby": "on"})
         try:
@@ -138,10 +132,6 @@ def replicated() -> Iterator[tuple[PostgresServer, PostgresServer]]:
             yield primary, standby
         finally:
             standby.stop()
-
-
-def opener_of(url: str) -> Any:
-    return registry.opener(url)
 
 
 @pytest.mark.parametrize("world", [BlockingWorld(), pytest.param(AsyncioWorld(), marks=pytest.mark.nightly)], ids=str)
@@ -182,34 +172,15 @@ def test_a_standby_that_is_promoted(world: World, namespace: str) -> None:
         world.run(body)
 
 
-GALERA = Path("/usr/lib/galera/libgalera_smm.so")
-
-
 @pytest.fixture(scope="module")
-def galera() -> Iterator[MariaDBServer]:
-    """A node of a cluster of one, which Debian's server can be as it is."""
-    if not GALERA.exists():
-        raise MissingServer(f"no {GALERA}; install it, on Debian with: apt-get install galera-4")
-    port = free_port()
-    options = f"base_port={port};gmcast.listen_addr=tcp://127.0.0.1:{port};ist.recv_addr=127.0.0.1:{free_port()}"
-    config = {
-        "wsrep-on": "ON",
-        "wsrep-provider": str(GALERA),
-        "wsrep-provider-options": options,
-        "wsrep-cluster-address": "gcomm://",
-        "wsrep-node-address": "127.0.0.1",
-        "wsrep-sst-method": "rsync",
-        "binlog-format": "ROW",
-        "innodb-autoinc-lock-mode": "2",
-    }
-    with MariaDBServer(config=config) as server:
-        until(lambda: dict(server.query("SHOW STATUS LIKE 'wsrep_ready'")).get("wsrep_ready") == "ON", 20.0)
-        drive(opener_of(server.url).prepare(BlockingRuntime()))
+def galera() -> Iterator[GaleraServer]:
+    with GaleraServer() as server:
+        tables.create(server.url)
         yield server
 
 
 @both
-def test_sessions_on_a_node_of_galera_are_refused(galera: MariaDBServer, namespace: str, world: World) -> None:
+def test_sessions_on_a_node_of_galera_are_refused(galera: GaleraServer, namespace: str, world: World) -> None:
     """I4: GET_LOCK is known to one node only, so it is refused, with the remedy; lease rows work there."""
 
     async def body(world: World) -> None:

@@ -9,9 +9,7 @@ from typing import Any
 
 import pytest
 
-from leasehold.runtimes.base import drive
-from leasehold.runtimes.blocking import BlockingRuntime
-from leasehold.stores import registry
+from leasehold import tables
 from leasehold.testing.servers import MariaDBServer
 
 
@@ -50,6 +48,5 @@ def test_666_of_666(url: str) -> None:
 @pytest.mark.nightly
 def test_666_of_666_by_sessions_with_as_many_connections() -> None:
     with MariaDBServer(config={"max-connections": "1000", "innodb-flush-log-at-trx-commit": "0"}) as server:
-        opener: Any = registry.opener(server.url)
-        drive(opener.prepare(BlockingRuntime()))
+        tables.create(server.url)
         assert counted(f"{server.url}?mode=session", 666)[0] == 666

@@ -20,10 +20,8 @@ import pytest
 import redis
 import redis.asyncio
 
-from leasehold import AsyncClient, Client
+from leasehold import AsyncClient, Client, tables
 from leasehold.engine.events import Event
-from leasehold.runtimes.base import drive
-from leasehold.runtimes.blocking import BlockingRuntime
 from leasehold.stores import registry
 from leasehold.stores.url import Secret
 from leasehold.testing.proxy import FaultProxy
@@ -339,8 +337,7 @@ def test_a_client_of_ones_own_shows_no_password(kind: Any, server: RedisServer, 
 @pytest.fixture(scope="module")
 def database() -> Iterator[MariaDBServer]:
     with MariaDBServer(password=CANARY) as running:
-        opener: Any = registry.opener(running.url)
-        drive(opener.prepare(BlockingRuntime()))
+        tables.create(running.url)
         yield running
 
 

@@ -12,20 +12,17 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 
 import pymysql
 import pytest
 from patience import until
-from refusals import refusals
+from refusals import MARK, Case, after, check_nothing_is_done, refusals, rolled_back
 
 from leasehold import Client, StoreUnavailable, tables
 from leasehold.runtimes.base import drive
 from leasehold.runtimes.blocking import BlockingRuntime
 from leasehold.stores.url import parse
-from leasehold.testing.servers import MariaDBServer, MissingServer
-from leasehold.testing.servers.base import free_port
+from leasehold.testing.servers import GaleraServer, MariaDBServer
 from leasehold.wires.mysql import settings
 from leasehold.wires.mysql.base import AGAIN, HUNG_UP, LASTING, REMEDIES
 from leasehold.wires.mysql.wire import MySQLWire
@@ -84,19 +81,6 @@ def to(server: MariaDBServer, user: str, database: str = "locks") -> str:
 
 def as_user(user: str, database: str = "locks") -> Provoked:
     return lambda server: refusals(to(server, user, database))
-
-
-def after(change: str, back: str) -> Provoked:
-    """Claim while something on the server is otherwise than it should be."""
-
-    def provoke(server: MariaDBServer) -> Sequence[StoreUnavailable]:
-        server.query(change)
-        try:
-            return refusals(server.url)
-        finally:
-            server.query(back)
-
-    return provoke
 
 
 def too_many(server: MariaDBServer) -> Sequence[StoreUnavailable]:
@@ -171,9 +155,15 @@ def row_locked(server: MariaDBServer) -> Iterator[None]:
 
 
 def killed_query(server: MariaDBServer) -> Sequence[StoreUnavailable]:
-    """An operator ends the statement of a claim that waits."""
+    """An operator ends the statement of each claim that waits."""
     over = threading.Event()
-    thread = threading.Thread(target=kills, args=(server, "FOR UPDATE", over))
+
+    def operator() -> None:
+        while not over.is_set():
+            ended(server, "FOR UPDATE", "QUERY")
+            time.sleep(0.02)
+
+    thread = threading.Thread(target=operator)
     thread.start()
     try:
         with row_locked(server):
@@ -183,14 +173,15 @@ def killed_query(server: MariaDBServer) -> Sequence[StoreUnavailable]:
         thread.join()
 
 
-def kills(server: MariaDBServer, words: str, over: threading.Event, what: str = "QUERY") -> None:
-    """End what says these words, again and again, as an operator does."""
-    while not over.is_set():
-        for number, user, *_, state, text, _ in server.query("SHOW FULL PROCESSLIST"):
-            if user == "app" and words in f"{state} {text}".upper():
-                with contextlib.suppress(pymysql.MySQLError):  # it has ended
-                    server.query(f"KILL {what} {number}")
-        time.sleep(0.02)
+def ended(server: MariaDBServer, words: str, what: str) -> bool:
+    """End what says these words, as an operator does with KILL; return whether there was any."""
+    found = False
+    for number, user, *_, state, text, _ in server.query("SHOW FULL PROCESSLIST"):
+        if user == "app" and words in f"{state} {text}".upper():
+            with contextlib.suppress(pymysql.MySQLError):  # it has ended
+                server.query(f"KILL {what} {number}")
+                found = True
+    return found
 
 
 def forced_to_read(server: MariaDBServer) -> Sequence[StoreUnavailable]:
@@ -205,8 +196,6 @@ def forced_to_read(server: MariaDBServer) -> Sequence[StoreUnavailable]:
 
 # --- by the wire: what a claim has no cause for, or not at will ----------------------------------------------------
 
-MARK = Statement("INSERT INTO mark VALUES (1)")
-
 
 @contextlib.contextmanager
 def wire_to(url: str) -> Iterator[MySQLWire]:
@@ -218,22 +207,8 @@ def wire_to(url: str) -> Iterator[MySQLWire]:
 
 
 def in_a_transaction(server: MariaDBServer, *steps: str | Callable[[], object]) -> Sequence[StoreUnavailable]:
-    """Write something and take these steps in one transaction of the wire: what was written must not last."""
-
-    async def work(tx: Transaction) -> None:
-        await tx.ask(MARK)
-        for step in steps:
-            if isinstance(step, str):
-                await tx.ask(Statement(step))
-            else:
-                step()
-        await tx.commit()
-
     with wire_to(server.url) as wire:
-        with pytest.raises(StoreUnavailable) as caught:
-            drive(wire.transact(work, within=5.0))
-        drive(wire.transact(lambda tx: tx.commit(Statement("SELECT 1")), within=5.0))  # it can be used further
-    return [caught.value]
+        return rolled_back(wire, steps)
 
 
 def narrow_look(server: MariaDBServer) -> Sequence[StoreUnavailable]:
@@ -294,23 +269,6 @@ def read_only_meanwhile(server: MariaDBServer) -> Sequence[StoreUnavailable]:
         server.query("SET GLOBAL read_only = OFF")
 
 
-def expired(server: MariaDBServer) -> Sequence[StoreUnavailable]:
-    """Whose password has expired is not let in at all, where that is so set."""
-    server.query("SET GLOBAL disconnect_on_expired_password = ON")
-    try:
-        return refusals(to(server, "late"))
-    finally:
-        server.query("SET GLOBAL disconnect_on_expired_password = OFF")
-
-
-def statement_logging(server: MariaDBServer) -> Sequence[StoreUnavailable]:
-    server.query("SET GLOBAL binlog_format = 'STATEMENT'")
-    try:
-        return refusals(server.url)
-    finally:
-        server.query("SET GLOBAL binlog_format = 'ROW'")
-
-
 def kept_locked(server: MariaDBServer) -> Sequence[StoreUnavailable]:
     with contextlib.closing(server.connect()) as other:
         other.begin()
@@ -318,15 +276,7 @@ def kept_locked(server: MariaDBServer) -> Sequence[StoreUnavailable]:
         return in_a_transaction(server, "SET SESSION innodb_lock_wait_timeout = 0", "SELECT * FROM pair FOR UPDATE")
 
 
-@dataclass(frozen=True)
-class Case:
-    """How an error is provoked, and what the transaction comes to."""
-
-    provoke: Provoked
-    outcome: Outcome = Outcome.NOT_APPLIED
-
-
-def lasting(provoke: Provoked) -> Case:
+def lasting(provoke: Provoked) -> Case[MariaDBServer]:
     return Case(provoke, Outcome.LASTING)
 
 
@@ -379,12 +329,18 @@ PROVOKED = {
     1290: Case(read_only_meanwhile),
     1317: Case(killed_query),
     1524: lasting(as_user("modern")),
-    1665: lasting(statement_logging),
+    1665: lasting(after("SET GLOBAL binlog_format = 'STATEMENT'", "SET GLOBAL binlog_format = 'ROW'")),
     1698: lasting(as_user("local")),
     1792: Case(steps("ROLLBACK", "START TRANSACTION READ ONLY", MARK.text)),
     1820: lasting(as_user("late")),
     1836: Case(forced_to_read),
-    1862: lasting(expired),
+    1862: lasting(  # where that is so set, whose password has expired is not let in at all
+        after(
+            "SET GLOBAL disconnect_on_expired_password = ON",
+            "SET GLOBAL disconnect_on_expired_password = OFF",
+            as_user("late"),
+        )
+    ),
     1969: Case(steps("SET STATEMENT max_statement_time = 0.05 FOR SELECT SLEEP(5)")),
     4151: lasting(as_user("shut")),
     **{code: Case(steps(told(code)), outcome) for code, outcome in (MYSQLS | TOLD).items()},
@@ -400,28 +356,8 @@ def test_every_error_of_the_table_is_provoked() -> None:
 
 @pytest.mark.parametrize("code", PROVOKED)
 def test_nothing_is_done_and_it_says_what_to_do(code: int, server: MariaDBServer) -> None:
-    with Client.from_url(server.url) as client:
-        kept, before = (client.lock(name, lease=60.0).acquire(timeout=5) for name in ("kept", "x"))
-        assert kept is not None
-        assert before is not None
-        before.release()
-        said = PROVOKED[code].provoke(server)
-        assert said
-        for error in said:
-            assert isinstance(error, Refused), error
-            assert error.code == str(code), error
-            assert error.outcome is PROVOKED[code].outcome
-            assert not error.unknown
-            assert error.lasting is (code in LASTING)
-            assert str(error).endswith(REMEDIES[code])
-            assert "wr0ng" not in str(error)
-        assert server.query("SELECT COUNT(*) FROM mark") == [(0,)]
-        assert client.inspect("x") is None
-        got = client.lock("x").acquire(timeout=5)
-        assert got is not None
-        assert got.token > before.token
-        assert got.release()
-        assert kept.release()
+    said = check_nothing_is_done(server, PROVOKED[code], str(code), REMEDIES[code])
+    assert not any("wr0ng" in str(error) for error in said)
 
 
 @pytest.mark.parametrize("code", sorted(HUNG_UP))
@@ -456,15 +392,13 @@ answer."""
 def test_an_error_of_the_commit_that_is_listed_is_not_applied(code: int, server: MariaDBServer) -> None:
     """Somebody keeps all from committing: the commit waits, and is ended."""
     first, killed, outcome = HELD_UP[code]
-    over = threading.Event()
-    operator = threading.Thread(target=kills, args=(server, "COMMIT", over, killed))
+    operator = threading.Thread(target=until, args=(lambda: ended(server, "COMMIT", killed),))
     with contextlib.closing(server.connect()) as other:
         if killed:
             operator.start()
         try:
             (error,) = in_a_transaction(server, first, lambda: other.cursor().execute("FLUSH TABLES WITH READ LOCK"))
         finally:
-            over.set()
             if killed:
                 operator.join()
     assert error.unknown is (outcome is Outcome.UNKNOWN)
@@ -486,35 +420,17 @@ def test_an_error_of_the_commit_that_is_not_listed_is_unknown(server: MariaDBSer
 
 # --- a node of Galera ----------------------------------------------------------------------------------------------
 
-GALERA = Path("/usr/lib/galera/libgalera_smm.so")
-
 
 @pytest.fixture(scope="module")
-def galera(outlive: set[int]) -> Iterator[MariaDBServer]:
-    """A node of a cluster of one."""
-    if not GALERA.exists():
-        raise MissingServer(f"no {GALERA}; install it, on Debian with: apt-get install galera-4")
-    port = free_port()
-    options = f"base_port={port};gmcast.listen_addr=tcp://127.0.0.1:{port};ist.recv_addr=127.0.0.1:{free_port()}"
-    config = {
-        "wsrep-on": "ON",
-        "wsrep-provider": str(GALERA),
-        "wsrep-provider-options": options,
-        "wsrep-cluster-address": "gcomm://",
-        "wsrep-node-address": "127.0.0.1",
-        "wsrep-sst-method": "rsync",
-        "binlog-format": "ROW",
-        "innodb-autoinc-lock-mode": "2",
-    }
-    with MariaDBServer(config=config) as running:
+def galera(outlive: set[int]) -> Iterator[GaleraServer]:
+    with GaleraServer() as running:
         outlive.add(running.pid)
-        until(lambda: ("wsrep_ready", "ON") in running.query("SHOW STATUS LIKE 'wsrep_ready'"), 20.0)
         tables.create(running.url)
         running.query("CREATE TABLE mark (x INT PRIMARY KEY AUTO_INCREMENT, y TEXT) ENGINE = InnoDB")
         yield running
 
 
-def test_a_node_of_galera_that_takes_no_queries(galera: MariaDBServer) -> None:
+def test_a_node_of_galera_that_takes_no_queries(galera: GaleraServer) -> None:
     with (
         contextlib.closing(galera.connect()) as operator,
         operator.cursor() as cursor,
@@ -537,7 +453,7 @@ def test_a_node_of_galera_that_takes_no_queries(galera: MariaDBServer) -> None:
         assert client.lock("x").acquire(timeout=5).release()  # type: ignore[union-attr]
 
 
-def test_a_commit_that_galera_takes_back_behind_its_answer_is_unknown(galera: MariaDBServer) -> None:
+def test_a_commit_that_galera_takes_back_behind_its_answer_is_unknown(galera: GaleraServer) -> None:
     """Of several statements in one request it answers that the commit was carried out, and then that it was not."""
     large = "x" * 1000
     write = Statement(f"INSERT INTO mark (y) VALUES ('{large}')")

@@ -13,11 +13,8 @@ import pytest
 from colours import both
 from turns import turns_missed
 
-from leasehold import AsyncClient, Client, LeaseLost, StoreUnavailable, Unsupported
+from leasehold import AsyncClient, Client, LeaseLost, StoreUnavailable, Unsupported, tables
 from leasehold.model import Severity
-from leasehold.runtimes.base import drive
-from leasehold.runtimes.blocking import BlockingRuntime
-from leasehold.stores import registry
 from leasehold.testing.proxy import FaultProxy
 from leasehold.testing.servers import MariaDBServer
 from leasehold.testing.worlds import AsyncioWorld, World
@@ -66,9 +63,8 @@ def proxy(server: MariaDBServer) -> Iterator[FaultProxy]:
 
 
 def make_tables(server: MariaDBServer) -> None:
-    opener: Any = registry.opener(server.url)
-    assert drive(opener.prepare(BlockingRuntime()))
-    assert not drive(opener.prepare(BlockingRuntime()))
+    assert tables.create(server.url)
+    assert not tables.create(server.url)
 
 
 def through(server: MariaDBServer, proxy: FaultProxy, options: str = "") -> str:

@@ -14,10 +14,8 @@ from pages import numbers, row
 from sqlalchemy import create_engine
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from leasehold import AsyncClient, Client, StoreUnavailable, Unsupported
+from leasehold import AsyncClient, Client, StoreUnavailable, Unsupported, tables
 from leasehold.model import Severity
-from leasehold.runtimes.base import drive
-from leasehold.runtimes.blocking import BlockingRuntime
 from leasehold.stores import registry
 from leasehold.stores.mysql.session_statements import lock_name
 from leasehold.testing.proxy import FaultProxy
@@ -27,11 +25,6 @@ from leasehold.wires.mysql.base import bind, spell
 from leasehold.wires.sql import Statement
 
 PAGE = Path(__file__).parents[2] / "docs" / "backends" / "mysql.md"
-
-
-def prepare(url: str) -> None:
-    opener: Any = registry.opener(url)
-    drive(opener.prepare(BlockingRuntime()))
 
 
 # --- what goes in ----------------------------------------------------------------------------------------------
@@ -150,7 +143,7 @@ def test_the_rights_of_the_page_suffice_and_each_is_needed(world: World) -> None
     assert said is not None
     statements = [one.strip().replace("app.", "locks.") for one in said[1].split(";") if one.strip()]
     with MariaDBServer(sql=["CREATE OR REPLACE USER 'probe'@'%'"]) as server:
-        prepare(server.url)
+        tables.create(server.url)
         for one in statements:
             server.query(one)
         url = server.url.replace("//app@", "//locker:secret@")
@@ -224,7 +217,7 @@ def test_tls_is_verified(world: World) -> None:
         files = server.certificates
         assert files is not None
         verified = f"{server.url}?ssl_ca={files.authority}"
-        prepare(verified)
+        tables.create(verified)
 
         async def body(world: World) -> None:
             async with world.client(verified) as locks:
@@ -277,7 +270,7 @@ def test_doctor_tells_what_is_wrong() -> None:
             errors = {one.subject: one for one in client.diagnose() if one.severity is Severity.ERROR}
             assert list(errors) == ["mysql tables"]
             assert "leasehold init" in errors["mysql tables"].remedy
-        prepare(server.url)
+        tables.create(server.url)
         with Client.from_url(server.url) as client:
             findings = {one.subject: one for one in client.diagnose()}
             assert findings["mysql durability"].severity is Severity.WARNING

@@ -13,14 +13,13 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import psycopg
 import pytest
 from colours import both
 from patience import until
-from refusals import refusals
+from refusals import MARK, Case, after, check_nothing_is_done, refusals, rolled_back
 
 from leasehold import Client, StoreUnavailable, tables
 from leasehold.runtimes.base import drive
@@ -37,10 +36,11 @@ from leasehold.wires.postgres.errors import (
     LASTING,
     REMEDIES,
     UNKNOWN_IN_COMMIT,
+    UNLISTED,
     ServerError,
     refused,
 )
-from leasehold.wires.sql import Outcome, Refused, Statement, Transaction
+from leasehold.wires.sql import Outcome, Refused, Statement
 
 RUNTIME = BlockingRuntime()
 
@@ -75,19 +75,6 @@ def server(outlive: set[int]) -> Iterator[PostgresServer]:
 
 
 # --- by a client: it claims a name ---------------------------------------------------------------------------------
-
-
-def after(change: str, back: str) -> Provoked:
-    """Claim while something in the database is otherwise than it should be."""
-
-    def provoke(server: PostgresServer) -> Sequence[StoreUnavailable]:
-        server.execute(change)
-        try:
-            return refusals(server.url)
-        finally:
-            server.execute(back)
-
-    return provoke
 
 
 def no_rights(server: PostgresServer) -> Sequence[StoreUnavailable]:
@@ -222,26 +209,9 @@ def wire_to(url: str) -> Iterator[BlockingWire]:
         drive(wire.close())
 
 
-MARK = Statement("INSERT INTO mark VALUES (1)")
-
-
 def in_a_transaction(server: PostgresServer, *steps: str | Callable[[], object]) -> Sequence[StoreUnavailable]:
-    """Write something and take these steps in one transaction of the wire: what was written must not last."""
-
-    async def work(tx: Transaction) -> None:
-        await tx.ask(MARK)
-        for step in steps:
-            if isinstance(step, str):
-                await tx.ask(Statement(step))
-            else:
-                step()
-        await tx.commit(MARK)
-
     with wire_to(server.url) as wire:
-        with pytest.raises(StoreUnavailable) as caught:
-            drive(wire.transact(work, within=5.0))
-        drive(wire.transact(lambda tx: tx.commit(Statement("SELECT 1")), within=5.0))  # it can be used further
-    return [caught.value]
+        return rolled_back(wire, steps, MARK)
 
 
 def stalled(server: PostgresServer) -> Sequence[StoreUnavailable]:
@@ -314,14 +284,6 @@ def idle_for_too_long(server: PostgresServer) -> Sequence[StoreUnavailable]:
         return [refused(wire.where, caught.value)]
 
 
-@dataclass(frozen=True)
-class Case:
-    """How an error is provoked, and what the transaction comes to."""
-
-    provoke: Provoked
-    outcome: Outcome = Outcome.NOT_APPLIED
-
-
 PROVOKED = {
     "08P01": Case(dead_behind_a_pooler),
     "0A000": Case(standby_behind_a_pooler),
@@ -362,27 +324,7 @@ def test_every_error_of_the_table_is_provoked() -> None:
 
 @pytest.mark.parametrize("code", PROVOKED)
 def test_nothing_is_done_and_it_says_what_to_do(code: str, server: PostgresServer) -> None:
-    with Client.from_url(server.url) as client:
-        kept, before = (client.lock(name, lease=60.0).acquire(timeout=5) for name in ("kept", "x"))
-        assert kept is not None
-        assert before is not None
-        before.release()
-        said = PROVOKED[code].provoke(server)
-        assert said
-        for error in said:
-            assert isinstance(error, Refused), error
-            assert error.code == code, error
-            assert error.outcome is PROVOKED[code].outcome
-            assert not error.unknown
-            assert error.lasting is (error.outcome is Outcome.LASTING)
-            assert code in AGAIN or str(error).endswith(REMEDIES[code])
-        assert server.query("SELECT count(*) FROM mark") == [(0,)]
-        assert client.inspect("x") is None
-        got = client.lock("x").acquire(timeout=5)
-        assert got is not None
-        assert got.token > before.token
-        assert got.release()
-        assert kept.release()
+    check_nothing_is_done(server, PROVOKED[code], code, UNLISTED if code in AGAIN else REMEDIES[code])
 
 
 # --- in answer to a COMMIT -----------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from leasehold.testing.servers.base import MissingServer, Server
 from leasehold.testing.servers.certificates import Certificates
 from leasehold.testing.servers.cluster import Migration, RedisCluster
 from leasehold.testing.servers.etcd import EtcdCluster, EtcdError, EtcdServer
+from leasehold.testing.servers.galera import GaleraServer
 from leasehold.testing.servers.group import Group, Node
 from leasehold.testing.servers.mariadb import MariaDBServer
 from leasehold.testing.servers.pgbouncer import PgBouncerServer
@@ -27,6 +28,7 @@ __all__ = [
     "EtcdCluster",
     "EtcdError",
     "EtcdServer",
+    "GaleraServer",
     "Group",
     "MariaDBServer",
     "Migration",
