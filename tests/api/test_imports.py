@@ -50,7 +50,7 @@ MACHINE = {"asyncio", "threading", "time", "socket", "select", "selectors", "soc
 
 MAY_TOUCH = {"runtimes", "wires", *EDGES}
 
-OWN_THREADS = {"stores/sqlite/database.py": {"threading", "time"}}
+OWN_THREADS = {"stores/sqlite/database.py": {"threading"}, "stores/sqlite/turns.py": {"time"}}
 """Stores that own a thread or a file which others wait for, and with what."""
 
 FILES = sorted(ROOT.rglob("*.py"))

@@ -69,7 +69,7 @@ def test_who_waits_to_take_over_is_not_in_the_way(
             in_use.process.wait()
             raw(path, "UPDATE host SET boot = 'a third'", exclusive=True)
 
-    monkeypatch.setattr("leasehold.stores.sqlite.database.time.sleep", pause)
+    monkeypatch.setattr("leasehold.stores.sqlite.turns.time.sleep", pause)
     with client_on(path, fake_proc(tmp_path / "p", boot="the next boot")) as locks, locks.lock("x", timeout=0):
         assert len(pauses) == 1
 

@@ -3,7 +3,7 @@
 Theory of operation
 -------------------
 * Every change is one ``BEGIN IMMEDIATE`` transaction: a deferred one that reads first can fail with BUSY however long
-  it would wait. Waiting for another writer is bounded, and is our own loop, since SQLite's own sleeps up to 100 ms.
+  it would wait. Waiting for another writer is bounded, and is our own (see `turns`): SQLite sleeps for up to 100 ms.
 * ``synchronous=FULL`` in WAL mode: a token that was given out survives a loss of power.
 * Times in the file belong to one boot and one clock. Whoever finds another boot voids all seats, but only while nobody
   else has the file open: a real boot leaves no such process, while a machine or container that merely gives another
@@ -18,10 +18,8 @@ Theory of operation
 from __future__ import annotations
 
 import os
-import random
 import sqlite3
 import threading
-import time
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
@@ -34,6 +32,7 @@ from leasehold.errors import StoreUnavailable, Unsupported
 from leasehold.runtimes.clock import boottime
 from leasehold.stores.sqlite import failures, volume
 from leasehold.stores.sqlite.machine import Machine
+from leasehold.stores.sqlite.turns import Pauses, Turn
 
 T = TypeVar("T")
 
@@ -43,8 +42,7 @@ OLDEST_SQLITE = (3, 24, 0)
 APPLICATION = 0x4C534844  # "LSHD"
 LAYOUT = 1
 
-SHORTEST_PAUSE, LONGEST_PAUSE = 0.0001, 0.005
-"""Seconds between two tries to become the writer."""
+CLOCK = "SELECT boot, clock, fence FROM host"
 
 FORK_PATIENCE = 5.0
 """Seconds that a fork waits for a transaction of another thread to end."""
@@ -58,6 +56,7 @@ class Database:
         self.machine = machine
         self.allow_network = allow_network
         self._mutex = threading.Lock()
+        self._pauses = Pauses()
         self._connection: sqlite3.Connection | None = None
         self._file: volume.Identity | None = None
         self._clock = ("", "")  # boot, and the offset of its clock
@@ -72,27 +71,32 @@ class Database:
         ``fence`` is the highest token of all names that were forgotten. An error of ``work`` rolls all back.
 
         Raises:
+            Busy: others are in the way. Until it is ``until``, ask again: other calls have their turn in between.
             StoreUnavailable: it could not be done, or only perhaps was (``unknown``).
             Unsupported: locks do not work with this file.
 
         """
-        committing = False
         with self._mutex:
+            return self._transact(work, Turn(self._pauses, until), writes=writes)
+
+    def _transact(self, work: Callable[[sqlite3.Connection, int], T], turn: Turn, *, writes: bool) -> T:
+        committing = False
+        try:
+            connection = self._ready(turn)
             try:
-                connection = self._ready(until)
-                self._begin(connection, until, "IMMEDIATE" if writes else "DEFERRED")
-                try:
-                    fence = self._check_clock(connection)
-                    result = work(connection, fence)
-                    committing = True
-                    connection.execute("COMMIT")
-                except BaseException:
-                    _roll_back(connection)
-                    raise
-            except sqlite3.Error as error:
-                if failures.code_of(error) in failures.BROKEN:
-                    self._drop()
-                raise failures.told(error, self.path, committing=committing) from error
+                self._begin(connection, turn, "IMMEDIATE" if writes else "DEFERRED")
+                fence = self._check_clock(connection, turn)
+                turn.over()
+                result = work(connection, fence)
+                committing = True
+                connection.execute("COMMIT")
+            except BaseException:
+                _roll_back(connection)
+                raise
+        except sqlite3.Error as error:
+            if failures.code_of(error) in failures.BROKEN:
+                self._drop()
+            raise failures.told(error, self.path, committing=committing) from error
         return result
 
     def close(self) -> None:
@@ -103,7 +107,7 @@ class Database:
 
     # --- opening -----------------------------------------------------------------------------------------------
 
-    def _ready(self, until: float) -> sqlite3.Connection:
+    def _ready(self, turn: Turn) -> sqlite3.Connection:
         if self._closed:
             raise StoreUnavailable(f"the store of {self.path} is closed")
         if self._connection is not None and self._pid != os.getpid():
@@ -111,10 +115,10 @@ class Database:
         if self._connection is not None and volume.identity(self.path) != self._file:
             self._drop()  # whoever holds something in the old file finds out at the next renewal
         if self._connection is None:
-            self._connection = self._open(until)
+            self._connection = self._open(turn)
         return self._connection
 
-    def _open(self, until: float) -> sqlite3.Connection:
+    def _open(self, turn: Turn) -> sqlite3.Connection:
         if sqlite3.sqlite_version_info < OLDEST_SQLITE:
             oldest = ".".join(map(str, OLDEST_SQLITE))
             raise Unsupported(f"SQLite locks need SQLite {oldest} or newer; this Python has {sqlite3.sqlite_version}")
@@ -126,25 +130,22 @@ class Database:
                 "multiprocessing's spawn method, or fork before the first use"
             )
         self._pid = os.getpid()
-        pause = SHORTEST_PAUSE
         while True:
             connection = _connect(self.path)
             try:
-                self._set_up(connection, until)
-                if self._same_boot(connection):
+                self._set_up(connection, turn)
+                if self._same_boot(connection, turn):
                     return connection
             except BaseException:
                 connection.close()
                 raise
             connection.close()
-            if not self._take_over(until):
-                time.sleep(pause * (0.5 + random.random()))  # others who start after the same boot try the same
-                pause = min(pause * 1.5, LONGEST_PAUSE)
+            self._take_over(turn)
 
-    def _set_up(self, connection: sqlite3.Connection, until: float) -> None:
-        layout = self._insist(connection, "PRAGMA user_version", until)
-        tables = self._insist(connection, "SELECT count(*) FROM sqlite_master", until)
-        application = self._insist(connection, "PRAGMA application_id", until)  # last: another may create it meanwhile
+    def _set_up(self, connection: sqlite3.Connection, turn: Turn) -> None:
+        layout = self._insist(connection, "PRAGMA user_version", turn)[0]
+        tables = self._insist(connection, "SELECT count(*) FROM sqlite_master", turn)[0]
+        application = self._insist(connection, "PRAGMA application_id", turn)[0]  # last: another may create it now
         new = not application and not layout and not tables
         if not new and application != APPLICATION:
             raise Unsupported(f"{self.path} is a database of another application; name another file")
@@ -152,16 +153,16 @@ class Database:
             raise Unsupported(
                 f"{self.path} has layout {layout}, made by a newer leasehold; this one knows {LAYOUT}: upgrade it"
             )
-        mode = self._insist(connection, "PRAGMA journal_mode=WAL", until)
+        mode = self._insist(connection, "PRAGMA journal_mode=WAL", turn)[0]
         if mode != "wal":
             raise Unsupported(f"{self.path}: write-ahead logging does not work on this file system; use a local one")
         connection.execute("PRAGMA synchronous=FULL")
         if new:
-            self._create(connection, until)
+            self._create(connection, turn)
 
-    def _create(self, connection: sqlite3.Connection, until: float) -> None:
-        self._begin(connection, until, "IMMEDIATE")
+    def _create(self, connection: sqlite3.Connection, turn: Turn) -> None:
         try:
+            self._begin(connection, turn, "IMMEDIATE")
             (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
             if not tables:  # else another process was faster
                 for statement in _statements():
@@ -176,8 +177,8 @@ class Database:
 
     # --- the clock to which the times belong -------------------------------------------------------------------
 
-    def _same_boot(self, connection: sqlite3.Connection) -> bool:
-        boot, clock = connection.execute("SELECT boot, clock FROM host").fetchone()
+    def _same_boot(self, connection: sqlite3.Connection, turn: Turn) -> bool:
+        boot, clock, _ = self._insist(connection, CLOCK, turn)
         if boot == self._clock[0] and clock != self._clock[1]:
             raise Unsupported(
                 f"{self.path} is in use under another time namespace, whose boot-time clock is offset from this one "
@@ -186,62 +187,59 @@ class Database:
             )
         return bool(boot == self._clock[0])
 
-    def _check_clock(self, connection: sqlite3.Connection) -> int:
-        boot, clock, fence = connection.execute("SELECT boot, clock, fence FROM host").fetchone()
+    def _check_clock(self, connection: sqlite3.Connection, turn: Turn) -> int:
+        boot, clock, fence = self._insist(connection, CLOCK, turn)  # the first read: others may be in its way
         if (boot, clock) != self._clock:
             raise Unsupported(f"{self.path} was taken over by a machine of another boot; it serves one machine only")
         return int(fence)
 
-    def _take_over(self, until: float) -> bool:
-        """Void all seats and delays, since they are of an earlier boot; return False while others have the file open.
+    def _take_over(self, turn: Turn) -> None:
+        """Void all seats and delays, since they are of an earlier boot; or pause, while others have the file open.
 
-        Nothing is open when it returns: who pauses must not be in the way of another who tries the same.
+        Nothing is open in a pause: it must not be in the way of another who tries the same.
         """
+        try:
+            self._void_all(turn)
+        except sqlite3.Error as error:
+            if failures.code_of(error) not in failures.BUSY:
+                raise
+            turn.try_again(
+                error,
+                f"{self.path} was last used under another boot, and something still has it open: another machine, "
+                "a container with a boot identity of its own, or a database tool; it serves one machine only",
+            )
+
+    def _void_all(self, turn: Turn) -> None:
         connection = _connect(self.path)
         try:
             connection.execute("PRAGMA locking_mode=EXCLUSIVE")  # before the first read: then it shuts all others out
             connection.execute("BEGIN IMMEDIATE")
-            if not self._same_boot(connection):
+            if not self._same_boot(connection, turn):
                 now = int(boottime() * 1e9)
                 connection.execute("DELETE FROM seat")
                 connection.execute("UPDATE name SET barred = 0, used = ?", (now,))
                 connection.execute("UPDATE cell SET expires = ? + life", (now,))
                 connection.execute("UPDATE host SET boot = ?, clock = ?", self._clock)
             connection.execute("COMMIT")
-            return True
-        except sqlite3.Error as error:
-            if failures.code_of(error) not in failures.BUSY:
-                raise
-            if boottime() >= until:
-                raise StoreUnavailable(
-                    f"{self.path} was last used under another boot, and something still has it open: another machine, "
-                    "a container with a boot identity of its own, or a database tool; it serves one machine only"
-                ) from error
-            return False
         finally:
             connection.close()
 
     # --- transactions ------------------------------------------------------------------------------------------
 
-    def _begin(self, connection: sqlite3.Connection, until: float, how: str) -> None:
+    def _begin(self, connection: sqlite3.Connection, turn: Turn, how: str) -> None:
         if connection.in_transaction:  # an interrupt struck between a statement and its end
             _roll_back(connection)
-        self._insist(connection, f"BEGIN {how}", until)
+        self._insist(connection, f"BEGIN {how}", turn)
 
-    def _insist(self, connection: sqlite3.Connection, statement: str, until: float) -> Any:
-        """Execute until nobody else is in the way; return the first column of the first row, if there is one."""
-        pause = SHORTEST_PAUSE
+    def _insist(self, connection: sqlite3.Connection, statement: str, turn: Turn) -> Any:
+        """Execute until nobody else is in the way; return the first row, if there is one."""
         while True:
             try:
-                row = connection.execute(statement).fetchone()
-                return None if row is None else row[0]
+                return connection.execute(statement).fetchone()
             except sqlite3.OperationalError as error:
                 if failures.code_of(error) not in failures.BUSY:
                     raise
-                if boottime() + pause >= until:
-                    raise StoreUnavailable(f"the lock file {self.path} is busy: another process writes") from error
-            time.sleep(pause * (0.5 + random.random()))
-            pause = min(pause * 1.5, LONGEST_PAUSE)
+                turn.try_again(error, f"the lock file {self.path} is busy: another process writes")
 
     def _drop(self) -> None:
         connection, self._connection = self._connection, None

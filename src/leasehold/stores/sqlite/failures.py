@@ -7,8 +7,8 @@ from pathlib import Path
 
 from leasehold.errors import LeaseholdError, StoreUnavailable, Unsupported
 
-BUSY = frozenset({5, 6})
-"""SQLITE_BUSY, SQLITE_LOCKED: someone else writes."""
+BUSY = frozenset({5, 6, 15})
+"""SQLITE_BUSY, SQLITE_LOCKED, SQLITE_PROTOCOL: someone else writes, or was stopped or killed while it did."""
 
 IO_ERROR = 10
 NOT_A_DATABASE = 26

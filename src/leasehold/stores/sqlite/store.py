@@ -12,17 +12,19 @@ looks every `LOOK_EVERY` at each name that this store waits for. That look also 
 their seats are void at once, whatever is left of their leases.
 
 Under asyncio each transaction runs as one call on the runtime's worker thread. Cancellation cannot tear it, and the
-leave that undoes it is queued behind it.
+leave that undoes it is queued behind it. While another process writes, the calls of a client take turns: what has long
+to wait is not in the way of what has not (see `turns`).
 """
 
 from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
-from leasehold.errors import LeaseholdError
+from leasehold.errors import LeaseholdError, StoreUnavailable
 from leasehold.model import (
     Capabilities,
     Cell,
@@ -44,7 +46,10 @@ from leasehold.stores.sqlite import doctor, rows
 from leasehold.stores.sqlite.database import Database
 from leasehold.stores.sqlite.machine import Machine, Process
 from leasehold.stores.sqlite.sweep import Sweeper
+from leasehold.stores.sqlite.turns import LONGEST_PAUSE, Busy
 from leasehold.stores.sqlite.waiting import LOOK_EVERY, Waiters
+
+T = TypeVar("T")
 
 PATIENCE = 5.0
 """Seconds that an operation without a limit of its own waits for other writers."""
@@ -74,7 +79,8 @@ class SQLiteStore:
     async def claim(self, name: str, ticket: Ticket, *, join: bool, within: float) -> Granted | Wait:
         """Try to take ``name``."""
         since = self._runtime.now()
-        return await self._runtime.offload(lambda: self._claim(name, ticket, join, since, since + within))
+        until = since + within
+        return await self._in_turns(lambda: self._claim(name, ticket, join, since, until), until)
 
     def _claim(self, name: str, ticket: Ticket, join: bool, since: float, until: float) -> Granted | Wait:
         key = self._key(name)
@@ -115,7 +121,8 @@ class SQLiteStore:
     ) -> Sequence[Granted | Wait]:
         """Claim in order, in one transaction, up to the first that cannot be had."""
         since = self._runtime.now()
-        return await self._runtime.offload(lambda: self._claim_many(claims, keep, since, since + within))
+        until = since + within
+        return await self._in_turns(lambda: self._claim_many(claims, keep, since, until), until)
 
     def _claim_many(
         self, claims: Sequence[tuple[str, Ticket]], keep: bool, since: float, until: float
@@ -141,13 +148,13 @@ class SQLiteStore:
     async def leave(self, name: str, ticket: Ticket, *, how: Departure, within: float) -> bool:
         """Remove ``ticket`` and hand the name over."""
         until = self._runtime.now() + within
-        (found,) = await self._runtime.offload(lambda: self._leave([(name, ticket)], how, until))
+        (found,) = await self._in_turns(lambda: self._leave([(name, ticket)], how, until), until)
         return found
 
     async def leave_many(self, leaves: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[bool]:
         """Remove each ticket and hand its name over, in one transaction."""
         until = self._runtime.now() + within
-        return await self._runtime.offload(lambda: self._leave(leaves, Departure.RELEASE, until))
+        return await self._in_turns(lambda: self._leave(leaves, Departure.RELEASE, until), until)
 
     def _leave(self, leaves: Sequence[tuple[str, Ticket]], how: Departure, until: float) -> list[bool]:
         for _, ticket in leaves:
@@ -180,7 +187,7 @@ class SQLiteStore:
     async def renew(self, tickets: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[Standing]:
         """Set leases to full length."""
         until = self._runtime.now() + within
-        return await self._runtime.offload(lambda: self._renew(tickets, until))
+        return await self._in_turns(lambda: self._renew(tickets, until), until)
 
     def _renew(self, tickets: Sequence[tuple[str, Ticket]], until: float) -> list[Standing]:
         def work(db: sqlite3.Connection, fence: int) -> list[Standing]:
@@ -263,7 +270,7 @@ class SQLiteStore:
     async def look(self, prefix: str, *, exact: bool = False) -> list[View]:
         """Show names in use."""
         until = self._runtime.now() + PATIENCE
-        return await self._runtime.offload(lambda: self._read_views(prefix, exact, until))
+        return await self._in_turns(lambda: self._read_views(prefix, exact, until), until)
 
     def _read_views(self, prefix: str, exact: bool, until: float) -> list[View]:
         def work(db: sqlite3.Connection, fence: int) -> list[View]:
@@ -279,7 +286,7 @@ class SQLiteStore:
     async def cell(self, name: str, change: Change) -> Cell:
         """Change or read a cell."""
         until = self._runtime.now() + PATIENCE
-        return await self._runtime.offload(lambda: self._change(name, change, until))
+        return await self._in_turns(lambda: self._change(name, change, until), until)
 
     def _change(self, name: str, change: Change, until: float) -> Cell:
         key = self._key(name)
@@ -294,12 +301,23 @@ class SQLiteStore:
 
         return self._database.transact(work, until, writes=change.value is not None)
 
+    async def _in_turns(self, call: Callable[[], T], until: float) -> T:
+        """Run a call that waits for other processes until ``until``; other calls of this client go in between."""
+        while True:
+            try:
+                return await self._runtime.offload(call)
+            except Busy as busy:
+                left = until - self._runtime.now()
+                if left <= 0:
+                    raise StoreUnavailable(str(busy)) from busy
+                await self._runtime.sleep(min(left, LONGEST_PAUSE))
+
     # --- its own life ------------------------------------------------------------------------------------------
 
     async def diagnose(self) -> list[Finding]:
         """Say what the file, the file system and the kernel mean for the promises."""
         until = self._runtime.now() + PATIENCE
-        return await self._runtime.offload(lambda: doctor.examine(self._database, until))
+        return await self._in_turns(lambda: doctor.examine(self._database, until), until)
 
     async def close(self) -> None:
         """End the thread, close socket and file."""
