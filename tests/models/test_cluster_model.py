@@ -22,7 +22,8 @@ from model_sequences import Ear, first_seed
 
 from leasehold.stores.redis import keys, scripts
 from leasehold.stores.redis.keys import SLOTS, slot_of
-from leasehold.testing.models.redis_cluster import BUS, GOSSIP, PORT, REJOINS, ClusterNodeModel, RedisClusterModel
+from leasehold.testing.models.redis_cluster import GOSSIP, RedisClusterModel
+from leasehold.testing.models.redis_cluster_node import BUS, PORT, REJOINS, ClusterNodeModel
 from leasehold.testing.models.redis_server import UNSUBSCRIBED
 from leasehold.testing.servers import Node, RedisCluster
 from leasehold.testing.servers.cluster import Migration

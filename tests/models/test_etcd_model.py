@@ -32,7 +32,8 @@ from leasehold.stores.etcd import keys
 from leasehold.stores.etcd.keys import Json, Keys
 from leasehold.stores.etcd.store import EtcdStore
 from leasehold.testing.models import etcd
-from leasehold.testing.models.etcd import LATE, LEAST_TTL, Cluster, Member, cluster_of
+from leasehold.testing.models.etcd import LATE, LEAST_TTL, Cluster
+from leasehold.testing.models.etcd_members import Member, cluster_of
 from leasehold.testing.servers import EtcdServer
 from leasehold.testing.worlds import SimulatedWorld, World
 from leasehold.wires.etcd.settings import Settings

@@ -32,8 +32,9 @@ from leasehold.runtimes.simulated import SimulatedRuntime
 from leasehold.runtimes.virtual import Machine
 from leasehold.stores.zookeeper.nodes import LEASES, LOCKS, Mark, Paths, stem
 from leasehold.stores.zookeeper.store import ZooKeeperStore
-from leasehold.testing.models import zookeeper
-from leasehold.testing.models.zookeeper import TICK, Ensemble, Member, Tree, Write
+from leasehold.testing.models import zookeeper_tree
+from leasehold.testing.models.zookeeper import TICK, Ensemble, Member
+from leasehold.testing.models.zookeeper_tree import Tree, Write
 from leasehold.testing.models.zookeeper_wire import ModelWire
 from leasehold.testing.servers import ZooKeeperServer
 from leasehold.testing.worlds import SimulatedWorld, World
@@ -577,7 +578,7 @@ def counts_those_there(tree: Tree, write: Write) -> None:
         node.made = len(node.children)
 
 
-def of_any_version(ensemble: Ensemble, tree: Tree, form: Any, owner: int) -> Sequence[zookeeper.Change]:
+def of_any_version(ensemble: Ensemble, tree: Tree, form: Any, owner: int) -> Sequence[zookeeper_tree.Change]:
     """Change what has another version, too."""
     return CHANGES(ensemble, tree, form._replace(version=-1) if hasattr(form, "version") else form, owner)
 
@@ -592,7 +593,7 @@ def leaves_them_there(ensemble: Ensemble, number: int) -> None:
     ensemble.sessions.pop(number, None)
 
 
-def tells_parents_nothing(member: Member, change: zookeeper.Change) -> None:
+def tells_parents_nothing(member: Member, change: zookeeper_tree.Change) -> None:
     """Tell nobody who watches the children of a node that there are others."""
     member._children.pop(change.path.rpartition("/")[0] or "/", {})
     FIRE(member, change)

@@ -1,23 +1,19 @@
-"""A model of etcd: keys with revisions, leases, transactions, watches, compaction; by the requests of its JSON gateway.
+"""A model of etcd's state: keys with revisions, leases, transactions, compaction; by the requests of its JSON gateway.
 
-Theory of operation
--------------------
-A cluster has one history, which Raft makes of what its members are asked; so there is one state, and each member is a
-host that applies what arrives to it. What a member adds is that it can be away, or lose its connections. While there is
-no leader a member refuses, or applies a request and cannot say so. A new leader counts all leases anew. An error or an
-option that the model does not know is an error of the model's.
+A cluster has one history, which Raft makes of what its members are asked; so there is one state for all of them
+(``etcd_members.py``). A new leader counts all leases anew. An error or an option that the model does not know is an
+error of the model's.
 """
 
 from __future__ import annotations
 
 import base64
-import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from leasehold.runtimes.virtual import Scheduler
-from leasehold.testing.models.net import Host, Line
+from leasehold.testing.models.net import Host
 
 Json = dict[str, Any]
 
@@ -27,8 +23,6 @@ LEAST_TTL = 2
 LATE = 0.5
 """Seconds that etcd may take to notice that a lease has run out (``lease.Lessor`` looks twice a second)."""
 
-NO_LEADER = "etcdserver: no leader"
-TIMED_OUT = "etcdserver: request timed out"
 NO_LEASE = "etcdserver: requested lease not found"
 EXISTS = "etcdserver: lease already exists"
 
@@ -51,17 +45,6 @@ class Lease:
 
     ttl: int
     ends: float
-
-
-@dataclass(slots=True)
-class Watcher:
-    """A stream of deletions, from a revision on, which may be to come."""
-
-    line: Line
-    begin: bytes
-    end: bytes
-    start: int
-    dead: bool = False
 
 
 class Error(Exception):
@@ -98,16 +81,16 @@ class Cluster:
 
     def find(self, where: Json) -> list[Pair]:
         """Return the pairs that a request names, in order of key."""
-        key = _bytes(where["key"])
+        key = data_of(where["key"])
         if "range_end" not in where:
             pair = self.pairs.get(key)
             return [] if pair is None else [pair]
-        end = _bytes(where["range_end"])
-        return [self.pairs[one] for one in sorted(self.pairs) if _within(one, key, end)]
+        end = data_of(where["range_end"])
+        return [self.pairs[one] for one in sorted(self.pairs) if within(one, key, end)]
 
     def range(self, body: Json) -> Json:
         """Read keys."""
-        _known(body, "key", "range_end", "sort_order", "sort_target", "limit", "keys_only", "max_create_revision")
+        known(body, "key", "range_end", "sort_order", "sort_target", "limit", "keys_only", "max_create_revision")
         found = self.find(body)
         answer: Json = {"count": str(len(found))} if found else {}
         if "max_create_revision" in body:
@@ -122,7 +105,7 @@ class Cluster:
 
     def transact(self, body: Json) -> Json:
         """Carry out a transaction; its writes have one revision."""
-        _known(body, "compare", "success", "failure")
+        known(body, "compare", "success", "failure")
         fits = all(map(self._fits, body["compare"]))
         operations: list[Json] = body["success" if fits else "failure"]
         puts = [one["request_put"] for one in operations if "request_put" in one]
@@ -151,8 +134,8 @@ class Cluster:
             case "request_range":
                 return {"response_range": self.range(body)}
             case "request_put":
-                _known(body, "key", "value", "lease")
-                writing.put(_bytes(body["key"]), _bytes(body["value"]), int(body.get("lease", 0)))
+                known(body, "key", "value", "lease")
+                writing.put(data_of(body["key"]), data_of(body["value"]), int(body.get("lease", 0)))
                 return {"response_put": {}}
             case "request_delete_range":
                 keys = [pair.key for pair in self.find(body)]
@@ -261,124 +244,11 @@ class _Writing:
                 cluster.tell(self._revision, self._deleted)
 
 
-class Member(Host):
-    """One member, over its gateway: a request is a path and a body, an answer an HTTP status and a body."""
-
-    def __init__(self, scheduler: Scheduler, cluster: Cluster, name: str) -> None:
-        super().__init__(scheduler, name=name)
-        self.cluster = cluster
-        self.watchers: dict[int, Watcher] = {}
-
-    def receive(self, line: Line, request: tuple[str, bytes]) -> None:
-        """Carry out a request."""
-        self.counts.commands += 1
-        path, body = request
-        try:
-            answer = self._answer(line, path, json.loads(body) if body else {})
-        except Error as error:
-            self._tell(line, path, error.status, {"error": str(error), "message": str(error)})
-            return
-        if answer is not None:
-            self._tell(line, path, 200, answer)
-
-    def over(self, line: Line) -> None:
-        """Take note that a line has ended, and with it its watch."""
-        super().over(line)
-        self.watchers.pop(line.number, None)
-
-    def told(self, revision: int, keys: Sequence[bytes]) -> None:
-        """Tell the watchers here of deletions."""
-        for watcher in list(self.watchers.values()):
-            mine = [key for key in keys if _within(key, watcher.begin, watcher.end)]
-            if mine and revision >= watcher.start:
-                self._stream(watcher, {"events": [_deletion(revision, key) for key in mine]})
-
-    def _answer(self, line: Line, path: str, body: Json) -> Json | None:
-        cluster = self.cluster
-        if path == "/version":
-            return {"etcdserver": "3.5.4", "etcdcluster": "3.5.0"}
-        if self.scheduler.time < cluster.no_leader_until:
-            if self.scheduler.random.random() < 0.5 or path == "/v3/watch":
-                raise Error(NO_LEADER, 503)
-            self._carry_out(path, body)
-            raise Error(TIMED_OUT, 503)
-        if path == "/v3/watch":
-            self._watch(line, body["create_request"])
-            return None
-        return self._carry_out(path, body)
-
-    def _carry_out(self, path: str, body: Json) -> Json:
-        cluster = self.cluster
-        match path:
-            case "/v3/kv/txn":
-                return cluster.transact(body)
-            case "/v3/kv/range":
-                return {"header": cluster.header(), **cluster.range(body)}
-            case "/v3/lease/grant":
-                return cluster.grant(int(body.get("ID", 0)), int(body["TTL"]))
-            case "/v3/lease/keepalive":
-                return cluster.keep_alive(int(body["ID"]))
-            case "/v3/lease/timetolive":
-                return cluster.time_to_live(int(body["ID"]))
-            case "/v3/lease/revoke":
-                return cluster.revoke(int(body["ID"]))
-        raise NotImplementedError(f"the model of etcd does not know {path}")
-
-    def _watch(self, line: Line, body: Json) -> None:
-        _known(body, "key", "range_end", "start_revision", "filters", "progress_notify", "fragment")
-        assert body["filters"] == ["NOPUT"]
-        if not line.open:
-            return
-        start, cluster = int(body["start_revision"]), self.cluster
-        watcher = Watcher(line, _bytes(body["key"]), _bytes(body["range_end"]), start)
-        self._stream(watcher, {"created": True})
-        if start < cluster.compacted:
-            self._stream(watcher, {"canceled": True, "compact_revision": str(cluster.compacted)})
-            return
-        self.watchers[line.number] = watcher
-        for revision, key in cluster.deletions:
-            if revision >= start and _within(key, watcher.begin, watcher.end):
-                self._stream(watcher, {"events": [_deletion(revision, key)]})
-
-    def _stream(self, watcher: Watcher, result: Json) -> None:
-        line = watcher.line
-        self.counts.messages += 1
-        if line.link.deaf and not watcher.dead:
-            watcher.dead = self.scheduler.random.random() < line.link.deaf  # a stream that lost one is dead for good
-        if watcher.dead:
-            self.counts.lost_messages += 1
-        elif line.open:
-            line.tell(json.dumps({"result": {"header": self.cluster.header(), **result}}).encode() + b"\n", True)
-
-    def _tell(self, line: Line, path: str, status: int, answer: Json) -> None:
-        self.note(f"answers {line.client.name} {path} {answer.get('error', '')} {self.cluster.revision}")
-        if line.open:
-            line.tell((status, json.dumps(answer).encode()))
-
-
-def cluster_of(scheduler: Scheduler, names: Sequence[str], *, rate: float = 1.0) -> list[Member]:
-    """Make a cluster, and return its members."""
-    clock = Host(scheduler, rate=rate, name="etcd")
-    cluster = Cluster(clock)
-    members = [Member(scheduler, cluster, name) for name in names]
-
-    def tell(revision: int, keys: Sequence[bytes]) -> None:
-        for member in members:
-            member.told(revision, keys)
-
-    cluster.tell = tell
-    return members
-
-
-def _deletion(revision: int, key: bytes) -> Json:
-    return {"type": "DELETE", "kv": {"key": _text(key), "mod_revision": str(revision)}}
-
-
 def _shown(pair: Pair) -> Json:
     fields: Iterator[tuple[str, Any]] = iter(
         (
-            ("key", _text(pair.key)),
-            ("value", _text(pair.value)),
+            ("key", text_of(pair.key)),
+            ("value", text_of(pair.value)),
             ("create_revision", str(pair.created)),
             ("mod_revision", str(pair.written)),
             ("version", str(pair.version)),
@@ -388,18 +258,22 @@ def _shown(pair: Pair) -> Json:
     return {name: value for name, value in fields if value}
 
 
-def _within(key: bytes, begin: bytes, end: bytes) -> bool:
+def within(key: bytes, begin: bytes, end: bytes) -> bool:
+    """Say whether a key is in a range; an end of one zero byte is none."""
     return key >= begin and (end == b"\0" or key < end)
 
 
-def _known(body: Json, *fields: str) -> None:
+def known(body: Json, *fields: str) -> None:
+    """Refuse what the model would pass over."""
     if strange := body.keys() - set(fields):
         raise NotImplementedError(f"the model of etcd does not know {sorted(strange)}")
 
 
-def _bytes(text: str) -> bytes:
+def data_of(text: str) -> bytes:
+    """Read bytes, as JSON has them."""
     return base64.b64decode(text)
 
 
-def _text(data: bytes) -> str:
+def text_of(data: bytes) -> str:
+    """Spell bytes as JSON has them."""
     return base64.b64encode(data).decode()

@@ -15,7 +15,7 @@ from leasehold.errors import Unsupported
 from leasehold.runtimes.base import Runtime
 from leasehold.runtimes.simulated import SimulatedRuntime
 from leasehold.stores.etcd.store import EtcdStore
-from leasehold.testing.models.etcd import Member
+from leasehold.testing.models.etcd_members import Member
 from leasehold.testing.models.net import Line
 from leasehold.testing.network import InVirtualTime
 from leasehold.wires.etcd.settings import Settings

@@ -18,7 +18,8 @@ from leasehold.runtimes.base import Job, Runtime, Signal
 from leasehold.runtimes.simulated import SimulatedRuntime
 from leasehold.stores.zookeeper.store import ZooKeeperStore
 from leasehold.testing.models.net import Line
-from leasehold.testing.models.zookeeper import Failed, Hello, Member
+from leasehold.testing.models.zookeeper import Hello, Member
+from leasehold.testing.models.zookeeper_tree import Failed
 from leasehold.testing.network import InVirtualTime
 from leasehold.wires.zookeeper.errors import Answer, no_session, told
 from leasehold.wires.zookeeper.requests import Request, Requests

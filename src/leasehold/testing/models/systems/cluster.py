@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from leasehold.runtimes.base import Runtime
 from leasehold.stores.redis.cluster import ClusterStore
 from leasehold.testing.models.lua import Keys
-from leasehold.testing.models.redis_cluster import PORT, REJOINS, ClusterNodeModel, RedisClusterModel
+from leasehold.testing.models.redis_cluster import RedisClusterModel
+from leasehold.testing.models.redis_cluster_node import PORT, REJOINS, ClusterNodeModel
 from leasehold.testing.models.redis_wire import wires
 from leasehold.testing.models.scenario import OF_CLIENTS, Kind, Menu, Strike
 from leasehold.testing.models.system import Spoilt, System

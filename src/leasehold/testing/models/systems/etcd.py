@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from leasehold.testing.models.etcd import LATE, LEAST_TTL, cluster_of
+from leasehold.testing.models.etcd import LATE, LEAST_TTL
 from leasehold.testing.models.etcd_http import SimulatedEtcd
+from leasehold.testing.models.etcd_members import cluster_of
 from leasehold.testing.models.scenario import OF_CLIENTS, Kind, Menu, Strike
 from leasehold.testing.models.system import Spoilt, System
 from leasehold.testing.models.systems.redis import AWAY, LOCKS
