@@ -67,53 +67,65 @@ class Wakeups:
         self.lost += other.lost
 
 
-def hand_over(seed: int, system: str, deaf: float, *, fair: bool) -> Wakeups:
-    """Let one lock go from hand to hand; ``deaf`` is the chance that a message is lost."""
-    world = SimulatedWorld(seed)
-    found, waiting = Wakeups(), set[int]()
-    freed: list[float | None] = [None]
+class Handing:
+    """One history, of one lock that goes from hand to hand; ``deaf`` is the chance that a message is lost."""
 
-    async def body(_: World) -> None:
-        servers = SYSTEMS[system](world, 1.0, GOOD)
-        machines = [world.machine(f"c{number}") for number in range(CLIENTS)]
+    def __init__(self, seed: int, system: str, deaf: float, *, fair: bool) -> None:
+        self._world = SimulatedWorld(seed)
+        self._system = system
+        self._deaf = deaf
+        self._fair = fair
+        self._waiting: set[int] = set()
+        self._freed: float | None = None  # since when nobody has held it, though somebody waited
+        self._found = Wakeups()
+
+    def play(self) -> Wakeups:
+        """Play it to its end and return what came of it."""
+        with quiet():
+            self._world.run(self._all)
+        return self._found
+
+    async def _all(self, _: World) -> None:
+        servers = SYSTEMS[self._system](self._world, 1.0, GOOD)
+        machines = [self._world.machine(f"c{number}") for number in range(CLIENTS)]
         for host in servers.hosts:
             for machine in machines:
-                host.links[machine.machine.name] = Link(deaf=deaf)
+                host.links[machine.machine.name] = Link(deaf=self._deaf)
         jobs = [
-            machine.spawn(partial(take_turns, number, machine, machine.client(servers.opener)))
+            machine.spawn(partial(self._take_turns, number, machine, machine.client(servers.opener)))
             for number, machine in enumerate(machines)
         ]
         for job in jobs:
             if not await job.join(STUCK):
-                found.stuck += 1
+                self._found.stuck += 1
                 return
             if (error := job.exception()) is not None:
                 raise error
-        found.sent = sum(host.counts.messages for host in servers.hosts)
-        found.lost = sum(host.counts.lost_messages for host in servers.hosts)
+        self._found.sent = sum(host.counts.messages for host in servers.hosts)
+        self._found.lost = sum(host.counts.lost_messages for host in servers.hosts)
 
-    async def take_turns(number: int, machine: SimulatedMachine, client: AsyncClient) -> None:
-        lock = client.lock("a", lease=LEASE, fair=fair)
+    async def _take_turns(self, number: int, machine: SimulatedMachine, client: AsyncClient) -> None:
+        lock = client.lock("a", lease=LEASE, fair=self._fair)
         for _ in range(ROUNDS):
-            waiting.add(number)
+            self._waiting.add(number)
             try:
                 hold = await lock.acquire()
             except (StoreUnavailable, LeaseLost):
                 continue
             assert hold is not None
-            waiting.discard(number)
-            if freed[0] is not None:
-                found.handed += 1
-                idle = world.scheduler.time - freed[0] - GRACES.get(system, 0.0)
-                found.longest = max(found.longest, idle)
-            freed[0] = None
-            await machine.sleep(world.scheduler.random.uniform(0.0, WORK))
-            freed[0] = world.scheduler.time if waiting else None
+            self._waiting.discard(number)
+            self._handed()
+            await machine.sleep(self._world.scheduler.random.uniform(0.0, WORK))
+            self._freed = self._world.scheduler.time if self._waiting else None
             await hold.release()
 
-    with quiet():
-        world.run(body)
-    return found
+    def _handed(self) -> None:
+        """Look for how long nobody has held it until now."""
+        if self._freed is not None:
+            idle = self._world.scheduler.time - self._freed - GRACES.get(self._system, 0.0)
+            self._found.handed += 1
+            self._found.longest = max(self._found.longest, idle)
+        self._freed = None
 
 
 def hand_over_many(first: int, handovers: int, deaf: float, jobs: int) -> Wakeups:
@@ -131,4 +143,4 @@ def hand_over_many(first: int, handovers: int, deaf: float, jobs: int) -> Wakeup
 
 def _piece(piece: tuple[int, str, float]) -> Wakeups:
     seed, system, deaf = piece
-    return hand_over(seed, system, deaf, fair=seed % 2 == 0)
+    return Handing(seed, system, deaf, fair=seed % 2 == 0).play()
