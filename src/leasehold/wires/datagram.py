@@ -61,6 +61,7 @@ class Bell:
         self._socket: socket.socket | None = None
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
+        self._port = 0
         self._address = ""
 
     def listen(self) -> str | None:
@@ -82,11 +83,11 @@ class Bell:
     def close(self) -> None:
         """End the thread and close the socket."""
         with self._mutex:
-            thread = self._thread
+            thread, port = self._thread, self._port  # of the socket, which the thread closes as soon as it is to stop
             self._stop.set()
-            if self._socket is not None:
-                _send(self._socket.getsockname()[1], self._key)  # rouses the thread, which closes the socket
             self._silence()
+            if thread is not None and port:
+                _send(port, self._key)  # rouses the thread
         if thread is not None and thread is not threading.current_thread():
             thread.join(CLOSE_PATIENCE)
 
@@ -98,8 +99,8 @@ class Bell:
     def _start(self) -> None:
         self._stop = threading.Event()
         self._socket = listener = _loopback()
-        port = self._socket.getsockname()[1] if self._socket is not None else 0
-        self._address = f"{self._network} {port} {self._key.hex()}"
+        self._port = listener.getsockname()[1] if listener is not None else 0
+        self._address = f"{self._network} {self._port} {self._key.hex()}"
         thread = threading.Thread(
             target=self._run, args=(listener, self._stop), name="leasehold-sqlite-bell", daemon=True
         )

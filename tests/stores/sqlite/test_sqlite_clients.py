@@ -169,6 +169,26 @@ def test_close_ends_thread_and_socket(path: Path) -> None:
     locks.close()
 
 
+def test_close_goes_on_though_the_thread_has_closed_its_socket(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread may see that it is to stop before whoever closes has roused it."""
+    locks = Client.from_url(f"sqlite:{path}")
+    with locks.lock("x"):
+        assert locks.lock("x").acquire(timeout=0.05) is None
+        (bell,) = datagram._bells.values()
+        stop, thread, port = bell._stop, bell._thread, int(bell._address.split()[1])
+        assert thread is not None
+
+        def stop_at_once() -> None:
+            threading.Event.set(stop)
+            datagram._send(port, bell._key)
+            thread.join(10)
+
+        monkeypatch.setattr(stop, "set", stop_at_once)
+    locks.close()
+    assert not thread.is_alive()
+    assert not datagram._bells
+
+
 def test_idle_bell_ends_by_itself(path: Path, locks: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(datagram, "LINGER", 1)
     for _ in range(2):
