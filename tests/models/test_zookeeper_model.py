@@ -15,13 +15,12 @@ import threading
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
 import pytest
-from kazoo.client import KazooClient
 from model_sequences import Play, Steps, chance, compare_many, differs
 
 from leasehold.errors import LeaseholdError, StoreUnavailable, WrongKind
@@ -39,7 +38,7 @@ from leasehold.testing.models.zookeeper_wire import ModelWire
 from leasehold.testing.servers import ZooKeeperServer
 from leasehold.testing.worlds import SimulatedWorld, World
 from leasehold.wires.zookeeper.errors import Answer
-from leasehold.wires.zookeeper.requests import CONTAINER, EPHEMERAL, SEQUENCE, Node, Request, Requests
+from leasehold.wires.zookeeper.requests import CONTAINER, EPHEMERAL, SEQUENCE, Asker, Node, Request, Requests
 from leasehold.wires.zookeeper.session import Link, Session, Wire
 from leasehold.wires.zookeeper.settings import Settings
 
@@ -115,7 +114,7 @@ class Alike:
         return known.setdefault(real, modelled) == modelled and list(known.values()).count(modelled) == 1
 
 
-class BothWires(Requests):
+class BothWires(Asker):
     """One session at each; see `leasehold.wires.zookeeper.session.Wire`. What the store hears is of the model.
 
     Attributes:
@@ -149,12 +148,6 @@ class BothWires(Requests):
         if not self._playing.alike.session(real.id, session.id) or real.timeout != session.timeout:
             self._playing.differ(f"sessions {real} and {session}")
         return session
-
-    async def ask(self, request: Request, until: float) -> Any:
-        (answer,) = await self.ask_all((request,), until)
-        if isinstance(answer, Answer):
-            raise answer
-        return answer
 
     async def ask_all(self, requests: Sequence[Request], until: float) -> list[Any]:
         await self.ready(until)
@@ -213,8 +206,7 @@ class BothWires(Requests):
     def expire(self) -> None:
         """Let both servers end the session."""
         session = drive(self.real.ready(self._clock.now() + WITHIN))
-        with other(self._playing.server, client_id=self.real._kazoo.client_id):
-            pass  # who leaves a session ends it, for whoever else is in it too
+        self._playing.server.end_session(self.real._kazoo.client_id)
         until = self._clock.now() + WITHIN
         while self.real.session is None or self.real.session.id == session.id:
             assert self._clock.now() < until
@@ -513,18 +505,6 @@ def _brief(answer: Any) -> str:
     return type(answer).__name__ if isinstance(answer, Answer) else repr(answer)
 
 
-@contextmanager
-def other(server: ZooKeeperServer, **options: Any) -> Iterator[Any]:
-    """Connect as somebody else."""
-    client = KazooClient(server.address, **options)
-    client.start()
-    try:
-        yield client
-    finally:
-        client.stop()
-        client.close()
-
-
 @pytest.fixture(scope="module")
 def server(outlive: set[int]) -> Iterator[ZooKeeperServer]:
     """A server to which nobody else writes, and that removes no container meanwhile."""
@@ -632,7 +612,7 @@ def test_a_session_of_which_nothing_is_heard_ends_when_the_model_says(server: Zo
 
 def really_ended(server: ZooKeeperServer) -> float:
     """Return after how many seconds without a word a node of a session was gone."""
-    with other(server) as eyes, other(server, timeout=SHORT) as silent:
+    with server.connect() as eyes, server.connect(timeout=SHORT) as silent:
         path = silent.create(f"/ends-{secrets.token_hex(4)}", b"", ephemeral=True)
         began = time.monotonic()
         silent._stopped.set()  # it does not come back
@@ -669,7 +649,7 @@ def test_containers_are_removed_as_the_model_does() -> None:
     ensemble, requests = Ensemble(SimulatedWorld(1).scheduler, ("z0",)), Requests(SETTINGS)
     forms = [requests.create(path, b"", CONTAINER).form for path in containers]
     forms += [requests.create(path, b"", 0).form for path in ("/kept/child", child)] + [requests.delete(child).form]
-    with ZooKeeperServer(properties={"znode.container.checkIntervalMs": "200"}) as server, other(server) as client:
+    with ZooKeeperServer(properties={"znode.container.checkIntervalMs": "200"}) as server, server.connect() as client:
         for form in forms:
             ensemble.write([form], 0)
             answer = client.handler.async_result()

@@ -14,7 +14,6 @@ import kazoo.exceptions
 import pytest
 from kazoo.protocol.serialization import Create2, Delete, GetData, SetData, Transaction
 from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, make_digest_acl
-from zookeeper_party import other
 
 from leasehold.errors import LeaseholdError, StoreUnavailable, Unsupported
 from leasehold.runtimes.base import drive
@@ -39,7 +38,7 @@ Provoked = Callable[[pytest.FixtureRequest], BaseException]
 def server(outlive: set[int]) -> Iterator[ZooKeeperServer]:
     with ZooKeeperServer(config={"enforceQuota": "true"}) as running:
         outlive.add(running.pid)
-        with other(running) as client:
+        with running.connect() as client:
             for path in ("/mark", "/full/a", "/closed", "/zookeeper/quota/full"):
                 client.ensure_path(path)
             client.create(
@@ -197,5 +196,5 @@ def test_nothing_is_done_and_it_says_what_to_do(name: str, request: pytest.Fixtu
             assert said.unknown is (meaning.outcome is Outcome.UNKNOWN)
             assert said.lasting is (meaning.outcome is Outcome.LASTING)
         assert "wr0ng" not in str(said)
-    with other(request.getfixturevalue("server")) as client:
+    with request.getfixturevalue("server").connect() as client:
         assert client.get_children("/mark") == []

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 from patience import until_in
-from zookeeper_party import SOON, WORLDS, children, create_in_session, driver, expire, other, wire
+from zookeeper_party import SOON, WORLDS, children, create_in_session, driver, expire, wire
 
 from leasehold import AsyncHold, LeaseLost
 from leasehold.client import AsyncClient
@@ -368,7 +368,7 @@ def test_a_node_of_another_session_is_not_taken_for_ours(
 
     async def body(world: World) -> None:
         client = client_of(world, proxy, namespace, timeout=20.0)
-        with other(zookeeper_server) as dying:
+        with zookeeper_server.connect() as dying:
             cut = proxy.cut_at(where=b"-lock-")  # the claim's create never arrives, and the claim is unsure
             await client.versioned("x").get()  # connects
             waiter = world.spawn(lambda: client.lock("a").acquire(timeout=30))
@@ -395,7 +395,7 @@ def test_a_node_that_an_operator_removes_is_told_at_the_next_renewal(
     async def body(world: World) -> None:
         client = world.client(f"{zookeeper_server.url}/faults", namespace=namespace)
         hold = held(await client.lock("a", lease=1.5).acquire())
-        with other(zookeeper_server) as operator:
+        with zookeeper_server.connect() as operator:
             operator.delete(path(namespace), recursive=True)
         await until_in(world, lambda: hold.lost, 1.5 / 3 + NOISE)
         again = held(await client.lock("a").acquire(timeout=SOON))
@@ -413,7 +413,7 @@ def test_a_parent_that_is_removed_again_and_again_is_made_again(
 
     async def body(world: World) -> None:
         client = world.client(f"{zookeeper_server.url}/faults", namespace=namespace)
-        with other(zookeeper_server) as operator:
+        with zookeeper_server.connect() as operator:
             tokens = list[int]()
             for name in ("a", "b", "a"):
                 hold = held(await client.lock(name).acquire())

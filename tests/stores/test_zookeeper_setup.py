@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 from kazoo.security import make_digest_acl
-from zookeeper_party import children, other
+from zookeeper_party import children
 
 from leasehold import AsyncClient, Client
 from leasehold.errors import StoreUnavailable, Unsupported
@@ -125,7 +125,7 @@ def test_creator_and_read_lets_others_look(zookeeper_server: ZooKeeperServer, na
 def test_a_path_of_its_own_is_all_that_a_user_needs(zookeeper_server: ZooKeeperServer, namespace: str) -> None:
     """The parent of that path is closed to it."""
     closed, bob = make_digest_acl("admin", "x", all=True), make_digest_acl("bob", SECRET, all=True)
-    with other(zookeeper_server, auth_data=[("digest", "admin:x")]) as operator:
+    with zookeeper_server.connect(auth_data=[("digest", "admin:x")]) as operator:
         operator.create(f"/closed-{namespace}", b"", acl=[closed])
         operator.create(f"/closed-{namespace}/bob", b"", acl=[bob])
     url = f"zookeeper://bob:{SECRET}@{zookeeper_server.address}/closed-{namespace}"
@@ -150,7 +150,7 @@ def test_sasl(guarded: ZooKeeperServer, namespace: str) -> None:
     pytest.importorskip("puresasl")
     url = f"zookeeper://bob:{SECRET}@{guarded.address}/{namespace}?auth=sasl"
     with Client.from_url(url) as locks, locks.lock("a"):
-        with other(guarded) as stranger:
+        with guarded.connect() as stranger:
             acl, _ = stranger.get_acls("/zookeeper")
         assert children_refused(guarded, f"/{namespace}/default/a")
         assert acl

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
 from kazoo.client import KazooClient
@@ -39,22 +38,9 @@ def driver(client: AsyncClient) -> Any:
     return wire(client)._kazoo
 
 
-@contextmanager
-def other(server: ZooKeeperServer, **options: Any) -> Iterator[KazooClient]:
-    """Connect as somebody else."""
-    client = KazooClient(server.address, **options)
-    client.start()
-    try:
-        yield client
-    finally:
-        client.stop()
-        client.close()
-
-
 def expire(server: ZooKeeperServer, client: AsyncClient) -> None:
     """Let the server end the client's session, as when its time has run out."""
-    with other(server, client_id=driver(client).client_id):
-        pass  # who leaves a session ends it, for whoever else is in it too
+    server.end_session(driver(client).client_id)
 
 
 def create_in_session(server: ZooKeeperServer, session: Any, path: str) -> str:
@@ -71,7 +57,7 @@ def create_in_session(server: ZooKeeperServer, session: Any, path: str) -> str:
 
 def children(server: ZooKeeperServer, path: str) -> list[str]:
     """Return the names of a node's children; none if there is no node."""
-    with other(server) as client:
+    with server.connect() as client:
         try:
             return sorted(client.get_children(path))
         except NoNodeError:

@@ -68,15 +68,11 @@ class Scope:
         return f"{self.namespace}:{name}"
 
 
-class Session(Protocol):
-    """A contestant's client, called by threads."""
+class Turns(Protocol):
+    """A client that takes turns, called by threads: all that hand-over asks of a contestant."""
 
     def turn(self, name: str) -> Turn:
         """Return how to acquire and release ``name``; called in the thread that will do so."""
-        ...
-
-    def refused(self, name: str) -> bool:
-        """Try once, as somebody else, to get ``name``; say whether it was refused."""
         ...
 
     def close(self) -> None:
@@ -84,17 +80,29 @@ class Session(Protocol):
         ...
 
 
-class AsyncSession(Protocol):
-    """A contestant's client, called by tasks."""
+class Session(Turns, Protocol):
+    """A contestant's client, called by threads."""
+
+    def refused(self, name: str) -> bool:
+        """Try once, as somebody else, to get ``name``; say whether it was refused."""
+        ...
+
+
+class AsyncTurns(Protocol):
+    """A client that takes turns, called by tasks."""
 
     async def turn(self, name: str) -> AsyncTurn:
         """Return how to acquire and release ``name``."""
         ...
 
-    async def refused(self, name: str) -> bool:
-        """Try once, as somebody else, to get ``name``; say whether it was refused."""
-        ...
-
     async def close(self) -> None:
         """Close connections."""
+        ...
+
+
+class AsyncSession(AsyncTurns, Protocol):
+    """A contestant's client, called by tasks."""
+
+    async def refused(self, name: str) -> bool:
+        """Try once, as somebody else, to get ``name``; say whether it was refused."""
         ...

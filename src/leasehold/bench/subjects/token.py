@@ -26,7 +26,7 @@ def _put(scope: Scope, name: str) -> bytes:
 
 
 class Blocking:
-    """See `leasehold.bench.subjects.base.Session`. Each thread has a connection."""
+    """See `leasehold.bench.subjects.base.Turns`. Each thread has a connection."""
 
     def __init__(self, scope: Scope) -> None:
         self._scope = scope
@@ -39,15 +39,12 @@ class Blocking:
         call, take, put = line.call, _take(self._scope, name), _put(self._scope, name)
         return lambda: call(take), lambda: call(put)
 
-    def refused(self, name: str) -> bool:
-        raise NotImplementedError("a token is only passed around")
-
     def close(self) -> None:
         """Leave the sockets to the end of the process."""
 
 
 class Awaiting:
-    """See `leasehold.bench.subjects.base.AsyncSession`. Each turn has a connection: BLPOP blocks it."""
+    """See `leasehold.bench.subjects.base.AsyncTurns`. Each turn has a connection: BLPOP blocks it."""
 
     def __init__(self, scope: Scope) -> None:
         self._scope = scope
@@ -58,9 +55,6 @@ class Awaiting:
         self._protocols.append(protocol)
         call, take, put = protocol.call, _take(self._scope, name), _put(self._scope, name)
         return lambda: call(take), lambda: call(put)
-
-    async def refused(self, name: str) -> bool:
-        raise NotImplementedError("a token is only passed around")
 
     async def close(self) -> None:
         for protocol in self._protocols:

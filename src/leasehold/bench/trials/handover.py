@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from types import ModuleType
 from typing import Any
 
-from leasehold.bench.subjects.base import AsyncSession, AsyncTurn, Scope, Session
+from leasehold.bench.subjects.base import AsyncTurn, AsyncTurns, Scope, Turns
 from leasehold.bench.subjects.tap import NAME
 from leasehold.bench.trials.pairs import NotLocked
 from leasehold.bench.trials.sampling import Sampling, added
@@ -137,7 +137,7 @@ class Contender:
 
 def _contend_and_end(subject: ModuleType, scope: Scope, task: Task, tally: Tally, waits: int, says: int) -> None:
     try:
-        session: Session = subject.blocking(scope)
+        session: Turns = subject.blocking(scope)
         acquire, release = session.turn(NAME_OF_ALL)
         os.write(says, b"r")
         os.read(waits, 1)
@@ -201,7 +201,7 @@ async def awaiting(subject: ModuleType, scope: Scope, task: Task, talk: Talk) ->
     cells[START] = cells[UNTIL] = _far()
     if hasattr(subject, "prepare"):
         subject.prepare(scope, NAME_OF_ALL)
-    session: AsyncSession = await subject.awaiting(scope)
+    session: AsyncTurns = await subject.awaiting(scope)
     tallies = [Tally(index + 1, cells) for index in range(task.concurrency)]
     turns = [await session.turn(NAME_OF_ALL) for _ in tallies]
     tasks = [asyncio.create_task(_contend(*one, task.work)) for one in zip(turns, tallies, strict=True)]

@@ -22,7 +22,7 @@ from leasehold.testing.models.zookeeper import Hello, Member
 from leasehold.testing.models.zookeeper_tree import Failed
 from leasehold.testing.network import InVirtualTime
 from leasehold.wires.zookeeper.errors import Answer, no_session, told
-from leasehold.wires.zookeeper.requests import Request, Requests
+from leasehold.wires.zookeeper.requests import Asker, Request
 from leasehold.wires.zookeeper.session import Link, Session, Wire
 from leasehold.wires.zookeeper.settings import Settings
 
@@ -76,7 +76,7 @@ class _Question:
         self.answered.set()
 
 
-class ModelWire(Requests):
+class ModelWire(Asker):
     """See `leasehold.wires.zookeeper.session.Wire`."""
 
     def __init__(
@@ -102,15 +102,7 @@ class ModelWire(Requests):
 
     # --- requests ------------------------------------------------------------------------------------------------
 
-    async def ask(self, request: Request, until: float) -> Any:
-        """Send one request; raise what came of it if it failed."""
-        (answer,) = await self.ask_all((request,), until)
-        if isinstance(answer, Answer):
-            raise answer
-        return answer
-
     async def ask_all(self, requests: Sequence[Request], until: float) -> list[Any]:
-        """Send several requests at once; return for each its answer, which may be an `Answer` that it does not fit."""
         if not requests:
             return []
         await self._connected(until)

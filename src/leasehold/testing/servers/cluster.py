@@ -141,7 +141,8 @@ class RedisCluster(Group):
                 node.port = free_port()
             node._config["port"] = str(node.port)
 
-    def _join(self) -> None:
+    def _start_all(self) -> None:
+        super()._start_all()
         first, primaries = self.nodes[0], self.nodes[: self._count]
         for number, node in enumerate(self.nodes, start=1):
             node.command("CLUSTER", "SET-CONFIG-EPOCH", number)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import secrets
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Self
@@ -21,16 +22,16 @@ LINK = "link"
 """The user by which the servers of a group reach each other: where it is switched off, they do not."""
 
 
-class Group:
+class Group(ABC):
     """Several servers. They are started by `start` or ``with``, and leave nothing behind after `stop`."""
 
     def __init__(self, servers: Sequence[Server]) -> None:
         self.servers = tuple(servers)
 
     @property
+    @abstractmethod
     def url(self) -> str:
         """What `Client.from_url` takes."""
-        raise NotImplementedError
 
     @property
     def version(self) -> str:
@@ -46,7 +47,6 @@ class Group:
         """
         try:
             self._start_all()
-            self._join()
             self.wait_healthy()
         except BaseException:
             self.stop()
@@ -79,12 +79,10 @@ class Group:
             time.sleep(0.02)
 
     def _start_all(self) -> None:
+        """Start all at once. Who must introduce them to each other does so here."""
         with concurrent.futures.ThreadPoolExecutor(len(self.servers), thread_name_prefix="server-start") as threads:
             for started in [threads.submit(server.start) for server in self.servers]:
                 started.result()
-
-    def _join(self) -> None:
-        """Introduce the servers to each other."""
 
     def _healthy(self) -> bool:
         return all(server.running for server in self.servers)

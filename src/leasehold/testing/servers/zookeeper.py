@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib import import_module
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from leasehold.testing.servers.base import MissingServer, Server, find_files, free_port
 from leasehold.testing.servers.certificates import Certificates
@@ -121,6 +123,22 @@ class ZooKeeperServer(Server):
         for path in self.jar.parent.glob("zookeeper-[0-9]*.jar"):
             return f"zookeeper {path.stem.partition('-')[2]}"
         return "zookeeper"
+
+    @contextmanager
+    def connect(self, **options: Any) -> Generator[Any]:
+        """Connect by a client of kazoo, with these options, and end its session in the end."""
+        client = import_module("kazoo.client").KazooClient(self.address, **options)
+        client.start()
+        try:
+            yield client
+        finally:
+            client.stop()
+            client.close()
+
+    def end_session(self, session: Any) -> None:
+        """End the session that kazoo calls so (``client_id``), as when its time has run out."""
+        with self.connect(client_id=session):
+            pass  # who leaves a session ends it, for whoever else is in it, too
 
     def ask(self, words: str) -> str:
         """Send one of the four-letter commands and return the answer; `OSError` if there is none."""

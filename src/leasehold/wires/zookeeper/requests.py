@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from leasehold.wires.zookeeper.errors import Answer
 from leasehold.wires.zookeeper.settings import Settings
 
 _requests: Any = importlib.import_module("kazoo.protocol.serialization")
@@ -114,6 +116,26 @@ class Requests:
     def check(self, path: str) -> Request:
         """Require that a node is there, as a part of `all_or_none`."""
         return Request(_requests.CheckVersion(path, -1), bool)
+
+
+class Asker(Requests, ABC):
+    """Makes requests and sends them, one as it sends several."""
+
+    @abstractmethod
+    async def ask_all(self, requests: Sequence[Request], until: float) -> list[Any]:
+        """Send several requests at once; return for each its answer, which may be an `Answer` that it does not fit.
+
+        Raises:
+            StoreUnavailable: one of them has no answer.
+
+        """
+
+    async def ask(self, request: Request, until: float) -> Any:
+        """Send one request; raise what came of it if it failed."""
+        (answer,) = await self.ask_all((request,), until)
+        if isinstance(answer, Answer):
+            raise answer
+        return answer
 
 
 def _node(path: str, data: bytes | None, stat: Any) -> Node:

@@ -25,7 +25,7 @@ from leasehold.errors import StoreUnavailable
 from leasehold.runtimes.base import Runtime, Signal
 from leasehold.wires.zookeeper.errors import Answer, no_session, told
 from leasehold.wires.zookeeper.kazoo_client import Ears, client_of, cut, end_beside, let_go
-from leasehold.wires.zookeeper.requests import Request, Requests
+from leasehold.wires.zookeeper.requests import Asker, Request
 from leasehold.wires.zookeeper.settings import Settings
 
 _connection: Any = importlib.import_module("kazoo.protocol.connection")
@@ -53,7 +53,7 @@ class Session:
     timeout: float
 
 
-class Wire(Requests):
+class Wire(Asker):
     """One session at a time; a new one when the last has expired."""
 
     def __init__(self, runtime: Runtime, settings: Settings, hear: Callable[[Link], None]) -> None:
@@ -76,20 +76,7 @@ class Wire(Requests):
 
     # --- requests ------------------------------------------------------------------------------------------------
 
-    async def ask(self, request: Request, until: float) -> Any:
-        """Send one request; raise what came of it if it failed."""
-        (answer,) = await self.ask_all((request,), until)
-        if isinstance(answer, Answer):
-            raise answer
-        return answer
-
     async def ask_all(self, requests: Sequence[Request], until: float) -> list[Any]:
-        """Send several requests at once; return for each its answer, which may be an `Answer` that it does not fit.
-
-        Raises:
-            StoreUnavailable: one of them has no answer.
-
-        """
         if not requests:
             return []
         client = await self._connected(until)
