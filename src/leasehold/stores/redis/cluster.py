@@ -22,26 +22,15 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, TypeVar
 
 from leasehold.errors import StoreUnavailable
-from leasehold.model import Cell, Change, Departure, Finding, Granted, Standing, Ticket, View, Wait, ticket_id
+from leasehold.model import Cell, Change, Departure, Finding, Granted, Standing, Ticket, View, Wait
 from leasehold.runtimes.base import Runtime
 from leasehold.stores.redis import cluster_doctor, keys, strict_checks
+from leasehold.stores.redis.cluster_nodes import Nodes
 from leasehold.stores.redis.store import RedisStore, single_wire
-from leasehold.wires.redis.asking import AskingWire
-from leasehold.wires.redis.base import (
-    Elsewhere,
-    MakeWire,
-    Moving,
-    OnMessage,
-    OnSilence,
-    Redirected,
-    ReplyError,
-    Wire,
-    refused,
-)
+from leasehold.wires.redis.base import Elsewhere, MakeWire, Moving, Redirected, ReplyError, refused
 from leasehold.wires.redis.settings import Settings
 from leasehold.wires.redis.topology import Address, SlotMap, Topology
 
@@ -73,13 +62,9 @@ class ClusterStore:
         self._namespace = namespace
         self._make = make or single_wire(runtime)
         self._topology = Topology(runtime, seeds, self._make)
-        self._mutex = runtime.mutex()
-        self._nodes: dict[tuple[Address, bool], RedisStore] = {}
+        self._nodes = Nodes(runtime, self._topology, namespace, self._make)
         self._waits: dict[str, RedisStore] = {}
-        self._markers: dict[Address, int] = {}
-        self._client = self._client_id()
         self._seen: SlotMap | None = None
-        self._closed = False
         if (strict := seeds[0].strict) is not None:
             self.capabilities = replace(self.capabilities, longest=strict.longest)
 
@@ -166,24 +151,16 @@ class ClusterStore:
     async def diagnose(self) -> list[Finding]:
         known = await self._look_again(cluster_doctor.WITHIN)
         strict = self._topology.settings(known.primaries[0]).strict
-        found = await cluster_doctor.diagnose(self._runtime, self._make, self._topology, known, self._node)
+        found = await cluster_doctor.diagnose(self._runtime, self._make, self._topology, known, self._nodes.at)
         return found if strict is None else strict_checks.judged(found, strict)
 
     async def close(self) -> None:
-        self._closed = True
-        with self._mutex:
-            stores = list(self._nodes.values())
-        for store in stores:
-            await store.close()
+        await self._nodes.close()
 
     def after_fork(self) -> None:
         self._waits = {}
-        self._closed = False
-        self._mutex = self._runtime.mutex()
-        self._client = self._client_id()
         self._topology.after_fork()
-        for store in self._nodes.values():
-            store.after_fork()
+        self._nodes.after_fork()
 
     # --- where -------------------------------------------------------------------------------------------------
 
@@ -195,10 +172,10 @@ class ClusterStore:
         while True:
             left = max(until - self._runtime.now(), 0.001)
             try:
-                store = await self._owner(slot, left) if asked is None else self._node(asked, asking=True)
+                store = await self._owner(slot, left) if asked is None else self._nodes.at(asked, asking=True)
                 return await self._of(store, ask(store, max(until - self._runtime.now(), 0.001)))
             except Elsewhere as error:
-                if self._closed:
+                if self._nodes.closed:
                     raise
                 failed = error
             asked = self._follow(failed)
@@ -237,82 +214,14 @@ class ClusterStore:
         address = self._topology.owner(slot)
         if address is None:
             raise Elsewhere(f"{self._topology.where}: no node serves slot {slot} now; look at CLUSTER NODES")
-        return self._node(address)
+        return self._nodes.at(address)
 
     async def _look_again(self, within: float) -> SlotMap:
         known = await self._topology.fresh(within)
         if known is not self._seen:
             self._seen = known
-            await self._prune(known)
+            await self._nodes.prune(known, set(self._waits.values()))
         return known
-
-    def _node(self, address: Address, *, asking: bool = False) -> RedisStore:
-        found = self._nodes.get((address, asking))
-        if found is not None:
-            return found
-        with self._mutex:
-            if self._closed:  # nobody would close the connections of another
-                raise StoreUnavailable(f"{self._topology.where}: the client is closed")
-            found = self._nodes.get((address, asking))
-            if found is None:
-                found = self._nodes[address, asking] = RedisStore(
-                    self._runtime,
-                    self._topology.settings(address),
-                    self._namespace,
-                    make=self._asking if asking else self._make,
-                    tune=partial(self._tune, address),
-                    apart=partial(keys.slot, self._namespace),
-                    marker=partial(self._marker, address),
-                )
-        return found
-
-    async def _prune(self, known: SlotMap) -> None:
-        """Leave the nodes that have no slots any more; whoever waited there asks again, elsewhere."""
-        serving, waiting = set(known.primaries), set(self._waits.values())
-        with self._mutex:
-            gone = [
-                where
-                for where, store in self._nodes.items()
-                if (where[0] not in serving if not where[1] else store not in waiting)
-            ]
-            stores = [self._nodes.pop(where) for where in gone]
-        for store in stores:
-            store.wake_all()
-            await store.close()
-
-    def _asking(
-        self, runtime: Runtime, settings: Settings, channel: bytes, on_message: OnMessage, on_silence: OnSilence
-    ) -> Wire:
-        return AskingWire(self._make(runtime, settings, channel, on_message, on_silence))
-
-    def _tune(self, address: Address, moved: Redirected | None) -> bytes:
-        """Return a channel for the waiters at one node, in a slot that the node has; that of the last has ``moved``."""
-        if moved is not None:
-            self._topology.learn(moved.slot, moved.address)
-        known = self._topology.known()
-        if known is not None and address in known.replicas:
-            number = keys.number_where(
-                lambda number: (
-                    self._topology.owner(keys.slot_of(keys.shard_channel(self._namespace, self._client, number)))
-                    == address
-                )
-            )
-            if number is not None:
-                return keys.shard_channel(self._namespace, self._client, number)
-        return keys.channel(self._namespace, self._client)
-
-    def _marker(self, address: Address, another: bool) -> bytes:
-        """Return the key of strict mode's marker at one node: in the first slot that the node has; or in the next."""
-        first = self._markers.get(address, 0)
-        number = keys.number_where(
-            lambda number: self._topology.owner(keys.slot_of(keys.marker_key(self._namespace, str(number)))) == address,
-            first + 1 if another else first,
-        )
-        self._markers[address] = number or 0
-        return keys.marker_key(self._namespace, str(number or 0))
-
-    def _client_id(self) -> str:
-        return ticket_id(self._runtime.random_bytes(16))
 
     def _wait_in(self, store: RedisStore, ticket: Ticket) -> None:
         before = self._waits.get(ticket.id)
@@ -334,7 +243,7 @@ class ClusterStore:
                 address = self._topology.owner(slots[name])
                 if address is None:
                     continue
-                store = self._node(address)
+                store = self._nodes.at(address)
             places.setdefault((store, False), []).append((name, ticket))
         return places
 
@@ -363,11 +272,11 @@ class ClusterStore:
             return
         if isinstance(error, Redirected) and not error.ask:
             self._topology.learn(error.slot, error.address)
-            place = self._node(error.address), False
+            place = self._nodes.at(error.address), False
         elif not alone and reply.code in MOVING:
             place = store, True  # some of these are here, some are there: one by one each node can tell
         elif isinstance(error, Redirected):
-            place = self._node(error.address, asking=True), True
+            place = self._nodes.at(error.address, asking=True), True
         else:
             return
         places.setdefault(place, []).extend(holding)
@@ -380,7 +289,7 @@ class ClusterStore:
 
         """
         known = await self._look_again(5.0)
-        stores = [self._node(address) for address in known.primaries]
+        stores = [self._nodes.at(address) for address in known.primaries]
         results: list[T] = []
         for result in await self._runtime.gather(*[self._of(store, ask(store)) for store in stores]):
             if isinstance(result, BaseException):
