@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from leasehold.bench.aims import aims
-from leasehold.bench.profile import where_it_goes
+from leasehold.bench.profile_table import where_it_goes
 from leasehold.bench.result import Result, Row
 from leasehold.bench.table import cells, heads
 

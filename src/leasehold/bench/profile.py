@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from leasehold.bench.contestants import Mode
 from leasehold.bench.measures import Measure, Trial
@@ -12,9 +10,6 @@ from leasehold.bench.places import Place
 from leasehold.bench.server import Look
 from leasehold.bench.trials.sampling import KERNEL
 from leasehold.bench.trials.talk import Outcome
-
-if TYPE_CHECKING:
-    from leasehold.bench.result import Result, Row
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,33 +55,3 @@ def may_be_profiled(measure: Measure) -> bool:
     main = measure.mode is Mode.ASYNCIO or measure.processes or measure.concurrency == 1
     redis = measure.place in (Place.REDIS, Place.REDLOCK) and not measure.harms
     return redis and main and measure.trial in (Trial.PAIRS, Trial.HANDOVER)
-
-
-EXPLAINED = """\
-## Where the time goes
-
-Microseconds of processor time for one acquire and release, in one more trial of each: in the client by samples, taken
-when a timer of its processor time rings; in the server by its own statistics. In hand-over all contenders are added up,
-those who wait as well.
-"""
-
-
-def where_it_goes(result: Result) -> str:
-    """Return a table for each measure that was looked into, as Markdown; empty if none was."""
-    tables = [table for row in result.rows for table in _table(row)]
-    return "\n".join([EXPLAINED, *tables]) if tables else ""
-
-
-def _table(row: Row) -> Iterator[str]:
-    profiles = [(one.contestant.title, one.profile) for one in (row.floor, row.ours) if one is not None]
-    known = [(title, profile.lines) for title, profile in profiles if profile is not None]
-    if not known:
-        return
-    names = dict.fromkeys(name for _, lines in reversed(known) for name in lines)
-    ordered = sorted(names, key=lambda name: (name.startswith("server"), KERNEL in name))
-    yield f"| {row.measure.title} | " + " | ".join(title for title, _ in known) + " |"
-    yield "| --- |" + " ---: |" * len(known)
-    for name in ordered:
-        yield f"| {name} | " + " | ".join(f"{lines[name]:.1f}" if name in lines else "–" for _, lines in known) + " |"
-    sums = [sum(value for name, value in lines.items() if KERNEL not in name) for _, lines in known]
-    yield "| all | " + " | ".join(f"{value:.1f}" for value in sums) + " |\n"

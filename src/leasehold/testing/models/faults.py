@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from leasehold.testing.models.net import Host
 from leasehold.testing.models.scenario import Kind, Strike
-
-if TYPE_CHECKING:
-    from leasehold.testing.models.party import Party
-    from leasehold.testing.worlds import SimulatedMachine
+from leasehold.testing.models.system import System
+from leasehold.testing.worlds import SimulatedMachine, SimulatedWorld
 
 SLOW = (0.01, 0.4)
 """Seconds that a message takes on a slow link."""
@@ -33,7 +31,22 @@ class Fault:
         return f"{self.begin:.4f}..{self.end:.4f} {self.who or 'servers'}: {self.kind.value}"
 
 
-def strike(party: Party, one: Strike) -> None:
+class Struck(Protocol):
+    """Whom it befalls; see `leasehold.testing.models.party.Party`."""
+
+    world: SimulatedWorld
+    system: System
+    machines: list[SimulatedMachine]
+    deaths: dict[str, tuple[float, float]]
+
+    def now(self) -> float: ...
+
+    def note(self, kind: Kind, who: str, seconds: float) -> None: ...
+
+    def heir(self) -> None: ...
+
+
+def strike(party: Struck, one: Strike) -> None:
     """Let it happen; nothing does if there is nobody left whom it could hit."""
     if (hit := CLIENTS.get(one.kind)) is None:
         if (seconds := party.system.strike(one)) is not None:
@@ -45,25 +58,25 @@ def strike(party: Party, one: Strike) -> None:
         party.note(one.kind, victim.machine.name, hit(party, victim, one))
 
 
-def _hosts(party: Party, one: Strike) -> Sequence[Host]:
+def _hosts(party: Struck, one: Strike) -> Sequence[Host]:
     """Return whose links are concerned: of several servers often one, often all."""
     hosts = party.system.hosts
     return hosts if one.luck < 0.5 else [hosts[int(one.luck * 1e6) % len(hosts)]]
 
 
-def _stall(party: Party, machine: SimulatedMachine, one: Strike) -> float:
+def _stall(party: Struck, machine: SimulatedMachine, one: Strike) -> float:
     machine.stall(one.seconds)
     return one.seconds
 
 
-def _suspend(party: Party, machine: SimulatedMachine, one: Strike) -> float:
+def _suspend(party: Struck, machine: SimulatedMachine, one: Strike) -> float:
     machine.stall(one.seconds)
     for host in party.system.hosts:
         host.hang_up(machine.machine, arrives=one.luck < 0.5)
     return one.seconds
 
 
-def _kill(party: Party, machine: SimulatedMachine, one: Strike) -> float:
+def _kill(party: Struck, machine: SimulatedMachine, one: Strike) -> float:
     machine.kill()
     party.deaths[machine.machine.name] = party.now(), party.now()
     for host in party.system.hosts:
@@ -72,27 +85,27 @@ def _kill(party: Party, machine: SimulatedMachine, one: Strike) -> float:
     return 0.0
 
 
-def _hold(party: Party, machine: SimulatedMachine, one: Strike) -> float:
+def _hold(party: Struck, machine: SimulatedMachine, one: Strike) -> float:
     for host in _hosts(party, one):
         link = host.link(machine.machine.name)
         link.requests_held = max(link.requests_held, party.now() + one.seconds)
     return one.seconds
 
 
-def _one_way(party: Party, machine: SimulatedMachine, one: Strike) -> float:
+def _one_way(party: Struck, machine: SimulatedMachine, one: Strike) -> float:
     for host in _hosts(party, one):
         link = host.link(machine.machine.name)
         link.replies_held = max(link.replies_held, party.now() + one.seconds)
     return one.seconds
 
 
-def _reset(party: Party, machine: SimulatedMachine, one: Strike) -> float:
+def _reset(party: Struck, machine: SimulatedMachine, one: Strike) -> float:
     for host in _hosts(party, one):
         host.hang_up(machine.machine, arrives=one.luck * 10 % 1 < 0.5)
     return 0.0
 
 
-def _refuse(party: Party, machine: SimulatedMachine, one: Strike) -> float:
+def _refuse(party: Struck, machine: SimulatedMachine, one: Strike) -> float:
     for host in _hosts(party, one):
         link = host.link(machine.machine.name)
         link.refused = max(link.refused, party.now() + one.seconds)
@@ -100,14 +113,14 @@ def _refuse(party: Party, machine: SimulatedMachine, one: Strike) -> float:
     return one.seconds
 
 
-def _for_a_while(party: Party, machine: SimulatedMachine, one: Strike, field: str, value: object) -> float:
+def _for_a_while(party: Struck, machine: SimulatedMachine, one: Strike, field: str, value: object) -> float:
     """Give links another quality; they have their old one back after that."""
     for host in _hosts(party, one):
         _change(party, host, machine.machine.name, field, value, one.seconds)
     return one.seconds
 
 
-def _change(party: Party, host: Host, name: str, field: str, value: object, seconds: float) -> None:
+def _change(party: Struck, host: Host, name: str, field: str, value: object, seconds: float) -> None:
     link = host.link(name)
     before = getattr(link, field)
     if before == value:
@@ -116,26 +129,26 @@ def _change(party: Party, host: Host, name: str, field: str, value: object, seco
     party.world.scheduler.at(party.now() + seconds, host.machine, lambda: setattr(link, field, before))
 
 
-def _slow(party: Party, machine: SimulatedMachine, one: Strike) -> float:
+def _slow(party: Struck, machine: SimulatedMachine, one: Strike) -> float:
     return _for_a_while(party, machine, one, "latency", SLOW)
 
 
-def _repeat(party: Party, machine: SimulatedMachine, one: Strike) -> float:
+def _repeat(party: Struck, machine: SimulatedMachine, one: Strike) -> float:
     return _for_a_while(party, machine, one, "repeats", 0.5)
 
 
-def _deaf(party: Party, machine: SimulatedMachine, one: Strike) -> float:
+def _deaf(party: Struck, machine: SimulatedMachine, one: Strike) -> float:
     return _for_a_while(party, machine, one, "deaf", 0.5 if one.luck * 10 % 1 < 0.5 else 1.0)
 
 
-def _wall(party: Party, machine: SimulatedMachine, one: Strike) -> float:
+def _wall(party: Struck, machine: SimulatedMachine, one: Strike) -> float:
     seconds = (2 * one.luck - 1) * WALL
     party.world.scheduler.note(machine.machine.name, f"sets its wall clock by {seconds:.6f} s")
     machine.machine.wall += seconds
     return 0.0
 
 
-CLIENTS: dict[Kind, Callable[[Party, SimulatedMachine, Strike], float]] = {
+CLIENTS: dict[Kind, Callable[[Struck, SimulatedMachine, Strike], float]] = {
     Kind.STALL: _stall,
     Kind.SUSPEND: _suspend,
     Kind.KILL: _kill,
