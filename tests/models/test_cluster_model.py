@@ -272,9 +272,12 @@ class Pair:
         await self.settled(world)
 
     async def hands_over(self, world: World) -> None:
-        """Let a replica take over by order."""
+        """Let any replica take over by order."""
         await self.finishes(world)
-        shard = self.chance.randrange(3)
+        await self.takes_over(world, self.chance.randrange(3))
+
+    async def takes_over(self, world: World, shard: int) -> None:
+        """Let the replica of a shard take over by order."""
         self.log.append(f"the replica of {shard} takes over")
         self.nodes[self.model.nodes.index(self.model.replica(shard))].command("CLUSTER", "FAILOVER")
         self.model.hand_over(shard)
@@ -384,6 +387,27 @@ def test_the_model_answers_as_nodes_do(cluster: RedisCluster) -> None:
     for number in range(SEQUENCES):
         seen |= compare(cluster, first + number)
     assert seen >= {"MOVED", "ASK", "TRYAGAIN", "CROSSSLOT", "list", "number", "word", "heard", "unsubscribed"}
+
+
+def test_who_listens_at_a_replica_that_takes_over_is_not_told_that_this_is_over(cluster: RedisCluster) -> None:
+    """It has the slot of the channel as before; who listens at the old primary is told."""
+    world, seen = SimulatedWorld(1), set[str]()
+
+    async def body(_: World) -> None:
+        pair = Pair(world, cluster, 1)
+        channel = pair.channel()
+        shard = pair.model.view.shard(slot_of(channel))
+        try:
+            for node in (pair.model.primary(shard), pair.model.replica(shard)):
+                pair.check(pair.model.nodes.index(node), [b"SSUBSCRIBE", channel])
+            await pair.takes_over(world, shard)
+            await pair.heard(world)
+            seen.update(pair.seen)
+        finally:
+            pair.close()
+
+    world.run(body)
+    assert "unsubscribed" in seen
 
 
 def test_a_restarted_primary_refuses_keys_for_a_while() -> None:

@@ -210,7 +210,7 @@ class ClusterNodeModel(RedisServerModel):
     # --- what it learns ----------------------------------------------------------------------------------------
 
     def learn(self, view: View) -> None:
-        """See the cluster anew; who listens for a slot that is another's now is told that this is over."""
+        """See the cluster anew; who listens for a slot that another has now is told that this is over."""
         if self.is_down:
             self.scheduler.at(self.down_until, self.machine, lambda: self.learn(view))
             return
@@ -224,7 +224,7 @@ class ClusterNodeModel(RedisServerModel):
         self.coming = {slot for slot in self.coming if view.owner(slot) != mine}
         for channel, lines in self._in_shard.items():
             slot = slot_of_key(channel)
-            if view.owner(slot) != before.owner(slot):
+            if view.owner(slot) not in (before.owner(slot), mine):  # a replica that takes over goes on telling them
                 for line in lines.values():
                     line.tell(UNSUBSCRIBED, True)
                 lines.clear()
