@@ -39,6 +39,28 @@ The lock bytes are those of sqlite.org/walformat.html, 2.3.1: 120 the writer's, 
 """
 
 
+READER = """
+import sqlite3, sys
+db = sqlite3.connect(sys.argv[1], isolation_level=None)
+db.execute("BEGIN")
+db.execute("SELECT * FROM host").fetchall()
+print("in", flush=True)
+sys.stdin.read()
+"""
+
+RESTLESS = """
+import sys, time
+from pathlib import Path
+from leasehold.stores.sqlite.database import Database
+from leasehold.stores.sqlite.machine import Machine
+database = Database(Path(sys.argv[1]), Machine(), allow_network=False)
+print("in", flush=True)
+while True:
+    database.transact(lambda db, fence: time.sleep(0.03), time.clock_gettime(time.CLOCK_BOOTTIME) + 60)
+"""
+"""Writes all the time, to a disk that takes 30 ms."""
+
+
 @contextlib.contextmanager
 def another(code: str, *arguments: object) -> Iterator[subprocess.Popen[str]]:
     """Run a process up to its first word, and end it."""
@@ -113,6 +135,38 @@ def test_a_writer_that_is_stopped_amid_a_commit_is_waited_for(path: Path) -> Non
             pass
         with another(MENDER, path, 1, 11.0), locks.lock("y", timeout=20):
             pass
+
+
+@linux
+def test_who_writes_all_the_time_gives_way(path: Path, locks: Client) -> None:
+    with locks.lock("x"):
+        pass
+    with another(RESTLESS, path):
+        began = boottime()
+        for _ in range(6):
+            with locks.lock("x", timeout=30):
+                pass
+        assert boottime() - began < 4.0
+
+
+def test_the_log_is_emptied_when_readers_let_it(path: Path, locks: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    most = 1 << 16
+    monkeypatch.setattr("leasehold.stores.sqlite.database.LARGEST_LOG", most)
+    log = path.with_name("locks.db-wal")
+
+    def use() -> None:
+        with locks.lock("x"):
+            pass
+
+    use()
+    with another(READER, path) as reader:
+        while log.stat().st_size <= most:
+            use()
+        use()  # the reader is not in the way of anybody's work
+        assert log.stat().st_size > most
+        reader.kill()
+    use()
+    assert log.stat().st_size < most
 
 
 ATOMIC = {"transact", "_roll_back"}

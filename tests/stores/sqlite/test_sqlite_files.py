@@ -6,10 +6,11 @@ import contextlib
 import os
 import shutil
 import sqlite3
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from sqlite_peers import boottime, client_on, fake_proc, linux, raw, root, run_python
+from sqlite_peers import Peer, boottime, client_on, fake_proc, linux, raw, root, run_python
 
 from leasehold import Client, LeaseLost, StoreUnavailable, Unsupported
 from leasehold.model import Severity
@@ -215,6 +216,23 @@ def test_deleted_file_is_noticed(path: Path) -> None:
         with pytest.raises(LeaseLost):
             hold.extend()
         other.check()
+
+
+@pytest.mark.parametrize("gone", [["-shm"], ["-shm", "-wal"]])
+def test_deleted_companions_split_nobody(
+    path: Path, locks: Client, peers: Callable[..., Peer], gone: list[str]
+) -> None:
+    """Without the same index of the log, who was there before and who comes after do not see each other's locks."""
+    with locks.lock("x"):
+        pass
+    for suffix in gone:
+        path.with_name(f"locks.db{suffix}").unlink()
+    later = peers()
+    assert later.ask("take('y', lease=60)") is not None
+    assert locks.lock("y").acquire(timeout=0) is None
+    assert locks.lock("z").acquire(timeout=0) is not None
+    assert later.ask("take('z', timeout=0)") is None
+    assert raw(path, "PRAGMA integrity_check") == [["ok"]]
 
 
 def test_tokens_after_an_old_copy_was_restored(path: Path, tmp_path: Path) -> None:

@@ -12,7 +12,8 @@ Theory of operation
   would believe that it has them, and its commits could vanish. So the connection is closed before a fork and opened
   again after it; a child that inherited an open one all the same refuses to use that file.
 * If the file was deleted or replaced, the connection would go on with the old one, beside new clients with the new one.
-  So each transaction compares what is at the path.
+  So each transaction compares what is at the path. The same goes for the companions: two clients with the same file and
+  different indexes of its log do not see each other's locks.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from leasehold.errors import StoreUnavailable, Unsupported
 from leasehold.runtimes.clock import boottime
 from leasehold.stores.sqlite import failures, volume
 from leasehold.stores.sqlite.machine import Machine
-from leasehold.stores.sqlite.turns import Pauses, Turn
+from leasehold.stores.sqlite.turns import Courtesy, Pauses, Turn
 
 T = TypeVar("T")
 
@@ -43,6 +44,12 @@ APPLICATION = 0x4C534844  # "LSHD"
 LAYOUT = 1
 
 CLOCK = "SELECT boot, clock, fence FROM host"
+
+LARGEST_LOG = 16 << 20
+"""Bytes of the write-ahead log above which a writer empties it before another may write.
+
+SQLite begins to take it into the file at 4 MiB, beside the writers; while these never rest it never comes to an end.
+"""
 
 FORK_PATIENCE = 5.0
 """Seconds that a fork waits for a transaction of another thread to end."""
@@ -57,8 +64,11 @@ class Database:
         self.allow_network = allow_network
         self._mutex = threading.Lock()
         self._pauses = Pauses()
+        self._courtesy = Courtesy()
         self._connection: sqlite3.Connection | None = None
         self._file: volume.Identity | None = None
+        self._beside = ("", "")
+        self._files: tuple[volume.Identity | None, ...] = ()  # those of the connection: the file and its companions
         self._clock = ("", "")  # boot, and the offset of its clock
         self._pid = 0
         self._closed = False
@@ -82,17 +92,24 @@ class Database:
     def _transact(self, work: Callable[[sqlite3.Connection, int], T], turn: Turn, *, writes: bool) -> T:
         committing = False
         try:
-            connection = self._ready(turn)
+            connection, files = self._ready(turn)
+            if writes:
+                self._courtesy.give_way(files.touched)
             try:
                 self._begin(connection, turn, "IMMEDIATE" if writes else "DEFERRED")
+                self._courtesy.begin()
                 fence = self._check_clock(connection, turn)
-                turn.over()
+                self._pauses.over()
                 result = work(connection, fence)
                 committing = True
                 connection.execute("COMMIT")
             except BaseException:
                 _roll_back(connection)
                 raise
+            if writes:
+                self._courtesy.end()
+                if files.log > LARGEST_LOG:
+                    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # no error if others are in the way
         except sqlite3.Error as error:
             if failures.code_of(error) in failures.BROKEN:
                 self._drop()
@@ -107,16 +124,20 @@ class Database:
 
     # --- opening -----------------------------------------------------------------------------------------------
 
-    def _ready(self, turn: Turn) -> sqlite3.Connection:
+    def _ready(self, turn: Turn) -> tuple[sqlite3.Connection, volume.Files]:
         if self._closed:
             raise StoreUnavailable(f"the store of {self.path} is closed")
         if self._connection is not None and self._pid != os.getpid():
             self._inherit()
-        if self._connection is not None and volume.identity(self.path) != self._file:
+        found = volume.files(self.path, self._beside)
+        if self._connection is not None and found.which != self._files:
             self._drop()  # whoever holds something in the old file finds out at the next renewal
         if self._connection is None:
             self._connection = self._open(turn)
-        return self._connection
+            self._beside = volume.companions(self.path)
+            found = volume.files(self.path, self._beside)
+            self._files = found.which
+        return self._connection, found
 
     def _open(self, turn: Turn) -> sqlite3.Connection:
         if sqlite3.sqlite_version_info < OLDEST_SQLITE:
@@ -239,6 +260,8 @@ class Database:
             except sqlite3.OperationalError as error:
                 if failures.code_of(error) not in failures.BUSY:
                     raise
+                if self._pauses.grown():
+                    volume.mark(self.path)
                 turn.try_again(error, f"the lock file {self.path} is busy: another process writes")
 
     def _drop(self) -> None:

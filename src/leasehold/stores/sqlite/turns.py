@@ -11,10 +11,13 @@ import random
 import time
 
 from leasehold.errors import StoreUnavailable
-from leasehold.runtimes.clock import boottime
+from leasehold.runtimes.clock import boottime, wall_us
 
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.0001, 0.005
 """Seconds between two tries to become the writer."""
+
+FRESH = 0.02
+"""Seconds for which the mark of a file says that another process waits to write; each of its tries renews it."""
 
 TURN = 0.01
 """Seconds that a call waits for other processes before other calls of its client have their turn."""
@@ -36,6 +39,10 @@ class Pauses:
         """Nobody was in the way: begin anew."""
         self._next = SHORTEST_PAUSE
 
+    def grown(self) -> bool:
+        """Say whether others have been in the way for a while, some ten milliseconds."""
+        return self._next >= LONGEST_PAUSE
+
     def longest(self) -> float:
         """Return for how long the next may be."""
         return self._next * 1.5
@@ -44,6 +51,34 @@ class Pauses:
         """Sleep, and longer the next time."""
         time.sleep(self._next * (0.5 + random.random()))
         self._next = min(self._next * 1.5, LONGEST_PAUSE)
+
+
+class Courtesy:
+    """Who has just written gives way to who waits: else a process that writes all the time keeps out all others.
+
+    They find the file free only in the moments between two of its transactions, and the slower the disk, the rarer
+    that is. So who has waited for a while marks the file, and who sees a fresh mark right after a transaction of its
+    own lets another one of that length pass before it tries again.
+    """
+
+    __slots__ = ("_since", "_took", "_wrote")
+
+    def __init__(self) -> None:
+        self._since = self._wrote = self._took = 0.0
+
+    def begin(self) -> None:
+        """Take note that a transaction begins."""
+        self._since = boottime()
+
+    def end(self) -> None:
+        """Take note that it is over."""
+        self._wrote = boottime()
+        self._took = self._wrote - self._since
+
+    def give_way(self, touched: float) -> None:
+        """Sleep if another process waits to write; ``touched`` is when the file was marked."""
+        if abs(wall_us() / 1e6 - touched) < FRESH and boottime() - self._wrote < LONGEST_PAUSE:
+            time.sleep(min(self._took, LONGEST_PAUSE) * (0.5 + random.random()))
 
 
 class Turn:
@@ -65,7 +100,3 @@ class Turn:
         if boottime() + self._pauses.longest() >= self._ends:
             raise Busy(why) from error
         self._pauses.sleep()
-
-    def over(self) -> None:
-        """Nobody is in the way any more."""
-        self._pauses.over()

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import os
 import stat
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from leasehold.errors import StoreUnavailable, Unsupported
 
@@ -62,13 +64,46 @@ def prepare(path: Path, mounts: str, *, allow_network: bool) -> Identity:
     return found.st_dev, found.st_ino
 
 
-def identity(path: Path) -> Identity | None:
-    """Say which file is at ``path`` now; None if there is none."""
+class Files(NamedTuple):
+    """What is at a path now, and beside it.
+
+    Attributes:
+        which: the file, its write-ahead log and the log's index; None for each that is not there.
+        log: bytes of the log.
+        touched: when the file was last written to or marked, in seconds of the wall clock.
+
+    """
+
+    which: tuple[Identity | None, ...]
+    log: int
+    touched: float
+
+
+def companions(path: Path) -> tuple[str, str]:
+    """Return the paths of the two files that SQLite keeps beside it: its write-ahead log, and the log's index."""
+    real = os.path.realpath(path)
+    return f"{real}-wal", f"{real}-shm"
+
+
+def files(path: Path, beside: tuple[str, str]) -> Files:
+    """Look which files these are now."""
+    found = [_stat(one) for one in (path, *beside)]
+    which = tuple(None if one is None else (one.st_dev, one.st_ino) for one in found)
+    main, log, _ = found
+    return Files(which, 0 if log is None else log.st_size, 0.0 if main is None else main.st_mtime)
+
+
+def mark(path: Path) -> None:
+    """Set the time at which the file was last written to: whoever writes sees that another waits to do so."""
+    with suppress(OSError):  # it is a courtesy
+        os.utime(path)
+
+
+def _stat(path: str | Path) -> os.stat_result | None:
     try:
-        found = os.stat(path)
+        return os.stat(path)
     except OSError:
         return None
-    return found.st_dev, found.st_ino
 
 
 def mount_of(path: Path, mounts: str) -> Mount | None:
