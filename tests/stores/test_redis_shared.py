@@ -1,46 +1,25 @@
-"""The Lua scripts of read-write locks and semaphores against the pure rules: random histories of one name on both.
-
-How time passes: see `test_redis_scripts`. Leases and delays are multiples of ten seconds, and a script of ours moves
-all expiries of the name back by whole seconds at once.
-"""
+"""The Lua scripts of read-write locks and semaphores against the pure rules: random histories of one name on both."""
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import pytest
+from both_sides import BothSides, Made, Steps, opened, replay
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from quickly import quickly
 
 from leasehold.errors import WrongKind
-from leasehold.model import Departure, Granted, Kind, Owner, Rule, Seat, Standing, Terms, Ticket, Wait
-from leasehold.rules import Blocked, Queue, same_use
+from leasehold.model import Kind, Owner, Rule, Seat, Terms, Ticket, Wait
+from leasehold.rules import Blocked, same_use
 from leasehold.runtimes.base import drive
-from leasehold.runtimes.blocking import BlockingRuntime
-from leasehold.stores import ledger, registry
 from leasehold.stores.redis import keys
 from leasehold.stores.redis.store import RedisStore
 from leasehold.stores.redis.waiting import IDLE
 from leasehold.testing.servers import RedisServer
 
 TICKETS = 6
-NAMES = itertools.count()
-
-SHIFT = """
-local shift = tonumber(ARGV[1]) + 2
-for _, key in ipairs(KEYS) do
-  local left = redis.call('PTTL', key)
-  if left > shift then redis.call('PEXPIRE', key, left - shift) elseif left > 0 then redis.call('DEL', key) end
-end
-for _, key in ipairs({KEYS[3], KEYS[5]}) do
-  for _, ticket in ipairs(redis.call('ZRANGE', key, 0, -1)) do redis.call('ZINCRBY', key, -shift, ticket) end
-end
-local barred = redis.call('HGET', KEYS[1], 'b')
-if barred and tonumber(barred) > 0 then redis.call('HINCRBY', KEYS[1], 'b', -shift) end
-"""
 
 
 @pytest.fixture(scope="module")
@@ -49,35 +28,25 @@ def server() -> Iterator[RedisServer]:
         yield running
 
 
+@pytest.fixture(scope="module")
+def store(server: RedisServer) -> Iterator[RedisStore]:
+    with opened(server) as store:
+        yield store
+
+
 @dataclass
-class Both:
-    """One name on both sides, and what has come of it so far."""
+class Both(BothSides):
+    """A read-write lock or a semaphore, or a mutex of the same name."""
 
-    server: RedisServer
-    store: RedisStore
-    name: str
-    tickets: list[Ticket]
-    joins: list[bool]
-    now: float = 1_000_000.0
     last_end: float = 0.0  # when the last lease ends, or would have ended
-    queue: Queue = field(default_factory=lambda: Queue("x"))
-    slots: set[str] = field(default_factory=set)
-    tokens: dict[int, int] = field(default_factory=dict)
-    marks: dict[str, object] = field(default_factory=dict)
 
-    def took(self, model: int, real: int) -> None:
-        """Take note of a token that both gave: the same grant has one number on each side, and they grow alike."""
-        if model in self.tokens:
-            assert self.tokens[model] == real
-            return
-        assert all(real > other for known, other in self.tokens.items() if known < model)
-        assert all(real < other for known, other in self.tokens.items() if known > model)
-        self.tokens[model] = real
+    ROUNDED = 0.002
+    LONGEST = 3_600_000 + 70_000
+
+    def keys(self) -> Sequence[str]:
+        return keys.shared_keys("default", self.name)
 
     # --- what nobody does ----------------------------------------------------------------------------------------
-
-    def seats(self) -> tuple[Seat, ...]:
-        return ledger.settle(self.queue, self.now).seats()
 
     def is_sensible(self, ticket: Ticket) -> bool:
         """A ticket beside another is claimed while that one holds; that one's id is not used again after it ended."""
@@ -86,42 +55,30 @@ class Both:
             return ticket.beside in seats and seats[ticket.beside].token is not None
         return ticket.id in seats or not any(seat.ticket.beside == ticket.id for seat in seats.values())
 
-    def is_foreign(self, ticket: Ticket) -> bool:
-        seats = self.seats()
-        return bool(seats) and not same_use(ticket.terms.rule, seats[0].ticket.terms.rule)
+    def may_be_kept_free(self) -> bool:
+        longest = max(ticket.terms.delay for ticket in self.tickets)
+        return longest > 0 and self.now < self.last_end + longest
 
     # --- operations ----------------------------------------------------------------------------------------------
 
     def claim(self, i: int) -> None:
-        ticket, join = self.tickets[i], self.joins[i]
+        ticket = self.tickets[i]
         mutex = ticket.terms.rule.kind is Kind.MUTEX
         if not self.is_sensible(ticket) or (mutex and not self.seats() and self.may_be_kept_free()):
             return  # a mutex is refused a name that may be kept free after another use: it counts as in use
         try:
-            step = ledger.claim(self.queue, ticket, join=join, now=self.now, floor=0)
+            step = self.claim_by_the_rules(i)
         except WrongKind:
             with pytest.raises(WrongKind) as caught:
-                drive(self.store.claim(self.name, ticket, join=join, within=5.0))
+                drive(self.store.claim(self.name, ticket, join=self.joins[i], within=5.0))
             assert caught.value.name == self.name
             self.forget(i)
             return
-        self.queue = step.queue
-        answer = drive(self.store.claim(self.name, ticket, join=join, within=5.0))
-        if step.blocked is None:
-            assert isinstance(answer, Granted)
-            assert step.mine is not None
-            assert step.mine.token is not None
-            self.took(step.mine.token, answer.token)
-            self.slots.discard(ticket.id)
-            return
-        assert isinstance(answer, Wait)
-        self.marks[ticket.id] = answer.mark
-        if join:
-            self.slots.add(ticket.id)
-        if not mutex:
-            self.check_wait(ticket, step.blocked, answer)
+        self.claimed(i, step)
 
     def check_wait(self, ticket: Ticket, blocked: Blocked, answer: Wait) -> None:
+        if ticket.terms.rule.kind is Kind.MUTEX:
+            return
         slot = self.store._waiting.get(ticket.id)
         watches = slot is None or slot.armed or ticket.beside
         left = answer.ask_again - (0 if watches else IDLE * ticket.terms.lease)
@@ -135,102 +92,23 @@ class Both:
             others = [seat for seat in self.queue.seats() if seat.ticket.id not in (ticket.id, ticket.beside)]
             assert answer.held_by in [seat.ticket.terms.owner for seat in others]
 
-    def forget(self, i: int) -> None:
-        """Leave, as a client does whose claim was refused: it finds its own dead seat at most, and touches nobody."""
-        drive(self.store.leave(self.name, self.tickets[i], how=Departure.RELEASE, within=5.0))
-        self.slots.discard(self.tickets[i].id)
-
-    def may_be_kept_free(self) -> bool:
-        longest = max(ticket.terms.delay for ticket in self.tickets)
-        return longest > 0 and self.now < self.last_end + longest
-
-    def leave(self, i: int, how: Departure) -> None:
-        ticket = self.tickets[i]
-        alive = any(seat.ticket.id == ticket.id for seat in self.seats())
-        if not alive and ticket.terms.delay:
-            return  # late words of a former holder may end its delay or not: it says itself that it is done
-        if self.is_foreign(ticket):
-            self.forget(i)
-            return
-        step = ledger.leave(self.queue, ticket.id, how=how, now=self.now, floor=0)
-        self.queue = step.queue
-        found = drive(self.store.leave(self.name, ticket, how=how, within=5.0))
-        assert found is step.found or not alive  # what has expired may have been cleared away by now, or not
-        self.slots.discard(ticket.id)
-
-    def a_holder_leaves(self, nth: int) -> None:
-        holders = [seat.ticket for seat in ledger.settle(self.queue, self.now).holders]
-        if holders:
-            self.leave(self.tickets.index(holders[nth % len(holders)]), Departure.RELEASE)
-
-    def renew(self, chosen: list[int]) -> None:
-        tickets = [self.tickets[i] for i in chosen]
-        stays = [ticket for ticket in tickets if ticket.id in self.slots]
-        wanted: dict[str, Standing] = {}
-        for ticket in [*(t for t in tickets if t.id not in self.slots), *stays]:
-            self.queue, wanted[ticket.id] = ledger.renew(self.queue, ticket.id, self.now)
-        if any(not self.is_foreign(ticket) for ticket in stays):
-            self.queue, _ = ledger.hand_over(ledger.settle(self.queue, self.now), self.now, 0)
-        got = drive(self.store.renew([(self.name, ticket) for ticket in tickets], within=5.0))
-        assert list(got) == [wanted[ticket.id] for ticket in tickets]
-
-    def listen(self, i: int) -> None:
-        """Wait for a message, if the model says that there is one, and none but the latest is believed."""
-        ticket = self.tickets[i]
-        seat = next((s for s in self.queue.holders if s.ticket.id == ticket.id and s.expires > self.now), None)
-        if ticket.id not in self.slots or seat is None or seat.token is None:
-            return
-        for _ in range(3):  # stale news end a wait early, and the waiter asks again
-            granted = drive(self.store.changed(self.name, ticket, self.marks[ticket.id], timeout=0.2))
-            if granted is not None:
-                self.took(seat.token, granted.token)
-                self.slots.discard(ticket.id)
-                return
-
-    def wait(self, seconds: int) -> None:
-        self.now += seconds
-        self.server.command("EVAL", SHIFT, 6, *keys.shared_keys("default", self.name), seconds * 1000)
-
     # --- looking -------------------------------------------------------------------------------------------------
 
     def compare(self) -> None:
-        """Look at both."""
         self.last_end = max([self.last_end, *(seat.expires for seat in self.queue.holders)])
-        model = ledger.view(self.queue, self.now)
-        views = drive(self.store.look(self.name, exact=True))
-        if not (model.holders or model.waiters or model.free_in > 0):
-            assert views == []
-            return
-        (real,) = views
-        assert [s.ticket.id for s in real.holders] == [s.ticket.id for s in model.holders]
-        assert [s.ticket.id for s in real.waiters] == [s.ticket.id for s in model.waiters]
-        for mine, its in zip(model.holders + model.waiters, real.holders + real.waiters, strict=True):
-            self.compare_seats(mine, its)
-        for mine, its in zip(model.holders, real.holders, strict=True):
-            assert mine.token is not None
-            assert its.token is not None
-            self.took(mine.token, its.token)
-        assert model.free_in - 1.0 < real.free_in <= model.free_in + 0.002
-        if model.holders or model.waiters:
-            assert real.kind is model.kind
+        super().compare()
 
-    @staticmethod
-    def compare_seats(mine: Seat, its: Seat) -> None:
+    def compare_seats(self, mine: Seat, its: Seat) -> None:
+        super().compare_seats(mine, its)
         rule, other = mine.ticket.terms.rule, its.ticket.terms.rule
-        assert its.ticket.terms.owner == mine.ticket.terms.owner
-        assert its.ticket.terms.meta == mine.ticket.terms.meta
         assert (other.exclusive, other.upgradeable, other.permits) == (rule.exclusive, rule.upgradeable, rule.permits)
         assert same_use(rule, other)
-        assert mine.expires - 1.0 < its.expires <= mine.expires + 0.002  # the server counts in ms
 
-    def check_counters(self) -> None:
-        """What the lock keeps is what the terms add up to, and no key stays for ever."""
-        lock, *_, holders, terms = keys.shared_keys("default", self.name)
+    def check_keys(self) -> None:
+        """What the lock keeps is what the terms add up to, too."""
+        super().check_keys()
+        lock, *_, holders, terms = self.keys()
         assert self.server.command("ZCARD", holders) == self.server.command("HLEN", terms)
-        for key in keys.shared_keys("default", self.name):
-            left = self.server.command("PTTL", key)
-            assert isinstance(left, int)
-            assert left == -2 or 0 < left <= 3_600_000 + 70_000
         if self.server.command("HGET", lock, "k") not in (None, "mutex"):
             assert int(self.server.command("HGET", lock, "c") or 0) == self.server.command("ZCARD", holders)
 
@@ -249,9 +127,6 @@ OPERATIONS = st.one_of(
     st.tuples(st.just("wait"), st.sampled_from([3, 7, 10, 13, 20])),
     st.tuples(st.just("listen"), NUMBERS),
 )
-
-Made = tuple[list[Ticket], list[bool]]
-Steps = list[tuple[str, object]]
 
 
 @st.composite
@@ -303,45 +178,6 @@ HISTORIES = {
 }
 
 
-def replay(server: RedisServer, store: RedisStore, made: Made, steps: Steps) -> None:
-    """Play a history on both sides; once more if it took so long that what passed of the leases hides the outcome."""
-    quickly(lambda: play(server, store, made, steps), len(steps))
-
-
-def play(server: RedisServer, store: RedisStore, made: Made, steps: Steps) -> None:
-    for ticket in made[0]:
-        store._waiting.remove(ticket.id)
-    both = Both(server, store, f"shared-{next(NAMES)}", *made)
-    for what, argument in steps:
-        match what:
-            case "claim":
-                both.claim(argument)
-            case "leave":
-                both.leave(argument, Departure.RELEASE)
-            case "a holder leaves":
-                both.a_holder_leaves(argument)
-            case "break":
-                both.leave(argument, Departure.BREAK)
-            case "renew":
-                both.renew(argument)
-            case "wait":
-                both.wait(argument)
-            case "listen":
-                both.listen(argument)
-        both.compare()
-    both.check_counters()
-
-
-@pytest.fixture(scope="module")
-def store(server: RedisServer) -> Iterator[RedisStore]:
-    opened = registry.opener(server.url).open(BlockingRuntime(), "default")
-    assert isinstance(opened, RedisStore)
-    drive(opened._wire.listen(5.0))  # a waiter that nobody hears for is passed over
-    drive(opened.look("x"))  # opens the other connection, which lasts as long as this fixture
-    yield opened
-    drive(opened.close())
-
-
 QUICK = settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
@@ -350,7 +186,7 @@ def test_the_scripts_do_what_the_rules_say(server, store, kind):
     @QUICK
     @given(made=HISTORIES[kind], steps=histories(30))
     def run(made, steps):
-        replay(server, store, made, steps)
+        replay(lambda: Both(server, store, *made), steps)
 
     run()
 
@@ -378,7 +214,7 @@ def test_rare_histories(server, store, what):
     tickets = [Ticket(f"ticket-{i}", Terms(rule, Owner("host", i, "x"), 10.0)) for i, rule in enumerate(rules)]
     names = {"c": "claim", "l": "leave", "r": "renew", "w": "wait"}
     steps = [(names[word[0]], [int(word[1:])] if word[0] == "r" else int(word[1:])) for word in words]
-    replay(server, store, (tickets, [True] * len(tickets)), steps)
+    replay(lambda: Both(server, store, tickets, [True] * len(tickets)), steps)
 
 
 @pytest.mark.nightly
@@ -388,6 +224,6 @@ def test_the_scripts_do_what_the_rules_say_at_length(server, store, kind):
     @settings(QUICK, max_examples=5_000)
     @given(made=HISTORIES[kind], steps=histories(80))
     def run(made, steps):
-        replay(server, store, made, steps)
+        replay(lambda: Both(server, store, *made), steps)
 
     run()
