@@ -268,7 +268,12 @@ class Lines(Generic[S]):
                 line.parked = session
             line.call()
         if wanted and not has:
-            self._runtime.spawn(lambda: self._park(line, session), "leasehold-wait")
+            try:
+                self._runtime.spawn(lambda: self._park(line, session), "leasehold-wait")
+            except BaseException:  # no thread to be had: who asks next tries again, and does not wait for this session
+                self._unparked(line, session, Fate.OVER, None)
+                self._sessions.close(session)
+                raise
         elif not wanted:
             await self._free(line, session, has=has)
 
