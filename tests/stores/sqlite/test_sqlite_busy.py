@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -167,6 +168,25 @@ def test_the_log_is_emptied_when_readers_let_it(path: Path, locks: Client, monke
         reader.kill()
     use()
     assert log.stat().st_size < most
+
+
+def test_a_log_that_cannot_be_emptied_takes_nothing_back(
+    path: Path, locks: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The commit before it was carried out: whoever says that the disk is full and nothing was changed is wrong."""
+    monkeypatch.setattr("leasehold.stores.sqlite.database.LARGEST_LOG", 0)
+    tries: list[str | None] = []
+
+    def allow(action: int, first: str | None, *_: str | None) -> int:
+        if first != "wal_checkpoint":
+            return sqlite3.SQLITE_OK
+        tries.append(first)
+        return sqlite3.SQLITE_DENY
+
+    with locks.lock("x"):
+        locks.store._database._connection.set_authorizer(allow)  # type: ignore[attr-defined]
+        with locks.lock("y"), locks.lock("z"):
+            assert tries
 
 
 ATOMIC = {"transact", "_roll_back"}

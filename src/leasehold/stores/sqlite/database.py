@@ -109,7 +109,8 @@ class Database:
             if writes:
                 self._courtesy.end()
                 if files.log > LARGEST_LOG:
-                    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # no error if others are in the way
+                    with suppress(sqlite3.Error):  # the commit stands; the next transaction meets what is wrong
+                        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         except sqlite3.Error as error:
             if failures.code_of(error) in failures.BROKEN:
                 self._drop()
