@@ -6,6 +6,8 @@ import asyncio
 import shutil
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 from colours import both
@@ -311,9 +313,11 @@ def test_compaction_during_a_wait(etcd_server, namespace):
             got[0].release()
 
 
-def test_a_watch_that_needs_compacted_history_has_its_waiters_ask_again(etcd_server, proxy, namespace):
+@contextmanager
+def released_before_the_watch_begins(server: EtcdServer, proxy: FaultProxy, namespace: str) -> Iterator[Client]:
+    """Hold up the watch of who waits until the holder is gone and the block has run; then it must be told at once."""
     with (
-        Client.from_url(etcd_server.url, namespace=namespace) as one,
+        Client.from_url(server.url, namespace=namespace) as one,
         Client.from_url(url(proxy), namespace=namespace) as two,
     ):
         hold = one.lock("x").acquire()
@@ -321,32 +325,23 @@ def test_a_watch_that_needs_compacted_history_has_its_waiters_ask_again(etcd_ser
         thread, got = beside(lambda: two.lock("x", lease=60.0).acquire(timeout=30))
         assert late.wait(5)
         hold.release()
-        with one.lock("y"):
-            etcd_server.compact()
+        yield one
         start = time.monotonic()
         late.remove()
         thread.join()
         assert time.monotonic() - start < NOISE
         got[0].release()
+
+
+def test_a_watch_that_needs_compacted_history_has_its_waiters_ask_again(etcd_server, proxy, namespace):
+    with released_before_the_watch_begins(etcd_server, proxy, namespace) as locks, locks.lock("y"):
+        etcd_server.compact()
 
 
 def test_a_deletion_at_the_very_revision_that_is_compacted_wakes_who_waits(etcd_server, proxy, namespace):
     """Many an etcd begins a watch at that revision without a word, and has forgotten what was deleted there."""
-    with (
-        Client.from_url(etcd_server.url, namespace=namespace) as one,
-        Client.from_url(url(proxy), namespace=namespace) as two,
-    ):
-        hold = one.lock("x").acquire()
-        late = proxy.hold(where=b"/v3/watch")
-        thread, got = beside(lambda: two.lock("x", lease=60.0).acquire(timeout=30))
-        assert late.wait(5)
-        hold.release()
+    with released_before_the_watch_begins(etcd_server, proxy, namespace):
         etcd_server.compact()
-        start = time.monotonic()
-        late.remove()
-        thread.join()
-        assert time.monotonic() - start < NOISE
-        got[0].release()
 
 
 # --- leases that end ---------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from cluster_bus import Bus
 from failover_load import LEASE, NOISE, Load
-from test_redis_strict import LONGEST, caught, work
+from test_redis_strict import LONGEST, disturbed, work
 
 from leasehold import Client
 from leasehold.runtimes.base import Runtime
@@ -159,16 +159,7 @@ def test_in_strict_mode_no_two_valid_claims_overlap(
                 for who, locks in sides
                 for n in range(2)
             ]
-            failed: list[BaseException] = []
-            thread = threading.Thread(target=lambda: failed.extend(caught(disturb)))
-            thread.start()
-            while thread.is_alive():
-                await world.sleep(0.02)
-            ends.set()
-            for job in jobs:
-                await job.result()
-            if failed:
-                raise failed[0]
+            await disturbed(world, disturb, jobs, ends)
 
     world.run(body)
     verdict = check(History(holds=tuple(holds)))

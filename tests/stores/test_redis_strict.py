@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -23,7 +23,7 @@ from leasehold.stores.redis.group_checks import cut_off
 from leasehold.stores.redis.strict_checks import judged, judged_state
 from leasehold.testing.history import History, Hold, check
 from leasehold.testing.servers import RedisCluster, RedisReplicas, RedisSentinel, RedisServer
-from leasehold.testing.worlds import World
+from leasehold.testing.worlds import Job, World
 
 LONGEST = 1.5
 """Seconds of the longest lease, and of the leases here."""
@@ -366,28 +366,34 @@ def killed(group: Any, world: World, namespace: str, times: int) -> None:
                 for name in names
                 for who in range(2)
             ]
-            failed: list[BaseException] = []
-            thread = threading.Thread(target=lambda: failed.extend(caught(disturb)))
-            thread.start()
-            while thread.is_alive():
-                await world.sleep(0.02)
-            ends.set()
-            for job in jobs:
-                await job.result()
-            if failed:
-                raise failed[0]
+            await disturbed(world, disturb, jobs, ends)
 
     world.run(body)
     verdict = check(History(holds=tuple(holds)))
     assert not verdict.violations, verdict.report()
 
 
-def caught(work: Any) -> list[BaseException]:
-    try:
-        work()
-    except BaseException as error:
-        return [error]
-    return []
+async def disturbed(
+    world: World, disturb: Callable[[], None], jobs: Sequence[Job[None]], ends: threading.Event
+) -> None:
+    """Disturb the servers beside the jobs, which then end; raise what went wrong with either."""
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            disturb()
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    while thread.is_alive():
+        await world.sleep(0.02)
+    ends.set()
+    for job in jobs:
+        await job.result()
+    if failed:
+        raise failed[0]
 
 
 async def work(world: World, locks: Any, who: str, name: str, holds: list[Hold], ends: threading.Event) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from leasehold.runtimes.virtual import Scheduler
-from leasehold.testing.models.net import Host
+from leasehold.testing.models.net import ServerClock
 
 Json = dict[str, Any]
 
@@ -59,7 +59,7 @@ class Error(Exception):
 class Cluster:
     """The state on which all members agree."""
 
-    clock: Host
+    clock: ServerClock
     revision: int = 1
     compacted: int = 0
     pairs: dict[bytes, Pair] = field(default_factory=dict[bytes, Pair])

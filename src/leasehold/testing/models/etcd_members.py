@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from leasehold.runtimes.virtual import Scheduler
 from leasehold.testing.models.etcd import Cluster, Error, Json, data_of, known, text_of, within
-from leasehold.testing.models.net import Host, Line
+from leasehold.testing.models.net import Host, Line, ServerClock
 
 NO_LEADER = "etcdserver: no leader"
 TIMED_OUT = "etcdserver: request timed out"
@@ -126,7 +126,7 @@ class Member(Host):
 
 def cluster_of(scheduler: Scheduler, names: Sequence[str], *, rate: float = 1.0) -> list[Member]:
     """Make a cluster, and return its members."""
-    clock = Host(scheduler, rate=rate, name="etcd")
+    clock = ServerClock(scheduler, rate=rate, name="etcd")
     cluster = Cluster(clock)
     members = [Member(scheduler, cluster, name) for name in names]
 

@@ -10,6 +10,7 @@ its answers travel back in the order in which it gave them.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -122,27 +123,43 @@ class Line:
             self._hear(*self._replies.popleft())
 
 
-class Host:
-    """A server: what it does with a request is its model's. `restart`, `step`, `hang_up` may happen to it."""
+class ServerClock:
+    """The clock of a server, and the process that lives by it. `step` may happen to it."""
 
     def __init__(self, scheduler: Scheduler, *, rate: float = 1.0, name: str = "server") -> None:
         self.scheduler = scheduler
         self.machine = Machine(name, rate=rate)
         self.runtime = SimulatedRuntime(scheduler, self.machine)
+        self._step_us = 0
+
+    def now_us(self) -> int:
+        """Read it in microseconds."""
+        return self.runtime.wall_us() + self._step_us
+
+    def step(self, seconds: float) -> None:
+        """Set it forward, or back."""
+        self.note(f"sets its clock by {seconds:.6f} s")
+        self._step_us += int(seconds * 1e6)
+
+    def note(self, what: object) -> None:
+        """Write a line of the trace; see `Scheduler.note`."""
+        self.scheduler.note(self.machine.name, what)
+
+
+class Host(ServerClock, ABC):
+    """A server: what it does with a request is its model's. `restart`, `step`, `hang_up` may happen to it."""
+
+    def __init__(self, scheduler: Scheduler, *, rate: float = 1.0, name: str = "server") -> None:
+        super().__init__(scheduler, rate=rate, name=name)
         self.counts = Counts()
         self.down_until = 0.0
         self.links: dict[str, Link] = {}
         self.lines: dict[int, Line] = {}
         self.breaks: list[tuple[str, float]] = []  # whose connection ended, and when
-        self._step_us = 0
 
     def link(self, machine: str) -> Link:
         """Return the way between a machine and this server."""
         return self.links.setdefault(machine, Link())
-
-    def now_us(self) -> int:
-        """Read its clock in microseconds."""
-        return self.runtime.wall_us() + self._step_us
 
     @property
     def is_down(self) -> bool:
@@ -169,23 +186,14 @@ class Host:
         if not self.is_down:
             self.receive(line, request)
 
+    @abstractmethod
     def receive(self, line: Line, request: Any) -> None:
         """Carry out a request; the line may have ended meanwhile."""
-        raise NotImplementedError
 
     def over(self, line: Line) -> None:
         """Take note that a line has ended."""
         del self.lines[line.number]
         self.breaks.append((line.client.name, self.scheduler.time))
-
-    def note(self, what: object) -> None:
-        """Write a line of the trace; see `Scheduler.note`."""
-        self.scheduler.note(self.machine.name, what)
-
-    def step(self, seconds: float) -> None:
-        """Set its clock forward, or back."""
-        self.note(f"sets its clock by {seconds:.6f} s")
-        self._step_us += int(seconds * 1e6)
 
     def restart(self, seconds: float) -> None:
         """End all connections and be away for so long."""

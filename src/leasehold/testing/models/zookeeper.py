@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from leasehold.runtimes.virtual import Scheduler
-from leasehold.testing.models.net import Host, Line
+from leasehold.testing.models.net import Host, Line, ServerClock
 from leasehold.testing.models.zookeeper_tree import Change, Failed, Tree, Write
 
 TICK = 0.5
@@ -45,7 +45,7 @@ class Ensemble:
 
     def __init__(self, scheduler: Scheduler, names: Sequence[str], *, rate: float = 1.0) -> None:
         self.scheduler = scheduler
-        self.clock = Host(scheduler, rate=rate, name="leader")
+        self.clock = ServerClock(scheduler, rate=rate, name="leader")
         self.tree = Tree()
         self.log: list[Write] = []
         self.sessions: dict[int, Session] = {}
