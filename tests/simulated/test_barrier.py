@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
+from fate import all_end, disturb
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -97,18 +98,6 @@ class Worker:
             pass
 
 
-async def disturb(world: SimulatedWorld, workers: list[Worker], chance: random.Random, times: int) -> None:
-    for _ in range(times):
-        await world.sleep(chance.uniform(0.0, 2 * LEASE))
-        machine = chance.choice(workers).machine
-        if machine.machine.killed:
-            continue
-        if chance.random() < 0.4:
-            machine.kill()
-        else:
-            machine.stall(chance.uniform(0.1, 3 * LEASE))
-
-
 def scenario(world: SimulatedWorld, plan: Plan, *, leave_out: bool, workers: int = PARTIES, times: int = 0) -> Record:
     record = Record()
 
@@ -116,12 +105,8 @@ def scenario(world: SimulatedWorld, plan: Plan, *, leave_out: bool, workers: int
         chance = random.Random(world.scheduler.random.random())
         those = [Worker(world, number, record, plan, leave_out=leave_out) for number in range(workers)]
         jobs = [worker.machine.spawn(worker.work) for worker in those]
-        await disturb(world, those, chance, times)
-        for worker, job in zip(those, jobs, strict=True):
-            while not await job.join(LEASE) and not worker.machine.machine.killed:
-                assert world.scheduler.time < 2000.0, "somebody waits for ever"
-            if job.done():
-                await job.result()
+        await disturb(world, those, chance, times, LEASE, pause=2.0, kills=0.4)
+        await all_end(world, those, jobs, LEASE, by=2000.0)
         await world.sleep(2 * LEASE)
         assert await world.client(Memory()).holds() == [], "a seat outlives its member's lease"
 

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
-from test_shared import LATENCY, LEASE, RATES, ROUNDS, WORKERS, Claim, Record, Worker, disturb
+from fate import all_end
+from test_shared import LATENCY, LEASE, RATES, ROUNDS, WORKERS, Claim, Record, Worker, disturbed
 
 from leasehold import AsyncLeadership, AsyncMultiHold, Leader, StoreUnavailable
 from leasehold.stores.memory import Memory
@@ -101,10 +102,8 @@ def scenario(world: SimulatedWorld, *, elects: bool, hostile: bool = True) -> tu
             for looker, seen in zip(lookers, sights, strict=False)
         ]
         if hostile:
-            await disturb(world, workers, chance)
-        for worker, job in zip(workers, jobs, strict=True):
-            while not await job.join(LEASE) and not worker.machine.machine.killed:
-                assert world.scheduler.time < END, "somebody waits for ever"
+            await disturbed(world, workers, chance)
+        await all_end(world, workers, jobs, LEASE, by=END)
         await world.sleep(3 * LEASE)
         looker = world.client(Memory())
         assert await looker.holds() == [], "what the dead left behind ended with its lease"

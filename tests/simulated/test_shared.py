@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 import pytest
+from fate import all_end, disturb
 
 from leasehold import AsyncHold, LeaseLost, StoreUnavailable
 from leasehold.stores.memory import Memory
@@ -130,16 +131,8 @@ def takes_permits(fair: bool) -> Turn:
     return turn
 
 
-async def disturb(world: SimulatedWorld, workers: list[Worker], chance: random.Random) -> None:
-    for _ in range(chance.randrange(7)):
-        await world.sleep(chance.uniform(0.0, 3 * LEASE))
-        machine = chance.choice(workers).machine
-        if machine.machine.killed:
-            continue
-        if chance.random() < 0.3:
-            machine.kill()
-        else:
-            machine.stall(chance.uniform(0.1, 3 * LEASE))
+async def disturbed(world: SimulatedWorld, workers: list[Worker], chance: random.Random) -> None:
+    await disturb(world, workers, chance, chance.randrange(7), LEASE, pause=3.0, kills=0.3)
 
 
 def scenario(world: SimulatedWorld, turn: Turn, *, hostile: bool = True) -> Record:
@@ -151,10 +144,8 @@ def scenario(world: SimulatedWorld, turn: Turn, *, hostile: bool = True) -> Reco
         workers = [Worker(world, number, record, plan) for number in range(WORKERS)]
         jobs = [worker.machine.spawn(lambda worker=worker: worker.work(turn)) for worker in workers]
         if hostile:
-            await disturb(world, workers, chance)
-        for worker, job in zip(workers, jobs, strict=True):
-            while not await job.join(LEASE) and not worker.machine.machine.killed:
-                assert world.scheduler.time < 1000.0, "somebody waits for ever"
+            await disturbed(world, workers, chance)
+        await all_end(world, workers, jobs, LEASE)
         await world.sleep(3 * LEASE)
         looker = world.client(Memory())
         assert await looker.holds() == [], "what the dead left behind ended with its lease"

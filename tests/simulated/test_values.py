@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from fate import all_end, disturb
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -105,18 +106,6 @@ Turn = Callable[[Worker], Awaitable[None]]
 TURNS: dict[str, Turn] = {"versioned": adds, "once": does_once, "shared": fetches, "scheduled": ticks}
 
 
-async def disturb(world: SimulatedWorld, workers: list[Worker], chance: random.Random, times: int) -> None:
-    for _ in range(times):
-        await world.sleep(chance.uniform(0.0, 2 * LEASE))
-        machine = chance.choice(workers).machine
-        if machine.machine.killed:
-            continue
-        if chance.random() < 0.4:
-            machine.kill()
-        else:
-            machine.stall(chance.uniform(0.1, 3 * LEASE))
-
-
 def scenario(seed: int, turn: Turn, *, workers: int = 4, times: int = 0, hostile: bool = True) -> Record:
     world, record = SimulatedWorld(seed, latency=LATENCY), Record()
 
@@ -141,12 +130,8 @@ def scenario(seed: int, turn: Turn, *, workers: int = 4, times: int = 0, hostile
                     assert hostile, "nobody fails without a reason"
 
         jobs = [worker.machine.spawn(lambda worker=worker: work(worker)) for worker in those]
-        await disturb(world, those, chance, times)
-        for worker, job in zip(those, jobs, strict=True):
-            while not await job.join(LEASE) and not worker.machine.machine.killed:
-                assert world.scheduler.time < 1000.0, "somebody waits for ever"
-            if job.done():
-                await job.result()
+        await disturb(world, those, chance, times, LEASE, pause=2.0, kills=0.4)
+        await all_end(world, those, jobs, LEASE)
         await world.sleep(3 * LEASE)
         looker = world.client(Memory())
         assert await looker.holds() == [], "what the dead left behind ended with its lease"

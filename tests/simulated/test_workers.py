@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
+from fate import all_end, disturb
 
 from leasehold import AsyncClient, AsyncHold, LeaseLost, StoreUnavailable
 from leasehold.stores.memory import Memory
@@ -88,19 +89,6 @@ class Worker:
             await hold.release()
 
 
-async def disturb(world: SimulatedWorld, workers: list[Worker], chance: random.Random) -> None:
-    """Stop and kill workers at random."""
-    for _ in range(chance.randrange(4)):
-        await world.sleep(chance.uniform(0.0, 3 * LEASE))
-        worker = chance.choice(workers)
-        if worker.machine.machine.killed:
-            continue
-        if chance.random() < 0.3:
-            worker.machine.kill()
-        else:
-            worker.machine.stall(chance.uniform(0.1, 3 * LEASE))
-
-
 def scenario(world: SimulatedWorld, options: dict[str, object], *, hostile: bool = True) -> Record:
     record = Record()
 
@@ -110,10 +98,8 @@ def scenario(world: SimulatedWorld, options: dict[str, object], *, hostile: bool
         workers = [Worker(world, number, record, plan) for number in range(WORKERS)]
         jobs = [worker.machine.spawn(lambda worker=worker: worker.work(options)) for worker in workers]
         if hostile:
-            await disturb(world, workers, chance)
-        for worker, job in zip(workers, jobs, strict=True):
-            while not await job.join(LEASE) and not worker.machine.machine.killed:
-                assert world.scheduler.time < 1000.0, "somebody waits for ever"
+            await disturb(world, workers, chance, chance.randrange(4), LEASE, pause=3.0, kills=0.3)
+        await all_end(world, workers, jobs, LEASE)
         await nothing_is_left(world)
 
     world.run(body)
