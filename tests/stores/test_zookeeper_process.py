@@ -18,9 +18,11 @@ from typing import Any
 import pytest
 from colours import both
 from pages import numbers, row
+from patience import until_in
 from zookeeper_party import children
 
 from leasehold import AsyncClient, AsyncHold, Client, LeaseLost
+from leasehold.engine.events import Event, Queued
 from leasehold.model import Departure
 from leasehold.testing.servers import ZooKeeperServer
 from leasehold.testing.servers.zookeeper import TICK
@@ -292,13 +294,17 @@ def test_a_hand_over_and_a_cell_cost_what_the_page_says(
 ) -> None:
     async def body(world: World) -> None:
         url = f"{zookeeper_server.url}/cost?session_timeout=60"
-        one, two = (world.client(url, namespace=namespace) for _ in range(2))
+        told = list[Event]()
+        one = world.client(url, namespace=namespace)
+        two = world.client(url, namespace=namespace, observer=told.append)
         cell = one.versioned("cell")
 
         async def hand_over() -> None:
             hold = await one.lock("a").acquire(timeout=5)
             job = world.spawn(lambda: two.lock("a").acquire(timeout=5))
-            await world.sleep(0.2)  # it waits: to look whether it does would be a request
+            await until_in(world, lambda: any(isinstance(event, Queued) for event in told))
+            await world.sleep(0.2)  # it watches: to look whether it does would be a request
+            told.clear()
             assert hold is not None
             await hold.release()
             got = await job.result()
