@@ -239,6 +239,10 @@ def _is_file(name: str) -> bool:
 
 
 # --- fixtures ----------------------------------------------------------------------------------------------------
+#
+# Servers that take long to start and do nothing while idle serve all tests of a worker. Those that are quick to start,
+# and talk to each other or look at their clocks all the time, serve the tests of a module: kept by every worker to the
+# end, they took one core of two.
 
 
 @pytest.fixture(scope="session")
@@ -264,33 +268,33 @@ def redis_server() -> Iterator[RedisServer]:
         yield server
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def redis_replicas() -> Iterator[RedisReplicas]:
-    """A primary with two replicas for all tests of a worker, which must not break it."""
+    """A primary with two replicas for all tests of a module, which must not break it."""
     with RedisReplicas(2) as group:
         lasting.update(server.pid for server in group.servers)
         yield group
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def redis_sentinel() -> Iterator[RedisSentinel]:
-    """Servers under Sentinel for all tests of a worker, which must not break them."""
+    """Servers under Sentinel for all tests of a module, which must not break them."""
     with RedisSentinel() as group:
         lasting.update(server.pid for server in group.servers)
         yield group
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def redis_cluster() -> Iterator[RedisCluster]:
-    """A cluster for all tests of a worker, which must not break it."""
+    """A cluster for all tests of a module, which must not break it."""
     with RedisCluster() as group:
         lasting.update(server.pid for server in group.servers)
         yield group
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def redlock_nodes() -> Iterator[RedlockNodes]:
-    """Five independent servers for all tests of a worker, which must not break them."""
+    """Five independent servers for all tests of a module, which must not break them."""
     with RedlockNodes(5) as group:
         lasting.update(server.pid for server in group.servers)
         yield group
@@ -304,25 +308,25 @@ def mariadb_server() -> Iterator[MariaDBServer]:
         yield server
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def etcd_server() -> Iterator[EtcdServer]:
-    """One etcd for all tests of a worker, as `redis_server` is."""
+    """One etcd for all tests of a module: use a `namespace` of your own, and start another to break it."""
     with EtcdServer() as server:
         lasting.add(server.pid)
         yield server
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def etcd_cluster() -> Iterator[EtcdCluster]:
-    """Three members of etcd for all tests of a worker, which must not break them."""
+    """Three members of etcd for all tests of a module, which must not break them."""
     with EtcdCluster() as cluster:
         lasting.update(server.pid for server in cluster.members)
         yield cluster
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def zookeeper_ensemble() -> Iterator[ZooKeeperEnsemble]:
-    """Three members of ZooKeeper for all tests of a worker, which must not break them."""
+    """Three members of ZooKeeper for all tests of a module, which must not break them."""
     with ZooKeeperEnsemble() as ensemble:
         lasting.update(server.pid for server in ensemble.members)
         yield ensemble

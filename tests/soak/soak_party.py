@@ -203,6 +203,7 @@ def what_there_is(crew: Crew) -> dict[str, Any]:
         "tasks": crew.tasks(),
         "idle": crew.idle,
         "files": len(os.listdir("/proc/self/fd")),
+        "objects": sys.getallocatedblocks(),
         "memory": pages * os.sysconf("SC_PAGE_SIZE"),
         "done": crew.done,
         "failed": crew.failed,
