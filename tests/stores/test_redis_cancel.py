@@ -15,6 +15,9 @@ from leasehold.stores.redis import keys
 STEPS = 40
 """More steps of the loop than an acquire, a wait and a release take."""
 
+TO_THE_END = 1_000_000
+"""More turns of the loop than an operation takes, however late the server answers."""
+
 
 async def after_steps(k, task):
     """Let ``task`` go on for ``k`` turns of the loop, then cancel it; return whether it was cancelled."""
