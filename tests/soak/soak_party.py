@@ -11,6 +11,7 @@ then they go on. At the end of its input it closes all clients, and a last line 
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import gc
 import json
 import os
@@ -193,6 +194,23 @@ class Crew:
             self.failed[f"unexpected: {error!r}"] += 1
 
 
+MALLINFO2 = ("arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost")
+
+
+class Mallinfo2(ctypes.Structure):
+    """What mallinfo2(3) of the C library tells, in bytes but for the three counts."""
+
+    _fields_ = tuple((name, ctypes.c_size_t) for name in MALLINFO2)
+
+
+def in_use() -> int:
+    """Return the bytes in use that the C library has given out: large objects, buffers, what is not Python's."""
+    library = ctypes.CDLL(None)
+    library.mallinfo2.restype = Mallinfo2
+    told: Any = library.mallinfo2()
+    return int(told.uordblks + told.hblkhd)
+
+
 def what_there_is(crew: Crew) -> dict[str, Any]:
     """Say what the process has, and what was done in it."""
     gc.collect()
@@ -204,6 +222,7 @@ def what_there_is(crew: Crew) -> dict[str, Any]:
         "idle": crew.idle,
         "files": len(os.listdir("/proc/self/fd")),
         "objects": sys.getallocatedblocks(),
+        "in use": in_use(),
         "memory": pages * os.sysconf("SC_PAGE_SIZE"),
         "done": crew.done,
         "failed": crew.failed,
