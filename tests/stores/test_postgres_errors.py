@@ -341,6 +341,17 @@ IN_COMMIT = {
 """What a trigger does that runs in the COMMIT, and the error with which that ends."""
 
 
+def at_rest(server: PostgresServer) -> bool:
+    """Tell whether nobody's statement is under way: one that has taken every lock keeps even newcomers out."""
+    try:
+        return not server.query(
+            "SELECT 1 FROM pg_stat_activity"
+            " WHERE backend_type = 'client backend' AND state = 'active' AND pid <> pg_backend_pid()"
+        )
+    except psycopg.OperationalError:
+        return False
+
+
 @contextlib.contextmanager
 def in_commit(server: PostgresServer, table: str, does: str, times: int = 10**9) -> Iterator[None]:
     """Let the commit of a transaction that wrote into the table run this, so often."""
@@ -359,6 +370,7 @@ def in_commit(server: PostgresServer, table: str, does: str, times: int = 10**9)
     try:
         yield
     finally:
+        until(lambda: at_rest(server))  # a client that has given up does not wait for its statement's end
         server.execute(f"SET synchronous_commit = local; DROP TRIGGER in_commit ON {table}")
 
 
@@ -367,6 +379,22 @@ def test_every_beginning_of_the_table_is_provoked() -> None:
     assert {start for start in UNKNOWN_IN_COMMIT if any(code.startswith(start) for code in codes)} == set(
         UNKNOWN_IN_COMMIT
     )
+
+
+KEEPS_EVERY_LOCK = """
+    FOR g IN 1..1000000 LOOP
+        BEGIN PERFORM pg_advisory_xact_lock(g); EXCEPTION WHEN out_of_memory THEN EXIT; END;
+    END LOOP;
+    PERFORM pg_sleep(1.5)
+"""
+"""What the 53200 of the table does in passing, for longer."""
+
+
+def test_the_trigger_goes_also_when_its_client_has_given_up_and_the_server_has_not(server: PostgresServer) -> None:
+    with Client.from_url(server.url, response_timeout=0.5) as client:
+        with in_commit(server, "leasehold_seat", KEEPS_EVERY_LOCK), pytest.raises(StoreUnavailable):
+            client.lock("x").acquire(timeout=0.5)
+        assert server.query("SELECT tgname FROM pg_trigger WHERE NOT tgisinternal") == []
 
 
 @pytest.mark.parametrize("code", IN_COMMIT)
