@@ -1,8 +1,11 @@
-"""A test that has failed twice is run once more alone, while the other workers of the run stand still.
+"""A test that has failed twice is run once more alone and afresh, while the other workers of the run stand still.
 
 What lives by the clock fails where the machine has too much to do, and in the crowd it does so again. Each worker holds
 a place in one room while it runs a test. Who needs the room for itself first shuts the door, so that nobody comes in
 any more, and then waits, for a limited time, until those inside have left.
+
+A test that broke off may also have left a server as no test expects it. So what the worker's tests share, of whatever
+scope, is ended before that run and made anew, for it and for those that follow.
 """
 
 from __future__ import annotations
@@ -84,13 +87,24 @@ class Alone:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
-        """Make the last run alone."""
+        """Make the last run alone, with nothing that was set up before it."""
         if getattr(item, "execution_count", 1) == AT_LAST:
             self._room.enter_alone()
+            end_what_is_shared(item.session)
 
     def pytest_sessionfinish(self) -> None:
         """Leave nothing behind."""
         self._room.close()
+
+
+def end_what_is_shared(session: pytest.Session) -> None:
+    """Run the finalizers of all scopes, as pytest does at its end: between two runs the other plug-in has them."""
+    plugin: Any = session.config.pluginmanager.get_plugin("rerunfailures")
+    kept = plugin.suspended_finalizers
+    state = session._setupstate
+    state.stack.update(kept)
+    kept.clear()
+    state.teardown_exact(None)
 
 
 def join(config: pytest.Config) -> None:

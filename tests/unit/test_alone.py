@@ -1,4 +1,4 @@
-"""The last run of a test that failed is made alone."""
+"""The last run of a test that failed is made alone and afresh."""
 
 from __future__ import annotations
 
@@ -69,6 +69,50 @@ def test_the_third_run_has_no_company(tmp_path: Path) -> None:
     assert beside[2] == 0
     assert len([run for run in runs if run[0] == "crowd"]) == 60
     assert not list(tmp_path.glob("leasehold-tests-*"))
+
+
+SHARED = """
+import pytest
+
+runs, ended = [], []
+
+@pytest.fixture(scope="session")
+def server():
+    left = []
+    yield left
+    ended.append(left)
+
+@pytest.fixture(scope="module")
+def tables(server):
+    return server
+
+def test_that_breaks_off(tables):
+    runs.append(list(tables))
+    tables.append("something")
+    assert len(runs) > 1, "it is not taken away again"
+    tables.remove("something")
+    assert tables == []
+
+def test_that_follows(server, tables):
+    assert runs == [[], ["something"], []]
+    assert ended == [["something"]]
+    assert server is tables
+    assert tables == []
+"""
+
+
+def test_what_the_third_run_shares_with_later_tests_is_made_anew(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text("import alone\npytest_configure = alone.join\n")
+    (tmp_path / "test_suite.py").write_text(SHARED)
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "1", "--reruns", "2", tmp_path],
+        env={**os.environ, "PYTHONPATH": str(Path(alone.__file__).parent), "TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "2 passed, 2 rerun" in done.stdout
 
 
 def test_who_does_not_leave_is_not_waited_for_for_ever(tmp_path: Path) -> None:
