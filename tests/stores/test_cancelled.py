@@ -11,6 +11,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
+from steps import TO_THE_END, after_steps
 
 from leasehold import AsyncClient, AsyncHold
 
@@ -48,12 +49,7 @@ def system(request: pytest.FixtureRequest) -> str:
 
 async def moments(k: int, task: asyncio.Task[Any]) -> bool:
     """Let a task go on for ``k`` turns of the loop, some of which take time, and cancel it; say whether it was."""
-    for turn in range(k):
-        if task.done():
-            break
-        await asyncio.sleep(0.0004 if turn % 3 == 2 else 0)
-    task.cancel()
-    await asyncio.wait((task,))
+    await after_steps(k, task, pauses=(0.0, 0.0, 0.0004))
     return task.cancelled()
 
 
@@ -84,8 +80,8 @@ async def queued(locks: AsyncClient, others: AsyncClient, k: int) -> bool:
     """Cancel a wait."""
     async with others.lock("x", lease=LEASE):
         task = asyncio.ensure_future(locks.lock("x", lease=LEASE).acquire(timeout=20))
-        assert await moments(k, task)
-    return k < STEPS - 1
+        assert await moments(min(k, STEPS), task)
+    return k < STEPS
 
 
 async def handed_over(locks: AsyncClient, others: AsyncClient, k: int) -> bool:
@@ -132,7 +128,7 @@ def test_cancelled_at_any_moment_nothing_stays(
             AsyncClient.from_url(url, namespace=namespace) as others,
         ):
             await all_is_well(locks, others, -1)
-            for k in range(STEPS):
+            for k in (*range(STEPS), TO_THE_END):
                 outcomes.add(await deed(locks, others, k))
                 await all_is_well(locks, others, k)
                 if outcomes == {True, False} and k > STEPS // 2:

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 import pytest
 from colours import both
 from patience import until
+from steps import TO_THE_END, after_steps
 
 from leasehold import AsyncClient, Client, LeaseLost, StoreUnavailable
 from leasehold.model import Departure, Granted, Owner, Rule, Terms, Ticket, Wait
@@ -402,14 +403,9 @@ STEPS = 60
 """More steps of the loop than an acquire, a wait and a release take."""
 
 
-async def after_steps(k: int, task: asyncio.Task[object]) -> None:
-    """Let ``task`` go on for ``k`` turns of the loop, then cancel it."""
-    for _ in range(k):
-        if task.done():
-            break
-        await asyncio.sleep(0 if k % 2 else 0.0004)
-    task.cancel()
-    await asyncio.wait((task,))
+def pauses(k: int) -> tuple[float]:
+    """Let a turn of the loop last, every other time, so long that the server may answer meanwhile."""
+    return (0.0 if k % 2 else 0.0004,)
 
 
 async def _take(lock) -> object:
@@ -429,7 +425,7 @@ def test_cancel_a_free_acquire_at_each_step(etcd_server, namespace, cold, kind):
     async def body():
         locks = AsyncClient.from_url(etcd_server.url, namespace=namespace)
         outcomes = set()
-        for k in range(STEPS // 2):
+        for k in (*range(STEPS // 2), TO_THE_END):
             if cold:
                 await locks.close()
                 locks = AsyncClient.from_url(etcd_server.url, namespace=namespace)
@@ -437,12 +433,12 @@ def test_cancel_a_free_acquire_at_each_step(etcd_server, namespace, cold, kind):
                 await locks.lock("warm").acquire(blocking=False)
             lock = locks.rw_lock("x").reader() if kind == "reader" else locks.lock("x", renew=kind != "fixed")
             task = asyncio.ensure_future(_take(lock))
-            await after_steps(k, task)
+            await after_steps(k, task, pauses(k))
             if not task.cancelled():
                 await task.result().release()
             outcomes.add(task.cancelled())
             await nothing_left(etcd_server, namespace)
-        assert True in outcomes
+        assert outcomes == {True, False}
         await locks.close()
 
     before = set(etcd_server.leases())
@@ -471,10 +467,10 @@ def test_cancel_a_waiter_at_each_step(etcd_server, namespace, hand_over, kind):
                         await asyncio.sleep(0.002)
                     await asyncio.sleep(0.01)
                     release = asyncio.ensure_future(hold.release())
-                    await after_steps(k, task)
+                    await after_steps(k, task, pauses(k))
                     await release
                 else:
-                    await after_steps(k, task)
+                    await after_steps(k, task, pauses(k))
                     await hold.release()
                 if not task.cancelled():
                     await task.result().release()
@@ -489,7 +485,7 @@ def test_cancel_a_release_at_each_step(etcd_server, namespace):
         async with AsyncClient.from_url(etcd_server.url, namespace=namespace) as locks:
             for k in range(1, STEPS // 3):
                 hold = await locks.lock("x").acquire()
-                await after_steps(k, asyncio.ensure_future(hold.release()))
+                await after_steps(k, asyncio.ensure_future(hold.release()), pauses(k))
                 await nothing_left(etcd_server, namespace)
 
     asyncio.run(body())

@@ -8,7 +8,7 @@ import time
 from types import SimpleNamespace
 
 import pytest
-from test_redis_cancel import TO_THE_END, after_steps
+from steps import TO_THE_END, after_steps
 from test_redis_crash import parties
 
 from leasehold import AsyncClient, Client, Unsupported

@@ -13,7 +13,7 @@ import psycopg
 import pytest
 import sqlalchemy
 import sqlalchemy.ext.asyncio
-from test_redis_cancel import TO_THE_END, after_steps
+from steps import TO_THE_END, after_steps
 from turns import turns_missed
 
 from leasehold import AcquireTimeout, Client, Unsupported
