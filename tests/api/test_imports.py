@@ -146,3 +146,22 @@ def test_a_bare_import_brings_no_driver() -> None:
     code = "import sys, leasehold; print([m for m in ('redis', 'hiredis', 'click', 'sqlite3') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_a_client_brings_what_its_deployment_needs() -> None:
+    code = """if True:
+        import sys
+        from leasehold import Client
+        for url in (
+            "redis://h",
+            "redis+sentinel://h,i,j/m",
+            "redis+cluster://h",
+            "redlock://h,i,j",
+        ):
+            with Client.from_url(url):
+                pass
+            names = "sentinel", "cluster", "redlock", "redlock_members"
+            print(*(name for name in names if f"leasehold.stores.redis.{name}" in sys.modules))
+        """
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["", "sentinel", "sentinel cluster", "sentinel cluster redlock redlock_members"]

@@ -76,8 +76,8 @@ Where an aim is missed, it is for this; the tables below say how much each part 
   pays for each node: what was asked and by whom, whether it rests, what its answer adds up to; and each node's script
   has a token to compare, too.
 - *Holding*: 10,000 leases of 30 s are 1,000 renewals a second, each with a command to write, an answer to read, a
-  deadline to move and the next renewal to put down: 12 microseconds of Python while the leases stand in the nearer
-  caches, and 17 where they were last touched ten seconds ago. How much of a core that is depends on the core.
+  deadline to move and the next renewal to put down, for a lease that was last touched ten seconds ago and has left the
+  nearer caches. One hundredth of a core is ten microseconds for each, so this depends on the core.
 - *A waiter's memory* under asyncio: a task of its own takes 0.9 KiB, whatever it does, and the seven nested calls in
   which it waits 1.9 KiB, since each keeps its frame. The rest is its lock object, ticket and lease, its places with the
   keeper and the store, a timer that should never ring, and what the first claims of all took at once.

@@ -10,7 +10,6 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from importlib.metadata import entry_points
 from pathlib import Path
 from urllib.parse import quote
 
@@ -142,6 +141,8 @@ def factory(scheme: str) -> Callable[[StoreURL], Opener]:
     if scheme in BUILT_IN:
         built_in: Callable[[StoreURL], Opener] = _load(BUILT_IN[scheme]).from_url
         return built_in
+    from importlib.metadata import entry_points  # slow to import, and seldom needed
+
     others = {point.name: point for point in entry_points(group=GROUP)}
     if scheme in others:
         other: Callable[[StoreURL], Opener] = others[scheme].load()

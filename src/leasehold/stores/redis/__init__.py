@@ -1,24 +1,29 @@
-"""The Redis store (Redis 6.2 or later, Valkey): one server, those under Sentinel, a cluster, or several by Redlock."""
+"""The Redis store (Redis 6.2 or later, Valkey): one server, those under Sentinel, a cluster, or several by Redlock.
+
+What only some deployments need is imported when one of them is opened: a program's start waits for all that is here.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from leasehold.runtimes.base import Colour, Runtime
 from leasehold.stores.base import Opener
 from leasehold.stores.redis import strict
-from leasehold.stores.redis.cluster import ClusterStore
-from leasehold.stores.redis.redlock import RedlockStore
-from leasehold.stores.redis.redlock_members import Followed, Member, Sharded, Single
-from leasehold.stores.redis.sentinel import SentinelStore
 from leasehold.stores.redis.store import RedisStore
 from leasehold.stores.url import Secret, StoreURL, parse
 from leasehold.wires.redis import adoption, deployments, settings
 from leasehold.wires.redis.quorum import Strict
 from leasehold.wires.redis.sentinel import Watched
 from leasehold.wires.redis.settings import Settings
+
+if TYPE_CHECKING:
+    from leasehold.stores.redis.cluster import ClusterStore
+    from leasehold.stores.redis.redlock import RedlockStore
+    from leasehold.stores.redis.redlock_members import Member
+    from leasehold.stores.redis.sentinel import SentinelStore
 
 KINDS = ("redis", "rediss", "valkey", "valkeys")
 
@@ -46,6 +51,13 @@ class Redis:
         """Open the store; it connects at the first use."""
         return RedisStore(runtime, self.settings, namespace)
 
+    def member(self) -> Member:
+        """Make a node of a Redlock of it."""
+        from leasehold.stores.redis.redlock_members import Single
+
+        _refuse_strict(self.settings)
+        return Single(self.settings)
+
 
 @dataclass(frozen=True)
 class Sentinel:
@@ -55,7 +67,16 @@ class Sentinel:
 
     def open(self, runtime: Runtime, namespace: str) -> SentinelStore:
         """Open the store; it connects at the first use."""
+        from leasehold.stores.redis.sentinel import SentinelStore
+
         return SentinelStore(runtime, self.watched, namespace)
+
+    def member(self) -> Member:
+        """Make a node of a Redlock of it."""
+        from leasehold.stores.redis.redlock_members import Followed
+
+        _refuse_strict(self.watched.server)
+        return Followed(self.watched)
 
 
 @dataclass(frozen=True)
@@ -66,7 +87,16 @@ class Cluster:
 
     def open(self, runtime: Runtime, namespace: str) -> ClusterStore:
         """Open the store; it connects at the first use."""
+        from leasehold.stores.redis.cluster import ClusterStore
+
         return ClusterStore(runtime, self.seeds, namespace)
+
+    def member(self) -> Member:
+        """Make a node of a Redlock of it."""
+        from leasehold.stores.redis.redlock_members import Sharded
+
+        _refuse_strict(self.seeds[0])
+        return Sharded(self.seeds)
 
 
 class Redlock:
@@ -108,6 +138,8 @@ class Redlock:
 
     def open(self, runtime: Runtime, namespace: str) -> RedlockStore:
         """Open the store; it connects at the first use."""
+        from leasehold.stores.redis.redlock import RedlockStore
+
         return RedlockStore(runtime, self._members, namespace, quarantine=self._quarantine)
 
 
@@ -117,16 +149,8 @@ def _member(given: Secret | Opener) -> Member:
         if url.scheme not in (*NODE_SCHEMES, *REDLOCK_SCHEMES):
             raise ValueError(f"a node of Redlock is a Redis, which {url.scheme}: is not; {NODE_URLS}")
         given = from_url(url)
-    match given:
-        case Redis():
-            _refuse_strict(given.settings)
-            return Single(given.settings)
-        case Sentinel():
-            _refuse_strict(given.watched.server)
-            return Followed(given.watched)
-        case Cluster():
-            _refuse_strict(given.seeds[0])
-            return Sharded(given.seeds)
+    if isinstance(given, Redis | Sentinel | Cluster):
+        return given.member()
     kind = type(given).__name__
     raise TypeError(
         f"a node of Redlock is one server, what sentinels watch over, or a cluster, not a {kind}; {NODE_URLS}"
