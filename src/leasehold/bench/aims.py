@@ -64,14 +64,12 @@ Where an aim is missed, it is for this; the tables below say how much each part 
   id chosen before anything is sent, a deadline read before that, a place with the keeper before that. redis-py's lock
   sends one plain command to acquire and keeps nothing: its server part is cheaper than that of any lock with a queue.
   What is left would take compiled code, which leasehold has none of: one wheel installs anywhere, and can be read.
-- *Eight threads*: one interpreter lock. Two system calls let it go for each operation, as they do in the floor; what is
-  Python in between runs one thread at a time, so what one thread takes in the client counts in full.
 - *1,000 tasks*: the state of 1,000 acquires does not fit the nearer caches, and the collector walks through it. Where
-  the floor itself does not reach what is aimed at beside redis-py, no client of Redis could.
+  the floor itself hardly reaches what is aimed at beside redis-py, no client of Redis could.
 - *Hand-over*: the floor is two commands and one wake-up. A hand-over is a release, which reads and rewrites a queue (25
   commands in two scripts with the next claim), a message, before it a word that counts who hears it, and a claim that
-  says "wait": one answer more to write, one more to read, and all of it stands between one holder and the next. With
-  work inside the lock the share grows to one.
+  says "wait": one answer more to write, one more to read, and all of it stands between one holder and the next. It takes
+  as long whatever is done inside, so the longer the work, the nearer to one is the share.
 - *Redlock*: the floor is one thread that sends five times and waits for three answers. leasehold does the same, and
   pays for each node: what was asked and by whom, whether it rests, what its answer adds up to; and each node's script
   has a token to compare, too.
