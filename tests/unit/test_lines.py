@@ -40,6 +40,13 @@ class Threadless(BlockingRuntime):
         raise RuntimeError("can't start new thread")
 
 
+class Idle(BlockingRuntime):
+    """One whose jobs never get their turn."""
+
+    def spawn(self, work: object, name: str) -> object:  # type: ignore[override]
+        return None
+
+
 def ticket(number: int) -> Ticket:
     return Ticket(f"t{number}", Terms(Rule(), Owner("h", 1, "c"), lease=30.0))
 
@@ -63,3 +70,31 @@ def test_a_session_that_nobody_can_wait_on_is_not_parked() -> None:
     drive(lines.leave(second, until))
     assert not sessions.open
     assert not lines.anybody("x")
+
+
+def test_who_has_a_session_parked_for_it_sleeps_until_that_has_the_lock() -> None:
+    """Else it is told at once to ask again, while the answer of the server may be on the way."""
+    runtime = Idle()
+    lines: Lines[object] = Lines(runtime, Taken())
+    first, second = (lines.enter("x", ticket(number)) for number in (1, 2))
+    until = runtime.now() + 5
+    assert drive(lines.turn(first, until)) is None
+    assert lines.parked(first) is not None
+    assert not first.signal.is_set()
+    assert drive(lines.turn(second, until)) is None
+    drive(lines.leave(first, until))
+    assert lines.parked(second) is not None
+    assert not second.signal.is_set()
+
+
+def test_who_comes_first_when_another_is_passed_over_is_told() -> None:
+    """One behind it found out, and does not ask for it."""
+    runtime = Idle()
+    lines: Lines[object] = Lines(runtime, Taken())
+    silent, second, third = (lines.enter("x", ticket(number)) for number in (1, 2, 3))
+    silent.heard -= 31.0
+    until = runtime.now() + 5
+    assert drive(lines.turn(third, until)) is None
+    assert lines.get(silent.ticket.id) is None
+    assert second.signal.is_set()
+    assert not third.signal.is_set()

@@ -68,8 +68,8 @@ Where an aim is missed, it is for this; the tables below say how much each part 
   the floor itself hardly reaches what is aimed at beside redis-py, no client of Redis could.
 - *Hand-over*: the floor is two commands and one wake-up. A hand-over is a release, which reads and rewrites a queue (25
   commands in two scripts with the next claim), a message, before it a word that counts who hears it, and a claim that
-  says "wait": one answer more to write, one more to read, and all of it stands between one holder and the next. It takes
-  as long whatever is done inside, so the longer the work, the nearer to one is the share.
+  says "wait": one answer more to write, one more to read, and all of it stands between one holder and the next. It
+  takes as long whatever is done inside, so the longer the work, the nearer to one is the share.
 - *Redlock*: the floor is one thread that sends five times and waits for three answers. leasehold does the same, and
   pays for each node: what was asked and by whom, whether it rests, what its answer adds up to; and each node's script
   has a token to compare, too.

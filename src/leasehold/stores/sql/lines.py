@@ -120,8 +120,8 @@ class Line(Generic[S]):
     asking: bool = False
 
     def call(self) -> None:
-        """Wake the first: it may be its turn to ask, or it has the lock."""
-        if self.waiters:
+        """Wake the first: it may be its turn to ask, or it has the lock. One with a session parked for it sleeps on."""
+        if self.waiters and self.parked is None:
             self.waiters[0].signal.set()
 
 
@@ -330,7 +330,8 @@ class Lines(Generic[S]):
     def _pass_over(self, line: Line[S]) -> None:
         """Take those out of which nothing was heard for a lease; if they are there after all, they enter anew."""
         now = self._runtime.now()
-        for waiter in [one for one in line.waiters if one.patience < now]:
+        silent = [one for one in line.waiters if one.patience < now]
+        for waiter in silent:
             session, waiter.session = waiter.session, None
             line.waiters.remove(waiter)
             self._waiters.pop(waiter.ticket.id, None)
@@ -339,6 +340,8 @@ class Lines(Generic[S]):
                 line.waiters[0].session = session
             elif session is not None:
                 self._sessions.close(session)
+        if silent:
+            line.call()
         if not line.waiters and self._lines.get(line.key) is line:
             del self._lines[line.key]
 
