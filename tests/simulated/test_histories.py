@@ -12,11 +12,13 @@ from collections.abc import Callable
 
 import pytest
 
+from leasehold.testing.history.journal import Record
 from leasehold.testing.models import __main__ as commands
 from leasehold.testing.models import party, running, wakeups
 from leasehold.testing.models.party import run
 from leasehold.testing.models.scenario import Assumptions, Kind, Scenario, draw
 from leasehold.testing.models.systems import SYSTEMS
+from leasehold.testing.worlds import SimulatedWorld
 
 HISTORIES = 50_000
 PARTS = 40
@@ -142,6 +144,18 @@ def test_a_claim_on_zookeeper_that_outlives_its_ticket_is_no_error_of_its_own() 
     outcome = run(20_265_375, "zookeeper")
     assert any(fault.kind is Kind.SUSPEND for fault in outcome.faults), "the seed gives another history by now"
     assert outcome.ok, outcome.error or outcome.verdict.report()
+
+
+def test_what_a_client_says_of_a_grant_is_converted_to_true_time() -> None:
+    """Its clock may be ahead by a day: a hold that ended by a kill would not end by the deadline that it wrote down."""
+    world, records = SimulatedWorld(1), list[Record]()
+    machine = world.machine("c0", offset=1000.0, rate=2.0)
+    journal = party.TrueJournal("c0.0", world, machine, records.append)
+    journal.granted(1, 7, since=1002.0, deadline=1006.0)
+    journal.checked(1, 2.5, 1006.0)
+    granted, checked = records
+    assert (granted["since"], granted["deadline"]) == (1.0, 3.0)
+    assert (checked["at"], checked["deadline"]) == (2.5, 3.0)
 
 
 def test_each_kind_of_fault_strikes_each_system_that_has_it() -> None:

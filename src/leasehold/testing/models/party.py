@@ -110,7 +110,7 @@ class TrueJournal(Journal):
     def granted(self, n: int, token: int, since: float | None = None, deadline: float = FOREVER) -> None:
         """Write down a grant."""
         self._first[n] = deadline
-        super().granted(n, token, since, deadline)
+        super().granted(n, token, since if since is None else self._true(since), self._true(deadline))
 
     def checked(self, n: int, at: float, deadline: float, believed: float | None = None) -> None:
         """Write down a check, which was made in true time."""
