@@ -45,7 +45,7 @@ from leasehold.stores.sql.watch import Watch
 from leasehold.wires.mysql.base import no_answer
 from leasehold.wires.mysql.pool import Turns
 from leasehold.wires.mysql.settings import Settings
-from leasehold.wires.mysql.wire import REST
+from leasehold.wires.mysql.wire import REST, MySQLWire
 from leasehold.wires.sql import Row, Statement, Transaction
 
 ONCE = 16
@@ -69,9 +69,10 @@ class MySQLSessionStore:
         crash_bound="within a second; cut off, within the lease + 1 s",
     )
 
-    def __init__(self, runtime: Runtime, settings: Settings, namespace: str) -> None:
+    def __init__(self, runtime: Runtime, settings: Settings, namespace: str, wire: MySQLWire | None = None) -> None:
+        """Make a store; ``wire`` reaches something else than the database of the settings, as a model of one."""
         self._runtime = runtime
-        self._rows = MySQLStore(runtime, settings, namespace)
+        self._rows = MySQLStore(runtime, settings, namespace, wire)
         self._wire = self._rows.mysql
         self._space = namespace.encode()
         self._watch = Watch(runtime, lambda: self._connections.any_held(), lambda: self._connections.hung_up())

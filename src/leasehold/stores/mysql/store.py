@@ -16,11 +16,12 @@ from leasehold.wires.sql import OnMessage, OnSilence, SQLWire
 class MySQLStore(RowStore):
     """See `leasehold.stores.base.Store` for what each method promises."""
 
-    def __init__(self, runtime: Runtime, settings: Settings, namespace: str) -> None:
-        if runtime.colour is Colour.SIMULATED:
+    def __init__(self, runtime: Runtime, settings: Settings, namespace: str, wire: MySQLWire | None = None) -> None:
+        """Make a store; ``wire`` reaches something else than the database of the settings, as a model of one."""
+        if wire is None and runtime.colour is Colour.SIMULATED:
             raise Unsupported("a real database cannot be reached from the simulated world; use a memory: store there")
 
-        self.mysql = wire = MySQLWire(runtime, settings)
+        self.mysql = wire = wire or MySQLWire(runtime, settings)
 
         def connect(on_message: OnMessage, on_silence: OnSilence) -> SQLWire:
             return wire

@@ -78,11 +78,13 @@ LOCKS = """
     SELECT pid, (classid::bigint << 32) | objid::bigint FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 1
     AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
 """
-GRANTED = """
-    SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 1 AND granted AND pid = $1::int
+QUEUED = """
+    SELECT granted::int FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 1 AND pid = $1::int
     AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
     AND (classid::bigint << 32) | objid::bigint = $2::bigint
 """
+"""(backend, key) → whether a session has this lock; no row if it does not wait for it either."""
+
 END = """
     SELECT pg_terminate_backend(pid)::int FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 1 AND pid = $1::int
     AND database = (SELECT oid FROM pg_database WHERE datname = current_database())

@@ -28,7 +28,7 @@ from leasehold.stores import ledger
 from leasehold.stores.base import Hear
 from leasehold.stores.postgres import advisory
 from leasehold.stores.postgres.sessions import Session, Sessions
-from leasehold.stores.postgres.store import PostgresStore
+from leasehold.stores.postgres.store import MakeWire, PostgresStore
 from leasehold.stores.sql import rows, schema
 from leasehold.stores.sql.claiming import Claims
 from leasehold.stores.sql.lines import Lines, Waiter
@@ -39,6 +39,18 @@ from leasehold.wires.postgres.errors import no_answer
 from leasehold.wires.postgres.pool import Pool
 from leasehold.wires.postgres.settings import Settings
 from leasehold.wires.sql import Row, Statement, Transaction
+
+COMES_UP, LONGEST_PAUSE = 0.002, 0.1
+"""Seconds between two looks whether a session is in the server's queue: at first, and at most."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Place:
+    """A fair waiter, the session that is parked for it, and what looks whether that is in the server's queue."""
+
+    waiter: Waiter[Session]
+    session: Session
+    look: Statement
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -58,8 +70,8 @@ class SessionStore(PostgresStore):
         shared=False, permits=False, delay=False, crash_bound="at once when the connection dies, else the lease"
     )
 
-    def __init__(self, runtime: Runtime, settings: Settings, namespace: str) -> None:
-        super().__init__(runtime, settings, namespace)
+    def __init__(self, runtime: Runtime, settings: Settings, namespace: str, wire: MakeWire | None = None) -> None:
+        super().__init__(runtime, settings, namespace, wire)
         self._namespace = namespace
         self._watch = Watch(runtime, lambda: bool(self._holds), self._hung_up)
         self._rows = self._space + advisory.SPACE
@@ -237,9 +249,31 @@ class SessionStore(PostgresStore):
             self._seat(advisory.QUEUE, waiter.name, waiter.ticket, "" if session is None else session.hint)
             for waiter, session in zip(waiters, parked, strict=True)
         ]
-        answers = await self._transact(lambda tx: tx.commit(*looks, *adds, *shows), until)
+        places = [
+            Place(waiter, session, self._asking_place(waiter.name, session))
+            for waiter, session in zip(waiters, parked, strict=True)
+            if session is not None and waiter.ticket.terms.rule.fair
+        ]
+        asks = [place.look for place in places]
+        answers = await self._transact(lambda tx: tx.commit(*looks, *adds, *shows, *asks), until)
+        await self._come_up(places, answers[len(answers) - len(asks) :], until)
         holders = {name: Owner.parse(held[0][0]) for name, held in zip(names, answers, strict=False) if held}
         return [holders.get(waiter.name) for waiter in waiters]
+
+    async def _come_up(self, places: list[Place], found: Sequence[Sequence[Row]], until: float) -> None:
+        """Look until all are in the server's queue: a fair waiter has no place before, so it is told of none."""
+        pause = COMES_UP
+        while True:
+            missing = [place for place, rows in zip(places, found, strict=True) if not rows]
+            places = [place for place in missing if self._lines.parked(place.waiter) is place.session]
+            if not places:
+                return
+            if self._runtime.now() + pause > until:
+                raise no_answer(self._postgres.where, "a place in its queue took too long", unknown=False)
+            await self._runtime.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE)
+            asks = [place.look for place in places]
+            found = await self._transact(lambda tx, asks=asks: tx.commit(*asks), until)  # type: ignore[misc]
 
     async def _release(self, held: Held, until: float) -> bool:
         session, ticket = held.session, held.ticket
@@ -278,9 +312,12 @@ class SessionStore(PostgresStore):
         await self._transact(lambda tx: tx.commit(beats), until, reserved=True)
 
     async def _has_lock(self, name: str, session: Session, until: float) -> bool:
-        asks = Statement(advisory.GRANTED, (session.backend, self._sessions.key(name)))
+        asks = self._asking_place(name, session)
         (found,) = await self._transact(lambda tx: tx.commit(asks), until)
-        return bool(found)
+        return bool(found and found[0][0])
+
+    def _asking_place(self, name: str, session: Session) -> Statement:
+        return Statement(advisory.QUEUED, (session.backend, self._sessions.key(name)))
 
     def _asking_holder(self, name: str) -> Statement:
         return Statement(advisory.HOLDER, (self._rows, name.encode()))

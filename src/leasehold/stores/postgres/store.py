@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from leasehold.errors import Unsupported
 from leasehold.model import Finding
 from leasehold.runtimes.base import Colour, Runtime
@@ -14,6 +16,8 @@ from leasehold.wires.postgres.blocking import BlockingWire
 from leasehold.wires.postgres.settings import Settings
 from leasehold.wires.sql import OnMessage, OnSilence, SQLWire, Statement
 
+MakeWire = Callable[[Runtime, Settings, OnMessage, OnSilence], PostgresWire]
+
 ALONE = Statement("SELECT pg_advisory_xact_lock(7235419080266545006)")
 """Two who make the tables at the same time would both find them missing."""
 
@@ -23,13 +27,14 @@ class PostgresStore(RowStore):
 
     _postgres: PostgresWire
 
-    def __init__(self, runtime: Runtime, settings: Settings, namespace: str) -> None:
-        if runtime.colour is Colour.SIMULATED:
+    def __init__(self, runtime: Runtime, settings: Settings, namespace: str, wire: MakeWire | None = None) -> None:
+        """Make a store; ``wire`` makes what reaches something else than the database of the settings, as a model."""
+        if wire is None and runtime.colour is Colour.SIMULATED:
             raise Unsupported("a real database cannot be reached from the simulated world; use a memory: store there")
 
         def connect(on_message: OnMessage, on_silence: OnSilence) -> SQLWire:
-            wire = BlockingWire if runtime.colour is Colour.BLOCKING else AioWire
-            self._postgres = wire(runtime, settings, on_message, on_silence)
+            make = wire or (BlockingWire if runtime.colour is Colour.BLOCKING else AioWire)
+            self._postgres = make(runtime, settings, on_message, on_silence)
             return self._postgres
 
         super().__init__(runtime, namespace, statements.DIALECT, connect)

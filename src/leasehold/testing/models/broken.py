@@ -14,6 +14,7 @@ from leasehold.testing.history import Promise
 from leasehold.testing.models.party import Outcome
 from leasehold.testing.models.scenario import Assumptions
 from leasehold.testing.models.system import Spoilt
+from leasehold.testing.models.systems import SYSTEMS
 from leasehold.testing.network import InVirtualTime
 
 
@@ -121,35 +122,18 @@ MISTAKES: Mapping[str, Mistake] = {
     "lease counted from the reply": Mistake("redis", wrapped(CountsFromTheReply), {Promise.EXCLUSION}),
     **{
         f"no look after subscribing, {system}": Mistake(system, wrapped(SleepsOn), {Promise.WOKEN, Promise.TURNS})
-        for system in (
-            "redis",
-            "sentinel",
-            "cluster",
-            "postgres",
-            "mysql",
-            "etcd",
-            "zookeeper",
-        )  # Redlock may take so long by right
+        for system in SYSTEMS
+        if system != "redlock"  # which may take so long by right
     },
     **{
         f"renews in words only, {system}": Mistake(system, wrapped(RenewsInWordsOnly), {Promise.EXCLUSION})
-        for system in (
-            "redis",
-            "sentinel",
-            "cluster",
-            "redlock",
-            "postgres",
-            "mysql",
-            "etcd",
-        )  # on ZooKeeper it is the session that lasts
+        for system in SYSTEMS
+        if system != "zookeeper"  # where it is the session that lasts
     },
     **{
         f"rows are not locked, {system}": Mistake(system, wrapped(locks_no_rows), LOSES)
         for system in ("postgres", "mysql")
     },
-    **{
-        f"gives what is taken, {system}": Mistake(system, wrapped(GivesWhatIsTaken), LOSES)
-        for system in ("redis", "sentinel", "cluster", "redlock", "postgres", "mysql", "etcd", "zookeeper")
-    },
+    **{f"gives what is taken, {system}": Mistake(system, wrapped(GivesWhatIsTaken), LOSES) for system in SYSTEMS},
 }
 """By what is wrong."""

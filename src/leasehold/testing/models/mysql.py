@@ -1,4 +1,4 @@
-"""A model of MySQL and MariaDB for lease rows: the shipped statements as they are sent, on rows in memory, with locks.
+"""A model of MySQL and MariaDB: the shipped statements as they are sent, on rows in memory, with locks.
 
 Theory of operation
 -------------------
@@ -13,6 +13,10 @@ that lasts too long (1205) ends the statement and not the transaction, which kee
 deadlock (1213) ends the transaction. A session that waits for a lock does not notice that its client is gone before it
 has it. No message is sent to anybody. Our transactions write in their last request only, the one with the COMMIT, which
 is carried out in one piece; a model that is asked for more says so.
+
+For ``mode=session`` there are the server's own locks, GET_LOCK, which belong to the session, are waited for in turn,
+and go when it ends: because its client is gone, which one that waits notices within a second; because it said nothing
+for its ``wait_timeout``; or because somebody killed it, who is answered before it is gone.
 """
 
 from __future__ import annotations
@@ -24,37 +28,15 @@ from functools import cache
 from typing import Any
 
 from leasehold.runtimes.virtual import Scheduler
-from leasehold.stores.mysql.statements import CLOCK, script
+from leasehold.stores.mysql.statements import script
 from leasehold.stores.sql import schema
+from leasehold.testing.models.mysql_words import read_back, translated
 from leasehold.testing.models.net import Host, Line
 from leasehold.testing.models.rows import Locks, Rows, Tables
-from leasehold.wires.mysql.base import DEADLOCK, LOCK_TIMED_OUT, Refusal
+from leasehold.testing.models.session_locks import ENDED_WITHIN, SessionLocks, next_look
+from leasehold.wires.mysql.base import DEADLOCK, LOCK_TIMED_OUT, NO_SUCH_SESSION, Refusal
 from leasehold.wires.mysql.settings import ASK, ASK_ENGINES, ASK_SETTINGS
 from leasehold.wires.sql import Row, Value
-
-WORDS = (
-    (r"FOR UPDATE( SKIP LOCKED)?", ""),
-    (r"FORCE INDEX \(\w+\)", ""),
-    (r"\bGREATEST\(", "max("),
-    (r"(meta\s+)ON DUPLICATE KEY UPDATE [\w.]+ = [\w.]+", r"\1WHERE true ON CONFLICT DO NOTHING"),
-    (r"ON DUPLICATE KEY UPDATE [\w.]+ = [\w.]+", "ON CONFLICT DO NOTHING"),
-    (r"^\s*\(SELECT", "SELECT * FROM (SELECT"),
-    (r"\(\s*\(SELECT", "(SELECT * FROM (SELECT"),
-    (r"UNION ALL\s*\(SELECT", "UNION ALL SELECT * FROM (SELECT"),
-    (r"BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY", "INTEGER PRIMARY KEY AUTOINCREMENT"),
-    (r"UNIQUE KEY \w+ \(", "UNIQUE ("),
-    (r",\s*KEY \w+ \([\w, ]+\)", ""),
-    (r"CHARACTER SET \w+ COLLATE \w+", ""),
-    (r"VARBINARY\(\d+\)|MEDIUMBLOB", "BLOB"),
-    (r"ENGINE = InnoDB( ROW_FORMAT = DYNAMIC)?", ""),
-    (r"INSERT IGNORE", "INSERT OR IGNORE"),
-)
-"""MySQL's words, and SQLite's."""
-
-LITERAL = re.compile(
-    r"_utf8mb4 x'(?P<hex>[0-9a-f]*)'|\bx'(?P<blob>[0-9a-f]*)'|'(?P<plain>[^']*)'|(?<![\w.])(?P<int>-?\d+)\b"
-)
-"""A value as `wires.mysql.base.spell` spells it."""
 
 IDS = "the counter of ids"
 """What an INSERT of names has locked until it ends."""
@@ -66,33 +48,6 @@ OPENING = {
     ASK_SETTINGS: (("wsrep_on", "OFF"),),
 }
 """What is asked on each new connection, and answered without a look at any table."""
-
-
-@cache
-def translated(text: str) -> str:
-    """Say a statement in SQLite's words."""
-    for theirs, ours in WORDS:
-        text = re.sub(theirs, ours, text)
-    return text
-
-
-def read_back(statement: str) -> tuple[str, list[Value]]:
-    """Return a statement with ``?`` for each literal, and their values."""
-    values = list[Value]()
-
-    def value(found: re.Match[str]) -> str:
-        match found.lastgroup:
-            case "hex":
-                values.append(bytes.fromhex(found["hex"]).decode())
-            case "blob":
-                values.append(bytes.fromhex(found["blob"]))
-            case "plain":
-                values.append(found["plain"])
-            case _:
-                values.append(int(found["int"]))
-        return "?"
-
-    return LITERAL.sub(value, statement.replace(CLOCK, "server_clock()")), values
 
 
 @cache
@@ -109,6 +64,7 @@ class Session:
         gone: whether its client is, which is noticed when it waits no longer.
         lock_wait: seconds that it waits for a row.
         idle: seconds after which it is ended that says nothing.
+        since: when it began to wait for one of the server's own locks.
         batch: what it carries out: its statements, and the rows of those that are done.
         turns: counts what it was asked, so that a time-out knows whether it is still meant.
 
@@ -119,6 +75,7 @@ class Session:
     gone: bool = False
     lock_wait: float = 50.0
     idle: float = 28_800.0
+    since: float = 0.0
     batch: Sequence[str] = ()
     done: list[Sequence[Row]] = field(default_factory=list[Sequence[Row]])
     turns: int = 0
@@ -133,6 +90,7 @@ class MySQLModel(Host):
         self._tables.restore(self._tables.first)
         self._sessions: dict[int, Session] = {}
         self._locks = Locks[Session]()
+        self._own = SessionLocks[Session]()
         self.conflicts_until = 0.0
 
     # --- what may happen to it ---------------------------------------------------------------------------------
@@ -146,6 +104,7 @@ class MySQLModel(Host):
         super().restart(seconds)
         self._sessions.clear()
         self._locks = Locks[Session]()
+        self._own = SessionLocks[Session]()
         if back_to is not None:
             self.note("lacks its last commits")
             self._tables.restore(back_to)
@@ -158,10 +117,37 @@ class MySQLModel(Host):
             when = self.arrival(line.link, line.link.requests_held, line.sent_until)
             self.scheduler.at(when, self.machine, lambda: self._ended(session))
 
+    def revoke(self, which: int) -> None:
+        """End one of the sessions that have a lock of the server's own, if there is any."""
+        if held := sorted(session.line.number for session in self._own.owners()):
+            self._kill(held[which % len(held)])
+
     def _ended(self, session: Session) -> None:
+        """Take note that the client is gone."""
         session.gone = True
-        if not self._locks.waits(session) and self._sessions.pop(session.line.number, None) is not None:
+        if self._own.waits(session):
+            when = next_look(session.since, self.scheduler.time)
+            self.scheduler.at(when, self.machine, lambda: self._end(session))
+        elif not self._locks.waits(session):
+            self._end(session)
+
+    def _end(self, session: Session) -> None:
+        """End a session: all that it has is free."""
+        if self._sessions.pop(session.line.number, None) is not None:
             self._finish(session)
+            self._hand_over(self._own.end(session))
+
+    def _kill(self, number: int) -> None:
+        """End a session from outside, whatever it does."""
+        session = self._sessions[number]
+        self.note(f"ends the session of {session.line.client.name}")
+
+        def end() -> None:
+            session.line.end(arrives=False)
+            self._end(session)
+
+        when = self.scheduler.time + ENDED_WITHIN * self.scheduler.random.random()
+        self.scheduler.at(when, self.machine, end)
 
     # --- requests ----------------------------------------------------------------------------------------------
 
@@ -203,15 +189,15 @@ class MySQLModel(Host):
             session.line.tell(answer)
         if session.gone:
             self._ended(session)
-        elif session.begun:  # it stands idle from now on
+        else:  # it stands idle from now on
             turn, when = session.turns, self.scheduler.time + session.idle
             self.scheduler.at(when, self.machine, lambda: self._time_out(session, turn))
 
     def _time_out(self, session: Session, turn: int) -> None:
-        if session.begun and session.turns == turn and session.line.number in self._sessions:
+        if session.turns == turn and session.line.number in self._sessions:
             self.note(f"ends the idle session of {session.line.client.name}")
             session.line.end(arrives=False)
-            self._ended(session)
+            self._end(session)
 
     # --- statements --------------------------------------------------------------------------------------------
 
@@ -230,18 +216,28 @@ class MySQLModel(Host):
             return [(session.line.number, "10.11.6-MariaDB-model", "leasehold", 0)]
         if text in OPENING:
             return OPENING[text]
+        if text.startswith("KILL CONNECTION"):
+            if (number := int(text.rpartition(" ")[2])) not in self._sessions:
+                raise Refusal(NO_SUCH_SESSION, f"Unknown thread id: {number}", list(session.done))
+            self._kill(number)
+            return ()
+        if "_LOCK(" in text:
+            return self._own_lock(session, *read_back(text))
         commits = "COMMIT" in session.batch
         if commits and self._conflict(session):
             self._finish(session)
             raise Refusal(DEADLOCK, "Deadlock found when trying to get lock", list(session.done))
         statement, values = read_back(text.strip())
         if not statement.lstrip().startswith(("SELECT", "(SELECT")):
-            if not commits:
+            if session.begun and not commits:
                 raise NotImplementedError("the model of MySQL writes in the request of a commit only")
             if not self._may_add(session, statement, values):
                 return None
         rows: list[Row] = self._tables.db.execute(translated(statement), values).fetchall()
         self._go_on_with(self._locks.let_go_of(IDS, session))
+        if not session.begun:  # a transaction of its own
+            self._finish(session)
+            return rows
         if "FOR UPDATE" not in statement or statement.startswith("DELETE"):
             return rows
         if "SKIP LOCKED" in statement:
@@ -249,6 +245,44 @@ class MySQLModel(Host):
         if rows and not self._lock(session, _row_of(statement, rows[0], values)):
             return None
         return rows
+
+    def _own_lock(self, session: Session, text: str, values: Sequence[Value]) -> Sequence[Row] | None:
+        """Return what one of the functions for the server's own locks says; None if it waits."""
+        users = [self._own.owner(name) for name in values]
+        match text:
+            case "SELECT GET_LOCK(?, ?)":
+                name, wait = values
+                if self._own.lock(name, session):
+                    return [(1,)]
+                if not isinstance(wait, int) or wait == 0:
+                    return [(0,)]
+                self._wait_own(session, name, wait)
+                return None
+            case "SELECT RELEASE_LOCK(?)":
+                if users == [session]:
+                    self._hand_over(self._own.unlock(values[0], session))
+                return [(None if users[0] is None else int(users[0] is session),)]
+            case "SELECT IS_USED_LOCK(?) = CONNECTION_ID()":
+                return [(None if users[0] is None else int(users[0] is session),)]
+            case _:
+                return [tuple(None if user is None else user.line.number for user in users)]
+
+    def _wait_own(self, session: Session, name: Value, seconds: float) -> None:
+        self._own.wait(name, session)
+        turn, session.since = session.turns, self.scheduler.time
+
+        def time_out() -> None:
+            if self._own.waits(session) and session.turns == turn:
+                self._own.give_up(session)
+                session.done.append([(0,)])
+                self._go_on(session)
+
+        self.scheduler.at(session.since + seconds, self.machine, time_out)
+
+    def _hand_over(self, heirs: Sequence[Session]) -> None:
+        for heir in heirs:
+            heir.done.append([(1,)])
+        self._go_on_with(heirs)
 
     def _set(self, session: Session, text: str) -> None:
         for name, value in re.findall(r"(\w+) = (\d+)", text):

@@ -1,4 +1,4 @@
-"""The wire of lease rows on MySQL over a simulated network: the shipped one, but for the driver's connection."""
+"""The wire on MySQL over a simulated network: the shipped one, but for the driver's connection."""
 
 from __future__ import annotations
 
@@ -6,44 +6,32 @@ from dataclasses import dataclass
 from typing import Any
 
 from leasehold.errors import Unsupported
-from leasehold.model import Finding
 from leasehold.runtimes.base import Runtime
 from leasehold.runtimes.simulated import SimulatedRuntime
-from leasehold.stores.mysql.statements import DIALECT
-from leasehold.stores.sql.store import RowStore
+from leasehold.stores.mysql.session import MySQLSessionStore
+from leasehold.stores.mysql.store import MySQLStore
 from leasehold.testing.models.mysql import MySQLModel
 from leasehold.testing.network import InVirtualTime
 from leasehold.wires.mysql import settings as session
 from leasehold.wires.mysql.base import Greeting, Line, Refusal, Rows, Silence, no_answer
 from leasehold.wires.mysql.settings import Settings
 from leasehold.wires.mysql.wire import MySQLWire
-from leasehold.wires.sql import OnMessage, OnSilence, SQLWire
 
 
 @dataclass(frozen=True)
 class SimulatedMySQL(InVirtualTime):
-    """Opens the store of lease rows on a model of the server."""
+    """Opens the store of lease rows on a model of the server, or with ``session`` that of its own locks."""
 
     server: MySQLModel
+    session: bool = False
 
-    def open(self, runtime: Runtime, namespace: str) -> ModelStore:
+    def open(self, runtime: Runtime, namespace: str) -> MySQLStore | MySQLSessionStore:
         """Open the store for one client."""
         if not isinstance(runtime, SimulatedRuntime):
             raise Unsupported("a model of MySQL serves clients of simulated worlds only")
         settings = Settings(f"the model {self.server.machine.name}", "leasehold")
-
-        def connect(on_message: OnMessage, on_silence: OnSilence) -> SQLWire:
-            return SimulatedMySQLWire(runtime, settings, self.server)
-
-        return ModelStore(runtime, namespace, DIALECT, connect)
-
-
-class ModelStore(RowStore):
-    """The store of lease rows; a model has no settings to look at."""
-
-    async def diagnose(self) -> list[Finding]:
-        """Find nothing."""
-        return []
+        store = MySQLSessionStore if self.session else MySQLStore
+        return store(runtime, settings, namespace, SimulatedMySQLWire(runtime, settings, self.server))
 
 
 class ModelLine:

@@ -1,4 +1,4 @@
-"""A model of PostgreSQL for lease rows: the shipped statements, on rows in memory, with the locks of rows.
+"""A model of PostgreSQL: the shipped statements, on rows in memory, with the locks of rows and of sessions.
 
 Theory of operation
 -------------------
@@ -7,6 +7,10 @@ SQLite's. What SQLite has not is modelled here: transactions of many connections
 of rows that are waited for in turn (``FOR UPDATE``) or passed over (``SKIP LOCKED``), and their time-outs. Our
 transactions write in their last batch only, the one with the COMMIT, which is carried out in one piece; a model that is
 asked for more says so.
+
+For ``mode=session`` there are advisory locks of sessions, which are waited for in turn, and go when the session ends:
+because its client is gone, which one that waits notices within a second; because it said nothing for its
+``idle_session_timeout``; or because somebody ended it, who is answered before it is gone.
 """
 
 from __future__ import annotations
@@ -18,10 +22,13 @@ from functools import cache
 from typing import Any
 
 from leasehold.runtimes.virtual import Scheduler
+from leasehold.stores.postgres import advisory
 from leasehold.stores.postgres.statements import CLOCK, DROP_CELLS, script
 from leasehold.stores.sql import schema
 from leasehold.testing.models.net import Host, Line
+from leasehold.testing.models.postgres_advisory import AdvisoryLocks
 from leasehold.testing.models.rows import Locks, Rows, Tables
+from leasehold.testing.models.session_locks import ENDED_WITHIN, next_look
 from leasehold.wires.postgres.base import WHO
 from leasehold.wires.postgres.errors import ServerError
 from leasehold.wires.postgres.link import COMMIT
@@ -33,7 +40,7 @@ VERSION = 150_000
 WORDS = (
     (r"\$(\d+)", r"?\1"),
     (r"::(bigint|bytea|text|int)", ""),
-    (r"FOR UPDATE( SKIP LOCKED)?", ""),
+    (r"FOR UPDATE( OF \w+)?( SKIP LOCKED)?", ""),
     (r"(?i)\bgreatest\(", "max("),
     (r"\(\s*\(SELECT", "(SELECT * FROM (SELECT"),
     (r"UNION ALL\s*\(SELECT", "UNION ALL SELECT * FROM (SELECT"),
@@ -67,6 +74,11 @@ class Backend:
     Attributes:
         begun: whether a transaction is open.
         failed: whether it can only be rolled back.
+        gone: whether its client is, which one that waits notices late.
+        limit: seconds that a statement of the transaction may take.
+        idle: seconds after which it is ended that says nothing in a transaction.
+        silent: seconds after which it is ended that says nothing otherwise; 0: never.
+        since: when it began to wait for an advisory lock.
         batch: what it carries out: its statements, and the rows of those that are done.
         notes: channels and messages that a commit sends, each once.
         turns: counts what it was asked, so that a time-out knows whether it is still meant.
@@ -77,8 +89,11 @@ class Backend:
     pid: int
     begun: bool = False
     failed: bool = False
+    gone: bool = False
     limit: float = 0.0
     idle: float = 0.0
+    silent: float = 0.0
+    since: float = 0.0
     batch: Sequence[Statement] = ()
     done: list[list[Row]] = field(default_factory=list[list[Row]])
     notes: dict[tuple[str, str], None] = field(default_factory=dict[tuple[str, str], None])
@@ -90,10 +105,11 @@ class PostgresModel(Host):
 
     def __init__(self, scheduler: Scheduler, *, rate: float = 1.0, name: str = "postgres") -> None:
         super().__init__(scheduler, rate=rate, name=name)
-        self._tables = _tables()
-        self._tables.restore(self._tables.first)
+        self.tables = _tables()
+        self.tables.restore(self.tables.first)
         self._backends: dict[int, Backend] = {}
         self._locks = Locks[Backend]()
+        self._advisory: AdvisoryLocks[Backend] = AdvisoryLocks(self, translated)
         self._listening: dict[str, dict[int, Backend]] = {}
         self.conflicts_until = 0.0
 
@@ -101,16 +117,16 @@ class PostgresModel(Host):
 
     def snapshot(self) -> list[list[Row]]:
         """Return what is committed now."""
-        return self._tables.rows()
+        return self.tables.rows()
 
     def restart(self, seconds: float, *, back_to: Rows | None = None) -> None:
         """End all connections and transactions, and be away; ``back_to``: come back with older rows."""
         super().restart(seconds)
         for backend in list(self._backends.values()):
-            self._ended(backend)
+            self._end(backend)
         if back_to is not None:
             self.note("lacks its last commits")
-            self._tables.restore(back_to)
+            self.tables.restore(back_to)
 
     def over(self, line: Line) -> None:
         """Take note that a line has ended; a server learns of it when the word arrives."""
@@ -120,11 +136,38 @@ class PostgresModel(Host):
             when = self.arrival(line.link, line.link.requests_held, line.sent_until)
             self.scheduler.at(when, self.machine, lambda: self._ended(backend))
 
+    def revoke(self, which: int) -> None:
+        """End one of the sessions that have an advisory lock, if there is any."""
+        if held := sorted(self._advisory.locks.owners(), key=lambda backend: backend.pid):
+            self.terminate(held[which % len(held)])
+
     def _ended(self, backend: Backend) -> None:
+        """Take note that the client is gone."""
+        backend.gone = True
+        if self._advisory.locks.waits(backend):
+            when = next_look(backend.since, self.scheduler.time)
+            self.scheduler.at(when, self.machine, lambda: self._end(backend))
+        else:
+            self._end(backend)
+
+    def _end(self, backend: Backend) -> None:
+        """End a session: all that it has is free."""
         if self._backends.pop(backend.line.number, None) is not None:
             for backends in self._listening.values():
                 backends.pop(backend.line.number, None)
             self._finish(backend)
+            self._advisory.end(backend)
+
+    def terminate(self, backend: Backend) -> None:
+        """End a session from outside, whatever it does."""
+        self.note(f"ends the session of {backend.line.client.name}")
+
+        def end() -> None:
+            backend.line.end(arrives=False)
+            self._end(backend)
+
+        when = self.scheduler.time + ENDED_WITHIN * self.scheduler.random.random()
+        self.scheduler.at(when, self.machine, end)
 
     # --- requests ----------------------------------------------------------------------------------------------
 
@@ -142,9 +185,16 @@ class PostgresModel(Host):
         backend.turns += 1
         self._go_on(backend)
 
+    def go_on_with(self, heirs: Sequence[Backend]) -> None:
+        """Carry out the rest of what they were asked, who had to wait for a lock."""
+        for heir in heirs:
+            self.scheduler.at(self.scheduler.time, self.machine, lambda heir=heir: self._go_on(heir))  # type: ignore[misc]
+
     def _go_on(self, backend: Backend) -> None:
         """Carry out the rest of a batch, as far as no lock is in the way."""
-        self._tables.clock = self.now_us() * 1000
+        if backend.line.number not in self._backends:
+            return
+        self.tables.clock = self.now_us() * 1000
         try:
             while len(backend.done) < len(backend.batch):
                 rows = self._carry_out(backend, backend.batch[len(backend.done)])
@@ -160,15 +210,17 @@ class PostgresModel(Host):
 
     def _answered(self, backend: Backend, answer: Any) -> None:
         self._tell(backend.line, answer)
-        if backend.begun:  # it stands idle from now on
-            turn, when = backend.turns, self.scheduler.time + backend.idle
+        if backend.gone:
+            self._end(backend)
+        elif idle := backend.idle if backend.begun else backend.silent:  # it stands idle from now on
+            turn, when = backend.turns, self.scheduler.time + idle
             self.scheduler.at(when, self.machine, lambda: self._time_out(backend, turn))
 
     def _time_out(self, backend: Backend, turn: int) -> None:
-        if backend.begun and backend.turns == turn and backend.line.number in self._backends:
-            self.note(f"ends the idle transaction of {backend.line.client.name}")
+        if backend.turns == turn and backend.line.number in self._backends:
+            self.note(f"ends the idle {'transaction' if backend.begun else 'session'} of {backend.line.client.name}")
             backend.line.end(arrives=False)
-            self._ended(backend)
+            self._end(backend)
 
     def _tell(self, line: Line, answer: Any) -> None:
         if line.open:
@@ -202,14 +254,19 @@ class PostgresModel(Host):
         if text.startswith("SELECT pg_notify"):
             backend.notes[str(args[0]), str(args[1])] = None
             return [("",)]
+        if text == advisory.IDLE_END:
+            backend.silent = float(str(args[0]).removesuffix("ms")) / 1000
+            return [("",)]
+        if self._advisory.knows(text):
+            return self._advisory.carry_out(backend, text, args)
         if "set_config" in text or "pg_advisory_lock_shared" in text:
             return [("",)]
         if "pg_locks" in text:
             return [(channel,) for channel in args[1::2] if self._listening.get(str(channel))]
         if text == DROP_CELLS:
             return self._drop_cells(backend, args)
-        rows: list[Row] = self._tables.db.execute(translated(text), args).fetchall()
-        if "FOR UPDATE" not in text:
+        rows: list[Row] = self.tables.db.execute(translated(text), args).fetchall()
+        if "FOR UPDATE" not in text or text.lstrip().startswith("DELETE"):
             self._check(backend, text)
             return rows
         if "SKIP LOCKED" in text:
@@ -220,14 +277,14 @@ class PostgresModel(Host):
         """Drop cells that nobody has locked."""
         (most,) = args
         asked = "SELECT space, name FROM leasehold_cell WHERE expires < server_clock() ORDER BY expires"
-        for space, name in self._tables.db.execute(asked).fetchall():
+        for space, name in self.tables.db.execute(asked).fetchall():
             if most and self._locks.take((space, name), backend):
-                self._tables.db.execute("DELETE FROM leasehold_cell WHERE space = ? AND name = ?", (space, name))
+                self.tables.db.execute("DELETE FROM leasehold_cell WHERE space = ? AND name = ?", (space, name))
                 most -= 1
         return []
 
     def _check(self, backend: Backend, text: str) -> None:
-        if not text.lstrip().startswith("SELECT") and backend.batch[-1] is not COMMIT:
+        if backend.begun and not text.lstrip().startswith("SELECT") and backend.batch[-1] is not COMMIT:
             raise NotImplementedError("the model of PostgreSQL writes in the batch of a commit only")
 
     def _conflict(self, backend: Backend) -> bool:
@@ -244,7 +301,7 @@ class PostgresModel(Host):
             elif line.open:
                 line.tell(message, True)
 
-    # --- locks -------------------------------------------------------------------------------------------------
+    # --- locks of rows ------------------------------------------------------------------------------------------------
 
     def _lock(self, backend: Backend, row: Hashable) -> bool:
         """Lock a row, or wait for it; return whether it is locked."""
@@ -263,7 +320,7 @@ class PostgresModel(Host):
 
     def _fail(self, backend: Backend, error: ServerError) -> None:
         """Refuse a statement: its transaction has nothing locked any more, and can only be rolled back."""
-        backend.failed = True
+        backend.failed = backend.begun
         self._let_go(backend)
         self._answered(backend, error)
 
@@ -274,8 +331,7 @@ class PostgresModel(Host):
 
     def _let_go(self, backend: Backend) -> None:
         backend.notes.clear()
-        for heir in self._locks.let_go(backend):
-            self.scheduler.at(self.scheduler.time, self.machine, lambda heir=heir: self._go_on(heir))  # type: ignore[misc]
+        self.go_on_with(self._locks.let_go(backend))
 
 
 def _counted(done: Sequence[Sequence[Row]]) -> str:

@@ -1,18 +1,18 @@
-"""The wire of lease rows over a simulated network: the shipped one, but for libpq's connection."""
+"""The wire on PostgreSQL over a simulated network: the shipped one, but for libpq's connection."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar, cast
 
 from leasehold.errors import Unsupported
-from leasehold.model import Finding
 from leasehold.runtimes.base import Runtime, Signal
 from leasehold.runtimes.simulated import SimulatedRuntime
-from leasehold.stores.postgres.statements import DIALECT
-from leasehold.stores.sql.store import RowStore
+from leasehold.stores.postgres.session import SessionStore
+from leasehold.stores.postgres.store import PostgresStore
 from leasehold.testing.models.net import Line
 from leasehold.testing.models.postgres import PostgresModel
 from leasehold.testing.network import InVirtualTime
@@ -20,35 +20,25 @@ from leasehold.wires.postgres.base import PostgresWire
 from leasehold.wires.postgres.errors import Broken, ServerError
 from leasehold.wires.postgres.link import Link, Steps
 from leasehold.wires.postgres.settings import Settings
-from leasehold.wires.sql import OnMessage, OnSilence, Row, SQLWire, Statement
+from leasehold.wires.sql import OnMessage, OnSilence, Row, Statement
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class SimulatedPostgres(InVirtualTime):
-    """Opens the store of lease rows on a model of the server."""
+    """Opens the store of lease rows on a model of the server, or with ``session`` that of its own locks."""
 
     server: PostgresModel
+    session: bool = False
 
-    def open(self, runtime: Runtime, namespace: str) -> ModelStore:
+    def open(self, runtime: Runtime, namespace: str) -> PostgresStore:
         """Open the store for one client."""
         if not isinstance(runtime, SimulatedRuntime):
             raise Unsupported("a model of PostgreSQL serves clients of simulated worlds only")
         settings = Settings(where=f"the model {self.server.machine.name}")
-
-        def connect(on_message: OnMessage, on_silence: OnSilence) -> SQLWire:
-            return SimulatedPostgresWire(runtime, settings, self.server, on_message, on_silence)
-
-        return ModelStore(runtime, namespace, DIALECT, connect)
-
-
-class ModelStore(RowStore):
-    """The store of lease rows; a model has no settings to look at."""
-
-    async def diagnose(self) -> list[Finding]:
-        """Find nothing."""
-        return []
+        store = SessionStore if self.session else PostgresStore
+        return store(runtime, settings, namespace, partial(SimulatedPostgresWire, server=self.server))
 
 
 class ModelLink:
@@ -126,12 +116,14 @@ class SimulatedPostgresWire(PostgresWire):
 
     def __init__(
         self,
-        runtime: SimulatedRuntime,
+        runtime: Runtime,
         settings: Settings,
-        server: PostgresModel,
         on_message: OnMessage,
         on_silence: OnSilence,
+        *,
+        server: PostgresModel,
     ) -> None:
+        assert isinstance(runtime, SimulatedRuntime)
         self._server = server
         self._simulated = runtime
         super().__init__(runtime, settings, on_message, on_silence)

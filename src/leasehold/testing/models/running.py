@@ -27,8 +27,10 @@ R = TypeVar("R")
 
 SHARES: Mapping[str, int] = {
     "redis": 33,
-    "postgres": 14,
-    "mysql": 8,
+    "postgres": 11,
+    "postgres-session": 3,
+    "mysql": 5,
+    "mysql-session": 3,
     "etcd": 12,
     "zookeeper": 13,
     "cluster": 9,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from leasehold.testing.models.system import System
 from leasehold.testing.models.systems.cluster import ClusterSystem
 from leasehold.testing.models.systems.etcd import EtcdSystem
-from leasehold.testing.models.systems.mysql import MySQLSystem
-from leasehold.testing.models.systems.postgres import PostgresSystem
+from leasehold.testing.models.systems.mysql import MySQLSessionSystem, MySQLSystem
+from leasehold.testing.models.systems.postgres import PostgresSessionSystem, PostgresSystem
 from leasehold.testing.models.systems.redis import RedisSystem
 from leasehold.testing.models.systems.redlock import RedlockSystem
 from leasehold.testing.models.systems.sentinel import SentinelSystem
@@ -20,7 +20,9 @@ SYSTEMS: dict[str, type[System]] = {
         ClusterSystem,
         RedlockSystem,
         PostgresSystem,
+        PostgresSessionSystem,
         MySQLSystem,
+        MySQLSessionSystem,
         EtcdSystem,
         ZooKeeperSystem,
     )

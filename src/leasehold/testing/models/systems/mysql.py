@@ -1,13 +1,15 @@
-"""One primary of MySQL or MariaDB."""
+"""One primary of MySQL or MariaDB: lease rows, and its own locks."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 from leasehold.testing.models.mysql import MySQLModel
 from leasehold.testing.models.mysql_wire import SimulatedMySQL
 from leasehold.testing.models.scenario import OF_CLIENTS, Kind, Menu
 from leasehold.testing.models.system import Spoilt
 from leasehold.testing.models.systems.redis import LOCKS
-from leasehold.testing.models.systems.rows import RowSystem
+from leasehold.testing.models.systems.rows import OF_SESSIONS, RowSystem, SessionSystem
 from leasehold.testing.worlds import SimulatedWorld
 from leasehold.wires.mysql.wire import GRACE
 
@@ -25,3 +27,16 @@ class MySQLSystem(RowSystem):
         self.server = server = MySQLModel(world.scheduler, rate=rate)
         self.hosts = [server]
         self.opener = SimulatedMySQL(server)
+
+
+class MySQLSessionSystem(SessionSystem):
+    """Its own locks, GET_LOCK, which know no order of arrival that a waiter could rely on."""
+
+    name = "mysql-session"
+    menu = replace(OF_SESSIONS, what=("lock", "fixed"))
+
+    def __init__(self, world: SimulatedWorld, rate: float, spoilt: Spoilt) -> None:
+        super().__init__(world, rate, spoilt)
+        self.server = server = MySQLModel(world.scheduler, rate=rate)
+        self.hosts = [server]
+        self.opener = SimulatedMySQL(server, session=True)

@@ -1,4 +1,4 @@
-"""One primary of PostgreSQL."""
+"""One primary of PostgreSQL: lease rows, and advisory locks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from leasehold.testing.models.postgres_wire import SimulatedPostgres
 from leasehold.testing.models.scenario import OF_CLIENTS, Kind, Menu
 from leasehold.testing.models.system import Spoilt
 from leasehold.testing.models.systems.redis import LOCKS
-from leasehold.testing.models.systems.rows import RowSystem
+from leasehold.testing.models.systems.rows import RowSystem, SessionSystem
 from leasehold.testing.worlds import SimulatedWorld
 from leasehold.wires.postgres.transaction import STALL
 
@@ -25,3 +25,15 @@ class PostgresSystem(RowSystem):
         self.server = server = PostgresModel(world.scheduler, rate=rate)
         self.hosts = [server]
         self.opener = SimulatedPostgres(server)
+
+
+class PostgresSessionSystem(SessionSystem):
+    """Advisory locks of sessions."""
+
+    name = "postgres-session"
+
+    def __init__(self, world: SimulatedWorld, rate: float, spoilt: Spoilt) -> None:
+        super().__init__(world, rate, spoilt)
+        self.server = server = PostgresModel(world.scheduler, rate=rate)
+        self.hosts = [server]
+        self.opener = SimulatedPostgres(server, session=True)

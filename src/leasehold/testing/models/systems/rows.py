@@ -1,11 +1,12 @@
-"""What systems of one SQL server with lease rows share: which faults there are, and what becomes of them."""
+"""What systems of one SQL server share, with lease rows or the locks of its sessions: which faults there are."""
 
 from __future__ import annotations
 
 from typing import Any, ClassVar, Protocol
 
 from leasehold.testing.models.rows import Rows
-from leasehold.testing.models.scenario import OF_CLIENTS, Kind, Strike
+from leasehold.testing.models.scenario import OF_CLIENTS, Kind, Menu, Strike
+from leasehold.testing.models.session_locks import LOOKS_EACH
 from leasehold.testing.models.system import Spoilt, System
 from leasehold.testing.models.systems.redis import AWAY
 from leasehold.testing.worlds import SimulatedWorld
@@ -14,8 +15,22 @@ LAG = 1.0
 """Seconds of commits that a failover may lose."""
 
 
+SILENT = 2.0
+"""Seconds that a session lives of which nothing is heard: a lease of the histories."""
+
+OF_SESSIONS = Menu(
+    ("lock", "fixed", "fair"),
+    (
+        Kind.STALL, Kind.KILL, Kind.HOLD, Kind.ONE_WAY, Kind.SLOW, Kind.WALL, Kind.ROLLBACK, Kind.FORWARD, Kind.BACK,
+    ),
+    (Kind.SUSPEND, Kind.RESET, Kind.REFUSE, Kind.RESTART, Kind.REVOKE, Kind.FAILOVER),
+)  # fmt: skip
+"""Of ``mode=session``, whose locks have nothing to do with any clock. Who loses the connection loses the lock with it,
+before it can know: then only tokens tell the old from the new."""
+
+
 class RowServer(Protocol):
-    """A model of a server with lease rows."""
+    """A model of a server with tables."""
 
     conflicts_until: float
 
@@ -29,6 +44,10 @@ class RowServer(Protocol):
 
     def step(self, seconds: float) -> None:
         """Set its clock forward, or back."""
+        ...
+
+    def revoke(self, which: int) -> None:
+        """End one of the sessions that have a lock of their own, if there is any."""
         ...
 
 
@@ -90,3 +109,25 @@ class RowSystem(System):
         self._went_back = True
         self.server.step(-2.0 * one.luck)
         return 0.0
+
+    def revoke(self, one: Strike) -> float:
+        """End one of the sessions that have a lock, if there is any."""
+        self.server.revoke(one.victim)
+        return 0.0
+
+
+class SessionSystem(RowSystem):
+    """With ``mode=session`` the word is kept while no connection ends under who holds, whatever becomes of clocks."""
+
+    menu = OF_SESSIONS
+    stall = SILENT + LOOKS_EACH
+
+    def foresee(self, one: Strike) -> None:
+        """Know that a session of a client that stands still, or is cut off, may have the lock until the server ends it.
+
+        One after the other may, if there are several such.
+        """
+        if one.kind in OF_CLIENTS and one.kind is not Kind.WALL:
+            self.late, self.tries = self.late + self.stall, False
+        else:
+            super().foresee(one)
