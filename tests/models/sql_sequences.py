@@ -36,6 +36,10 @@ TIMES = range(10**14, FAR)
 """What is read as a time: nothing else in rows is so large, and not yet so far away."""
 
 
+ENDED = "the connection ended"
+"""What a session of the model answers whose connection ends."""
+
+
 class RealLine(Protocol):
     """A connection to a real server."""
 
@@ -110,7 +114,9 @@ class Modelled:
     answers: list[Any] = field(default_factory=list[Any])
 
     def connect(self, model: Any, number: int) -> None:
-        self.line = model.connect(Machine(f"m{number}"), lambda answer, _: self.answers.append(answer), lambda: None)
+        self.line = model.connect(
+            Machine(f"m{number}"), lambda answer, _: self.answers.append(answer), lambda: self.answers.append(ENDED)
+        )
 
 
 @dataclass(eq=False)
@@ -152,14 +158,16 @@ class Playing:
 
     # --- one request on both -----------------------------------------------------------------------------------
 
-    async def both(self, pair: Pair, statements: Sequence[Statement]) -> None:
-        """Send a request, and compare what comes of it."""
+    async def both(
+        self, pair: Pair, statements: Sequence[Statement], modelled: Sequence[Statement] | None = None
+    ) -> None:
+        """Send a request, another one to the model if it is spelled otherwise there, and compare what comes of it."""
         shown = "; ".join(f"{' '.join(text.split())} {args or ''}" for text, args in statements)
         self.log.append(f"{self.pairs.index(pair)}: {shown}")
         pair.real.send(statements)
         assert pair.modelled.line is not None
         pair.modelled.answers.clear()
-        pair.modelled.line.send(self.servers.sent(statements))
+        pair.modelled.line.send(self.servers.sent(modelled or statements))
         await self.settle()
 
     async def settle(self) -> None:
@@ -223,7 +231,7 @@ class Playing:
             await self.greet(pair)
         for number, name in enumerate(NAMES):
             await self.add(self.pairs[number % 2], name)
-        line, db = self.servers.real(), self.model._tables.db
+        line, db = self.servers.real(), self.model.tables.db
         for number, name in self.rows_of(line, self.dialect.names, (self.space, b"a", b"z", -1)):
             self.ids[bytes(name)] = number
             db.execute("UPDATE leasehold_name SET id = ? WHERE space = ? AND name = ?", (number, self.space, name))

@@ -18,6 +18,7 @@ from sql_sequences import FAR, NAMES, PAST, WITHIN, Pair, Playing, Servers, at_r
 from leasehold.runtimes.base import drive
 from leasehold.runtimes.blocking import BlockingRuntime
 from leasehold.runtimes.virtual import Machine, Scheduler
+from leasehold.stores.postgres.advisory import IDLE_END
 from leasehold.stores.postgres.statements import DIALECT
 from leasehold.stores.url import parse
 from leasehold.testing.models.net import Line
@@ -39,7 +40,7 @@ CELLS = (b"cell", b"other")
 STALL = 60.0
 """Seconds after which the server ends a transaction that stands idle: longer than any sequence takes."""
 
-UNREAD = [("", "", "")]
+UNREAD = {LIMITS: [("", "", "")], IDLE_END: [("",)]}
 """How limits are spelled when they are set, which nobody reads."""
 
 
@@ -57,7 +58,7 @@ class Real:
             answers = drive(self._wire.run(self.link.exchange(statements), self._runtime.now() + 60.0))
         except (ServerError, Broken, TimeoutError) as error:
             return error
-        return [UNREAD if text == LIMITS else rows for (text, _), rows in zip(statements, answers, strict=True)]
+        return [UNREAD.get(text, rows) for (text, _), rows in zip(statements, answers, strict=True)]
 
     def heard(self, last: str) -> list[str]:
         """Return the messages up to one, without it."""

@@ -86,8 +86,8 @@ class MySQLModel(Host):
 
     def __init__(self, scheduler: Scheduler, *, rate: float = 1.0, name: str = "mysql") -> None:
         super().__init__(scheduler, rate=rate, name=name)
-        self._tables = _tables()
-        self._tables.restore(self._tables.first)
+        self.tables = _tables()
+        self.tables.restore(self.tables.first)
         self._sessions: dict[int, Session] = {}
         self._locks = Locks[Session]()
         self._own = SessionLocks[Session]()
@@ -97,7 +97,7 @@ class MySQLModel(Host):
 
     def snapshot(self) -> list[list[Row]]:
         """Return what is committed now."""
-        return self._tables.rows()
+        return self.tables.rows()
 
     def restart(self, seconds: float, *, back_to: Rows | None = None) -> None:
         """End all connections and transactions, and be away; ``back_to``: come back with older rows."""
@@ -107,7 +107,7 @@ class MySQLModel(Host):
         self._own = SessionLocks[Session]()
         if back_to is not None:
             self.note("lacks its last commits")
-            self._tables.restore(back_to)
+            self.tables.restore(back_to)
 
     def over(self, line: Line) -> None:
         """Take note that a line has ended; a server learns of it when the word arrives."""
@@ -167,7 +167,7 @@ class MySQLModel(Host):
         """Carry out the rest of a request, as far as no lock is in the way."""
         if session.line.number not in self._sessions:
             return
-        self._tables.clock = self.now_us() * 1000
+        self.tables.clock = self.now_us() * 1000
         try:
             while len(session.done) < len(session.batch):
                 rows = self._carry_out(session, session.batch[len(session.done)])
@@ -233,7 +233,7 @@ class MySQLModel(Host):
                 raise NotImplementedError("the model of MySQL writes in the request of a commit only")
             if not self._may_add(session, statement, values):
                 return None
-        rows: list[Row] = self._tables.db.execute(translated(statement), values).fetchall()
+        rows: list[Row] = self.tables.db.execute(translated(statement), values).fetchall()
         self._go_on_with(self._locks.let_go_of(IDS, session))
         if not session.begun:  # a transaction of its own
             self._finish(session)
@@ -300,7 +300,7 @@ class MySQLModel(Host):
         if not self._lock(session, IDS):
             return False
         asked = "SELECT id FROM leasehold_name WHERE space = ? AND name = ?"
-        found = self._tables.db.execute(asked, values[:2]).fetchone()
+        found = self.tables.db.execute(asked, values[:2]).fetchone()
         return found is None or self._lock(session, found[0])
 
     def _conflict(self, session: Session) -> bool:
