@@ -38,7 +38,8 @@ class Contestant:
         key: for the command line and JSON; a floor takes part where a measure names it.
         title: for people.
         role: what it stands for.
-        module: in `leasehold.bench.subjects`; see `subjects.base` for what it offers.
+        module: in `leasehold.bench.subjects`; see `subjects.base` for what it offers. Of a library of another language
+            empty: it has a program in `leasehold.bench.foreign`.
         modes: how it can be called.
         places: the kinds of store that it works with.
         requires: the module that must be importable; empty for none.
@@ -268,6 +269,27 @@ CONTESTANTS: tuple[Contestant, ...] = (
         places=REDLOCK,
     ),
     Contestant(
+        "redisson",
+        "Redisson (Java)",
+        Role.PEER,
+        "",
+        BLOCKING,
+        "",
+        settings="RLock, defaults: lease 30 s, renewed, unfair; a Java machine that has compiled what it runs often",
+        contends=False,
+    ),
+    Contestant(
+        "redsync",
+        "redsync (Go)",
+        Role.PEER,
+        "",
+        BLOCKING,
+        "",
+        settings="expiry 30 s, else defaults: no renewal, polls; goroutines are its threads",
+        places=REDLOCK,
+        contends=False,
+    ),
+    Contestant(
         "filelock",
         "filelock",
         Role.PEER,
@@ -290,12 +312,6 @@ CONTESTANTS: tuple[Contestant, ...] = (
         places=frozenset({Place.ZOOKEEPER}),
     ),
 )
-
-ABSENT = {
-    "Redisson": "a library of Java: only what Python can call is measured",
-    "redsync": "a library of Go: only what Python can call is measured",
-}
-"""Known libraries that are left out, and why."""
 
 
 def by_key(key: str) -> Contestant:

@@ -18,15 +18,18 @@ All figures here come from one run of `leasehold bench`, which anyone can repeat
 pip install 'leasehold[redis,postgres,mysql,zookeeper,etcd,cli]'
 python -m venv peers
 peers/bin/pip install 'redis[hiredis]' python-redis-lock pottery coredis sherlock redlock-ng aioredlock filelock
+python -m leasehold.bench.foreign peers/bin
 leasehold bench --peers-python peers/bin/python
 ```
 
-It starts a server of each kind that is installed: Redis, five of them for Redlock, PostgreSQL, MariaDB, ZooKeeper and
-etcd. With a URL it measures that store alone: `redis:`, `redlock:`, `sqlite:`, `postgresql:` and `mysql:` (with the
-tables made before, by `leasehold init URL`), `zookeeper:` or `etcd:`, without TLS. What it writes there has names that
-begin with `bench-` or `bench_`, and is deleted at the end. `--only KEY` chooses measures. `--full` adds 100 processes,
-10,000 locks held and 10,000 waiters; `--profile` says where the time goes; `--report FILE.html` writes a page with
-charts, `--json` prints every round, `--docs FILE` writes this page and its picture.
+The fourth command builds a program each for Redisson and redsync, where the tools of Java (`java`, `mvn`) and of Go are
+installed; it may be left out, as may any library. It starts a server of each kind that is installed: Redis, five of
+them for Redlock, PostgreSQL, MariaDB, ZooKeeper and etcd. With a URL it measures that store alone: `redis:`,
+`redlock:`, `sqlite:`, `postgresql:` and `mysql:` (with the tables made before, by `leasehold init URL`), `zookeeper:`
+or `etcd:`, without TLS. What it writes there has names that begin with `bench-` or `bench_`, and is deleted at the end.
+`--only KEY` chooses measures. `--full` adds 100 processes, 10,000 locks held and 10,000 waiters; `--profile` says where
+the time goes; `--report FILE.html` writes a page with charts, `--json` prints every round, `--docs FILE` writes this
+page and its picture.
 
 ## How to read it
 
@@ -51,6 +54,9 @@ charts, `--json` prints every round, `--docs FILE` writes this page and its pict
 - In hand-over only turns count where the lock went to another contender, and p50 and p99 are from the release to the
   next holder's entry. The contenders watch each other through shared memory: two inside at once would be shown.
 - Each contestant must refuse a name that is held, and give it after its release, or its trial fails.
+- A library of another language runs in a program of its own, by its language's threads: in Java after a run of five
+  seconds, in which the code is compiled, and with what the virtual machine does beside it counted as the client's time;
+  in Go by goroutines. These two are not measured in hand-over.
 - leasehold has everything on that it promises: lease and renewal, tokens, the queue, server time. Most others have none
   of these. Each is set as its users are told to; see the settings below.
 - Servers that are started for the run force to the disk what they have confirmed, as they do by default.

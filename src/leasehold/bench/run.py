@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Protocol
 
-from leasehold.bench.contestants import ABSENT, CONTESTANTS, Contestant, Role
+from leasehold.bench.contestants import CONTESTANTS, Contestant, Role
 from leasehold.bench.machine import facts
 from leasehold.bench.measures import MEASURES, Measure, Trial
 from leasehold.bench.pinning import Cores, Pin
@@ -164,8 +164,6 @@ def _workers(
                 missing[contestant.title] = worker.missing
             else:
                 found[contestant.key] = worker
-    if any(measure.place is Place.REDIS for measure in measures):
-        missing |= ABSENT
     return found
 
 

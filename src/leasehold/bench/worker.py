@@ -54,7 +54,7 @@ def main(module: str, requires: str, package: str) -> None:
     except ImportError as error:
         talk.say(step="hello", missing=str(error))
         return
-    talk.say(step="hello", version=version(package), python=sys.version.split()[0])
+    talk.say(step="hello", version=version(package), runs=f"Python {sys.version.split()[0]}")
     while (asked := talk.hear()) is not None:
         task = Task(**asked)
         child = os.fork()

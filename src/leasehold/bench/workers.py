@@ -9,12 +9,16 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from leasehold.bench import worker
 from leasehold.bench.contestants import Contestant, Role
+from leasehold.bench.foreign import FOREIGN, Foreign
 from leasehold.bench.trials.talk import Task
 
 STARTS_WITHIN = 60.0
@@ -42,27 +46,33 @@ class Worker:
     """
 
     def __init__(self, contestant: Contestant, peers_python: str | None) -> None:
-        elsewhere = peers_python if contestant.role is Role.PEER and contestant.key not in DRIVERS else None
+        self._foreign = FOREIGN.get(contestant.key)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._seconds = 0.0
+        self.version = ""
+        self.missing = "" if self._foreign is None else _lacks(self._foreign, peers_python)
+        if self.missing:
+            return
         self._process = subprocess.Popen(
-            worker.command(elsewhere or sys.executable, contestant.module, contestant.requires, contestant.package),
+            _command(contestant, self._foreign, peers_python),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=None if os.environ.get("LEASEHOLD_BENCH_VERBOSE") else subprocess.DEVNULL,
             start_new_session=True,
         )
-        self._seconds = 0.0
-        self.missing, self.version = "", ""
         try:
             hello = self._hear(STARTS_WITHIN)
         except TrialFailed as error:
             hello = {"missing": str(error)}
         self.missing = hello.get("missing", "")
         if not self.missing:
-            self.version = f"{hello['version']} on Python {hello['python']}".strip()
+            self.version = f"{hello['version']} on {hello['runs']}".strip()
 
     def begin(self, task: Task) -> None:
         """Let a trial get ready."""
         self._seconds = task.seconds
+        if self._foreign:
+            self._bind(task.cores)
         self._say(asdict(task))
         self._expect("ready")
 
@@ -78,7 +88,16 @@ class Worker:
         del found["step"]
         return found
 
+    def _bind(self, cores: Sequence[int]) -> None:
+        """Keep all threads of a foreign program on some cores, none for all: it does not do so itself."""
+        assert self._process is not None
+        if hasattr(os, "sched_setaffinity"):
+            for thread in os.listdir(f"/proc/{self._process.pid}/task"):
+                with suppress(ProcessLookupError):
+                    os.sched_setaffinity(int(thread), cores or os.sched_getaffinity(0))
+
     def _say(self, facts: dict[str, Any]) -> None:
+        assert self._process is not None
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(json.dumps(facts).encode() + b"\n")
@@ -95,6 +114,7 @@ class Worker:
         return heard
 
     def _hear(self, within: float) -> dict[str, Any]:
+        assert self._process is not None
         assert self._process.stdout is not None
         data, pipe, until = b"", self._process.stdout.fileno(), time.monotonic() + within
         while not data.endswith(b"\n"):
@@ -109,6 +129,7 @@ class Worker:
         return heard
 
     def _end(self) -> None:
+        assert self._process is not None
         try:
             os.killpg(self._process.pid, signal.SIGKILL)
         except ProcessLookupError:
@@ -120,6 +141,8 @@ class Worker:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self._process is None:
+            return
         self._end()
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
@@ -128,3 +151,18 @@ class Worker:
                 pipe.close()
             except BrokenPipeError:
                 pass
+
+
+def _lacks(foreign: Foreign, peers_python: str | None) -> str:
+    """Say why a program of another language cannot be measured; empty if it can."""
+    if peers_python is None:
+        return f"a library of {foreign.language}: its program belongs to an environment that --peers-python names"
+    return foreign.missing(Path(peers_python).parent)
+
+
+def _command(contestant: Contestant, foreign: Foreign | None, peers_python: str | None) -> list[str]:
+    if foreign is not None:
+        assert peers_python is not None
+        return [str(foreign.program(Path(peers_python).parent.absolute()))]
+    elsewhere = peers_python if contestant.role is Role.PEER and contestant.key not in DRIVERS else None
+    return worker.command(elsewhere or sys.executable, contestant.module, contestant.requires, contestant.package)

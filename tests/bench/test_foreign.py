@@ -1,0 +1,144 @@
+"""Libraries of other languages: their programs are found, driven and kept on their cores; what is missing is said."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from leasehold.bench import worker
+from leasehold.bench.contestants import CONTESTANTS, by_key
+from leasehold.bench.foreign import FOREIGN
+from leasehold.bench.trials.talk import Task
+from leasehold.bench.workers import TrialFailed, Worker
+from leasehold.testing.servers import RedisServer
+
+NONE = "its program belongs to an environment that --peers-python names"
+
+
+def environment(folder: Path, *keys: str) -> str:
+    """Make what looks like an environment of peers, with programs that are workers of Python; return its Python."""
+    python = folder / "python"
+    python.symlink_to(sys.executable)
+    for key in keys:
+        program = FOREIGN[key].program(folder)
+        command = worker.command(sys.executable, "redis_py", "redis", "redis")
+        program.write_text(f"#!/bin/sh\nexec {shlex.join(command)}\n")
+        program.chmod(0o755)
+    return str(python)
+
+
+def task(url: str, cores: tuple[int, ...] = ()) -> Task:
+    return Task("", "pairs", "blocking", 1, False, 0.0, 0.05, url, "bench-foreign", "", cores, 8)
+
+
+def test_each_program_is_a_contestant_that_has_no_module() -> None:
+    assert {one.key for one in CONTESTANTS if not one.module} == FOREIGN.keys()
+    assert all(any(one.sources.iterdir()) for one in FOREIGN.values())
+
+
+def test_a_program_is_measured_as_others_are(tmp_path: Path) -> None:
+    python = environment(tmp_path, "redsync")
+    words = [sys.executable, "-m", "leasehold", "bench", "--seconds", "0.05", "--rounds", "1", "--json"]
+    words += ["--only", "blocking-1", "--peers-python", python]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=100, check=True)
+    found = json.loads(done.stdout)
+    (row,) = found["measures"]
+    rates = {one["key"]: one["rounds"] for one in row["contestants"]}
+    assert rates["redsync"][0]["turns"] > 0
+    assert "redsync" not in found["missing"]
+    assert "Python" in found["facts"]["version of redsync (Go)"]
+    assert found["missing"]["Redisson (Java)"].endswith(f"java and mvn: python -m leasehold.bench.foreign {tmp_path}")
+
+
+def test_a_program_is_kept_on_its_cores(tmp_path: Path) -> None:
+    if not hasattr(os, "sched_setaffinity"):
+        pytest.skip("this system does not say where a process runs")
+    everywhere = os.sched_getaffinity(0)
+    python = environment(tmp_path, "redsync")
+    with RedisServer() as server, Worker(by_key("redsync"), python) as one:
+        assert one._process is not None
+        for cores in ((min(everywhere),), ()):
+            one.begin(task(server.url, cores))
+            assert os.sched_getaffinity(one._process.pid) == set(cores or everywhere)
+            one.go()
+            assert one.outcome()["turns"] > 0
+
+
+def test_without_an_environment_they_are_left_out() -> None:
+    for key in FOREIGN:
+        with Worker(by_key(key), None) as one:
+            assert NONE in one.missing
+
+
+def test_a_program_that_cannot_start_is_missing(tmp_path: Path) -> None:
+    python = environment(tmp_path, "redisson")
+    FOREIGN["redisson"].program(tmp_path).write_text("#!/bin/sh\nexit 3\n")
+    with Worker(by_key("redisson"), python) as one:
+        assert one.missing == "its process ended before it had answered"
+
+
+def build(folder: Path | str, **environ: str) -> subprocess.CompletedProcess[str]:
+    words = [sys.executable, "-m", "leasehold.bench.foreign", str(folder)]
+    return subprocess.run(
+        words, capture_output=True, text=True, timeout=600, env={**os.environ, **environ}, check=False
+    )
+
+
+def test_what_has_no_tools_is_left_out(tmp_path: Path) -> None:
+    done = build(tmp_path, PATH=str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        "redisson: left out, not installed: java and mvn",
+        "redsync: left out, not installed: go",
+    ]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_build_that_fails_is_told(tmp_path: Path) -> None:
+    for tool in ("java", "mvn", "go"):
+        (tmp_path / tool).write_text("#!/bin/sh\nexit 1\n")
+        (tmp_path / tool).chmod(0o755)
+    done = build(tmp_path, PATH=str(tmp_path))
+    assert done.returncode == 1
+    assert "redisson: " in done.stderr
+    assert "redsync: " in done.stderr
+
+
+def test_the_folder_must_exist(tmp_path: Path) -> None:
+    done = build(tmp_path / "none")
+    assert done.returncode == 2
+    assert "usage: python -m leasehold.bench.foreign FOLDER" in done.stderr
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("key", FOREIGN)
+def test_the_programs_lock(tmp_path: Path, key: str) -> None:
+    """Built by their languages' tools, which this machine may not have, from packages that come over the network."""
+    if any(shutil.which(tool) is None for tool in FOREIGN[key].tools):
+        pytest.skip(f"the tools of {FOREIGN[key].language} are not installed")
+    python = environment(tmp_path)
+    done = build(tmp_path)
+    assert done.returncode == 0, done.stderr
+    with RedisServer() as server, Worker(by_key(key), python) as one:
+        assert not one.missing
+        assert FOREIGN[key].language in one.version
+        for _ in range(2):
+            one.begin(task(server.url))
+            one.go()
+            found = one.outcome()
+            assert found["turns"] == found["operations"] > 0
+            assert found["seconds"] >= 0.05
+            assert 0 < found["p50"] <= found["p99"]
+            assert found["cpu"] > 0
+            assert server.command("DBSIZE") == 0, "all that was locked is free"
+        with pytest.raises(TrialFailed, match="knows no trial"):
+            one.begin(replace(task(server.url), trial="handover"))
