@@ -82,6 +82,7 @@ class Keeper:
         self._deadlines: Agenda[Lease] = Agenda()
         self._debts: Agenda[Debt] = Agenda()
         self._beside: list[Job] = []  # what pays debts, or still calls a holder back; some of them ended
+        self._renewing: list[Job] = []  # renewals under way; some of them ended
         self._news: list[tuple[Standing, frozenset[str] | None]] = []
         self._sleeps_until = 0.0
         self._looks_by = NEVER  # when it is to look at those who are fresh, even if those who asked for it are gone
@@ -150,6 +151,8 @@ class Keeper:
             await job.join(max(0.0, until - self._runtime.now()))
         for job in self._beside:  # else the store would be closed while it asks, and the lease last to its end
             await job.join(max(0.0, until - self._runtime.now()))
+        for job in self._renewing:  # nobody needs the answer any more: a task ends, a thread finds the store closed
+            await job.join(0.0)
         with self._mutex:
             debts = list(self._debts)
         for debt in debts:
@@ -337,7 +340,8 @@ class Keeper:
 
     def _renew_beside(self, batch: Sequence[Lease]) -> None:
         try:
-            self._runtime.spawn(lambda: self._renew(batch), "leasehold-renew")
+            job = self._runtime.spawn(lambda: self._renew(batch), "leasehold-renew")
+            self._renewing = [*(other for other in self._renewing if other.alive()), job]
         except RuntimeError:  # no thread to be had: as if the store had not answered
             self._answered(batch, [Standing.UNKNOWN] * len(batch), self._runtime.now())
 

@@ -67,7 +67,7 @@ class Job(Protocol):
     def alive(self) -> bool: ...
 
     async def join(self, timeout: float) -> bool:
-        """Wait for the end, at most ``timeout`` seconds; return whether it ended."""
+        """Wait for the end, at most ``timeout`` seconds; return whether it ended. A task that did not is cancelled."""
         ...
 
 

@@ -93,6 +93,30 @@ def test_who_has_little_time_does_not_wait_behind_who_has_much(path: Path) -> No
                 assert not thread.is_alive()
 
 
+def test_a_renewal_that_still_waits_when_its_client_closes_leaves_no_thread_behind(path: Path) -> None:
+    def renewals() -> set[asyncio.Task[Any]]:
+        return {task for task in asyncio.all_tasks() if task.get_name() == "leasehold-renew"}
+
+    async def party() -> None:
+        async with AsyncClient.from_url(f"sqlite:{path}") as locks:
+            hold = await locks.lock("x", lease=1.5).acquire()
+            assert hold is not None
+            with another(WRITER, path):
+                while not renewals():  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+                waits = renewals()
+                locks._engine.keeper.forget(hold._lease)  # as if it were lost: nobody leaves for it
+                await locks.close()
+                assert not renewals(), "nobody needs it any more"
+                await asyncio.wait(waits)
+                until = boottime() + 2.0
+                while any(one.name == "leasehold-worker" for one in threading.enumerate()):
+                    assert boottime() < until, "a thread is left that nobody ends"
+                    await asyncio.sleep(0.01)
+
+    asyncio.run(party())
+
+
 def test_nor_under_asyncio_and_the_cancelled_end_soon(path: Path) -> None:
     async def party() -> None:
         async with AsyncClient.from_url(f"sqlite:{path}", response_timeout=30) as locks:
