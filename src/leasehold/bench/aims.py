@@ -60,10 +60,11 @@ AIMS = (
 REASONS = """\
 Where an aim is missed, it is for this; the tables below say how much each part takes.
 
-- *One thread*: the Python between two system calls. Each piece is a function call or an object that a promise needs: an
-  id chosen before anything is sent, a deadline read before that, a place with the keeper before that. redis-py's lock
-  sends one plain command to acquire and keeps nothing: its server part is cheaper than that of any lock with a queue.
-  What is left would take compiled code, which leasehold has none of: one wheel installs anywhere, and can be read.
+- *One thread, one task*: the Python between two system calls. Each piece is a function call or an object that a promise
+  needs: an id chosen before anything is sent, a deadline read before that, a place with the keeper before that.
+  redis-py's lock sends one plain command to acquire and keeps nothing: its server part is cheaper than that of any lock
+  with a queue. What is left would take compiled code, which leasehold has none of: one wheel installs anywhere, and can
+  be read.
 - *1,000 tasks*: the state of 1,000 acquires does not fit the nearer caches, and the collector walks through it. Where
   the floor itself hardly reaches what is aimed at beside redis-py, no client of Redis could.
 - *Hand-over*: the floor is two commands and one wake-up. A hand-over is a release, which reads and rewrites a queue (25
@@ -72,7 +73,7 @@ Where an aim is missed, it is for this; the tables below say how much each part 
   takes as long whatever is done inside, so the longer the work, the nearer to one is the share.
 - *Redlock*: the floor is one thread that sends five times and waits for three answers. leasehold does the same, and
   pays for each node: what was asked and by whom, whether it rests, what its answer adds up to; and each node's script
-  has a token to compare, too.
+  has a token to compare, too. Where one of them is stalled, the first rounds of a trial find that out.
 - *Holding*: 10,000 leases of 30 s are 1,000 renewals a second, each with a command to write, an answer to read, a
   deadline to move and the next renewal to put down, for a lease that was last touched ten seconds ago and has left the
   nearer caches. One hundredth of a core is ten microseconds for each, so this depends on the core.
