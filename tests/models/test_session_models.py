@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from model_sequences import compare_many, differs
-from session_sequences import SessionServers, at_random
-from sql_sequences import Pair
+from model_sequences import compare_many
+from session_sequences import SessionPlaying, SessionServers, at_random
+from sql_sequences import Pair, play
 from test_mysql_model import MySQLServers
 from test_mysql_model import Real as MySQLLine
 from test_postgres_model import PostgresServers
@@ -168,9 +168,11 @@ def test_the_models_answer_as_the_servers_do_in_many_sequences(servers: SessionS
 
 def wakes_nobody(locks: SessionLocks[Any], key: Any, who: Any) -> list[Any]:
     """Free a lock, and give it to nobody who waits."""
-    for queue in locks._queues.values():
-        queue.clear()
-    return UNLOCK(locks, key, who)
+    locks._times[key, who] -= 1
+    if not locks._times[key, who]:
+        locks._had[who].remove(key)
+        del locks._times[key, who], locks._owners[key]
+    return []
 
 
 def keeps_what_the_dead_had(locks: SessionLocks[Any], who: Any) -> list[Any]:
@@ -179,14 +181,36 @@ def keeps_what_the_dead_had(locks: SessionLocks[Any], who: Any) -> list[Any]:
     return []
 
 
-UNLOCK = SessionLocks.unlock
-MISTAKES = [(SessionLocks, "unlock", wakes_nobody), (SessionLocks, "end", keeps_what_the_dead_had)]
+MISTAKES = [("unlock", wakes_nobody, "frees"), ("end", keeps_what_the_dead_had, "hangs up")]
 
 
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize(("where", "what", "mistake"), MISTAKES, ids=[mistake[1] for mistake in MISTAKES])
+def hand_over(servers: SessionServers, how: str) -> None:
+    """Let one who has a lock free it, or hang up, while another waits for it."""
+
+    async def steps(playing: SessionPlaying) -> None:
+        holder, waiter, *_ = playing.pairs
+        key = playing.keys[0]
+        await playing.both(holder, [servers.tries(key)])
+        await playing.both(waiter, [servers.waits(key)])
+        assert waiter.waits
+        if how == "frees":
+            await playing.both(holder, [servers.frees(key)])
+        else:
+            await playing.hangs_up(holder)
+        assert not waiter.waits
+
+    play(SessionPlaying, servers, steps)
+
+
+@pytest.mark.parametrize("how", ["frees", "hangs up"])
+def test_a_lock_goes_to_who_waits(servers: SessionServers, how: str) -> None:
+    hand_over(servers, how)
+
+
+@pytest.mark.parametrize(("what", "mistake", "how"), MISTAKES, ids=[mistake[0] for mistake in MISTAKES])
 def test_a_model_that_is_wrong_differs(
-    servers: SessionServers, monkeypatch: pytest.MonkeyPatch, where: type, what: str, mistake: Any
+    servers: SessionServers, monkeypatch: pytest.MonkeyPatch, what: str, mistake: Any, how: str
 ) -> None:
-    monkeypatch.setattr(where, what, mistake)
-    assert differs(at_random(servers), 5 * BY_DAY, LENGTH)
+    monkeypatch.setattr(SessionLocks, what, mistake)
+    with pytest.raises(AssertionError):
+        hand_over(servers, how)
