@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import ExitStack
 
 import pytest
 from patience import until
@@ -25,9 +26,9 @@ def nodes():
                 node.resume()
 
 
-def through(nodes, proxy):
-    """Return the URL of all, the first behind the proxy."""
-    ports = [proxy.port] + [node.port for node in nodes.nodes[1:]]
+def through(nodes, *proxies):
+    """Return the URL of all, the first ones behind the proxies."""
+    ports = [proxy.port for proxy in proxies] + [node.port for node in nodes.nodes[len(proxies) :]]
     return "redlock://" + ",".join(f"127.0.0.1:{port}" for port in ports)
 
 
@@ -133,7 +134,7 @@ def test_threads_that_get_no_turn_do_not_take_the_nodes_for_stuck(namespace, mon
 
 
 def test_threads_that_ask_before_there_are_connections_are_answered_together(nodes, namespace, monkeypatch):
-    """As when a service starts: each node is asked a few times for all, and not once for each thread."""
+    """As when a service starts: each node, each far away, is asked a few times for all, and not for each thread."""
     asked, ask_all, threads = [], Node.ask_all, 60
     start, holds, failures = threading.Barrier(threads), [], []
 
@@ -145,8 +146,11 @@ def test_threads_that_ask_before_there_are_connections_are_answered_together(nod
         """So that nobody can ask by himself."""
 
     monkeypatch.setattr(Node, "ask_all", counted)
-    with FaultProxy(nodes.nodes[0].port) as proxy, Client.from_url(through(nodes, proxy), namespace=namespace) as locks:
-        proxy.delay(0.05, Side.REPLIES)
+    with ExitStack() as stack:
+        proxies = [stack.enter_context(FaultProxy(node.port)) for node in nodes.nodes]
+        locks = stack.enter_context(Client.from_url(through(nodes, *proxies), namespace=namespace))
+        for proxy in proxies:  # what comes while one is asked goes with the next question
+            proxy.delay(0.05, Side.REPLIES)
         monkeypatch.setattr(Node, "connect", no_connection)
 
         def work(number):
