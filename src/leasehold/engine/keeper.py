@@ -173,7 +173,7 @@ class Keeper:
 
     def _keep(self, job: Job) -> None:
         """Keep a job that `close` waits for."""
-        self._beside = [*(other for other in self._beside if other.alive()), job]
+        self._beside = _with(self._beside, job)
 
     # --- the schedule ------------------------------------------------------------------------------------------
 
@@ -341,9 +341,10 @@ class Keeper:
     def _renew_beside(self, batch: Sequence[Lease]) -> None:
         try:
             job = self._runtime.spawn(lambda: self._renew(batch), "leasehold-renew")
-            self._renewing = [*(other for other in self._renewing if other.alive()), job]
         except RuntimeError:  # no thread to be had: as if the store had not answered
             self._answered(batch, [Standing.UNKNOWN] * len(batch), self._runtime.now())
+        else:
+            self._renewing = _with(self._renewing, job)
 
     async def _renew(self, batch: Sequence[Lease]) -> None:
         sent = self._runtime.now()
@@ -403,3 +404,8 @@ class Keeper:
 
 def _is_orphan(lease: Lease, now: float) -> bool:
     return not lease.adopted and now - lease.confirmed > ADOPTED_WITHIN
+
+
+def _with(jobs: Sequence[Job], job: Job) -> list[Job]:
+    """Return those of the jobs that have not ended, and one more."""
+    return [*(other for other in jobs if other.alive()), job]

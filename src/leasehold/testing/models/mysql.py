@@ -30,10 +30,11 @@ from typing import Any
 from leasehold.runtimes.virtual import Scheduler
 from leasehold.stores.mysql.statements import script
 from leasehold.stores.sql import schema
+from leasehold.testing.models import sql_server
 from leasehold.testing.models.mysql_words import read_back, translated
-from leasehold.testing.models.net import Host, Line
-from leasehold.testing.models.rows import Locks, Rows, Tables
-from leasehold.testing.models.session_locks import ENDED_WITHIN, SessionLocks, next_look
+from leasehold.testing.models.net import Line
+from leasehold.testing.models.rows import Tables
+from leasehold.testing.models.sql_server import SQLServerModel
 from leasehold.wires.mysql.base import DEADLOCK, LOCK_TIMED_OUT, NO_SUCH_SESSION, Refusal
 from leasehold.wires.mysql.settings import ASK, ASK_ENGINES, ASK_SETTINGS
 from leasehold.wires.sql import Row, Value
@@ -56,98 +57,32 @@ def _tables() -> Tables:
 
 
 @dataclass(eq=False)
-class Session:
+class Session(sql_server.Session):
     """What serves one connection.
 
     Attributes:
-        begun: whether a transaction is open.
-        gone: whether its client is, which is noticed when it waits no longer.
         lock_wait: seconds that it waits for a row.
         idle: seconds after which it is ended that says nothing.
-        since: when it began to wait for one of the server's own locks.
         batch: what it carries out: its statements, and the rows of those that are done.
-        turns: counts what it was asked, so that a time-out knows whether it is still meant.
 
     """
 
-    line: Line
-    begun: bool = False
-    gone: bool = False
     lock_wait: float = 50.0
     idle: float = 28_800.0
-    since: float = 0.0
     batch: Sequence[str] = ()
     done: list[Sequence[Row]] = field(default_factory=list[Sequence[Row]])
-    turns: int = 0
 
 
-class MySQLModel(Host):
+class MySQLModel(SQLServerModel[Session]):
     """The server."""
 
+    handed = ((1,),)
+
     def __init__(self, scheduler: Scheduler, *, rate: float = 1.0, name: str = "mysql") -> None:
-        super().__init__(scheduler, rate=rate, name=name)
-        self.tables = _tables()
-        self.tables.restore(self.tables.first)
-        self._sessions: dict[int, Session] = {}
-        self._locks = Locks[Session]()
-        self._own = SessionLocks[Session]()
-        self.conflicts_until = 0.0
+        super().__init__(scheduler, _tables(), rate=rate, name=name)
 
-    # --- what may happen to it ---------------------------------------------------------------------------------
-
-    def snapshot(self) -> list[list[Row]]:
-        """Return what is committed now."""
-        return self.tables.rows()
-
-    def restart(self, seconds: float, *, back_to: Rows | None = None) -> None:
-        """End all connections and transactions, and be away; ``back_to``: come back with older rows."""
-        super().restart(seconds)
-        self._sessions.clear()
-        self._locks = Locks[Session]()
-        self._own = SessionLocks[Session]()
-        if back_to is not None:
-            self.note("lacks its last commits")
-            self.tables.restore(back_to)
-
-    def over(self, line: Line) -> None:
-        """Take note that a line has ended; a server learns of it when the word arrives."""
-        super().over(line)
-        session = self._sessions.get(line.number)
-        if session is not None:
-            when = self.arrival(line.link, line.link.requests_held, line.sent_until)
-            self.scheduler.at(when, self.machine, lambda: self._ended(session))
-
-    def revoke(self, which: int) -> None:
-        """End one of the sessions that have a lock of the server's own, if there is any."""
-        if held := sorted(session.line.number for session in self._own.owners()):
-            self._kill(held[which % len(held)])
-
-    def _ended(self, session: Session) -> None:
-        """Take note that the client is gone."""
-        session.gone = True
-        if self._own.waits(session):
-            when = next_look(session.since, self.scheduler.time)
-            self.scheduler.at(when, self.machine, lambda: self._end(session))
-        elif not self._locks.waits(session):
-            self._end(session)
-
-    def _end(self, session: Session) -> None:
-        """End a session: all that it has is free."""
-        if self._sessions.pop(session.line.number, None) is not None:
-            self._finish(session)
-            self._hand_over(self._own.end(session))
-
-    def _kill(self, number: int) -> None:
-        """End a session from outside, whatever it does."""
-        session = self._sessions[number]
-        self.note(f"ends the session of {session.line.client.name}")
-
-        def end() -> None:
-            session.line.end(arrives=False)
-            self._end(session)
-
-        when = self.scheduler.time + ENDED_WITHIN * self.scheduler.random.random()
-        self.scheduler.at(when, self.machine, end)
+    def _is_deaf(self, session: Session) -> bool:
+        return self._locks.waits(session)
 
     # --- requests ----------------------------------------------------------------------------------------------
 
@@ -165,7 +100,7 @@ class MySQLModel(Host):
 
     def _go_on(self, session: Session) -> None:
         """Carry out the rest of a request, as far as no lock is in the way."""
-        if session.line.number not in self._sessions:
+        if session.number not in self._sessions:
             return
         self.tables.clock = self.now_us() * 1000
         try:
@@ -189,15 +124,8 @@ class MySQLModel(Host):
             session.line.tell(answer)
         if session.gone:
             self._ended(session)
-        else:  # it stands idle from now on
-            turn, when = session.turns, self.scheduler.time + session.idle
-            self.scheduler.at(when, self.machine, lambda: self._time_out(session, turn))
-
-    def _time_out(self, session: Session, turn: int) -> None:
-        if session.turns == turn and session.line.number in self._sessions:
-            self.note(f"ends the idle session of {session.line.client.name}")
-            session.line.end(arrives=False)
-            self._end(session)
+        else:
+            self._stands_idle(session, session.idle)
 
     # --- statements --------------------------------------------------------------------------------------------
 
@@ -213,13 +141,13 @@ class MySQLModel(Host):
             self._finish(session)
             return ()
         if text == ASK:
-            return [(session.line.number, "10.11.6-MariaDB-model", "leasehold", 0)]
+            return [(session.number, "10.11.6-MariaDB-model", "leasehold", 0)]
         if text in OPENING:
             return OPENING[text]
         if text.startswith("KILL CONNECTION"):
             if (number := int(text.rpartition(" ")[2])) not in self._sessions:
                 raise Refusal(NO_SUCH_SESSION, f"Unknown thread id: {number}", list(session.done))
-            self._kill(number)
+            self.terminate(self._sessions[number])
             return ()
         if "_LOCK(" in text:
             return self._own_lock(session, *read_back(text))
@@ -248,11 +176,11 @@ class MySQLModel(Host):
 
     def _own_lock(self, session: Session, text: str, values: Sequence[Value]) -> Sequence[Row] | None:
         """Return what one of the functions for the server's own locks says; None if it waits."""
-        users = [self._own.owner(name) for name in values]
+        users = [self.own.owner(name) for name in values]
         match text:
             case "SELECT GET_LOCK(?, ?)":
                 name, wait = values
-                if self._own.lock(name, session):
+                if self.own.lock(name, session):
                     return [(1,)]
                 if not isinstance(wait, int) or wait == 0:
                     return [(0,)]
@@ -260,29 +188,24 @@ class MySQLModel(Host):
                 return None
             case "SELECT RELEASE_LOCK(?)":
                 if users == [session]:
-                    self._hand_over(self._own.unlock(values[0], session))
+                    self.hand_over(self.own.unlock(values[0], session))
                 return [(None if users[0] is None else int(users[0] is session),)]
             case "SELECT IS_USED_LOCK(?) = CONNECTION_ID()":
                 return [(None if users[0] is None else int(users[0] is session),)]
             case _:
-                return [tuple(None if user is None else user.line.number for user in users)]
+                return [tuple(None if user is None else user.number for user in users)]
 
     def _wait_own(self, session: Session, name: Value, seconds: float) -> None:
-        self._own.wait(name, session)
+        self.own.wait(name, session)
         turn, session.since = session.turns, self.scheduler.time
 
         def time_out() -> None:
-            if self._own.waits(session) and session.turns == turn:
-                self._own.give_up(session)
+            if self.own.waits(session) and session.turns == turn:
+                self.own.give_up(session)
                 session.done.append([(0,)])
                 self._go_on(session)
 
         self.scheduler.at(session.since + seconds, self.machine, time_out)
-
-    def _hand_over(self, heirs: Sequence[Session]) -> None:
-        for heir in heirs:
-            heir.done.append([(1,)])
-        self._go_on_with(heirs)
 
     def _set(self, session: Session, text: str) -> None:
         for name, value in re.findall(r"(\w+) = (\d+)", text):
@@ -331,10 +254,6 @@ class MySQLModel(Host):
         """End a transaction: let its locks go, each to who has waited longest."""
         session.begun = False
         self._go_on_with(self._locks.let_go(session))
-
-    def _go_on_with(self, heirs: Sequence[Session]) -> None:
-        for heir in heirs:
-            self.scheduler.at(self.scheduler.time, self.machine, lambda heir=heir: self._go_on(heir))  # type: ignore[misc]
 
 
 def _row_of(statement: str, row: Row, values: Sequence[Value]) -> Hashable:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
-from leasehold.runtimes.virtual import Scheduler
 from leasehold.stores.postgres import advisory
-from leasehold.testing.models.rows import Tables
-from leasehold.testing.models.session_locks import SessionLocks
+from leasehold.testing.models.sql_server import Session, SQLServerModel
 from leasehold.wires.sql import Row, Value
 
 SEAT = (
@@ -23,41 +21,16 @@ VOID: list[Row] = [("",)]
 """What a function returns that returns nothing."""
 
 
-class Session(Protocol):
-    """What serves one connection; see `leasehold.testing.models.postgres.Backend`."""
-
-    pid: int
-    since: float
-    done: list[list[Row]]
-
-
 S = TypeVar("S", bound=Session)
-S_contra = TypeVar("S_contra", bound=Session, contravariant=True)
-
-
-class Server(Protocol[S_contra]):
-    """Whose locks they are."""
-
-    scheduler: Scheduler
-    tables: Tables
-
-    def terminate(self, backend: S_contra) -> None: ...
-
-    def go_on_with(self, heirs: Sequence[S_contra]) -> None: ...
 
 
 class AdvisoryLocks(Generic[S]):
-    """Those of one server.
+    """Those of one server, which has them as its own."""
 
-    Attributes:
-        locks: who has which, or waits for it.
-
-    """
-
-    def __init__(self, server: Server[S], translated: Callable[[str], str]) -> None:
+    def __init__(self, server: SQLServerModel[S], translated: Callable[[str], str]) -> None:
         self._server = server
         self._seat = translated(SEAT)
-        self.locks = SessionLocks[S]()
+        self._locks = server.own
         self._statements: Mapping[str, Callable[..., list[Row] | None]] = {
             advisory.TRY: self._try,
             advisory.WAIT: self._wait,
@@ -76,43 +49,34 @@ class AdvisoryLocks(Generic[S]):
         """Return the rows of a statement; None if it waits for a lock."""
         return self._statements[text](session, *args)
 
-    def end(self, session: S) -> None:
-        """Free what a session has that ends."""
-        self._hand_over(self.locks.end(session))
-
-    def _hand_over(self, heirs: Sequence[S]) -> None:
-        for heir in heirs:
-            heir.done.append(VOID)
-        self._server.go_on_with(heirs)
-
     # --- statements --------------------------------------------------------------------------------------------
 
     def _try(self, session: S, key: int) -> list[Row]:
-        return [(int(self.locks.lock(key, session)),)]
+        return [(int(self._locks.lock(key, session)),)]
 
     def _wait(self, session: S, key: int) -> list[Row] | None:
-        if self.locks.lock(key, session):
+        if self._locks.lock(key, session):
             return VOID
-        self.locks.wait(key, session)
+        self._locks.wait(key, session)
         session.since = self._server.scheduler.time
         return None
 
     def _unlock(self, session: S, key: int) -> list[Row]:
-        had = self.locks.owner(key) is session
+        had = self._locks.owner(key) is session
         if had:
-            self._hand_over(self.locks.unlock(key, session))
+            self._server.hand_over(self._locks.unlock(key, session))
         return [(int(had),)]
 
     def _known(self, session: S) -> list[Row]:
-        return [(who.pid, key) for key, who in self.locks.known()]
+        return [(who.number, key) for key, who in self._locks.known()]
 
     def _queued(self, session: S, pid: int, key: int) -> list[Row]:
-        found = [who for known, who in self.locks.known() if known == key and who.pid == pid]
-        return [(int(self.locks.owner(key) is who),) for who in found]
+        found = [who for known, who in self._locks.known() if known == key and who.number == pid]
+        return [(int(self._locks.owner(key) is who),) for who in found]
 
     def _terminated(self, session: S, pid: int, key: int) -> list[Row]:
         """End a session that has this lock, or waits for it."""
-        found = [who for known, who in self.locks.known() if known == key and who.pid == pid]
+        found = [who for known, who in self._locks.known() if known == key and who.number == pid]
         for who in found:
             self._server.terminate(who)
         return [(1,) for _ in found]
