@@ -12,7 +12,6 @@ import shutil
 import signal
 import sqlite3
 import subprocess
-import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Generator, Iterator
@@ -23,6 +22,7 @@ import alone
 import background
 import pytest
 from background import in_the_background
+from leaks import alive, lasting
 from releases.archive import fetch
 from releases.catalogue import RELEASES
 
@@ -42,7 +42,7 @@ from leasehold.testing.servers import (
     ZooKeeperEnsemble,
     ZooKeeperServer,
 )
-from leasehold.testing.servers.base import ROOTS, reserved, started
+from leasehold.testing.servers.base import ROOTS, started
 from leasehold.verify.figures import Spread
 
 pytest.register_assert_rewrite("leasehold.testing.conformance")
@@ -85,9 +85,6 @@ DRIVERS = {
 
 LINGER = 3.0
 """Seconds that a test's threads, children and sockets have to end after it."""
-
-OURS = ("leasehold-", "fault-proxy")
-"""How the names of our threads begin."""
 
 FAILED = pytest.StashKey[bool]()
 """Set on a test that failed: its traceback keeps alive what it had, so it is not asked for leaks."""
@@ -358,9 +355,6 @@ def namespace() -> str:
 
 # --- leaks -------------------------------------------------------------------------------------------------------
 
-lasting: set[int] = set()
-"""Process ids of servers that outlive a test."""
-
 
 @pytest.fixture(autouse=True)
 def no_leaks(request: pytest.FixtureRequest) -> Iterator[None]:
@@ -379,46 +373,3 @@ def no_leaks(request: pytest.FixtureRequest) -> Iterator[None]:
             pytest.fail("the test leaves behind: " + ", ".join(sorted(leaked)), pytrace=False)
         gc.collect()
         time.sleep(0.02)
-
-
-def alive() -> set[str]:
-    """Return what could leak."""
-    threads = {
-        f"thread {thread.name} ({thread.ident})" for thread in threading.enumerate() if thread.name.startswith(OURS)
-    }
-    return threads | children() | sockets()
-
-
-def children() -> set[str]:
-    """Return the child processes of this one that have not been waited for."""
-    found = set()
-    for path in Path("/proc/self/task").glob("*/children"):
-        try:
-            pids = path.read_text().split()
-        except OSError:  # the thread ended
-            continue
-        for pid in pids:
-            command = _command(pid)
-            if int(pid) not in lasting and "resource_tracker" not in command and "forkserver" not in command:
-                found.add(f"child {pid} {command[:60]}".rstrip())
-    return found
-
-
-def _command(pid: str) -> str:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
-    except OSError:
-        return ""
-
-
-def sockets() -> set[str]:
-    """Return the open sockets of this process."""
-    found = set()
-    for path in Path("/proc/self/fd").glob("*"):
-        try:
-            target = path.readlink()
-        except OSError:  # the file descriptor of this very search
-            continue
-        if str(target).startswith("socket:") and int(path.name) not in reserved:
-            found.add(str(target))
-    return found

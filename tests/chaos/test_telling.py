@@ -11,17 +11,16 @@ import asyncio
 import json
 import os
 import signal
-import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from colours import both
+from sites import SYSTEMS, Site, systems
 from telling_party import DEEDS
 from turns import US, Missed, turns_missed
 
@@ -56,65 +55,6 @@ LATEST = 0.05
 
 AT_MOST = 0.05
 """Seconds by which a loss may be told after the store may have given the lock to somebody else."""
-
-
-@dataclass(frozen=True, slots=True)
-class System:
-    """A store: the fixture of its server, what follows the URL, and the lease, in seconds."""
-
-    fixture: str
-    options: str = ""
-    lease: float = 1.0
-
-
-SYSTEMS = {
-    "redis": System("redis_server"),
-    "replicas": System("redis_replicas"),
-    "sentinel": System("redis_sentinel"),
-    "cluster": System("redis_cluster"),
-    "redlock": System("redlock_nodes"),
-    "postgresql": System("postgres_server"),
-    "postgresql-session": System("postgres_server", "?mode=session"),
-    "mariadb": System("mariadb_server"),
-    "mariadb-session": System("mariadb_server", "?mode=session"),
-    "etcd": System("etcd_server", lease=2.0),
-    "zookeeper": System("zookeeper_server", "/told?session_timeout=1.5", 1.5),
-    "sqlite": System(""),
-}
-
-systems = pytest.mark.parametrize("name", list(SYSTEMS))
-
-
-@dataclass(frozen=True, slots=True)
-class Site:
-    """Where the store is: its URL, and what silences it and lets it speak again."""
-
-    url: str
-    silence: Callable[[], None]
-    go_on: Callable[[], None]
-
-
-@pytest.fixture
-def site(name: str, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Site]:
-    system = SYSTEMS[name]
-    if not system.fixture:
-        with sqlite3.connect(tmp_path / "locks", isolation_level=None, check_same_thread=False) as file:
-            yield Site(
-                f"sqlite:{tmp_path / 'locks'}",
-                lambda: file.execute("BEGIN EXCLUSIVE"),
-                lambda: file.execute("ROLLBACK"),
-            )
-        file.close()
-        return
-    if system.fixture == "mariadb_server":
-        request.getfixturevalue("mariadb_url")  # with the tables made
-    server: Any = request.getfixturevalue(system.fixture)
-    servers = next((getattr(server, each) for each in ("nodes", "servers") if hasattr(server, each)), [server])
-
-    def all_of(verb: str) -> Callable[[], None]:
-        return lambda: [getattr(each, verb)() for each in servers] and None
-
-    yield Site(server.url + system.options, all_of("pause"), all_of("resume"))
 
 
 async def hold_all(client: AsyncClient, lease: float, told: dict[int, float], count: int = NAMES) -> list[Any]:

@@ -152,7 +152,10 @@ class Keeper:
         for job in self._beside:  # else the store would be closed while it asks, and the lease last to its end
             await job.join(max(0.0, until - self._runtime.now()))
         for job in self._renewing:  # nobody needs the answer any more: a task ends, a thread finds the store closed
+            job.cancel()
+        for job in self._renewing:
             await job.join(0.0)
+        self._beside, self._renewing = [], []
         with self._mutex:
             debts = list(self._debts)
         for debt in debts:

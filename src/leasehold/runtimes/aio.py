@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 from leasehold.runtimes import clock
-from leasehold.runtimes.base import Colour, Job, Party, Scope, Signal
+from leasehold.runtimes.base import TIDIES_WITHIN, Colour, Job, Party, Scope, Signal
 
 T = TypeVar("T")
 
@@ -148,9 +148,15 @@ class TaskJob:
 
     def __init__(self, task: asyncio.Task[None]) -> None:
         self._task = task
+        self._asked = False  # to end: a second time, it would disturb what the task does at its end
 
     def alive(self) -> bool:
         return not self._task.done() and not self._task.get_loop().is_closed()
+
+    def cancel(self) -> None:
+        if not self._asked and self.alive():
+            self._asked = True
+            self._task.cancel()
 
     async def join(self, timeout: float) -> bool:
         if self._task is asyncio.current_task():
@@ -159,7 +165,8 @@ class TaskJob:
             return True
         done, _ = await asyncio.wait((self._task,), timeout=timeout)
         if not done:
-            self._task.cancel()
+            self.cancel()
+            await asyncio.wait((self._task,), timeout=TIDIES_WITHIN)
         return bool(done)
 
 

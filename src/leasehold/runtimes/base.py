@@ -15,6 +15,9 @@ from typing import Any, Protocol, TypeVar, cast
 
 T = TypeVar("T")
 
+TIDIES_WITHIN = 1.0
+"""Seconds that a task has to end after it was cancelled, for whoever waits: some first hear how a transaction ended."""
+
 
 class Colour(enum.Enum):
     """The world that a runtime belongs to."""
@@ -66,8 +69,15 @@ class Job(Protocol):
 
     def alive(self) -> bool: ...
 
+    def cancel(self) -> None:
+        """Ask a task to end soon; a thread cannot be asked."""
+        ...
+
     async def join(self, timeout: float) -> bool:
-        """Wait for the end, at most ``timeout`` seconds; return whether it ended. A task that did not is cancelled."""
+        """Wait for the end, at most ``timeout`` seconds; return whether it ended by itself.
+
+        A task that did not is cancelled, and its end is waited for, too: `TIDIES_WITHIN` at most.
+        """
         ...
 
 

@@ -129,6 +129,9 @@ class ThreadJob:
     def alive(self) -> bool:
         return not self._ended  # not the thread's own word, which takes a lock: it is asked at each acquire
 
+    def cancel(self) -> None:
+        pass
+
     async def join(self, timeout: float) -> bool:
         if self.thread is threading.current_thread():
             return False

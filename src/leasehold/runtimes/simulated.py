@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, TypeVar
 
-from leasehold.runtimes.base import Colour, Job, Party, Scope, Signal
+from leasehold.runtimes.base import TIDIES_WITHIN, Colour, Job, Party, Scope, Signal
 from leasehold.runtimes.virtual import Entry, Killed, Machine, Scheduler, Task, Wake, cancel
 
 T = TypeVar("T")
@@ -195,13 +195,26 @@ class SimulatedJob:
     def __init__(self, runtime: SimulatedRuntime, task: Task[None]) -> None:
         self._runtime = runtime
         self.task = task
+        self._asked = False
 
     def alive(self) -> bool:
         return not self.task.done()
 
+    def cancel(self) -> None:
+        if not self._asked:
+            self._asked = True
+            self.task.cancel()
+
     async def join(self, timeout: float) -> bool:
         if self.task is self._runtime.scheduler.current:
             return False
+        ended = await self._done(timeout)
+        if not ended:
+            self.cancel()
+            await self._done(TIDIES_WITHIN)
+        return ended
+
+    async def _done(self, timeout: float) -> bool:
         if self.task.done():
             return True
         wake = Wake()
@@ -211,8 +224,6 @@ class SimulatedJob:
             await self._runtime.pause(wake)
         finally:
             cancel(timer)
-        if not self.task.done():
-            self.task.cancel()
         return self.task.done()
 
 

@@ -37,6 +37,9 @@ class AioWire(PostgresWire):
         except StopIteration as stop:
             result: T = stop.value
             return result
+        except asyncio.CancelledError:
+            steps.close()  # nobody drives it on: a connection that it was making is closed now
+            raise
 
     async def _addresses(self, hosts: Sequence[str]) -> str | None:
         loop = asyncio.get_running_loop()
