@@ -420,13 +420,15 @@ def test_a_restart_keeps_leases_and_wakes_waiters(world: World) -> None:
 
         async def body(world: World) -> None:
             holder, waiter = world.client(mine.url), world.client(mine.url)
-            hold = await holder.lock("x", lease=6).acquire(timeout=5)
-            job = world.spawn(lambda: waiter.lock("x", lease=6).acquire(timeout=30))
+            hold = await holder.lock("x", lease=30).acquire(timeout=5)  # longer than a restart on a slow disk
+            job = world.spawn(lambda: waiter.lock("x", lease=30).acquire(timeout=30))
             await queued(world, holder, "x", 1)
             mine.restart()
             await hold.extend()
             assert await hold.release()
+            released = world.now()
             got = await job.result()
+            assert world.now() - released < 10, "its next renewal woke it"
             assert got is not None
             assert got.token > hold.token
             await got.release()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 from leasehold.errors import AcquireTimeout
@@ -12,6 +13,9 @@ from leasehold.testing.conformance.arena import Arena, Variant, case, raised
 KEY = "partner-token"
 CALLERS = 5
 
+CALLED = 0.1
+"""Seconds, at most, from where a value's time begins, just before it is fetched, to the start of the fetch."""
+
 
 class Source:
     """What is fetched from: counts, can be slow, can fail."""
@@ -19,14 +23,18 @@ class Source:
     def __init__(self, arena: Arena, seconds: float = 0.1) -> None:
         self._arena = arena
         self.seconds = seconds
-        self.fetched = 0
+        self.began = list[float]()
         self.broken = False
+
+    @property
+    def fetched(self) -> int:
+        return len(self.began)
 
     def fetch(self) -> Callable[[], Any]:
         """Return the function to fetch with."""
 
         async def fetch() -> dict[str, object]:
-            self.fetched += 1
+            self.began.append(self._arena.world.now())
             number = self.fetched
             await self._arena.world.sleep(self.seconds)
             if self.broken:
@@ -39,16 +47,20 @@ class Source:
 @case((Variant.LOCK,), needs=("cells",))
 async def one_fetches_for_all(arena: Arena) -> None:
     """However many ask at the same time; when its time is over, one of them fetches anew."""
-    source = Source(arena)
+    source, life = Source(arena), arena.kept(0.8)
 
-    async def get() -> object:
-        return await arena.client().shared(KEY, lambda got: got["expires_in"], source.fetch(), early=0).get()
+    async def get() -> int:
+        shared = arena.client().shared(KEY, lambda got: got["expires_in"], source.fetch(), early=0)
+        return int((await shared.get())["token"])
 
-    for number in (1, 2):
+    for _ in range(2):
+        before = source.fetched
         got = await arena.world.gather(*(get() for _ in range(CALLERS)))
-        assert got == [{"token": number, "expires_in": arena.kept(0.8)}] * CALLERS
+        assert source.fetched > before
+        assert set(got) == set(range(before + 1, source.fetched + 1))
         await arena.world.sleep(arena.gone(0.8) + 0.1)
-    assert source.fetched == 2
+    between = [later - earlier for earlier, later in pairwise(source.began)]
+    assert min(between) > life - CALLED, "one fetched while there was a value"
 
 
 @case((Variant.LOCK,), needs=("cells",))
