@@ -17,7 +17,7 @@ import pytest
 from leasehold import AsyncClient, AsyncHold
 from leasehold.runtimes import clock, process
 from leasehold.runtimes.aio import AsyncioRuntime, TaskSignal
-from leasehold.runtimes.base import Job, drive
+from leasehold.runtimes.base import TIDIES_WITHIN, Job, drive
 from leasehold.runtimes.simulated import SimulatedRuntime
 from leasehold.runtimes.virtual import Killed, Machine, Scheduler, Stuck, Wake
 from leasehold.stores.memory import Memory
@@ -91,6 +91,54 @@ def test_who_waits_for_a_job_that_does_not_end_cancels_it(tasks: World) -> None:
         job = world.runtime.spawn(for_ever, "long")
         assert not await job.join(0.01)
         assert await cancelled.wait(1.0)
+
+    tasks.run(body)
+
+
+def test_a_cancelled_job_is_waited_for_and_not_cancelled_a_second_time(tasks: World) -> None:
+    async def body(world: World) -> None:
+        tidied = list[str]()
+
+        async def work(name: str) -> None:
+            try:
+                await world.sleep(3600.0)
+            finally:
+                await world.sleep(0.2)  # a second cancellation would come here
+                tidied.append(name)
+
+        jobs = [world.runtime.spawn(lambda name=name: work(name), name) for name in ("one", "two")]  # type: ignore[misc]
+        await world.sleep(0.01)
+        began = world.now()
+        for job in jobs:
+            job.cancel()
+        for job in jobs:
+            await job.join(0.0)
+        assert sorted(tidied) == ["one", "two"]
+        assert world.now() - began < 0.2 * len(jobs), "they were to end at the same time"
+        assert not any(job.alive() for job in jobs)
+
+    tasks.run(body)
+
+
+def test_a_cancelled_job_that_does_not_end_is_waited_for_a_limited_time(tasks: World) -> None:
+    async def body(world: World) -> None:
+        end = world.event()
+
+        async def stubborn() -> None:
+            while not end.is_set():
+                try:
+                    await world.sleep(3600.0)
+                except asyncio.CancelledError:
+                    await end.wait(60.0)
+
+        job = world.runtime.spawn(stubborn, "stubborn")
+        await world.sleep(0.01)
+        began = world.now()
+        assert not await job.join(0.0)
+        assert world.now() - began < TIDIES_WITHIN + 1.0
+        assert job.alive()
+        end.set()
+        assert await job.join(1.0)
 
     tasks.run(body)
 

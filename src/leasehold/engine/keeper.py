@@ -149,18 +149,24 @@ class Keeper:
         await self._stand_in.close(within)
         if job is not None:
             await job.join(max(0.0, until - self._runtime.now()))
-        for job in self._beside:  # else the store would be closed while it asks, and the lease last to its end
-            await job.join(max(0.0, until - self._runtime.now()))
-        for job in self._renewing:  # nobody needs the answer any more: a task ends, a thread finds the store closed
-            job.cancel()
-        for job in self._renewing:
-            await job.join(0.0)
+        await self._end(self._beside, until)  # else the store would be closed while one asks, and a lease last on
+        await self._end(self._renewing, 0.0)  # nobody needs the answers any more; a thread finds the store closed
         self._beside, self._renewing = [], []
         with self._mutex:
             debts = list(self._debts)
         for debt in debts:
             if self._runtime.now() < until:
                 await self._payer.pay([debt])
+
+    async def _end(self, jobs: Sequence[Job], until: float) -> None:
+        """Wait for jobs until then; those that have not ended are asked to, all at once."""
+        for job in jobs:
+            if (left := until - self._runtime.now()) > 0:
+                await job.join(left)
+        for job in jobs:
+            job.cancel()
+        for job in jobs:
+            await job.join(0.0)
 
     def after_fork(self) -> None:
         """Forget, in a forked child, all that belongs to the parent."""
