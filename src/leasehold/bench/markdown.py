@@ -17,13 +17,15 @@ All figures here come from one run of `leasehold bench`, which anyone can repeat
 ```
 pip install 'leasehold[redis,postgres,mysql,zookeeper,etcd,cli]'
 python -m venv peers
+peers/bin/pip install --upgrade pip
 peers/bin/pip install 'redis[hiredis]' python-redis-lock pottery coredis sherlock redlock-ng aioredlock filelock
 python -m leasehold.bench.foreign peers/bin
 leasehold bench --peers-python peers/bin/python
 ```
 
-The fourth command builds a program each for Redisson and redsync, where the tools of Java (`java`, `mvn`) and of Go are
-installed; it may be left out, as may any library. It starts a server of each kind that is installed: Redis, five of
+The third command matters: an old pip takes many minutes to find versions that go together. The fifth builds a program
+each for Redisson and redsync, where the tools of Java (`java`, `mvn`) and of Go are installed; it may be left out, as
+may any library. The last starts a server of each kind that is installed: Redis, five of
 them for Redlock, PostgreSQL, MariaDB, ZooKeeper and etcd. With a URL it measures that store alone: `redis:`,
 `redlock:`, `sqlite:`, `postgresql:` and `mysql:` (with the tables made before, by `leasehold init URL`), `zookeeper:`
 or `etcd:`, without TLS. What it writes there has names that begin with `bench-` or `bench_`, and is deleted at the end.

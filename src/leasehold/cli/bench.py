@@ -99,11 +99,12 @@ def bench(
 
     \b
       python -m venv peers
+      peers/bin/pip install --upgrade pip
       peers/bin/pip install 'redis[hiredis]' python-redis-lock pottery coredis sherlock redlock-ng aioredlock filelock
       python -m leasehold.bench.foreign peers/bin
       leasehold bench --peers-python peers/bin/python
 
-    The third builds programs for Redisson and redsync there, where the tools of Java and Go are installed.
+    The fourth builds programs for Redisson and redsync there, where the tools of Java and Go are installed.
 
     Exit code: 0 if all of leasehold's trials came to a result and never two were inside, 1 if not.
     """  # noqa: D301
