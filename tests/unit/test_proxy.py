@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import select
 import socket
 import socketserver
 import threading
@@ -177,6 +178,37 @@ def test_held_requests_do_not_reach_the_server_until_the_fault_is_removed(proxy:
     assert not heard_within(b"wait", 0.1)
     fault.remove()
     assert hear(link, 4) == b"wait"
+
+
+def test_a_held_request_is_served_though_its_client_has_given_up_and_gone() -> None:
+    acted, gone = threading.Event(), threading.Event()
+
+    class Careful(socketserver.BaseRequestHandler):
+        """Does not begin for a client that has closed its connection, as HTTP servers do."""
+
+        def handle(self) -> None:
+            self.request.recv(100)
+            if select.select([self.request], [], [], 0.2)[0]:
+                gone.set()
+                return
+            acted.set()
+            self.request.sendall(b"done")
+
+    with EchoServer(("127.0.0.1", 0), Careful) as server:
+        thread = threading.Thread(target=lambda: server.serve_forever(0.01))
+        thread.start()
+        try:
+            with FaultProxy(server.server_address[1]) as proxy:
+                fault = proxy.hold(Side.REQUESTS)
+                with socket.create_connection(("127.0.0.1", proxy.port)) as link:
+                    link.sendall(b"wait")
+                    assert fault.wait(5)
+                fault.remove()
+                assert acted.wait(5)
+                assert not gone.is_set()
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 def test_held_replies_come_after_the_server_has_acted(proxy: FaultProxy, connect: Connect) -> None:

@@ -14,6 +14,7 @@ from leasehold.testing.faults import Deed, Fault, Side
 RESET = struct.pack("ii", 1, 0)  # SO_LINGER: on, 0 s: closing sends RST
 CHUNK = 1 << 16
 QUEUE = 16  # places for connections that the kernel took and nobody accepted yet
+TRAILS = 1.0  # seconds, at most, that a client's goodbye stays behind a request that was held
 
 
 class Pair:
@@ -25,6 +26,8 @@ class Pair:
         self.deaf_to_replies = False
         self.torn = False  # bytes are missing in it: no connection goes on after that, so nor may this one
         self.pumps: list[asyncio.Task[None]] = []
+        self.answered = asyncio.Event()  # since a request went on that had been held
+        self.answered.set()
 
     def close(self, *, reset: bool) -> None:
         """Close both ends; with ``reset`` the client sees "connection reset"."""
@@ -165,6 +168,8 @@ class Carrier:
                 if await self._passes(pair, side, data):
                     await self._loop.sock_sendall(sink, data)
             await self._while_held()
+            if side is Side.REQUESTS:
+                await self._trail(pair)
         except OSError:
             pass
         self._end(pair, reset=False)
@@ -190,6 +195,8 @@ class Carrier:
                 found.set_exception(error)
                 return
             self.seen[side] += data
+            if side is Side.REPLIES:
+                pair.answered.set()
             if data and not self.faults and not pair.deaf_to_replies and not pair.torn:
                 try:
                     data = data[sink.send(data) :]
@@ -221,6 +228,8 @@ class Carrier:
         for fault in met:
             if not await self._act(fault, pair):
                 return False
+        if side is Side.REQUESTS and any(fault.deed is Deed.HOLD for fault in met):
+            pair.answered.clear()
         return True
 
     async def _act(self, fault: Fault, pair: Pair) -> bool:
@@ -246,6 +255,11 @@ class Carrier:
         for fault in tuple(self.faults):
             if fault.deed is Deed.BLACKHOLE:
                 await fault.over.wait()
+
+    async def _trail(self, pair: Pair) -> None:
+        """Let an end of file stay behind a request that was held: who sees it may drop what it has not begun."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(pair.answered.wait(), TRAILS)
 
     def _end(self, pair: Pair, *, reset: bool) -> None:
         self.pairs.discard(pair)

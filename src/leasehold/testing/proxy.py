@@ -90,7 +90,10 @@ class FaultProxy:
         return self._set(Deed.DELAY, side, where, nth, seconds)
 
     def hold(self, side: Side = Side.REQUESTS, *, where: bytes = b"", nth: int = 0) -> Fault:
-        """Keep chunks, in order, until `Fault.remove` or `heal`; connections stay open."""
+        """Keep chunks, in order, until `Fault.remove` or `heal`; connections stay open.
+
+        A request so kept is answered before the server sees that its client has given up and closed the connection.
+        """
         return self._set(Deed.HOLD, side, where, nth)
 
     def drop(self, side: Side = Side.REPLIES, *, where: bytes, nth: int = 0) -> Fault:
