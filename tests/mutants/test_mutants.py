@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import ast
+import shlex
+import subprocess
+import sys
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -30,6 +33,13 @@ def test_a_patch_applies_and_its_tests_exist(mutant: Mutant) -> None:
         file, _, name = test.partition(" ")[0].partition("::")
         assert (TESTS / file).exists(), test
         assert not name or name.partition("[")[0] in names_of(TESTS / file), test
+
+
+@pytest.mark.parametrize("words", sorted({test for mutant in MUTANTS for test in mutant.killed_by if " " in test}))
+def test_an_expression_selects_tests(words: str) -> None:
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--collect-only", *shlex.split(words)]
+    done = subprocess.run(command, cwd=TESTS, capture_output=True, text=True, check=False)
+    assert done.returncode == pytest.ExitCode.OK, done.stdout[-1000:]
 
 
 def test_there_are_enough_of_all_parts() -> None:
