@@ -18,6 +18,7 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
+import again
 import alone
 import background
 import pytest
@@ -159,7 +160,8 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Add up what a test counted, here or in a worker."""
+    """Add up what a test counted, here or in a worker, and write down why one is run again."""
+    again.note(report)
     if report.when == "call" and report.passed:
         for name, value in report.user_properties:
             if name.startswith("sum:"):
@@ -199,6 +201,8 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
     for name, values in sorted(spreads.items()):
         if (spread := Spread.of(values)) is not None:
             terminalreporter.line(f"{'measured':<10} {name:<34} {spread}")
+    for line in again.reasons:
+        terminalreporter.line(f"run again  {line}")
     gone = missing()
     for line in gone:
         terminalreporter.line(f"LEFT OUT: {line}", yellow=not in_ci, red=in_ci)
