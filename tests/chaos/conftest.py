@@ -13,6 +13,7 @@ from sites import SYSTEMS, Site
 
 @pytest.fixture
 def site(name: str, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Site]:
+    """The store that a test names by its parameter ``name``: one of `sites.SYSTEMS`."""
     system = SYSTEMS[name]
     if not system.fixture:
         with sqlite3.connect(tmp_path / "locks", isolation_level=None, check_same_thread=False) as file:

