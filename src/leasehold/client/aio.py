@@ -85,7 +85,7 @@ class AsyncClient:
             response_timeout=validate.above_zero(response_timeout, "response_timeout", validate.LONGEST_ANSWER),
             observe=logged(observer),
         )
-        self._reentries: Reentries = {}
+        self._reentries = Reentries()
         self._seats = Seats()
         self._usual: dict[bool, Options] = {}  # of locks without options, fair or not
         process.remember(self)

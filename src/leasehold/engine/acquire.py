@@ -22,12 +22,12 @@ from typing import Any, TypeVar
 
 from leasehold.engine.attempt import FIRST_PAUSE, Attempt, Missed, Wish
 from leasehold.engine.events import Choosy, Released
-from leasehold.engine.hold import Lease
+from leasehold.engine.hold import HOLDING, Grip, Later, Lease
 from leasehold.engine.keeper import Keeper
 from leasehold.engine.together import Batch
 from leasehold.errors import LeaseholdError, StoreUnavailable
 from leasehold.model import Departure, Standing, Terms, Ticket, ticket_id
-from leasehold.runtimes.base import Runtime
+from leasehold.runtimes.base import INTERRUPTS, Runtime, Scope
 from leasehold.runtimes.process import whoami
 from leasehold.stores.base import Store, Tells
 
@@ -50,7 +50,6 @@ class Engine:
         self.response_timeout = response_timeout
         self.observe = observe
         self.keeper = Keeper(runtime, store, response_timeout)
-        self._leases = runtime.mutex()  # for what a lease changes of itself
         self._terms: Terms | None = None  # those of the last lock that was made
         self.leave_within = min(response_timeout, LEAVE_WITHIN)  # for which a caller waits at most for a leave
         if isinstance(store, Tells):
@@ -78,24 +77,64 @@ class Engine:
         return ours
 
     async def close(self, within: float) -> None:
-        """Leave with every ticket, end the keeper, close the store; in about ``within`` seconds."""
-        if not self.closed:
-            self.closed = True
-            await self.runtime.shield(self._close(within))
+        """End every hold as a loss, then leave with every ticket, end the keeper and the store; in about ``within`` s."""
+        if self.closed:
+            return
+        if self.runtime.interrupts():
+            raise RuntimeError(INTERRUPTS)
+        self.closed = True
+        calls: Later = []
+        ended = [lease for lease in self.keeper.leases() if self._ends(lease, calls)]
+        # A block that is cut short here is its task's to leave; our own block, if there is one, cannot be waited for.
+        blocks = [scope for lease in ended for scope in lease.scopes if not scope.is_mine()]
+        await self.runtime.shield(self._close(ended, blocks, calls, within))
 
-    async def _close(self, within: float) -> None:
+    def _ends(self, lease: Lease, calls: Later) -> bool:
+        """End a hold whose client is closed; ``calls`` takes what its holder wants called."""
+        why = "its client was closed"
+        if lease.state not in HOLDING:
+            lease.why = lease.why or why
+            return lease.leaves()
+        return lease.gone(why, calls)
+
+    async def _close(self, ended: list[Lease], blocks: list[Scope], calls: Later, within: float) -> None:
         until = self.runtime.now() + within
         try:
-            for lease in self.keeper.leases():
-                if lease.leaves():
-                    lease.why = "its client was closed"
-                    if self.runtime.now() < until:
-                        await self.leave(lease)
+            await self._holders_know(ended, blocks, calls, within / 2)
+            for lease in ended:
+                if self.runtime.now() < until:
+                    await self.leave(lease)
             await self._attempts_end(until)
         finally:
             await self.keeper.close(max(0.0, until - self.runtime.now()))
             await self.store.close()
             self.runtime.close()
+
+    async def _holders_know(self, ended: list[Lease], blocks: list[Scope], calls: Later, within: float) -> None:
+        """Call holders back, and wait until their blocks have ended; for so many seconds at most."""
+        until = self.runtime.now() + within
+
+        async def call_all() -> None:
+            for call in calls:
+                call()
+
+        if calls:
+            try:
+                job = self.runtime.spawn(call_all, "leasehold-close")
+            except RuntimeError:  # no thread to be had
+                await call_all()
+            else:
+                await job.join(within)
+        while self.runtime.now() < until:
+            self._ended.clear()
+            if not any(scope in blocks for lease in ended for scope in lease.scopes):
+                return
+            await self._ended.wait(until - self.runtime.now())
+
+    def block_ended(self) -> None:
+        """Take note that a block ended: the client may be closing, and wait for it."""
+        if self.closed:
+            self._ended.set()
 
     async def _attempts_end(self, until: float) -> None:
         """Let those who still try find out: a claim that was under way when we left for it is left by them."""
@@ -107,7 +146,7 @@ class Engine:
     def after_fork(self) -> None:
         """Drop, in a forked child, what belongs to the parent: nothing is sent, and the client can be used anew."""
         self.owner = whoami(self.runtime)
-        self._leases, self._terms = self.runtime.mutex(), None
+        self._terms = None
         self.attempts, self._ended = set(), self.runtime.signal()
         self.keeper.after_fork()
         self.store.after_fork()
@@ -125,27 +164,27 @@ class Engine:
             terms = replace(terms, owner=self.owner)
         return Ticket(ticket_id(self.runtime.random_bytes(16)), terms, beside)
 
-    def lease(self, wish: Wish) -> Lease:
-        """Begin the life of a ticket."""
+    def lease(self, wish: Wish) -> Grip:
+        """Begin the life of a ticket; it is kept while somebody can reach the grip."""
         terms = wish.terms
         if not wish.renew or wish.max_hold is not None:
             terms = replace(terms, fixed=True)
         ticket = self.ticket(terms, wish.beside)
-        return Lease(
+        lease = Lease(
             self.runtime,
             wish.name,
             ticket,
             renew=wish.renew,
             max_hold=wish.max_hold,
             observe=self.observe,
-            mutex=self._leases,
         )
+        return Grip(lease)
 
-    def acquire(self, wish: Wish, timeout: float | None) -> Coroutine[Any, Any, Lease | Missed]:
+    def acquire(self, wish: Wish, timeout: float | None) -> Coroutine[Any, Any, Grip | Missed]:
         """Get what is wished for, waiting at most ``timeout`` seconds (None: for ever); it may be to try only once.
 
         Returns:
-            The lease, held; or `Missed` if someone else had the name.
+            The grip of the lease, which is held; or `Missed` if someone else had the name.
 
         Raises:
             StoreUnavailable: the store did not answer, so nobody knows who has it. Nothing is left behind for longer
@@ -191,7 +230,7 @@ class Engine:
         ours = self.owns(lease)
         holding = lease.leaves()
         self.keeper.forget(lease)
-        if ours and not holding:
+        if ours and not holding and not self.closed:  # a close leaves with all of them
             self.keeper.owe(lease.name, lease.ticket)  # the store may have renewed it without our knowing
         return holding
 
@@ -214,8 +253,12 @@ class Engine:
     async def leave(self, lease: Lease) -> bool | None:
         """Take the ticket off the store; return whether it was there, None if that is not known.
 
-        Without an answer the keeper goes on trying.
+        Without an answer the keeper goes on trying. It does all of it where a signal handler releases in the middle of
+        another call of its own thread.
         """
+        if self.runtime.interrupts():
+            self.keeper.owe(lease.name, lease.ticket)
+            return None
         until = self.runtime.now() + self.leave_within
         try:
             return await self.store.leave(lease.name, lease.ticket, how=Departure.RELEASE, within=self.leave_within)

@@ -14,7 +14,7 @@ class Agenda(Generic[T]):
     """Each item has one time at most. Entries of items that were moved or removed stay in the heap until met.
 
     Putting, moving and removing cost O(log n); the heap never grows beyond twice the number of live items by much.
-    Not thread-safe: its owner holds a mutex.
+    Only its owner puts and takes out. Any thread may `remove`, at any time: that is one step.
     """
 
     def __init__(self) -> None:
@@ -48,8 +48,8 @@ class Agenda(Generic[T]):
         items: list[T] = []
         while (when := self.next()) is not None and when <= now:
             item = heapq.heappop(self._heap)[2]
-            del self._when[item]
-            items.append(item)
+            if self._when.pop(item, None) is not None:  # another thread may have removed it just now
+                items.append(item)
         return items
 
     def next(self) -> float | None:

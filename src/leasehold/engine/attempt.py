@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from leasehold.engine.events import Acquired, GaveUp, Queued
-from leasehold.engine.hold import Lease, State
+from leasehold.engine.hold import Grip, State
 from leasehold.errors import StoreUnavailable
 from leasehold.model import Granted, Owner, Terms, Wait
 from leasehold.runtimes.process import ending
@@ -61,6 +61,7 @@ class Attempt:
     __slots__ = (
         "_barred",
         "_engine",
+        "_grip",
         "_heard",
         "_held_by",
         "_lease",
@@ -81,9 +82,10 @@ class Attempt:
         self._held_by: Owner | None = None
         self._barred: tuple[str, float] | None = None  # why nobody may have it, and until when
         self._may_be_there = False  # whether the store may know the ticket
-        self._lease = engine.lease(wish)
+        self._grip = engine.lease(wish)
+        self._lease = self._grip.lease
 
-    async def run(self) -> Lease | Missed:
+    async def run(self) -> Grip | Missed:
         """Claim and wait until there is a lease, or no time is left."""
         engine = self._engine
         engine.attempts.add(self)
@@ -126,14 +128,12 @@ class Attempt:
         if self._lease.leaves():
             self._engine.keeper.forget(self._lease)
 
-    def _acquired(self) -> Lease:
-        lease = self._lease
-        lease.adopted = False
+    def _acquired(self) -> Grip:
         engine = self._engine
-        engine.keeper.granted(lease)
+        engine.keeper.granted(self._lease)
         if engine.observe.wants(Acquired):
-            engine.observe(Acquired(*self._who(), lease.token, self._waited()))
-        return lease
+            engine.observe(Acquired(*self._who(), self._lease.token, self._waited()))
+        return self._grip
 
     async def _too_late(self) -> None:
         late = self._lease
@@ -141,7 +141,8 @@ class Attempt:
         if self._left() <= 0:
             late.why = TOO_LATE
             raise late.error()
-        self._lease, self._may_be_there = self._engine.lease(self._wish), False
+        self._grip = self._engine.lease(self._wish)
+        self._lease, self._may_be_there = self._grip.lease, False
 
     async def _wait_and_claim(self, answer: Wait) -> Granted | None:
         lease = self._lease

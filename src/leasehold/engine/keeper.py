@@ -13,7 +13,8 @@ thread takes over the schedule (`engine.stand_in`). A job that hears of a loss m
 
 Who is told what, if something dies here: the client dies, and the store ends the leases; a batch dies without an
 answer, and its holds are in doubt and tried again; the keeper's thread is gone (a fork), and the next ticket
-starts a new one; the holder dropped its `Hold` or its thread ended, and the keeper leaves in its name.
+starts a new one; nobody can reach a hold any more, and the keeper gives the lease up: first it tells the holder that
+the lease is lost, in case somebody listens, then it leaves.
 
 Most locks are held for milliseconds, and a schedule for them would cost more than they do. So a ticket is *fresh* at
 first: in one dictionary, without a lock and without a place in any schedule, until the keeper wakes the next time; it
@@ -21,13 +22,18 @@ sees to it that this is before the ticket is due. The order of steps is what mak
 before it is looked until when the keeper sleeps, and the keeper says until when before it looks for tickets.
 
 A leave whose outcome is not known is on the schedule, too, to be repeated in the background (`engine.debts`).
+
+The schedule belongs to one thread or task at a time. All others put into its inbox what they want done, and wake it.
+They take no mutex for that: a signal handler may interrupt any of them, at any line, and call in again. One mutex is
+left, to start or to end the thread; no renewal, deadline or call of a holder needs it.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Hashable, Sequence
-from typing import TypeVar
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
 
 from leasehold.engine.agenda import Agenda
 from leasehold.engine.debts import Debt, Payer
@@ -47,9 +53,6 @@ RETRY = 0.05
 COALESCE = 1 / 30
 """Renewals due within this part of the shortest lease go in one batch."""
 
-ADOPTED_WITHIN = 1.0
-"""Seconds after which a grant that no `Hold` has taken is an orphan: an interrupt struck in between."""
-
 BATCH = 500
 """Tickets in one call of `Store.renew`."""
 
@@ -60,8 +63,6 @@ LINGER = 30.0
 
 log = logging.getLogger("leasehold")
 
-T = TypeVar("T", bound=Hashable)
-
 
 class Keeper:
     """Renews, tells, and pays debts, for one client."""
@@ -70,23 +71,25 @@ class Keeper:
         self._runtime = runtime
         self._store = store
         self._patience = patience
-        self._payer = Payer(runtime, store, patience, lambda debt, when: self._schedule(self._debts, debt, when))
+        self._payer = Payer(runtime, store, patience, self._owe_at)
         self._reset()
 
     def _reset(self) -> None:
-        self._mutex = self._runtime.mutex()
+        self._starting = self._runtime.recursive_mutex()  # held to start the job, or to end it, and for nothing else
         self._wake = self._runtime.signal()
+        self._inbox: deque[Callable[[], None]] = deque()  # what others want done with the schedule
         self._fresh: dict[Lease, float] = {}  # not looked at yet, and when each is to be renewed
         self._watched: dict[Lease, None] = {}  # also those whose renewal is under way, which no agenda has
-        self._renewals: Agenda[Lease] = Agenda()
+        self._renewals: Agenda[Lease] = Agenda()  # only who has the schedule puts into these; anybody removes
         self._deadlines: Agenda[Lease] = Agenda()
         self._debts: Agenda[Debt] = Agenda()
         self._beside: list[Job] = []  # what pays debts, or still calls a holder back; some of them ended
         self._renewing: list[Job] = []  # renewals under way; some of them ended
-        self._news: list[tuple[Standing, frozenset[str] | None]] = []
+        self._news: deque[tuple[Standing, frozenset[str] | None]] = deque()
         self._sleeps_until = 0.0
         self._looks_by = NEVER  # when it is to look at those who are fresh, even if those who asked for it are gone
         self._job: Job | None = None
+        self._in_charge: object = None  # stands for the run that has the schedule now
         self._stand_in = StandIn(self._runtime, self._take_over)
         self._closed = False
 
@@ -95,66 +98,58 @@ class Keeper:
     def watch(self, lease: Lease) -> None:
         """Look after a ticket from now on; called before its claim is sent."""
         when = self._fresh[lease] = self._runtime.now() + lease.length / RENEWALS_PER_LEASE
-        self._see_by(when)
+        job = self._job
+        if job is None or when < self._sleeps_until or not job.alive():
+            self._ask(when, partial(self._see_by, when))
 
     def granted(self, lease: Lease) -> None:
         """Take note that the ticket holds now: if it is not to be renewed, only its deadline matters."""
         due = self._fresh.get(lease)
         if due is not None and lease.length >= lease.ticket.terms.lease:
             if lease.deadline < due:  # else it is looked at before, and says itself, then, that it holds
-                self._see_by(lease.deadline)
+                self._ask(lease.deadline, partial(self._see_by, lease.deadline))
             return
-        with self._mutex:
-            if self._fresh.pop(lease, None) is not None:
-                self._watched[lease] = None
-        if not lease.renews:
-            with self._mutex:
-                self._renewals.remove(lease)
-        elif lease.length < lease.ticket.terms.lease:
-            self._schedule(self._renewals, lease, self._runtime.now() + lease.length / RENEWALS_PER_LEASE)
-        self._schedule(self._deadlines, lease, lease.deadline)
+        soonest = min(lease.deadline, self._runtime.now() + lease.length / RENEWALS_PER_LEASE)
+        self._ask(soonest, partial(self._put_granted, lease))
 
     def forget(self, lease: Lease) -> None:
         """Look after a ticket no longer; called before its leave is sent."""
         if self._fresh.pop(lease, None) is None:
-            with self._mutex:
-                self._drop(lease)
+            self._drop(lease)
 
     def owe(self, name: str, ticket: Ticket) -> None:
         """Leave in the background, until the store confirms or the lease has ended by itself."""
         now = self._runtime.now()
-        self._schedule(self._debts, Debt(name, ticket, now + ticket.terms.lease), now)
+        self._owe_at(Debt(name, ticket, now + ticket.terms.lease), now)
 
     def hear(self, standing: Standing, tickets: Collection[str] | None) -> None:
         """Take a store's word for what became of tickets, or of all, from any thread; see `stores.base.Tells`."""
-        with self._mutex:
-            self._news.append((standing, None if tickets is None else frozenset(tickets)))
-            self._wake.set()
+        self._news.append((standing, None if tickets is None else frozenset(tickets)))
+        self._wake.set()
 
     def expect_calls(self) -> None:
         """Make ready to call holders back, who may take their time."""
-        self._stand_in.prepare()
+        if not self._stand_in.is_prepared():
+            self._ask(0.0, self._stand_in.prepare)
 
     def leases(self) -> list[Lease]:
         """Return all that it looks after."""
-        return [*self._watched, *self._fresh]
+        return list(dict.fromkeys((*self._fresh, *self._watched)))  # one that is taken in meanwhile is in both
 
     async def close(self, within: float) -> None:
         """End the thread or task, and try once more to leave what is owed; in about ``within`` seconds."""
         until = self._runtime.now() + within
-        with self._mutex:
-            self._closed = True
-            job, self._job = self._job, None
-            self._wake.set()
+        self._closed = True
+        job, self._job = self._job, None
+        self._wake.set()
         await self._stand_in.close(within)
         if job is not None:
             await job.join(max(0.0, until - self._runtime.now()))
         await self._end(self._beside, until)  # else the store would be closed while one asks, and a lease last on
         await self._end(self._renewing, 0.0)  # nobody needs the answers any more; a thread finds the store closed
         self._beside, self._renewing = [], []
-        with self._mutex:
-            debts = list(self._debts)
-        for debt in debts:
+        self._take_in()
+        for debt in list(self._debts):
             if self._runtime.now() < until:
                 await self._payer.pay([debt])
 
@@ -186,72 +181,100 @@ class Keeper:
 
     # --- the schedule ------------------------------------------------------------------------------------------
 
-    def _see_by(self, when: float) -> None:
-        """Make sure that those who are fresh are looked at by then."""
+    def _ask(self, when: float, what: Callable[[], None]) -> None:
+        """Have whoever has the schedule do something with it, no later than at a reading of the clock."""
+        self._inbox.append(what)
+        if self._closed:
+            return
         job = self._job
-        if job is None or when < self._sleeps_until or not job.alive():
-            with self._mutex:
-                self._looks_by = min(self._looks_by, when)
-                self._rouse(when)
+        if job is None or not job.alive():
+            self._start()
+        elif when < self._sleeps_until:
+            self._wake.set()
+
+    def _start(self) -> None:
+        if self._starting._is_owned():  # by a frame that this signal handler interrupted: it goes on to start it
+            return
+        with self._starting:
+            if self._in_charge is None and (self._job is None or not self._job.alive()):
+                self._sleeps_until = 0.0
+                self._job = self._runtime.spawn(self._run, "leasehold-keeper")
+            else:
+                self._wake.set()
+
+    def _see_by(self, when: float) -> None:
+        """Look at those who are fresh by then."""
+        self._looks_by = min(self._looks_by, when)
+
+    def _put_granted(self, lease: Lease) -> None:
+        if lease.state in ENDED:
+            return
+        self._watched[lease] = None
+        self._fresh.pop(lease, None)
+        if not lease.renews:
+            self._renewals.remove(lease)
+        elif lease.length < lease.ticket.terms.lease or lease not in self._renewals:
+            self._renewals.put(lease, self._runtime.now() + lease.length / RENEWALS_PER_LEASE)
+        self._deadlines.put(lease, lease.deadline)
+
+    def _owe_at(self, debt: Debt, when: float) -> None:
+        self._ask(when, partial(self._debts.put, debt, when))
 
     def _take_in(self) -> None:
-        """Put those who are fresh on the agendas. Most never get there: they were released before."""
-        while self._fresh:
-            try:
-                lease, when = self._fresh.popitem()
-            except KeyError:  # released just now
-                return
-            self._watched[lease] = None
+        """Do what others asked for, and put those who are fresh on the agendas. Most were released before."""
+        while self._inbox:
+            self._inbox.popleft()()
+        for lease, when in list(self._fresh.items()):
+            self._watched[lease] = None  # before it is taken out there: who closes the client finds it in one of both
+            if self._fresh.pop(lease, None) is None:  # released just now
+                self._watched.pop(lease, None)
+                continue
             if lease.state in HOLDING:
                 self._deadlines.put(lease, lease.deadline)
             if lease.renews or lease.state not in HOLDING:
                 self._renewals.put(lease, when)
 
-    def _schedule(self, agenda: Agenda[T], item: T, when: float) -> None:
-        with self._mutex:
-            agenda.put(item, when)
-            self._rouse(when)
-
-    def _rouse(self, when: float) -> None:
-        if self._closed:
-            return
-        if self._job is None or not self._job.alive():
-            self._sleeps_until = 0.0
-            self._job = self._runtime.spawn(self._run, "leasehold-keeper")
-        elif when < self._sleeps_until:
-            self._wake.set()
-
     async def _run(self) -> None:
-        while not self._closed:
-            if not self._step():
-                return
-            with self._mutex:
-                if self._closed:
+        mine = self._in_charge = object()
+        try:
+            while not self._closed and self._in_charge is mine:
+                if not self._step():
                     return
-                self._wake.clear()
-                self._take_in()
-                now = self._runtime.now()
-                times = [when for agenda in self._agendas() if (when := agenda.next()) is not None]
-                if self._looks_by <= now:  # it has just looked
-                    self._looks_by = NEVER
-                if self._looks_by < NEVER:
-                    times.append(self._looks_by)
-                self._sleeps_until = now if self._news else min(times, default=now + LINGER)
-                if self._fresh:  # came in between: it may not have seen until when we sleep
-                    self._wake.set()
-            await self._wake.wait(max(0.0, self._sleeps_until - now))
-            with self._mutex:
-                self._sleeps_until = 0.0
-                if not times and self._looks_by == NEVER and not any(self._agendas()) and not self._news:
-                    job, self._job = self._job, None
-                    if not self._fresh:  # who comes from here on sees that there is no job, and starts one
-                        return
-                    self._job = job
+                if not await self._sleep() and self._ends(mine):
+                    return
+        finally:
+            if self._in_charge is mine:
+                self._in_charge = None
+
+    def _ends(self, mine: object) -> bool:
+        """End the job, unless something came in just now: who comes later sees that there is none, and starts one."""
+        with self._starting:
+            job, self._job, self._in_charge = self._job, None, None
+            if not self._fresh and not self._inbox:
+                return True
+            self._job, self._in_charge = job, mine
+            return False
+
+    async def _sleep(self) -> bool:
+        """Sleep until something is due, or somebody asks; return whether there is anything left to do."""
+        self._wake.clear()
+        self._take_in()
+        now = self._runtime.now()
+        times = [when for agenda in self._agendas() if (when := agenda.next()) is not None]
+        if self._looks_by <= now:  # it has just looked
+            self._looks_by = NEVER
+        if self._looks_by < NEVER:
+            times.append(self._looks_by)
+        self._sleeps_until = now if self._news else min(times, default=now + LINGER)
+        if self._fresh or self._inbox:  # came in between: it may not have seen until when we sleep
+            self._wake.set()
+        await self._wake.wait(max(0.0, self._sleeps_until - now))
+        self._sleeps_until = 0.0
+        return bool(times or self._looks_by < NEVER or any(self._agendas()) or self._news or self._inbox)
 
     async def _take_over(self, job: Job) -> None:
         """Go on with the schedule, while whoever had it calls holders back, and takes its time."""
-        with self._mutex:
-            before, self._job = self._job, job
+        before, self._job = self._job, job
         if before is not None:
             self._keep(before)
         await self._run()
@@ -272,30 +295,29 @@ class Keeper:
     def _put_back(self) -> None:
         """Put all down again, and renew them soon: whom it had taken out to look at stands on no agenda."""
         now = self._runtime.now()
-        with self._mutex:
-            for lease in self._watched:
-                self._renewals.put(lease, now + lease.length * RETRY)
-                if lease.state in HOLDING:
-                    self._deadlines.put(lease, lease.deadline)
+        for lease in list(self._watched):
+            self._renewals.put(lease, now + lease.length * RETRY)
+            if lease.state in HOLDING:
+                self._deadlines.put(lease, lease.deadline)
 
     def _look_at_all(self, later: Later | None) -> None:
+        self._take_in()
         self._take_news(later)
         now = self._runtime.now()
-        with self._mutex:
-            self._take_in()
-            ended = self._deadlines.due(now)
-            due = self._renewals.due(now)
-            if due:
-                due += self._renewals.due(now + COALESCE * min(lease.length for lease in due))
-            debts = self._debts.due(now)
+        ended = self._deadlines.due(now)
+        due = self._renewals.due(now)
+        if due:
+            due += self._renewals.due(now + COALESCE * min(lease.length for lease in due))
+        debts = self._debts.due(now)
         if debts and (paying := self._payer.pay_beside(debts)) is not None:
             self._keep(paying)
         lost: set[str] = set()
         for lease in ended:
             if lease.check_deadline(later):  # it was moved since it was put down
-                self._schedule(self._deadlines, lease, lease.deadline)
+                self._deadlines.put(lease, lease.deadline)
             else:
                 lost.add(lease.name)
+                lease.settle(later)
                 self.forget(lease)
         due += self._heirs(lost)
         batch = [lease for lease in dict.fromkeys(due) if self._is_to_renew(lease, now, later)]
@@ -304,9 +326,8 @@ class Keeper:
 
     def _take_news(self, later: Later | None) -> None:
         """Tell holders what the store has heard; whoever is in doubt is renewed now."""
-        with self._mutex:
-            news, self._news = self._news, []
-        for standing, tickets in news:
+        while self._news:
+            standing, tickets = self._news.popleft()
             for lease in self.leases():
                 if lease.state not in HOLDING or (tickets is not None and lease.ticket.id not in tickets):
                     continue
@@ -316,7 +337,7 @@ class Keeper:
                 else:  # in doubt: there is no third word
                     lease.no_answer()
                     if lease.renews:
-                        self._schedule(self._renewals, lease, self._runtime.now())
+                        self._renewals.put(lease, self._runtime.now())
 
     def _heirs(self, lost: set[str]) -> list[Lease]:
         """Return who waits for these names: their holds ended by themselves, and no release tells anyone.
@@ -328,22 +349,26 @@ class Keeper:
         return [lease for lease in self.leases() if lease.state is State.QUEUED and lease.name in lost]
 
     def _is_to_renew(self, lease: Lease, now: float, later: Later | None) -> bool:
+        if lease.state is not State.QUEUED and not lease.check_deadline(later):
+            lease.settle(later)
+            self.forget(lease)
+            return False
+        if not lease.is_kept():
+            self._give_up(lease, later)
+            return False
         if lease.state is State.QUEUED:
             return True
-        if not lease.check_deadline(later):
-            self.forget(lease)
-            return False
-        if lease.abandoned or _is_orphan(lease, now) or (lease.party is not None and not lease.party()):
-            self._leave_for(lease)
-            return False
         return lease.renews and (lease.max_hold is None or now < lease.since + lease.max_hold)
 
-    def _leave_for(self, lease: Lease) -> None:
-        if lease.leaves():
-            lease.why = "its holder was gone, and it was released in its name"
+    def _give_up(self, lease: Lease, later: Later | None) -> None:
+        """Leave for those who cannot any more; whoever listens is told of a loss before anybody else can enter."""
+        if lease.state is State.QUEUED:
+            lease.leaves()
+        else:
             log.warning("lock %r was never released: its holder is gone; released in its name", lease.name)
-            self.forget(lease)
-            self.owe(lease.name, lease.ticket)
+            lease.gone("it was never released, and nobody could any more: its hold was dropped", later)
+        self.forget(lease)
+        self.owe(lease.name, lease.ticket)
 
     # --- renewing ----------------------------------------------------------------------------------------------
 
@@ -374,10 +399,7 @@ class Keeper:
             for lease, standing in zip(batch, standings, strict=True):
                 if lease.state in HOLDING:
                     self._holder_answered(lease, standing, sent, later)
-            with self._mutex:
-                planned = [self._plan(lease, standing, sent) for lease, standing in zip(batch, standings, strict=True)]
-                if (soonest := min(planned)) < NEVER:
-                    self._rouse(soonest)
+            self._ask(0.0, partial(self._plan_all, batch, standings, sent))
         finally:
             for call in later or ():
                 call()
@@ -391,28 +413,27 @@ class Keeper:
             # QUEUED was said before the grant; and a claim may have overtaken a question that was asked before it.
             lease.gone("the store no longer knows it (expired, broken or evicted)", later)
 
-    def _plan(self, lease: Lease, standing: Standing, sent: float) -> float:
-        """Put a lease down for what comes next, and return when that is; its caller holds the mutex."""
+    def _plan_all(self, batch: Sequence[Lease], standings: Sequence[Standing], sent: float) -> None:
+        for lease, standing in zip(batch, standings, strict=True):
+            self._plan(lease, standing, sent)
+
+    def _plan(self, lease: Lease, standing: Standing, sent: float) -> None:
+        """Put a lease down for what comes next."""
         length = lease.length
         if lease not in self._watched or lease.state in ENDED:
             self._drop(lease)
-            return NEVER
+            return
+        holding = lease.state in HOLDING
+        if holding:
+            self._deadlines.put(lease, lease.deadline)
+        if holding and not lease.renews:
+            return
         if standing is Standing.UNKNOWN:
             pause = length * RETRY * 1.5 ** min(max(lease.doubts, 1) - 1, 8)
             when = self._runtime.now() + min(pause, length / RENEWALS_PER_LEASE)
         else:
             when = sent + length / RENEWALS_PER_LEASE
-        holding = lease.state in HOLDING
-        if holding:
-            self._deadlines.put(lease, lease.deadline)
-        if holding and not lease.renews:
-            return NEVER
         self._renewals.put(lease, when)
-        return when
-
-
-def _is_orphan(lease: Lease, now: float) -> bool:
-    return not lease.adopted and now - lease.confirmed > ADOPTED_WITHIN
 
 
 def _with(jobs: Sequence[Job], job: Job) -> list[Job]:

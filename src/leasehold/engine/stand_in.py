@@ -7,7 +7,8 @@ milliseconds. But what users do when they have lost a lock may take seconds, and
 others cannot wait for it. So a second thread waits beside the keeper's. It is told when calls begin and when they are
 over; if they are not over in `PATIENCE`, it takes over the schedule, and whoever called has none to come back to.
 
-Who has the schedule is decided under a mutex: the calls end there, or are taken over there, never both.
+Who has the schedule is decided by one step that cannot be interrupted: each call of holders has a list of one entry.
+Whoever takes it out goes on with the schedule: who called, when the calls are over, or the second thread before that.
 
 Under asyncio there is one thread: who blocks it in a callback blocks all of it, in whatever task it is called.
 """
@@ -35,24 +36,23 @@ class StandIn:
     def __init__(self, runtime: Runtime, take_over: TakeOver) -> None:
         self._runtime = runtime
         self._take_over = take_over
-        self._mutex = runtime.mutex()
         self._began = runtime.signal()
         self._over = runtime.signal()
-        self._calls = 0  # how often somebody called
-        self._calling = 0  # which of these is under way; 0 for none, or one that was taken over
+        self._calling: list[bool] = []  # of the call that is under way; empty for none, or one that was taken over
         self._job: Job | None = None
         self._closed = False
 
+    def is_prepared(self) -> bool:
+        """Return whether nothing is to be made ready."""
+        return self._runtime.colour is not Colour.BLOCKING or self._closed or (self._job is not None and self._job.alive())
+
     def prepare(self) -> None:
-        """Be there, from now on, for calls that take their time."""
-        if self._runtime.colour is not Colour.BLOCKING or self._closed:
-            return
-        with self._mutex:
-            if self._job is None or not self._job.alive():
-                try:
-                    self._job = self._runtime.spawn(self._wait, "leasehold-stand-in")
-                except RuntimeError:  # no thread to be had: the schedule waits for the calls
-                    self._job = None
+        """Be there, from now on, for calls that take their time. Called by whoever has the schedule."""
+        if not self.is_prepared():
+            try:
+                self._job = self._runtime.spawn(self._wait, "leasehold-stand-in")
+            except RuntimeError:  # no thread to be had: the schedule waits for the calls
+                self._job = None
 
     def later(self) -> Later | None:
         """Return what takes calls until all holds were looked at; None in a loop: there each is made at once."""
@@ -60,28 +60,22 @@ class StandIn:
 
     def call(self, calls: Later) -> bool:
         """Make calls; return whether the caller still has the schedule."""
-        self.prepare()
-        with self._mutex:
-            self._calls += 1
-            mine = self._calling = self._calls
+        mine = self._calling = [True]
         self._over.clear()
         self._began.set()
+        self.prepare()  # after that was said: a thread that is about to end sees it, or is seen here to have ended
         try:
             for call in calls:
                 call()
         finally:
-            with self._mutex:
-                still = self._calling == mine
-                if still:
-                    self._calling = 0
+            still = _take(mine)
             self._over.set()
         return still
 
     async def close(self, within: float) -> None:
         """End the thread that waits."""
-        with self._mutex:
-            self._closed = True
-            job = self._job
+        self._closed = True
+        job = self._job
         self._began.set()
         self._over.set()
         if job is not None:
@@ -91,18 +85,28 @@ class StandIn:
         while True:
             needed = await self._began.wait(LINGER)
             self._began.clear()
-            with self._mutex:
-                theirs = self._calling
-                if self._closed or (not needed and theirs == 0):
-                    self._job = None
-                    return
-            if theirs == 0 or await self._over.wait(PATIENCE):
-                continue
-            with self._mutex:
-                if self._calling != theirs or self._closed or self._job is None:
-                    continue
-                self._calling = 0
+            theirs = self._calling
+            if self._closed:
+                return
+            if not needed and not theirs:
                 job, self._job = self._job, None
+                if not self._began.is_set():
+                    return
+                self._job = job
+                continue
+            if not theirs or await self._over.wait(PATIENCE):
+                continue
+            if self._closed or self._job is None or not _take(theirs):
+                continue
+            job, self._job = self._job, None
             self.prepare()
             await self._take_over(job)
             return
+
+
+def _take(calling: list[bool]) -> bool:
+    """Take the schedule; return False if the other has it."""
+    try:
+        return calling.pop()
+    except IndexError:
+        return False

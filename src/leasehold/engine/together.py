@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from leasehold.engine.attempt import FIRST_ANSWER, TOO_LATE, closed_meanwhile
 from leasehold.engine.events import Acquired
-from leasehold.engine.hold import Lease, State
+from leasehold.engine.hold import Grip, Lease, State
 from leasehold.errors import LeaseLost, StoreUnavailable
 from leasehold.model import Granted, Owner, Terms, Wait
 from leasehold.stores.base import ManyStore
@@ -40,11 +40,12 @@ class Batch:
             Lease(engine.runtime, name, engine.ticket(terms), renew=True, max_hold=None, observe=engine.observe)
             for name, terms in wanted
         ]
+        self._grips = [Grip(lease) for lease in self._leases]
         self._may_be_there = False  # whether the store may know the tickets
         self.held_by: Owner | None = None
         self.late: Lease | None = None  # the first that was granted too late to be believed
 
-    async def run(self, *, keep: bool, patience: float) -> list[Lease]:
+    async def run(self, *, keep: bool, patience: float) -> list[Grip]:
         """Claim all; return what is held: all, or with ``keep`` those before the first that could not be had.
 
         Raises:
@@ -64,7 +65,7 @@ class Batch:
         finally:
             engine.ended(self)
 
-    async def _claim(self, keep: bool, within: float) -> list[Lease]:
+    async def _claim(self, keep: bool, within: float) -> list[Grip]:
         engine = self._engine
         for lease in self._leases:
             engine.keeper.watch(lease)
@@ -86,7 +87,7 @@ class Batch:
         if granted > held:
             await self._leave(self._leases[held:granted])  # they came too late to be believed
         self._end(self._leases[held:])
-        return [self._acquired(lease) for lease in self._leases[:held]]
+        return [self._acquired(grip) for grip in self._grips[:held]]
 
     def _held(self, answers: Sequence[Granted | Wait]) -> int:
         for index, (lease, answer) in enumerate(zip(self._leases, answers, strict=False)):
@@ -99,12 +100,12 @@ class Batch:
                 return index
         return len(self._leases)
 
-    def _acquired(self, lease: Lease) -> Lease:
-        engine, now = self._engine, self._engine.runtime.now()
+    def _acquired(self, grip: Grip) -> Grip:
+        engine, now, lease = self._engine, self._engine.runtime.now(), grip.lease
         engine.keeper.granted(lease)
         if engine.observe.wants(Acquired):
             engine.observe(Acquired(lease.name, str(engine.owner), now, lease.token, now - self._start))
-        return lease
+        return grip
 
     async def _leave(self, leases: Sequence[Lease]) -> None:
         self._end(leases)
@@ -119,7 +120,7 @@ class Batch:
 
 async def leave_all(engine: Engine, leases: Sequence[Lease]) -> list[bool | None]:
     """Take the tickets off the store in this order; return for each what `Engine.leave` returns."""
-    if len(leases) < 2 or not engine.store.capabilities.together:
+    if len(leases) < 2 or engine.runtime.interrupts() or not engine.store.capabilities.together:
         return [await engine.leave(lease) for lease in leases]
     found: list[bool | None] = []
     for start in range(0, len(leases), AT_ONCE):

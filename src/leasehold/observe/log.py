@@ -6,6 +6,7 @@ import logging
 import traceback
 
 from leasehold.engine.events import Choosy, Event, InDoubt, Lost, Observer, Released
+from leasehold.runtimes.base import outside
 
 log = logging.getLogger("leasehold")
 
@@ -31,7 +32,7 @@ class Logged:
             traceback.print_exc()
         if self._observer is not None:
             try:
-                self._observer(event)
+                outside(self._observer, event)
             except Exception:
                 log.exception("an observer failed")
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import Coroutine
 from types import TracebackType
+from typing import Any
 
 from leasehold.engine.acquire import Engine
 from leasehold.primitives.barrier_members import Member, Members
 from leasehold.primitives.options import Options
 from leasehold.runtimes.base import drive
+from leasehold.runtimes.blocks import Block, ends_block, opened
 from leasehold.validate import Seconds
 
 
@@ -66,12 +70,26 @@ class AsyncBarrier:
 
     async def enter(self, timeout: Seconds | None = None) -> int:
         """Wait until all are there, and be inside, until `leave`. Otherwise as `wait`."""
-        key = self._engine.runtime.me().key
-        if key in self._inside and self._inside[key].lives():
+        return await self._enter(timeout, None)
+
+    async def _enter(self, timeout: Seconds | None, block: Block | None) -> int:
+        key, inside = self._engine.runtime.me().key, self._inside
+        if key in inside and inside[key].lives():
             raise RuntimeError(f"this thread or task is inside barrier {self.name!r} already; leave first")
         member = await self._members.meet(timeout, stays=True)
-        self._inside[key] = member
-        return member.index
+        member.lease.kept = weakref.ref(self)
+        index = member.index
+        if block is not None:  # it belongs to the block
+            block.hold, block.grip = member, member.grip
+            member.grip = None
+        inside[key] = member
+        return index  # in the next statement: Python runs no signal handler in between
+
+    def drop_the_dead(self) -> None:
+        """Keep no member whose thread or task has ended."""
+        for key, member in list(self._inside.items()):
+            if not member.party.alive() and self._inside.get(key) is member:
+                self._inside.pop(key, None)
 
     async def leave(self, timeout: Seconds | None = None) -> None:
         """Wait until all who are inside leave.
@@ -107,12 +125,21 @@ class AsyncBarrier:
         self._engine.ready()
         return len((await self._members.book.look()).arrived)
 
-    async def __aenter__(self) -> int:
-        return await self.enter()
+    def __aenter__(self) -> Coroutine[Any, Any, int]:
+        return self._enter(None, opened(self))
 
+    @ends_block
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        block: Block,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
+        await self._exit(block, error)
+
+    async def _exit(self, block: Block, error: BaseException | None) -> None:
+        """End a block; ``block`` keeps the lease of this member alive until it has left."""
         if error is None:
             await self.leave()
         else:  # it cannot leave together with the others: they hear of it, and the error goes on
@@ -181,12 +208,17 @@ class Barrier:
         return drive(self._core.n_waiting())
 
     def __enter__(self) -> int:
-        return drive(self._core.__aenter__())
+        return drive(self._core._enter(None, opened(self)))
 
+    @ends_block
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        block: Block,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
-        drive(self._core.__aexit__(kind, error, trace))
+        drive(self._core._exit(block, error))
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r} of {self.parties}>"

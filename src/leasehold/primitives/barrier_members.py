@@ -37,6 +37,7 @@ from leasehold.primitives import barrier_rounds as rounds_of
 from leasehold.primitives.barrier_book import DIED, LIFE, Book
 from leasehold.primitives.barrier_rounds import SHORT, Broken, Left, Met, Over, Rounds, Waiting
 from leasehold.primitives.options import Options
+from leasehold.runtimes.base import Party
 from leasehold.validate import Seconds
 
 LOOK = 1.0
@@ -51,6 +52,8 @@ class Member:
     """One who came. ``round``: in which it arrived, 0 while it has not."""
 
     lease: Lease
+    party: Party
+    grip: object  # what keeps the lease alive; None when a block has it
     round: int = 0
     index: int = 0
     inside: bool = False
@@ -62,7 +65,7 @@ class Member:
 
     def lives(self) -> bool:
         """Return whether its seat is still its own, and its thread or task has not ended."""
-        return self.lease.check_deadline() and (self.lease.party is None or self.lease.party())
+        return self.party.alive() and self.lease.check_deadline() and self.lease.is_kept()
 
 
 class Members:
@@ -90,7 +93,7 @@ class Members:
             await self._arrive(member, stays=stays)
             await self._until_met(member, start, until)
         except GeneratorExit:  # the loop is gone with the task in it: nothing can be awaited any more
-            member.lease.abandoned = True
+            member.grip = None
             raise
         except BaseException:
             await self._runtime.shield(self._quit(member))
@@ -107,8 +110,7 @@ class Members:
             if not self._leave_out:
                 await self.book.abort(self._late())
             raise self._timed_out(start, "there was no room: others are inside, or on their way out")
-        got.adopted, got.party = True, party.alive
-        return Member(got)
+        return Member(got.lease, party, got)
 
     async def _arrive(self, member: Member, *, stays: bool) -> None:
         await self.book.look_for_dead(await self.book.read())
@@ -179,7 +181,7 @@ class Members:
             await self._depart(member)
             await self._until_left(member, start, until)
         except GeneratorExit:  # the loop is gone with the task in it: nothing can be awaited any more
-            member.lease.abandoned = True
+            member.grip = None
             raise
         except BaseException:
             await self._stand_up(member)

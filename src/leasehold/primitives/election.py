@@ -16,23 +16,24 @@ end of the block that uses it, when its work has drained, not when somebody wish
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from leasehold import validate
 from leasehold.engine.acquire import Engine
 from leasehold.engine.attempt import Missed
-from leasehold.engine.hold import Lease
+from leasehold.engine.hold import Grip
 from leasehold.errors import LeaseLost, NotHeld, StoreUnavailable
 from leasehold.model import Seat
 from leasehold.primitives.callables import refuse_coroutines
-from leasehold.primitives.hold import AsyncHold, Leave
+from leasehold.primitives.hold import AsyncHold
 from leasehold.primitives.leadership import AsyncLeadership, Leadership, Office
 from leasehold.primitives.lock import AsyncLock
 from leasehold.primitives.mutex import Mutex
 from leasehold.primitives.options import Options
-from leasehold.runtimes.base import drive, ready
+from leasehold.runtimes.base import drive, outside, ready
+from leasehold.runtimes.blocks import Block, opened
 from leasehold.validate import Meta, Seconds
 
 EVERY = 1.0
@@ -170,15 +171,16 @@ class AsyncElection(AsyncLock):
             led = True
             try:
                 async with leadership:
-                    return await ready(work(leadership))
+                    return await ready(outside(work, leadership))
             except LeaseLost:
                 if not leadership.lost:  # it is about a lock that the work uses
                     raise
 
-    async def __aenter__(self) -> AsyncLeadership:
-        got = await super().__aenter__()
-        assert isinstance(got, AsyncLeadership)
-        return got
+    def __aenter__(self) -> Coroutine[Any, Any, AsyncLeadership]:
+        return self._enter(opened(self))
+
+    async def _enter(self, block: Block | None) -> AsyncLeadership:
+        return cast(AsyncLeadership, await super()._enter(block))
 
     async def _elected(self, *, patient: bool) -> AsyncLeadership:
         while True:
@@ -194,8 +196,8 @@ class AsyncElection(AsyncLock):
             assert isinstance(got, AsyncLeadership)
             return got
 
-    def _hold(self, lease: Lease, leave: Leave) -> AsyncHold:
-        return AsyncLeadership(self._engine, lease, leave, self._office)
+    def _hold(self, grip: Grip) -> AsyncHold:
+        return AsyncLeadership(self._engine, grip.lease, self._kept.ref, self._office)
 
     async def _look(self, seen: Leader | None) -> Leader | None:
         """Look; without an answer, what was seen stays."""
@@ -252,8 +254,7 @@ class Election(Mutex):
 
     def acquire(self, blocking: bool = True, timeout: Seconds | None = None) -> Leadership | None:
         """Wait until this candidate leads, as `campaign` says."""
-        got = drive(self._election.acquire(blocking, timeout))
-        return None if got is None else Leadership(got)
+        return self._acquired(drive(self._election._acquire(blocking, timeout)), Leadership)
 
     def resign(self) -> None:
         """End the lead that the calling thread won last through this object; the same as `release`."""
@@ -280,7 +281,7 @@ class Election(Mutex):
         return drive(self._election.run(lambda core: work(Leadership(core))))
 
     def __enter__(self) -> Leadership:
-        return Leadership(drive(self._election.__aenter__()))
+        return Leadership(drive(self._election._enter(opened(self))))
 
 
 def _blocking(stream: AsyncIterator[Leader | None]) -> Iterator[Leader | None]:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from leasehold.engine.acquire import Engine
 from leasehold.engine.hold import Lease, OnLost, State
 from leasehold.errors import LeaseLost, NotHeld
+from leasehold.primitives.kept import Kept
 from leasehold.runtimes.base import Scope, drive
+from leasehold.runtimes.blocks import Block, ends_block, opened
 
 Leave = Callable[["AsyncHold"], Coroutine[Any, Any, bool]]
 
@@ -20,13 +22,27 @@ class AsyncHold:
     Use it with ``async with``: the block is cancelled when the lease is lost, and `LeaseLost` is raised at its end.
     """
 
-    __slots__ = ("__weakref__", "_engine", "_lease", "_leave", "_once", "_released", "_scope", "_was_lost")
+    __slots__ = (
+        "__weakref__",
+        "_engine",
+        "_grip",
+        "_kept",
+        "_lease",
+        "_leave",
+        "_once",
+        "_released",
+        "_scope",
+        "_was_lost",
+    )
 
-    def __init__(self, engine: Engine, lease: Lease, leave: Leave) -> None:
+    def __init__(
+        self, engine: Engine, lease: Lease, leave: Leave | None, kept: Callable[[], Kept | None]
+    ) -> None:
         self._engine = engine
         self._lease = lease
-        lease.adopted = True
-        self._leave = leave
+        self._grip: object = lease.grip()  # None when a block has it, or somebody releases
+        self._leave = leave  # None where one hold is one lease
+        self._kept = kept  # the list of the lock object through which it was acquired
         self._released = False
         self._was_lost = False  # it was lost when it was released
         self._once = True  # whoever takes this away releases: two threads may try at the same time
@@ -54,6 +70,12 @@ class AsyncHold:
             return self._was_lost
         self._engine.owns(self._lease)
         return not self._lease.check_deadline() and self._lease.state is State.LOST
+
+    @property
+    def held(self) -> bool:
+        """Whether the lock is held now: neither lost nor released."""
+        self._engine.owns(self._lease)
+        return not self._released and self._lease.check_deadline()
 
     def remaining(self) -> float:
         """Return the seconds for which the lock is surely held even if no renewal succeeds; 0 when it is not."""
@@ -109,19 +131,30 @@ class AsyncHold:
         """
         if self._released:
             return True
-        self._engine.runtime.before_blocking()
+        self._engine.runtime.before_release()
+        grip = self._lease.grip()  # from here on this call keeps the lease alive: if it is cut off, nobody does
+        self._grip = None
         try:
             del self._once
         except AttributeError:
             return True
         self._released = True
+        kept = self._kept()
+        if kept is not None:
+            kept.remove(self)
         try:
-            return await self._leave(self)
+            return await (self._engine.release(self._lease) if self._leave is None else self._leave(self))
         except LeaseLost:
             self._was_lost = True
             raise
+        finally:
+            del grip
 
-    async def __aenter__(self) -> AsyncHold:
+    def __aenter__(self) -> Coroutine[Any, Any, Self]:
+        return self._enter(opened(self))
+
+    async def _enter(self, block: Block | None) -> Self:
+        """Begin a block, and give it what keeps the lease alive."""
         self._scope = scope = self._engine.runtime.scope()
         if scope is not None:
             scope.enter()
@@ -133,11 +166,23 @@ class AsyncHold:
             self._leave_scope(error)
             await self.release()  # of a lost one it says so too
             raise
+        if block is not None:
+            block.hold, block.grip = self, self._grip
+            self._grip = None
         return self
 
+    @ends_block
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        block: Block,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
+        await self._exit(block, error)
+
+    async def _exit(self, block: Block, error: BaseException | None) -> None:
+        """End a block; ``block`` keeps the lease alive until it is released."""
         cut_short = self._leave_scope(error)
         try:
             await self.release()
@@ -154,6 +199,7 @@ class AsyncHold:
             return False
         for lease in self._leases():
             lease.scopes = tuple(other for other in lease.scopes if other is not scope)
+        self._engine.block_ended()
         return scope.exit(error)
 
     def _leases(self) -> Sequence[Lease]:
@@ -162,10 +208,6 @@ class AsyncHold:
 
     def _error(self) -> LeaseLost:
         return self._lease.error()
-
-    def __del__(self) -> None:
-        if not self._released:
-            self._lease.abandoned = True  # no I/O here: the keeper sees it at the next renewal
 
     def __repr__(self) -> str:
         state = "released" if self._released else self._lease.state.value
@@ -206,6 +248,11 @@ class Hold:
         """Whether the lease has ended before it was released."""
         return self._core.lost
 
+    @property
+    def held(self) -> bool:
+        """Whether the lock is held now: neither lost nor released."""
+        return self._core.held
+
     def remaining(self) -> float:
         """Return the seconds for which the lock is surely held even if no renewal succeeds; 0 when it is not."""
         return self._core.remaining()
@@ -226,14 +273,19 @@ class Hold:
         """Release; further calls do nothing. As `AsyncHold.release`."""
         return drive(self._core.release())
 
-    def __enter__(self) -> Hold:
-        drive(self._core.__aenter__())
+    def __enter__(self) -> Self:
+        drive(self._core._enter(opened(self)))
         return self
 
+    @ends_block
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        block: Block,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
-        drive(self._core.__aexit__(kind, error, trace))
+        drive(self._core._exit(block, error))
 
     def __repr__(self) -> str:
         return repr(self._core).replace("<AsyncHold", "<Hold", 1)

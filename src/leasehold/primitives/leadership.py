@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from leasehold import validate
 from leasehold.engine.acquire import Engine
 from leasehold.engine.hold import Lease
-from leasehold.primitives.hold import AsyncHold, Hold, Leave
+from leasehold.primitives.hold import AsyncHold, Hold
+from leasehold.primitives.kept import Kept
 from leasehold.primitives.register import Body, Register
 from leasehold.primitives.versioned import DEFAULT_LIFE
 from leasehold.runtimes.base import drive
@@ -62,8 +64,8 @@ class AsyncLeadership(AsyncHold):
 
     __slots__ = ("_office", "_value")
 
-    def __init__(self, engine: Engine, lease: Lease, leave: Leave, office: Office) -> None:
-        super().__init__(engine, lease, leave)
+    def __init__(self, engine: Engine, lease: Lease, kept: Callable[[], Kept | None], office: Office) -> None:
+        super().__init__(engine, lease, None, kept)
         self._office = office
         meta = lease.ticket.terms.meta
         self._value: Any = json.loads(meta) if meta else None
@@ -97,10 +99,6 @@ class AsyncLeadership(AsyncHold):
         """End the lead; the same as `release`."""
         return await self.release()
 
-    async def __aenter__(self) -> AsyncLeadership:
-        await super().__aenter__()
-        return self
-
 
 class Leadership(Hold):
     """The lead, until it is resigned or lost.
@@ -126,10 +124,6 @@ class Leadership(Hold):
     def resign(self) -> bool:
         """End the lead; the same as `release`."""
         return drive(self._lead.resign())
-
-    def __enter__(self) -> Leadership:
-        super().__enter__()
-        return self
 
     def __repr__(self) -> str:
         return repr(self._lead).replace("<Async", "<", 1)

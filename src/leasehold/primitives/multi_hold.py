@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -11,6 +11,7 @@ from leasehold.engine.hold import Lease, OnLost, State
 from leasehold.engine.together import release_all
 from leasehold.errors import LeaseLost, NotHeld
 from leasehold.primitives.hold import AsyncHold, Hold, Leave
+from leasehold.primitives.kept import Kept
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,9 +38,17 @@ class AsyncMultiHold(AsyncHold):
 
     __slots__ = ("_parts",)
 
-    def __init__(self, engine: Engine, parts: Sequence[Part], leave: Leave) -> None:
-        super().__init__(engine, parts[0].lease, leave)
-        self._parts = tuple(parts)
+    def __init__(
+        self,
+        engine: Engine,
+        parts: tuple[Part, ...],
+        grips: tuple[object, ...],
+        leave: Leave,
+        kept: Callable[[], Kept | None],
+    ) -> None:
+        super().__init__(engine, parts[0].lease, leave, kept)
+        self._grip = grips
+        self._parts = parts
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -74,6 +83,11 @@ class AsyncMultiHold(AsyncHold):
         if self._released:
             return self._was_lost
         return any(self._is_lost(part) for part in self._parts)
+
+    @property
+    def held(self) -> bool:
+        """Whether all are held now: none lost, and not released."""
+        return not self._released and not self.lost
 
     def remaining(self) -> float:
         """Return the seconds for which all are surely held even if no renewal succeeds; 0 when one is not."""
@@ -123,9 +137,13 @@ class AsyncMultiHold(AsyncHold):
         self.check()
         await extend_all(self._parts)
 
-    async def __aenter__(self) -> AsyncMultiHold:
-        await super().__aenter__()
-        return self
+    async def release(self) -> bool:
+        """Release all; further calls do nothing. As `AsyncHold.release`."""
+        grips = [part.lease.grip() for part in self._parts]  # as in the release of one
+        try:
+            return await super().release()
+        finally:
+            del grips
 
     def _is_lost(self, part: Part) -> bool:
         part.engine.owns(part.lease)
@@ -136,12 +154,6 @@ class AsyncMultiHold(AsyncHold):
 
     def _error(self) -> LeaseLost:
         return next((lease for lease in self._leases() if lease.state is State.LOST or lease.why), self._lease).error()
-
-    def __del__(self) -> None:
-        if not self._released:
-            for part in self._parts:
-                if part.hold is None:
-                    part.lease.abandoned = True  # no I/O here: the keeper sees it at the next renewal
 
     def __repr__(self) -> str:
         state = "released" if self._released else "lost" if self.lost else "held"
@@ -209,10 +221,6 @@ class MultiHold(Hold):
     def tokens(self) -> dict[str, int]:
         """The fencing token of each lock, by its name."""
         return self._several.tokens
-
-    def __enter__(self) -> MultiHold:
-        super().__enter__()
-        return self
 
     def __repr__(self) -> str:
         return repr(self._several).replace("<Async", "<", 1)

@@ -20,9 +20,9 @@ but time: all are given back, and it begins again.
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
 
 from leasehold.engine.acquire import Engine
 from leasehold.engine.attempt import Missed, Wish
@@ -34,6 +34,7 @@ from leasehold.primitives.multi_hold import AsyncMultiHold, MultiHold, Part, ext
 from leasehold.primitives.mutex import AsyncMutex, Mutex
 from leasehold.primitives.options import Options
 from leasehold.runtimes.base import drive
+from leasehold.runtimes.blocks import Block, opened
 from leasehold.validate import Seconds
 
 
@@ -45,13 +46,20 @@ class Course:
         until: boot-time clock at which it gives up.
         waits: whether it waits at all.
         parts: what it has so far.
+        grips: what keeps the leases of these alive.
 
     """
 
     start: float
     until: float
     waits: bool
-    parts: list[Part]
+    parts: list[Part] = field(default_factory=list[Part])
+    grips: list[object] = field(default_factory=list[object])
+
+    def add(self, part: Part, grip: object) -> None:
+        """Take note of another that is held."""
+        self.grips.append(grip)
+        self.parts.append(part)
 
 
 class AsyncMultiLock(AsyncLock):
@@ -91,9 +99,7 @@ class AsyncMultiLock(AsyncLock):
             WrongKind: a name is in use as another primitive.
 
         """
-        got = await super().acquire(blocking, timeout)
-        assert got is None or isinstance(got, AsyncMultiHold)
-        return got
+        return cast("AsyncMultiHold | None", await super().acquire(blocking, timeout))
 
     async def locked(self) -> bool:
         """Return whether one of them cannot be had now."""
@@ -102,10 +108,11 @@ class AsyncMultiLock(AsyncLock):
                 return True
         return False
 
-    async def __aenter__(self) -> AsyncMultiHold:
-        got = await super().__aenter__()
-        assert isinstance(got, AsyncMultiHold)
-        return got
+    def __aenter__(self) -> Coroutine[Any, Any, AsyncMultiHold]:
+        return self._enter(opened(self))
+
+    async def _enter(self, block: Block | None) -> AsyncMultiHold:
+        return cast(AsyncMultiHold, await super()._enter(block))
 
     async def _acquire(self, blocking: bool, timeout: Seconds | None) -> AsyncHold | Missed:
         limit = self._limit(blocking, timeout)
@@ -113,28 +120,32 @@ class AsyncMultiLock(AsyncLock):
             engine.ready()
         runtime = self._engine.runtime
         start, party = runtime.now(), runtime.me()
-        course = Course(start, float("inf") if limit is None else start + limit, limit != 0, [])
+        course = Course(start, float("inf") if limit is None else start + limit, limit != 0)
         while True:
             missed = await self._run(course)
             if missed is not None:
                 return replace(missed, waited=runtime.now() - start)
             late = next((part.lease for part in course.parts if not part.lease.check_deadline()), None)
             if late is None:
-                return self._keep(party, self._hold_of(course.parts))
-            await self._give_back(course.parts)
+                hold = self._hold_of(course)
+                self._kept.add(party, hold)
+                return hold
+            await self._give_back(course)
             if runtime.now() >= course.until:
                 raise late.error()
 
-    def _hold_of(self, parts: Sequence[Part]) -> AsyncMultiHold:
-        runtime, this = self._engine.runtime, weakref.ref(self)
+    def _hold_of(self, course: Course) -> AsyncMultiHold:
+        runtime, parts = self._engine.runtime, tuple(course.parts)
+        for part in parts:
+            if part.hold is None:
+                part.lease.kept = self._kept.ref
+            else:
+                part.hold._kept = self._kept.ref
 
         async def leave(hold: AsyncHold) -> bool:
-            alive = this()
-            if alive is not None:
-                alive._forget(hold)
             return await runtime.shield(leave_parts(parts))
 
-        return AsyncMultiHold(self._engine, parts, leave)
+        return AsyncMultiHold(self._engine, parts, tuple(course.grips), leave, self._kept.ref)
 
     async def _run(self, course: Course) -> Missed | None:
         """Get all that are left; give everything back if that fails, or is cut off at whatever point."""
@@ -142,7 +153,7 @@ class AsyncMultiLock(AsyncLock):
             while len(course.parts) < len(self._members):
                 missed = await self._next(course)
                 if missed is not None:
-                    await self._give_back(course.parts)
+                    await self._give_back(course)
                     return missed
             await self._begin(course.parts)
         except GeneratorExit:  # the loop is gone with the task in it: nothing can be awaited any more
@@ -150,7 +161,7 @@ class AsyncMultiLock(AsyncLock):
                 part.engine.departs(part.lease)
             raise
         except BaseException:
-            await self._give_back(course.parts)
+            await self._give_back(course)
             raise
         return None
 
@@ -160,20 +171,15 @@ class AsyncMultiLock(AsyncLock):
         some = self._one_request(done)
         if len(some) > 1:
             batch = Batch(some[0]._engine, [(member.name, member._options.terms) for member in some])
-            for lease in await batch.run(keep=course.waits, patience=max(0.0, course.until - now)):
-                lease.adopted = True
-                course.parts.append(Part(some[0]._engine, lease))
+            for grip in await batch.run(keep=course.waits, patience=max(0.0, course.until - now)):
+                course.add(Part(some[0]._engine, grip.lease), grip)
             if len(course.parts) == done + len(some):
                 return None
             if batch.late is not None and not course.waits:
                 raise batch.late.error()
             if not course.waits:
                 return Missed(0.0, batch.held_by)
-        got = await self._wait_for(self._members[len(course.parts)], course)
-        if isinstance(got, Missed):
-            return got
-        course.parts.append(got)
-        return None
+        return await self._wait_for(self._members[len(course.parts)], course)
 
     def _one_request(self, start: int) -> Sequence[AsyncMutex]:
         first = self._members[start]._engine
@@ -182,18 +188,22 @@ class AsyncMultiLock(AsyncLock):
             end += 1
         return self._members[start : min(end, start + AT_ONCE)] if first.store.capabilities.together else ()
 
-    async def _wait_for(self, member: AsyncMutex, course: Course) -> Part | Missed:
+    async def _wait_for(self, member: AsyncMutex, course: Course) -> Missed | None:
         left = max(0.0, course.until - self._engine.runtime.now())
         engine = member._engine
         if not _is_direct(member):
             hold = await member._acquire(True, -1 if left == float("inf") else left)
-            return hold if isinstance(hold, Missed) else Part(engine, hold._lease, hold)
+            if isinstance(hold, Missed):
+                return hold
+            course.add(Part(engine, hold._lease, hold), hold._grip)
+            hold._grip = None
+            return None
         timeout = None if left == float("inf") else left
-        lease = await engine.acquire(Wish(member.name, member._options.terms, join=course.waits), timeout)
-        if isinstance(lease, Missed):
-            return lease
-        lease.adopted = True
-        return Part(engine, lease)
+        grip = await engine.acquire(Wish(member.name, member._options.terms, join=course.waits), timeout)
+        if isinstance(grip, Missed):
+            return grip
+        course.add(Part(engine, grip.lease), grip)
+        return None
 
     async def _begin(self, parts: Sequence[Part]) -> None:
         """Let the leases run as they were asked for, now that all are held."""
@@ -212,12 +222,13 @@ class AsyncMultiLock(AsyncLock):
             except LeaseLost:  # who looks next finds it, and begins again
                 pass
 
-    async def _give_back(self, parts: list[Part]) -> None:
-        leaving, parts[:] = list(parts), []  # first: what cuts this off must not do it again
+    async def _give_back(self, course: Course) -> None:
+        leaving, course.parts = course.parts, []  # first: what cuts this off must not do it again
         try:
             await self._engine.runtime.shield(leave_parts(leaving))
         except LeaseLost:  # then it needs no release
             pass
+        course.grips.clear()
 
 
 def _is_direct(member: AsyncMutex) -> bool:
@@ -247,8 +258,7 @@ class MultiLock(Mutex):
 
     def acquire(self, blocking: bool = True, timeout: Seconds | None = None) -> MultiHold | None:
         """Get all of them, or None and none. As `AsyncMultiLock.acquire`."""
-        got = drive(self._several.acquire(blocking, timeout))
-        return None if got is None else MultiHold(got)
+        return self._acquired(drive(self._several._acquire(blocking, timeout)), MultiHold)
 
     def __enter__(self) -> MultiHold:
-        return MultiHold(drive(self._several.__aenter__()))
+        return MultiHold(drive(self._several._enter(opened(self))))

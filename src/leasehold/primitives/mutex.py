@@ -3,32 +3,38 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from leasehold import validate
 from leasehold.engine.acquire import Engine
 from leasehold.engine.attempt import Missed, Wish
-from leasehold.engine.hold import Lease
+from leasehold.engine.hold import Grip
 from leasehold.errors import AcquireTimeout, NotHeld
 from leasehold.primitives.decorating import AsyncDecorating, Decorating
 from leasehold.primitives.hold import AsyncHold, Hold
+from leasehold.primitives.kept import Kept
 from leasehold.primitives.options import Options
 from leasehold.runtimes.base import Party, drive
+from leasehold.runtimes.blocks import Block, ends_block, opened
 from leasehold.validate import Seconds
+
+
+H = TypeVar("H")
 
 
 class AsyncMutex(AsyncDecorating):
     """An exclusive lock for asyncio; its kinds say to whom a hold belongs."""
 
-    __slots__ = ("__weakref__", "_engine", "_entered", "_name", "_options", "_wish")
+    __slots__ = ("__weakref__", "_engine", "_entered", "_kept", "_name", "_options", "_wish")
 
     def __init__(self, engine: Engine, name: str, options: Options) -> None:
         self._engine = engine
         self._options = options
         self._wish = Wish(name, options.terms, renew=options.renew, max_hold=options.max_hold)
-        self._entered: list[tuple[int, AsyncHold]] = []  # the holds of `async with` blocks, with the key of the task
+        self._kept = Kept()
+        self._entered: dict[int, tuple[int, AsyncHold]] = {}  # entered by hand: by id, with the key of the task
         self._name = name
 
     @property
@@ -53,7 +59,11 @@ class AsyncMutex(AsyncDecorating):
 
         """
         got = await self._acquire(blocking, timeout)
-        return None if isinstance(got, Missed) else got
+        if isinstance(got, Missed):
+            return None
+        owned = self._kept.owned
+        owned[id(got)] = got
+        return got  # in the next statement: see `Kept.owned`
 
     async def release(self) -> None:
         """Release what the calling task acquired last through this lock.
@@ -66,36 +76,56 @@ class AsyncMutex(AsyncDecorating):
         hold = self._last(self._engine.runtime.me())
         if hold is None:
             raise NotHeld(
-                f"lock {self.name!r} is not held through this object by the calling thread or task",
+                f"lock {self.name!r} is not held through this object by the calling thread or task; what another one "
+                "acquired (as asyncio.wait_for does on Python 3.11, in a task of its own) is released by its hold",
                 name=self.name,
                 owner=str(self._engine.owner),
             )
         await hold.release()
+
+    def owned(self) -> bool:
+        """Return whether the calling thread or task holds the lock, acquired through this object and not lost."""
+        hold = self._last(self._engine.runtime.me())
+        return hold is not None and hold.held
 
     async def locked(self) -> bool:
         """Return whether anyone holds the lock now."""
         self._engine.ready()
         return any(view.holders for view in await self._engine.store.look(self.name, exact=True))
 
-    async def __aenter__(self) -> AsyncHold:
+    def __aenter__(self) -> Coroutine[Any, Any, AsyncHold]:
+        return self._enter(opened(self))
+
+    async def _enter(self, block: Block | None) -> AsyncHold:
         got = await self._acquire(True, None)
         if isinstance(got, Missed):
             raise self._timed_out(got)
-        await got.__aenter__()
-        self._entered.append((self._engine.runtime.me().key, got))
+        await got._enter(block)
+        if block is None:
+            key, entered = self._engine.runtime.me().key, self._entered
+            entered[id(got)] = (key, got)
         return got
 
+    @ends_block
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        block: Block,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
-        await self._entered_last().__aexit__(kind, error, trace)
+        await self._exit(block, error)
+
+    def _exit(self, block: Block, error: BaseException | None) -> Coroutine[Any, Any, None]:
+        hold: AsyncHold = self._entered_last() if block.hold is None else block.hold
+        return hold._exit(block, error)
 
     def _entered_last(self) -> AsyncHold:
         """Take out the hold of the block that ends: the last that this task entered, else the only one of all.
 
-        A fixture or an exit stack may end a block in another task or thread than the one that began it.
+        A fixture may end a block in another task or thread than the one that began it.
         """
-        key, entered = self._engine.runtime.me().key, self._entered[:]
+        key, entered = self._engine.runtime.me().key, list(self._entered.values())
         mine = next((each for each in reversed(entered) if each[0] == key), None)
         if mine is None and len({other for other, _ in entered}) == 1:
             mine = entered[-1]
@@ -106,16 +136,16 @@ class AsyncMutex(AsyncDecorating):
                 name=self.name,
                 owner=str(self._engine.owner),
             )
-        self._entered.remove(mine)
+        del self._entered[id(mine[1])]
         return mine[1]
 
     @abstractmethod
     async def _acquire(self, blocking: bool, timeout: Seconds | None) -> AsyncHold | Missed:
-        """Get the lock for the calling task."""
+        """Get the lock for the calling task. Whoever calls keeps the hold alive; the lock object only lists it."""
 
-    @abstractmethod
     def _last(self, party: Party) -> AsyncHold | None:
         """Return the hold that a thread or task acquired last and has not released."""
+        return self._kept.last(party)
 
     def _limit(self, blocking: bool, timeout: Seconds | None) -> float | None:
         if blocking and timeout is None:
@@ -123,7 +153,7 @@ class AsyncMutex(AsyncDecorating):
         limit = validate.timeout(timeout, blocking=blocking)
         return limit if blocking else 0.0
 
-    def _lease(self, limit: float | None, beside: str = "") -> Coroutine[Any, Any, Lease | Missed]:
+    def _lease(self, limit: float | None, beside: str = "") -> Coroutine[Any, Any, Grip | Missed]:
         wish = self._wish
         if beside or limit == 0:
             wish = wish._replace(join=limit != 0, beside=beside)
@@ -173,8 +203,15 @@ class Mutex(Decorating):
             WrongKind: the name is in use as another primitive.
 
         """
-        hold = drive(self._core.acquire(blocking, timeout))
-        return None if hold is None else Hold(hold)
+        return self._acquired(drive(self._core._acquire(blocking, timeout)), Hold)
+
+    def _acquired(self, got: AsyncHold | Missed, face: Callable[[Any], H]) -> H | None:
+        """Return what is to be returned by ``acquire``."""
+        if isinstance(got, Missed):
+            return None
+        hold, owned = face(got), self._core._kept.owned
+        owned[id(got)] = got
+        return hold  # in the next statement: see `Kept.owned`
 
     def release(self) -> None:
         """Release what the calling thread acquired last through this lock.
@@ -190,13 +227,22 @@ class Mutex(Decorating):
         """Return whether anyone holds the lock now."""
         return drive(self._core.locked())
 
-    def __enter__(self) -> Hold:
-        return Hold(drive(self._core.__aenter__()))
+    def owned(self) -> bool:
+        """Return whether the calling thread holds the lock, acquired through this object and not lost."""
+        return self._core.owned()
 
+    def __enter__(self) -> Hold:
+        return Hold(drive(self._core._enter(opened(self))))
+
+    @ends_block
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        block: Block,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
-        drive(self._core.__aexit__(kind, error, trace))
+        drive(self._core._exit(block, error))
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r}>"

@@ -23,7 +23,7 @@ from leasehold.primitives.callables import refuse_coroutines
 from leasehold.primitives.guard import guard
 from leasehold.primitives.register import Body, Form, Record, Register
 from leasehold.primitives.versioned import LONGEST_LIFE
-from leasehold.runtimes.base import drive, ready
+from leasehold.runtimes.base import drive, outside, ready
 from leasehold.validate import Seconds
 
 
@@ -84,7 +84,7 @@ class AsyncOnce:
             seen = await self._register.read()
             if seen.version:
                 return seen
-            result = await ready(work())
+            result = await ready(outside(work))
             return await self._engine.runtime.shield(self._record(result, hold.token))
 
     async def _record(self, result: Any, token: int) -> Record:

@@ -6,36 +6,29 @@ function that locks may call another that locks the same name. The store sees on
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import weakref
+from collections.abc import Coroutine
+from typing import Any
 
 from leasehold.engine.acquire import Engine
 from leasehold.engine.attempt import Missed
-from leasehold.engine.hold import Lease
+from leasehold.engine.hold import Grip
 from leasehold.primitives.hold import AsyncHold
 from leasehold.primitives.mutex import AsyncMutex, Mutex
 from leasehold.primitives.options import Options
+from leasehold.primitives.reentry import Entry
 from leasehold.runtimes.base import Party
 from leasehold.validate import Seconds
 
-
-@dataclass(eq=False, slots=True)
-class Entry:
-    """One name held by one thread or task, as deep as it has ``holds``."""
-
-    lease: Lease
-    party: Party
-    holds: list[AsyncHold] = field(default_factory=list[AsyncHold])
-
-
-Reentries = dict[tuple[str, int], Entry]
-"""All re-entrant holds of a client, by name and by the key of the thread or task."""
+Reentries = weakref.WeakValueDictionary[tuple[str, int], Entry]
+"""All re-entrant leases of a client, by name and by the key of the thread or task. It keeps none of them alive."""
 
 
 class AsyncRLock(AsyncMutex):
     """A re-entrant lock: its task may acquire it again, and holds it until it released as often.
 
-    Lease and other options are those of the outermost acquire. If the task ends without releasing, the lock is no
-    longer renewed and is released in its name.
+    Lease and other options are those of the outermost acquire. If the task ends without releasing, and nobody else has
+    the hold, the lock is no longer renewed and is released in its name.
     """
 
     def __init__(self, engine: Engine, name: str, options: Options, reentries: Reentries) -> None:
@@ -48,41 +41,72 @@ class AsyncRLock(AsyncMutex):
         party = self._engine.runtime.me()
         entry = self._entry(party.key)
         if entry is None:
-            lease = await self._lease(limit)
-            if isinstance(lease, Missed):
-                return lease
-            lease.party = party.alive
-            entry = self._reentries[self.name, party.key] = Entry(lease, party)
-        elif not entry.lease.check_deadline():
-            del self._reentries[self.name, party.key]
-            raise entry.lease.error()
-        hold = AsyncHold(self._engine, entry.lease, lambda hold: self._leave(entry, hold))
-        entry.holds.append(hold)
+            grip = await self._lease(limit)
+            if isinstance(grip, Missed):
+                return grip
+            entry = self._reentries[self.name, party.key] = Entry(grip.lease, party)
+        else:
+            if not entry.lease.check_deadline():
+                self._drop(entry)
+                raise entry.lease.error()
+            grip = entry.grip()
+        return self._hold(entry, grip)
+
+    def _hold(self, entry: Entry, grip: Grip) -> AsyncHold:
+        hold = AsyncHold(self._engine, grip.lease, Leaver(self, entry), self._kept.ref)
+        entry.add(hold)
+        self._kept.add(entry.party, hold)
         return hold
 
     def _entry(self, key: int) -> Entry | None:
         entry = self._reentries.get((self.name, key))
         return entry if entry is not None and entry.party.alive() else None
 
-    async def _leave(self, entry: Entry, hold: AsyncHold) -> bool:
-        entry.holds.remove(hold)
-        if entry.holds:
-            if not entry.lease.check_deadline():
-                raise entry.lease.error()
-            return True
+    def _drop(self, entry: Entry) -> None:
         key = (self.name, entry.party.key)
         if self._reentries.get(key) is entry:
             del self._reentries[key]
-        return await self._engine.release(entry.lease)
 
     def _last(self, party: Party) -> AsyncHold | None:
-        mine = self._entry(party.key)
-        return mine.holds[-1] if mine is not None else None
+        """Return the last hold of this name, through whatever object of the client it was acquired."""
+        entry = self._entry(party.key)
+        if entry is None:
+            return None
+        _, hold = entry.last()
+        if hold is None:  # it was dropped, and not given up yet: this release is in its place
+            entry.remove(None)
+            hold = self._hold(entry, entry.grip())
+        return hold
+
+
+class Leaver:
+    """Releases a hold: the lease only with the last of them. It does not keep the lock object, which may keep the hold."""
+
+    __slots__ = ("_engine", "_entry", "_reentries")
+
+    def __init__(self, lock: AsyncRLock, entry: Entry) -> None:
+        self._engine = lock._engine
+        self._reentries = lock._reentries
+        self._entry = entry
+
+    def __call__(self, hold: AsyncHold) -> Coroutine[Any, Any, bool]:
+        return self._leave(hold)
+
+    async def _leave(self, hold: AsyncHold) -> bool:
+        entry = self._entry
+        if entry.remove(hold):
+            if not entry.lease.check_deadline():
+                raise entry.lease.error()
+            return True
+        key = (entry.lease.name, entry.party.key)
+        if self._reentries.get(key) is entry:
+            del self._reentries[key]
+        return await self._engine.release(entry.lease)
 
 
 class RLock(Mutex):
     """A re-entrant lock: its thread may acquire it again, and holds it until it released as often.
 
-    Lease and other options are those of the outermost acquire. If the thread ends without releasing, the lock is no
-    longer renewed and is released in its name.
+    Lease and other options are those of the outermost acquire. If the thread ends without releasing, and nobody else
+    has the hold, the lock is no longer renewed and is released in its name.
     """

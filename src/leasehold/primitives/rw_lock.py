@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
+from typing import Any, cast
 
 from leasehold.engine.acquire import Engine
 from leasehold.engine.attempt import Missed
-from leasehold.engine.hold import Lease
+from leasehold.engine.hold import Grip, Lease
 from leasehold.primitives.hold import AsyncHold, Hold, Leave
+from leasehold.primitives.kept import Kept
 from leasehold.primitives.mutex import AsyncMutex, Mutex
 from leasehold.primitives.options import Options
 from leasehold.primitives.rw_seats import Role, Seats, Taken, beside, same_seat
 from leasehold.rules import conflicts
 from leasehold.runtimes.base import Party, drive
+from leasehold.runtimes.blocks import Block, opened
 from leasehold.validate import Seconds
 
 Rise = Callable[[Seconds | None], Awaitable[AsyncHold | Missed]]
@@ -56,15 +59,20 @@ class AsyncSide(AsyncMutex):
         taken = same_seat(self._role, mine)
         if taken is None:
             mate = beside(self.name, self._role, mine)
-            lease = await self._lease(limit, "" if mate is None else mate.lease.ticket.id)
-            if isinstance(lease, Missed):
-                return lease
-            await self._check_mate(mate, lease)
-            lease.party = party.alive
-            taken = Taken(self._role, lease, party)
+            grip = await self._lease(limit, "" if mate is None else mate.lease.ticket.id)
+            if isinstance(grip, Missed):
+                return grip
+            await self._check_mate(mate, grip.lease)
+            taken = Taken(self._role, grip.lease, party)
             self._seats.add(self.name, taken)
-        hold = self._hold(taken)
-        taken.holds.append((self._role, hold))
+        else:
+            grip = taken.grip()
+        return self._hold_in(taken, grip)
+
+    def _hold_in(self, taken: Taken, grip: Grip) -> AsyncHold:
+        hold = self._hold(taken, grip)
+        taken.add(hold, self._role)
+        self._kept.add(taken.party, hold)
         return hold
 
     def _refuse_lost(self, taken: Taken) -> None:
@@ -78,24 +86,29 @@ class AsyncSide(AsyncMutex):
             await self._engine.release(lease)
             raise mate.lease.error()
 
-    def _hold(self, taken: Taken) -> AsyncHold:
-        return AsyncHold(self._engine, taken.lease, self._leaver(taken))
+    def _hold(self, taken: Taken, grip: Grip) -> AsyncHold:
+        return AsyncHold(self._engine, grip.lease, self._leaver(taken), self._kept.ref)
 
     def _leaver(self, taken: Taken) -> Leave:
+        engine, seats = self._engine, self._seats  # and not the lock object, which may keep the hold
+
         async def leave(hold: AsyncHold) -> bool:
-            taken.remove(hold)
-            if taken.holds:
+            if taken.remove(hold):
                 if not taken.lease.check_deadline():
                     raise taken.lease.error()
                 return True
-            self._seats.drop(self.name, taken)
-            return await self._engine.release(taken.lease)
+            seats.drop(taken.lease.name, taken)
+            return await engine.release(taken.lease)
 
         return leave
 
     def _last(self, party: Party) -> AsyncHold | None:
         taken = same_seat(self._role, self._seats.of(self.name, party.key))
-        return None if taken is None else taken.last(self._role)
+        there, hold = (False, None) if taken is None else taken.last(self._role)
+        if taken is not None and there and hold is None:  # dropped, and not given up yet: a release in its place
+            taken.remove(None, self._role)
+            hold = self._hold_in(taken, taken.grip())
+        return hold
 
 
 class AsyncUpgradeableHold(AsyncHold):
@@ -103,8 +116,10 @@ class AsyncUpgradeableHold(AsyncHold):
 
     __slots__ = ("_rise",)
 
-    def __init__(self, engine: Engine, lease: Lease, leave: Leave, rise: Rise) -> None:
-        super().__init__(engine, lease, leave)
+    def __init__(
+        self, engine: Engine, lease: Lease, leave: Leave, kept: Callable[[], Kept | None], rise: Rise
+    ) -> None:
+        super().__init__(engine, lease, leave, kept)
         self._rise = rise
 
     async def upgrade(self, timeout: Seconds | None = None) -> AsyncHold | None:
@@ -132,10 +147,6 @@ class AsyncUpgradeableHold(AsyncHold):
             return None
         return got
 
-    async def __aenter__(self) -> AsyncUpgradeableHold:
-        await super().__aenter__()
-        return self
-
 
 class AsyncUpgradeable(AsyncSide):
     """The side of a reader that may become the writer. There is one such reader at a time, beside plain readers."""
@@ -146,19 +157,20 @@ class AsyncUpgradeable(AsyncSide):
         assert got is None or isinstance(got, AsyncUpgradeableHold)
         return got
 
-    async def __aenter__(self) -> AsyncUpgradeableHold:
-        got = await super().__aenter__()
-        assert isinstance(got, AsyncUpgradeableHold)
-        return got
+    def __aenter__(self) -> Coroutine[Any, Any, AsyncUpgradeableHold]:
+        return self._enter(opened(self))
 
-    def _hold(self, taken: Taken) -> AsyncHold:
+    async def _enter(self, block: Block | None) -> AsyncUpgradeableHold:
+        return cast(AsyncUpgradeableHold, await super()._enter(block))
+
+    def _hold(self, taken: Taken, grip: Grip) -> AsyncHold:
         writer = AsyncSide(self._engine, self.name, self._options, self._seats, Role.WRITER)
 
         async def rise(timeout: Seconds | None) -> AsyncHold | Missed:
             # Not for who calls: the hold may have been passed to another task, which has no seat to stand beside.
             return await writer._take(taken.party, writer._limit(True, timeout))
 
-        return AsyncUpgradeableHold(self._engine, taken.lease, self._leaver(taken), rise)
+        return AsyncUpgradeableHold(self._engine, grip.lease, self._leaver(taken), self._kept.ref, rise)
 
 
 class AsyncRWLock:
@@ -234,10 +246,6 @@ class UpgradeableHold(Hold):
         got = drive(self._rising.upgrade(timeout))
         return None if got is None else Hold(got)
 
-    def __enter__(self) -> UpgradeableHold:
-        super().__enter__()
-        return self
-
     def __repr__(self) -> str:
         return repr(self._rising).replace("<Async", "<", 1)
 
@@ -251,11 +259,10 @@ class Upgradeable(Side):
 
     def acquire(self, blocking: bool = True, timeout: Seconds | None = None) -> UpgradeableHold | None:
         """Get the lock, or None. As `Lock.acquire`."""
-        got = drive(self._rising.acquire(blocking, timeout))
-        return None if got is None else UpgradeableHold(got)
+        return self._acquired(drive(self._core._acquire(blocking, timeout)), UpgradeableHold)
 
     def __enter__(self) -> UpgradeableHold:
-        return UpgradeableHold(drive(self._rising.__aenter__()))
+        return UpgradeableHold(drive(self._rising._enter(opened(self))))
 
 
 class RWLock:

@@ -22,11 +22,11 @@ waits only for readers who themselves wait for nobody, and there is no circle.
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, field
+import weakref
 
 from leasehold.engine.hold import Lease
 from leasehold.model import Kind, Rule
-from leasehold.primitives.hold import AsyncHold
+from leasehold.primitives.reentry import Entry
 from leasehold.runtimes.base import Party
 
 
@@ -43,48 +43,36 @@ class Role(enum.Enum):
         return Rule(Kind.READ_WRITE, exclusive=exclusive, upgradeable=upgradeable, fair=fair)
 
 
-@dataclass(eq=False, slots=True)
-class Taken:
-    """A seat of one thread or task, as deep as it has ``holds``; each with the role that was asked for."""
+class Taken(Entry):
+    """A seat of one thread or task, as deep as it has holds; each with the role that was asked for."""
 
-    role: Role
-    lease: Lease
-    party: Party
-    holds: list[tuple[Role, AsyncHold]] = field(default_factory=list[tuple[Role, AsyncHold]])
+    __slots__ = ("role",)
 
-    def last(self, role: Role) -> AsyncHold | None:
-        """Return the last hold that was asked for in a role."""
-        return next((hold for asked, hold in reversed(self.holds) if asked is role), None)
-
-    def remove(self, hold: AsyncHold) -> None:
-        """Make the seat less deep by this hold."""
-        self.holds = [one for one in self.holds if one[1] is not hold]
+    def __init__(self, role: Role, lease: Lease, party: Party) -> None:
+        super().__init__(lease, party)
+        self.role = role
 
 
 class Seats:
-    """All seats of one client at read-write locks, by name and by the key of the thread or task."""
+    """All seats of one client at read-write locks, by name, role and the key of the thread or task."""
 
     def __init__(self) -> None:
-        self._taken: dict[tuple[str, int], list[Taken]] = {}
+        self._taken = weakref.WeakValueDictionary[tuple[str, int, Role], Taken]()  # it keeps none of them alive
 
     def of(self, name: str, key: int) -> dict[Role, Taken]:
         """Return the seats of the thread or task that has this key now, not of one that ended and had it before."""
-        return {taken.role: taken for taken in self._taken.get((name, key), []) if taken.party.alive()}
+        seats = [self._taken.get((name, key, role)) for role in Role]
+        return {taken.role: taken for taken in seats if taken is not None and taken.party.alive()}
 
     def add(self, name: str, taken: Taken) -> None:
         """Take note of a seat."""
-        key = taken.party.key
-        kept = [other for other in self._taken.get((name, key), []) if other.party.alive()]
-        self._taken[name, key] = [*kept, taken]
+        self._taken[name, taken.party.key, taken.role] = taken
 
     def drop(self, name: str, taken: Taken) -> None:
         """Forget a seat."""
-        key = taken.party.key
-        kept = [other for other in self._taken.get((name, key), []) if other is not taken]
-        if kept:
-            self._taken[name, key] = kept
-        else:
-            self._taken.pop((name, key), None)
+        key = (name, taken.party.key, taken.role)
+        if self._taken.get(key) is taken:
+            self._taken.pop(key, None)
 
     def clear(self) -> None:
         """Forget all, in a forked child: they are the parent's."""

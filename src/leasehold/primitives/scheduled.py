@@ -23,7 +23,7 @@ from leasehold.primitives.guard import guard
 from leasehold.primitives.options import DEFAULT_LEASE
 from leasehold.primitives.register import Body, Register
 from leasehold.primitives.versioned import LONGEST_LIFE
-from leasehold.runtimes.base import drive, ready
+from leasehold.runtimes.base import drive, outside, ready
 from leasehold.validate import Seconds
 
 
@@ -84,7 +84,7 @@ class AsyncScheduled:
             if not stamped.changed:  # the lease ran out before the write, and another took the tick
                 return False
             hold.check()
-            await ready(work(*args, **kwargs))
+            await ready(outside(work, *args, **kwargs))
         return True
 
     def __repr__(self) -> str:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Coroutine
 from dataclasses import replace
 from types import TracebackType
+from typing import Any
 
 from leasehold.engine.acquire import Engine
+from leasehold.engine.attempt import Missed
 from leasehold.primitives.decorating import AsyncDecorating, Decorating
 from leasehold.primitives.hold import AsyncHold, Hold
-from leasehold.primitives.lock import AsyncLock, Holds
+from leasehold.primitives.kept import Kept
+from leasehold.primitives.lock import AsyncLock
 from leasehold.primitives.mutex import Mutex
 from leasehold.primitives.options import Options
 from leasehold.runtimes.base import drive
+from leasehold.runtimes.blocks import Block, ends_block, opened
 from leasehold.validate import Seconds
 
 MOST = 1_000_000
@@ -30,10 +35,10 @@ def permits_of(value: object, what: str = "permits", most: int = MOST) -> int:
 class AsyncPermits(AsyncLock):
     """A number of permits of one semaphore, used like a lock: all of them or none."""
 
-    def __init__(self, engine: Engine, name: str, options: Options, n: int, holds: Holds) -> None:
+    def __init__(self, engine: Engine, name: str, options: Options, n: int, kept: Kept) -> None:
         rule = replace(options.terms.rule, permits=n)
         super().__init__(engine, name, replace(options, terms=replace(options.terms, rule=rule)))
-        self._holds = holds  # of all sizes: `release` is about what was acquired last
+        self._kept = kept  # of all sizes: `release` is about what was acquired last
 
     async def locked(self) -> bool:
         """Return whether so many permits are not there now."""
@@ -59,7 +64,7 @@ class AsyncSemaphore(AsyncDecorating):
     def __init__(self, engine: Engine, name: str, options: Options) -> None:
         self._engine = engine
         self._options = options
-        self._holds: Holds = []
+        self._kept = Kept()
         self._sizes: dict[int, AsyncPermits] = {}
         self._name = name
 
@@ -82,7 +87,7 @@ class AsyncSemaphore(AsyncDecorating):
         """
         n = permits_of(n, "n", self.limit)
         if n not in self._sizes:
-            self._sizes[n] = AsyncPermits(self._engine, self.name, self._options, n, self._holds)
+            self._sizes[n] = AsyncPermits(self._engine, self.name, self._options, n, self._kept)
         return self._sizes[n]
 
     async def acquire(self, n: int = 1, blocking: bool = True, timeout: Seconds | None = None) -> AsyncHold | None:
@@ -101,7 +106,12 @@ class AsyncSemaphore(AsyncDecorating):
             WrongKind: the name is in use as another primitive, or with another number of permits.
 
         """
-        return await self.permits(n).acquire(blocking, timeout)
+        got = await self.permits(n)._acquire(blocking, timeout)
+        if isinstance(got, Missed):
+            return None
+        owned = self._kept.owned
+        owned[id(got)] = got
+        return got  # in the next statement: see `Kept.owned`
 
     async def release(self) -> None:
         """Give back what the calling task acquired last through this semaphore, all permits of that hold.
@@ -113,6 +123,10 @@ class AsyncSemaphore(AsyncDecorating):
         """
         await self.permits(1).release()
 
+    def owned(self) -> bool:
+        """Return whether the calling task holds permits, acquired through this semaphore and not lost."""
+        return self.permits(1).owned()
+
     async def locked(self) -> bool:
         """Return whether no permit is there now."""
         return await self.permits(1).locked()
@@ -121,13 +135,18 @@ class AsyncSemaphore(AsyncDecorating):
         """Return how many permits nobody holds now."""
         return max(0, self.limit - await taken(self._engine, self.name))
 
-    async def __aenter__(self) -> AsyncHold:
-        return await self.permits(1).__aenter__()
+    def __aenter__(self) -> Coroutine[Any, Any, AsyncHold]:
+        return self.permits(1)._enter(opened(self))
 
+    @ends_block
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        block: Block,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
-        await self.permits(1).__aexit__(kind, error, trace)
+        await self.permits(1)._exit(block, error)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r} of {self.limit}>"
@@ -179,12 +198,15 @@ class Semaphore(Decorating):
 
     def acquire(self, n: int = 1, blocking: bool = True, timeout: Seconds | None = None) -> Hold | None:
         """Get ``n`` permits, all or none; None if they were not there in time. As `AsyncSemaphore.acquire`."""
-        hold = drive(self._core.acquire(n, blocking, timeout))
-        return None if hold is None else Hold(hold)
+        return self.permits(n).acquire(blocking, timeout)
 
     def release(self) -> None:
         """Give back what the calling thread acquired last through this semaphore. As `AsyncSemaphore.release`."""
         drive(self._core.release())
+
+    def owned(self) -> bool:
+        """Return whether the calling thread holds permits, acquired through this semaphore and not lost."""
+        return self._core.owned()
 
     def locked(self) -> bool:
         """Return whether no permit is there now."""
@@ -195,12 +217,17 @@ class Semaphore(Decorating):
         return drive(self._core.available())
 
     def __enter__(self) -> Hold:
-        return Hold(drive(self._core.__aenter__()))
+        return Hold(drive(self._core.permits(1)._enter(opened(self))))
 
+    @ends_block
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        block: Block,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
-        drive(self._core.__aexit__(kind, error, trace))
+        drive(self._core.permits(1)._exit(block, error))
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r} of {self.limit}>"

@@ -25,7 +25,7 @@ from leasehold.primitives.callables import refuse_coroutines
 from leasehold.primitives.guard import guard
 from leasehold.primitives.register import Body, Record, Register
 from leasehold.primitives.versioned import LONGEST_LIFE
-from leasehold.runtimes.base import drive, ready
+from leasehold.runtimes.base import drive, outside, ready
 from leasehold.validate import Seconds
 
 TimeToLive = Seconds | Callable[[Any], Seconds]
@@ -163,7 +163,7 @@ class AsyncShared:
     async def _fetch_and_keep(self, token: int) -> Any:
         runtime = self._engine.runtime
         start = runtime.now()
-        fetched = await ready(self._fetch())
+        fetched = await ready(outside(self._fetch))
         body = Body.of(fetched)
         ttl = self._ttl(fetched) if callable(self._ttl) else self._ttl
         ttl = validate.above_zero(ttl, "ttl", LONGEST_LIFE)

@@ -14,7 +14,7 @@ from leasehold.engine.acquire import Engine
 from leasehold.errors import Conflict
 from leasehold.primitives.callables import refuse_coroutines
 from leasehold.primitives.register import Body, Record, Register
-from leasehold.runtimes.base import drive, ready
+from leasehold.runtimes.base import drive, outside, ready
 from leasehold.validate import Seconds
 
 DEFAULT_LIFE = 365 * 86_400.0
@@ -115,7 +115,7 @@ class AsyncVersionedValue:
         start = runtime.now()
         while True:
             seen = await self._register.read()
-            value = await ready(change(seen.value))
+            value = await ready(outside(change, seen.value))
             if value is None:
                 raise TypeError("the change returned None; it must return the new value (to store null, use put)")
             after = await self._register.write(Body.of(value), life=self._life, if_version=seen.version)

@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 from leasehold.runtimes import clock
-from leasehold.runtimes.base import TIDIES_WITHIN, Colour, Job, Party, Scope, Signal
+from leasehold.runtimes.base import TIDIES_WITHIN, Colour, Job, Party, RecursiveMutex, Scope, Signal
 
 T = TypeVar("T")
 
@@ -36,6 +36,9 @@ class AsyncioRuntime:
 
     def mutex(self) -> AbstractContextManager[Any]:
         return threading.Lock()  # a store may be shared with threads; uncontended it costs 50 ns
+
+    def recursive_mutex(self) -> RecursiveMutex:
+        return threading.RLock()  # type: ignore[return-value]
 
     def signal(self) -> Signal:
         return TaskSignal()
@@ -88,6 +91,12 @@ class AsyncioRuntime:
             self._loop = loop
         elif self._loop is not loop:
             raise RuntimeError("this AsyncClient belongs to another event loop; make one client for each loop")
+
+    def before_release(self) -> None:
+        self.before_blocking()
+
+    def interrupts(self) -> bool:
+        return False  # a signal handler cannot await
 
     def close(self) -> None:
         worker, self._worker = self._worker, None
@@ -210,6 +219,9 @@ class TaskScope:
                 self._loop.call_soon_threadsafe(self._cancel)
             except RuntimeError:  # the loop is closed, and the block with it
                 pass
+
+    def is_mine(self) -> bool:
+        return asyncio.current_task() is self._task
 
     def exit(self, error: BaseException | None) -> bool:
         self._inside = False

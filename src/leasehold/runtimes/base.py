@@ -9,14 +9,25 @@ virtual time.
 from __future__ import annotations
 
 import enum
+import sys
+import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractContextManager
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, ParamSpec, Protocol, TypeVar, cast
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 TIDIES_WITHIN = 1.0
 """Seconds that a task has to end after it was cancelled, for whoever waits: some first hear how a transaction ended."""
+
+
+INTERRUPTS = (
+    "leasehold was called by a signal handler (or a finalizer) that interrupted another leasehold call of the same "
+    "thread, and would wait for it for ever; set a flag there, or raise an exception, and call leasehold afterwards. "
+    "Only hold.release() and lock.release() are possible at any time"
+)
+"""What a call that cannot be made where it is made says."""
 
 
 class Colour(enum.Enum):
@@ -59,9 +70,23 @@ class Scope(Protocol):
         """Cancel the block, from any thread."""
         ...
 
+    def is_mine(self) -> bool:
+        """Return whether it is a block of the task that runs now."""
+        ...
+
     def exit(self, error: BaseException | None) -> bool:
         """Leave the block, which ended with ``error``; return True if that was our own cancellation and no other."""
         ...
+
+
+class RecursiveMutex(Protocol):
+    """A `threading.RLock`."""
+
+    def _is_owned(self) -> bool: ...
+
+    def __enter__(self) -> bool: ...
+
+    def __exit__(self, *raised: Any) -> None: ...
 
 
 class Job(Protocol):
@@ -107,6 +132,10 @@ class Runtime(Protocol):
         """Make a lock for a few lines of memory work. Nothing is ever awaited while it is held."""
         ...
 
+    def recursive_mutex(self) -> RecursiveMutex:
+        """Make a mutex that says whether the calling thread has it: a signal handler must not wait for its own frame."""
+        ...
+
     def signal(self) -> Signal: ...
 
     async def sleep(self, seconds: float) -> None: ...
@@ -136,7 +165,20 @@ class Runtime(Protocol):
         ...
 
     def before_blocking(self) -> None:
-        """Check that this runtime may be used from here; called at the start of each public operation."""
+        """Check that this runtime may be used from here; called at the start of each public operation.
+
+        Raises:
+            RuntimeError: a signal handler calls, or a finalizer, that interrupted another call of its own thread.
+
+        """
+        ...
+
+    def before_release(self) -> None:
+        """Check as `before_blocking` does, at the start of a release, which a signal handler may always call."""
+        ...
+
+    def interrupts(self) -> bool:
+        """Return whether a signal handler calls that interrupted another call of its own thread: it must not wait."""
         ...
 
     def close(self) -> None:
@@ -144,7 +186,26 @@ class Runtime(Protocol):
         ...
 
 
+class _Calls(threading.local):
+    """How many public calls of this thread are under way, one inside the other."""
+
+    depth = 0
+
+
+_calls = _Calls()
+
+
 def drive(work: Coroutine[Any, Any, T]) -> T:
+    """Finish a public call: a coroutine whose ports block. See `finish`."""
+    before = _calls.depth
+    try:
+        _calls.depth = before + 1
+        return finish(work)
+    finally:
+        _calls.depth = before
+
+
+def finish(work: Coroutine[Any, Any, T]) -> T:
     """Finish a coroutine whose ports block, in one step, and return its result.
 
     Raises:
@@ -158,6 +219,33 @@ def drive(work: Coroutine[Any, Any, T]) -> T:
         return result
     work.close()
     raise RuntimeError("a coroutine suspended under the blocking runtime: it awaited something of another runtime")
+
+
+def outside(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Call what belongs to the user: it may use the client, though it is called from inside of it."""
+    before = _calls.depth
+    try:
+        _calls.depth = 0
+        return call(*args, **kwargs)
+    finally:
+        _calls.depth = before
+
+
+def interrupts() -> bool:
+    """Return whether the public call that runs now interrupted another one of its own thread.
+
+    So does one that a signal handler makes, or a finalizer. The frame below may hold a mutex, or a connection in the
+    middle of a reply; it goes on only when we return. Whoever must wait for it would wait for ever.
+    """
+    if _calls.depth < 2:
+        return False
+    # The count may be wrong where an exception struck as it was set; the stack is not.
+    depth, frame = 0, sys._getframe(1)
+    while frame is not None and frame.f_code is not outside.__code__:
+        depth += frame.f_code is drive.__code__
+        frame = cast(Any, frame.f_back)
+    _calls.depth = depth
+    return depth > 1
 
 
 async def ready(value: Awaitable[T] | T) -> T:

@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 from leasehold.runtimes import clock
-from leasehold.runtimes.base import Colour, Job, Party, Scope, Signal, drive
+from leasehold.runtimes.base import INTERRUPTS, Colour, Job, Party, RecursiveMutex, Scope, Signal, finish, interrupts
 
 T = TypeVar("T")
 
@@ -32,6 +32,9 @@ class BlockingRuntime:
     def mutex(self) -> AbstractContextManager[Any]:
         return threading.Lock()
 
+    def recursive_mutex(self) -> RecursiveMutex:
+        return threading.RLock()  # type: ignore[return-value]
+
     def signal(self) -> Signal:
         return ThreadSignal()
 
@@ -48,7 +51,7 @@ class BlockingRuntime:
 
         def run(index: int, one: Coroutine[Any, Any, T]) -> None:
             try:
-                results[index] = drive(one)
+                results[index] = finish(one)
             except BaseException as error:  # handed to the caller, who decides
                 results[index] = error
 
@@ -78,7 +81,14 @@ class BlockingRuntime:
     def scope(self) -> Scope | None:
         return None  # a thread cannot be cancelled from outside: it is told by `Hold.check`, and at its end
 
+    interrupts = staticmethod(interrupts)
+
     def before_blocking(self) -> None:
+        if interrupts():
+            raise RuntimeError(INTERRUPTS)
+        self.before_release()
+
+    def before_release(self) -> None:
         if asyncio._get_running_loop() is not None:
             warnings.warn(
                 "a blocking leasehold call inside a running event loop stops every task of that loop; "
@@ -92,24 +102,48 @@ class BlockingRuntime:
 
 
 class ThreadSignal:
-    """A `threading.Event` behind the port."""
+    """A flag, and a gate that is open while the flag is set.
 
-    __slots__ = ("_event",)
+    Not a `threading.Event`: its mutex could be held by the very frame that a signal handler interrupted. The gate is a
+    lock that is locked while nobody may pass; each step on it is one that cannot be interrupted.
+    """
+
+    __slots__ = ("_flag", "_gate")
 
     def __init__(self) -> None:
-        self._event = threading.Event()
+        self._flag = False
+        self._gate = threading.Lock()
+        self._gate.acquire()
 
     def set(self) -> None:
-        self._event.set()
+        self._flag = True
+        self._open()
 
     def clear(self) -> None:
-        self._event.clear()
+        self._gate.acquire(blocking=False)
+        self._flag = False  # after the gate: a set in between leaves the gate open, and whoever comes looks at the flag
 
     def is_set(self) -> bool:
-        return self._event.is_set()
+        return self._flag
 
     async def wait(self, timeout: float | None) -> bool:
-        return self._event.wait(timeout)
+        if self._flag:
+            return True
+        until = None if timeout is None else clock.boottime() + timeout
+        while True:
+            left = -1.0 if until is None else min(max(0.0, until - clock.boottime()), threading.TIMEOUT_MAX)
+            passed = self._gate.acquire(timeout=left)
+            if self._flag:
+                self._open()  # for others who wait
+                return True
+            if not passed:
+                return False
+
+    def _open(self) -> None:
+        try:
+            self._gate.release()
+        except RuntimeError:  # it is open
+            pass
 
 
 class ThreadJob:
@@ -122,7 +156,7 @@ class ThreadJob:
 
     def _run(self) -> None:
         try:
-            drive(self._work())
+            finish(self._work())
         finally:
             self._ended = True
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Coroutine
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, TypeVar
 
-from leasehold.runtimes.base import TIDIES_WITHIN, Colour, Job, Party, Scope, Signal
+from leasehold.runtimes.base import TIDIES_WITHIN, Colour, Job, Party, RecursiveMutex, Scope, Signal
 from leasehold.runtimes.virtual import Entry, Killed, Machine, Scheduler, Task, Wake, cancel
 
 T = TypeVar("T")
@@ -41,6 +42,9 @@ class SimulatedRuntime:
 
     def mutex(self) -> AbstractContextManager[Any]:
         return Mutex()
+
+    def recursive_mutex(self) -> RecursiveMutex:
+        return threading.RLock()  # type: ignore[return-value]
 
     def signal(self) -> Signal:
         return SimulatedSignal(self)
@@ -100,6 +104,12 @@ class SimulatedRuntime:
     def before_blocking(self) -> None:
         if self.scheduler.over:
             raise Killed
+
+    def before_release(self) -> None:
+        self.before_blocking()
+
+    def interrupts(self) -> bool:
+        return False
 
     def close(self) -> None:
         pass
@@ -258,6 +268,9 @@ class SimulatedScope:
     def interrupt(self) -> None:
         if self._inside and not self._interrupted and self._runtime.scheduler.current is not self._task:
             self._interrupted = self._task.cancel("the lease of the lock was lost")
+
+    def is_mine(self) -> bool:
+        return self._runtime.scheduler.current is self._task
 
     def exit(self, error: BaseException | None) -> bool:
         self._inside = False

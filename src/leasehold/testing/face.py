@@ -7,7 +7,7 @@ from functools import wraps
 from inspect import iscoroutinefunction
 from typing import Any, cast
 
-from leasehold.runtimes.base import drive
+from leasehold.runtimes.base import finish
 
 
 class Face:
@@ -77,7 +77,7 @@ def _driven(value: Any) -> Any:
 
     @wraps(value)
     def call(*args: Any, **options: Any) -> Any:
-        return drive(value(*args, **options))
+        return finish(value(*args, **options))
 
     return call
 

@@ -39,7 +39,7 @@ from leasehold.client import AsyncClient, Client
 from leasehold.errors import Unsupported
 from leasehold.model import DRIFT
 from leasehold.runtimes.aio import AsyncioRuntime
-from leasehold.runtimes.base import Runtime, Signal, drive
+from leasehold.runtimes.base import Runtime, Signal, finish
 from leasehold.runtimes.blocking import BlockingRuntime
 from leasehold.runtimes.simulated import SimulatedRuntime
 from leasehold.runtimes.virtual import Machine, Scheduler
@@ -196,7 +196,7 @@ class BlockingWorld(World):
 
     def run(self, body: Callable[[World], Coroutine[Any, Any, T]]) -> T:
         """Run ``body(self)`` to its end, in the calling thread."""
-        return drive(self._live(body))
+        return finish(self._live(body))
 
     def _client(self, opener: Opener, **options: Any) -> AsyncClient:
         client: AsyncClient = face(Client(opener, **options))

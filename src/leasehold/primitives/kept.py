@@ -1,0 +1,75 @@
+"""What threads and tasks acquired through one lock object and have not released: for its ``release`` and ``owned``.
+
+A lock object keeps a hold that `acquire` returned, since its user may call ``lock.release()`` and never look at the
+hold. It does so for the thread or task that acquired, and no longer than that one lives: nobody else may release it
+through the lock object. The hold of a ``with`` block belongs to the block (`leasehold.runtimes.blocks`); it is only
+listed here.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from leasehold.runtimes.base import Party
+
+if TYPE_CHECKING:
+    from leasehold.primitives.hold import AsyncHold
+
+
+class Kept:
+    """The holds of one lock object, in the order in which they were acquired.
+
+    Attributes:
+        owned: the holds that it keeps alive, by their id. A public ``acquire`` puts its hold there in the statement
+            before its ``return``. Python runs no signal handler between the two: so whoever gets an exception out of
+            ``acquire`` has left nothing behind.
+
+    """
+
+    __slots__ = ("__weakref__", "_listed", "owned", "ref")
+
+    def __init__(self) -> None:
+        self._listed: list[tuple[Party, weakref.ref[AsyncHold]]] = []
+        self.owned: dict[int, AsyncHold] = {}
+        self.ref = weakref.ref(self)
+
+    def add(self, party: Party, hold: AsyncHold) -> None:
+        """List a hold of a thread or task; it is not kept alive by that."""
+        self._listed.append((party, weakref.ref(hold)))
+
+    def last(self, party: Party) -> AsyncHold | None:
+        """Return the hold that a thread or task acquired last and has not released."""
+        return next(self.of(party), None)
+
+    def of(self, party: Party) -> Iterator[AsyncHold]:
+        """Yield the holds of a thread or task, the last one first."""
+        for owner, ref in reversed(self._listed[:]):
+            hold = ref()
+            # The key of a thread or task that ended is given to another.
+            if hold is not None and (owner is party or (owner.key == party.key and owner.alive())):
+                yield hold
+
+    def remove(self, hold: AsyncHold) -> None:
+        """Take a hold off the list, and with it those that nobody has any more."""
+        self.owned.pop(id(hold), None)
+        for entry in self._listed[:]:
+            listed = entry[1]()
+            if listed is None or listed is hold:
+                self._remove(entry)
+
+    def drop_the_dead(self) -> None:
+        """Keep no longer what a thread or task acquired that has ended."""
+        for entry in self._listed[:]:
+            hold = entry[1]()
+            if hold is None or not entry[0].alive():
+                if hold is not None:
+                    self.owned.pop(id(hold), None)
+                self._remove(entry)
+
+    def _remove(self, entry: tuple[Party, weakref.ref[AsyncHold]]) -> None:
+        try:
+            self._listed.remove(entry)
+        except ValueError:  # another thread has just done it
+            pass

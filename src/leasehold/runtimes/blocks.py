@@ -1,0 +1,99 @@
+"""The block of a ``with`` statement, as an object that the statement itself owns.
+
+Theory of operation
+-------------------
+A lock object may be global. If it kept the hold of each ``with`` block, an exception that a signal handler raises at an
+unlucky moment (in ``__enter__`` after the grant, in ``__exit__`` before the release) would leave that hold there, and
+it would be renewed for ever. So the lock does not keep it. The block's own frame does:
+
+1. Python looks up ``__exit__`` *before* it calls ``__enter__``, and keeps what it found on the stack of the frame until
+   the block ends (PEP 343). Here that look-up makes a new `Block`.
+2. ``__enter__`` finds the `Block` that its own statement has just made (`opened`), and puts into it what is acquired.
+3. However the frame is unwound, the `Block` goes with it, and so does the grip of the lease that was in it.
+
+`contextlib.ExitStack` looks both methods up in the class, in the same order, and keeps what it found: it owns a `Block`,
+too. Whoever calls ``__enter__`` by hand has no `Block`; there the lock keeps the hold until ``__exit__`` is called.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+import weakref
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, TypeVar, cast
+
+MOST_OPENED = 8
+"""Blocks of a thread that are remembered at most, between the look-up of ``__exit__`` and the call of ``__enter__``."""
+
+S = TypeVar("S")
+R = TypeVar("R")
+
+Exit = Callable[[S, type[BaseException] | None, BaseException | None, TracebackType | None], R]
+
+
+class Block:
+    """One block. It is called at the block's end, as ``__exit__`` or ``__aexit__``.
+
+    Attributes:
+        hold: what is held in the block; None if somebody entered without it.
+        grip: what keeps the lease of that hold alive, for as long as the block lasts.
+
+    """
+
+    __slots__ = ("__weakref__", "_exit", "grip", "hold", "of")
+
+    def __init__(self, exit_: Callable[..., Any], of: object) -> None:
+        self._exit = exit_
+        self.of = of  # the context manager; None if it was looked up in the class
+        self.hold: Any = None
+        self.grip: object = None
+
+    def __call__(self, *args: Any) -> Any:
+        if self.of is None:
+            return self._exit(args[0], self, *args[1:])
+        return self._exit(self.of, self, *args)
+
+
+class _Ends:
+    """The descriptor behind `ends_block`."""
+
+    def __init__(self, exit_: Callable[..., Any]) -> None:
+        self._exit = exit_
+        functools.update_wrapper(self, exit_)  # type: ignore[arg-type]
+
+    def __get__(self, of: object, owner: type | None = None) -> Block:
+        block = Block(self._exit, of)
+        opened_here = _opened.blocks
+        opened_here.append(weakref.ref(block))
+        if len(opened_here) > MOST_OPENED:
+            del opened_here[:-MOST_OPENED]
+        return block
+
+
+class _Opened(threading.local):
+    """The last blocks of which ``__exit__`` was looked up in this thread. Nothing is kept alive by it."""
+
+    def __init__(self) -> None:
+        self.blocks: list[Callable[[], Block | None]] = []
+
+
+_opened = _Opened()
+
+
+def ends_block(
+    exit_: Callable[[S, Block, type[BaseException] | None, BaseException | None, TracebackType | None], R],
+) -> Exit[S, R]:
+    """Make a method with the block as its first argument the ``__exit__`` or ``__aexit__`` of its class."""
+    return cast("Exit[S, R]", _Ends(exit_))
+
+
+def opened(of: object) -> Block | None:
+    """Return the block that the calling ``with`` statement has just made; None if ``__enter__`` was called by hand."""
+    blocks = _opened.blocks
+    while blocks:
+        block = blocks.pop()()
+        if block is not None and block.hold is None and (block.of is of or block.of is None):
+            return block
+    return None
