@@ -67,6 +67,7 @@ async def claim(gateway: Gateway, keys: Keys, mine: Mine, *, join: bool, until: 
     else:
         body = txn([absent(line), unburied], [write], [first, ranged(only(mine.key))])
     said = await gateway.call("/v3/kv/txn", body, within=until - now)
+    mine.session.confirm(mine.kept, said)
     if said.get("succeeded"):
         return await _put(gateway, mine, said)
     return await _found(gateway, keys, mine, said, within=until - now)

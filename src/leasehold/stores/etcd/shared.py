@@ -115,7 +115,9 @@ class Entering:
             raise StoreUnavailable(f"others were faster at {self._mine.name!r} until no time was left", unknown=True)
         failure = [ranged(self._line), ranged(self._grave, keys_only=True)]
         body = txn([*compare, absent(self._grave)], writes, failure)
-        return await self._gateway.call("/v3/kv/txn", body, within=left)
+        said = await self._gateway.call("/v3/kv/txn", body, within=left)
+        self._mine.session.confirm(self._mine.kept, said)
+        return said
 
     async def _pause(self, attempt: int) -> None:
         if attempt:
