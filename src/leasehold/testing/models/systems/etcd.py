@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from leasehold.testing.models.etcd import LATE, LEAST_TTL
 from leasehold.testing.models.etcd_http import SimulatedEtcd
 from leasehold.testing.models.etcd_members import Member, cluster_of
@@ -66,10 +68,10 @@ class EtcdSystem(System):
         member, scheduler = self.members[one.victim % len(self.members)], self.world.scheduler
         if member.replaced is not None or member.is_down:
             return None
-        election, rest = 0.05 + one.luck * AWAY / 4, one.luck * 1000 % 1
-        stopped = election + rest**0.5 * LEAST_TTL  # beyond that, it knows itself that the leases have run out
+        election, rest = 0.05 + one.luck * AWAY / 4, one.luck * 1000 % 1.0
+        stopped = election + math.sqrt(rest) * LEAST_TTL  # beyond that, it knows itself that the leases have run out
         unaware = rest * 1000 % 1 * UNAWARE
-        lasts = stopped + unaware
+        lasts: float = stopped + unaware
         member.is_replaced(stopped, unaware)
         self.cluster.elect(scheduler.time + election)
         if one.victim % 4:
