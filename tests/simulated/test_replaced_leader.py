@@ -91,3 +91,29 @@ def test_who_believes_it_is_found() -> None:
     found = [seed for seed in range(FOUND_WITHIN) if believed(seed, MISTAKES[BELIEVES].spoilt)]
     print(f"found in {len(found)} of {FOUND_WITHIN} histories")
     assert found
+
+
+def test_a_value_lives_for_its_life_though_a_replaced_leader_renewed_its_lease() -> None:
+    """Its lease is renewed once more if the write tells that there is another leader."""
+    world, found = SimulatedWorld(1), list[object]()
+
+    async def body(_: World) -> None:
+        system = EtcdSystem(world, 1.0, GOOD)
+        leader, *others = system.members
+        writer = world.machine("writer").client(system.opener)
+        for member in others:
+            member.link("writer").refused = FOREVER
+        value = writer.versioned("v", life=LEASE)
+        await value.put("first")
+        await world.sleep(0.2)
+        leader.is_replaced(LEASE * 0.8, 0.1)
+        system.cluster.elect(world.scheduler.time + ELECTION)
+        await world.sleep(LEASE * 0.8)
+        written = world.scheduler.time
+        await value.put("second")
+        await world.sleep(written + LEASE - 0.01 - world.scheduler.time)
+        found.append((await writer.versioned("v", life=LEASE).get()).value)
+
+    with quiet():
+        world.run(body)
+    assert found == ["second"]

@@ -23,7 +23,7 @@ from leasehold.testing.servers import EtcdServer
 NOISE = 1.0
 TXN = b"POST /v3/kv/txn"
 DELETION = b'"success": [{"request_delete_range"'
-"""In a transaction that deletes first; in the other branch of one that reads, a deletion only leads it through the log."""
+"""Of a transaction that deletes. In the other branch of one that reads, a deletion only sends it through the log."""
 
 
 @pytest.fixture
