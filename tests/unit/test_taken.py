@@ -1,4 +1,4 @@
-"""Whether a name is taken is said of what it is in use as, and of nothing else: where an acquire is refused, so is that."""
+"""Whether a name is taken is said of what it is in use as, and of nothing else: what acquire refuses is refused."""
 
 from __future__ import annotations
 
