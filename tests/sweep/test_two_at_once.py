@@ -116,8 +116,8 @@ async def both(world: World, client: AsyncClient, hold: AsyncHold, goes_on: Oper
     for job, errors in zip(jobs, (LeaseholdError, (LeaseholdError, asyncio.CancelledError)), strict=True):
         assert await job.join(SOON), "it hangs"
         error = job.exception()
-        assert error is None or isinstance(error, errors), repr(error)
-        assert error is None or type(error).__module__.split(".")[0] in ("leasehold", "asyncio"), repr(error)
+        closed = close in (goes_on, cut) and isinstance(error, RuntimeError) and "client is closed" in str(error)
+        assert error is None or isinstance(error, errors) or closed, repr(error)
     return met[0].met > at
 
 
