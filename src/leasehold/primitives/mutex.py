@@ -15,6 +15,7 @@ from leasehold.errors import AcquireTimeout, NotHeld
 from leasehold.primitives.decorating import AsyncDecorating, Decorating
 from leasehold.primitives.hold import AsyncHold, Hold
 from leasehold.primitives.options import Options
+from leasehold.primitives.taken import held_as
 from leasehold.runtimes.base import Party, drive
 from leasehold.validate import Seconds
 
@@ -73,9 +74,13 @@ class AsyncMutex(AsyncDecorating):
         await hold.release()
 
     async def locked(self) -> bool:
-        """Return whether anyone holds the lock now."""
-        self._engine.ready()
-        return any(view.holders for view in await self._engine.store.look(self.name, exact=True))
+        """Return whether anyone holds the lock now.
+
+        Raises:
+            WrongKind: the name is in use as another primitive.
+
+        """
+        return bool(await held_as(self._engine, self.name, self._options.terms.rule))
 
     async def __aenter__(self) -> AsyncHold:
         got = await self._acquire(True, None)
@@ -187,7 +192,12 @@ class Mutex(Decorating):
         drive(self._core.release())
 
     def locked(self) -> bool:
-        """Return whether anyone holds the lock now."""
+        """Return whether anyone holds the lock now.
+
+        Raises:
+            WrongKind: the name is in use as another primitive.
+
+        """
         return drive(self._core.locked())
 
     def __enter__(self) -> Hold:

@@ -11,6 +11,8 @@ from leasehold.primitives.hold import AsyncHold, Hold
 from leasehold.primitives.lock import AsyncLock, Holds
 from leasehold.primitives.mutex import Mutex
 from leasehold.primitives.options import Options
+from leasehold.primitives.taken import held_as
+from leasehold.rules import conflicts
 from leasehold.runtimes.base import drive
 from leasehold.validate import Seconds
 
@@ -36,8 +38,14 @@ class AsyncPermits(AsyncLock):
         self._holds = holds  # of all sizes: `release` is about what was acquired last
 
     async def locked(self) -> bool:
-        """Return whether so many permits are not there now."""
-        return await taken(self._engine, self.name) + self._options.terms.rule.permits > self._options.terms.rule.limit
+        """Return whether so many permits are not there now.
+
+        Raises:
+            WrongKind: the name is in use as another primitive, or with another number of permits.
+
+        """
+        rule = self._options.terms.rule
+        return conflicts(rule, await held_as(self._engine, self.name, rule))
 
 
 class AsyncSemaphore(AsyncDecorating):
@@ -114,12 +122,23 @@ class AsyncSemaphore(AsyncDecorating):
         await self.permits(1).release()
 
     async def locked(self) -> bool:
-        """Return whether no permit is there now."""
+        """Return whether no permit is there now.
+
+        Raises:
+            WrongKind: the name is in use as another primitive, or with another number of permits.
+
+        """
         return await self.permits(1).locked()
 
     async def available(self) -> int:
-        """Return how many permits nobody holds now."""
-        return max(0, self.limit - await taken(self._engine, self.name))
+        """Return how many permits nobody holds now.
+
+        Raises:
+            WrongKind: the name is in use as another primitive, or with another number of permits.
+
+        """
+        held = await held_as(self._engine, self.name, self._options.terms.rule)
+        return max(0, self.limit - sum(rule.permits for rule in held))
 
     async def __aenter__(self) -> AsyncHold:
         return await self.permits(1).__aenter__()
@@ -131,13 +150,6 @@ class AsyncSemaphore(AsyncDecorating):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r} of {self.limit}>"
-
-
-async def taken(engine: Engine, name: str) -> int:
-    """Return how many permits are held now."""
-    engine.ready()
-    views = await engine.store.look(name, exact=True)
-    return sum(seat.ticket.terms.rule.permits for view in views for seat in view.holders)
 
 
 class Permits(Mutex):
@@ -187,11 +199,21 @@ class Semaphore(Decorating):
         drive(self._core.release())
 
     def locked(self) -> bool:
-        """Return whether no permit is there now."""
+        """Return whether no permit is there now.
+
+        Raises:
+            WrongKind: the name is in use as another primitive, or with another number of permits.
+
+        """
         return drive(self._core.locked())
 
     def available(self) -> int:
-        """Return how many permits nobody holds now."""
+        """Return how many permits nobody holds now.
+
+        Raises:
+            WrongKind: the name is in use as another primitive, or with another number of permits.
+
+        """
         return drive(self._core.available())
 
     def __enter__(self) -> Hold:

@@ -12,6 +12,7 @@ The revision of the transaction that entered is the token: tokens increase from 
 from __future__ import annotations
 
 from leasehold.errors import StoreUnavailable
+from leasehold.rules import refuse_other_use
 from leasehold.runtimes.base import Runtime
 from leasehold.stores.etcd import seats
 from leasehold.stores.etcd.keys import (
@@ -60,7 +61,7 @@ class Entering:
             own = next((one for one in there if one.key == self._mine.key), None)
             if own is not None and own.holds:
                 return Verdict(own.written)
-            seats.refuse_other_use(self._mine.name, there, self._mine.ticket.terms.rule)
+            refuse_other_use(self._mine.name, [one.ticket for one in there], self._mine.ticket.terms.rule)
             if own is not None and seats.is_its_turn(there, own):
                 await self._pause(attempt)
                 attempt += 1

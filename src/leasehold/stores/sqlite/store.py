@@ -41,7 +41,7 @@ from leasehold.model import (
 from leasehold.rules import Queue
 from leasehold.runtimes.base import Runtime
 from leasehold.stores import ledger
-from leasehold.stores.cells import apply_change
+from leasehold.stores.cells import apply_change, check_fence
 from leasehold.stores.sqlite import doctor, rows
 from leasehold.stores.sqlite.database import Database
 from leasehold.stores.sqlite.machine import Machine, Process
@@ -285,6 +285,7 @@ class SQLiteStore:
 
     async def cell(self, name: str, change: Change) -> Cell:
         """Change or read a cell."""
+        check_fence(change)
         until = self._runtime.now() + PATIENCE
         return await self._in_turns(lambda: self._change(name, change, until), until)
 
