@@ -71,6 +71,7 @@ class SQLiteStore:
 
     def _start(self) -> None:
         self._me: Process | None = None
+        self._asked_by = 0
         self._waiters = Waiters(self._runtime, self._machine, self._look_for)
         self._sweeper = Sweeper(self._machine)
 
@@ -335,8 +336,8 @@ class SQLiteStore:
         self._start()
 
     def _process(self) -> Process:
-        if self._me is None or self._me.pid != os.getpid():
-            self._me = self._machine.process()
+        if self._me is None or self._asked_by != os.getpid():
+            self._me, self._asked_by = self._machine.process(), os.getpid()
         return self._me
 
     def _floor(self, fence: int) -> int:
