@@ -21,10 +21,14 @@ sequences of operations.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from leasehold.errors import WrongKind
 from leasehold.model import Kind, Rule, Seat, Ticket
+
+UNKNOWN = 0
+"""The limit of a semaphore whose permit another program took, and did not say of how many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,8 +140,30 @@ def stops(seat: Seat) -> bool:
 
 
 def same_use(mine: Rule, other: Rule) -> bool:
-    """Say whether two tickets use the name as the same thing: the same kind, with the same limit."""
-    return mine.kind is other.kind and mine.limit == other.limit
+    """Say whether two tickets use the name as the same thing: the same kind, with the same limit as far as is known."""
+    return mine.kind is other.kind and other.limit in (mine.limit, UNKNOWN)
+
+
+def refuse_other_use(name: str, tickets: Iterable[Ticket], rule: Rule) -> None:
+    """Raise `WrongKind` if one of the tickets uses the name as something else than ``rule`` does."""
+    for ticket in tickets:
+        if not same_use(rule, ticket.terms.rule):
+            raise wrong_kind(name, use_of(ticket.terms.rule), rule, held_by=str(ticket.terms.owner))
+
+
+def wrong_kind(name: str, used: str, rule: Rule, held_by: str | None = None) -> WrongKind:
+    """Make the error for a name that is in use as something else; it names both."""
+    return WrongKind(
+        f"{name!r} is in use as a {used} and cannot be used as a {use_of(rule)}; choose another name, or wait until "
+        "nobody uses it",
+        name=name,
+        held_by=held_by,
+    )
+
+
+def use_of(rule: Rule) -> str:
+    """Return what a rule uses its name as, for people."""
+    return rule.kind.value + (f" of {rule.limit}" if rule.kind is Kind.SEMAPHORE and rule.limit != UNKNOWN else "")
 
 
 def next_token(fence: int, floor: int) -> int:

@@ -293,6 +293,7 @@ def test_nothing_is_left_of_a_run(sqlite_shell: Shell) -> None:
     run = sqlite_shell.start("run", "job", "--", "sh", "-c", "echo 1 >ready; read x", stdin=subprocess.PIPE)
     sqlite_shell.file("ready")
     family = [int(one) for one in _children(run.pid)]
+    family += [int(one) for guard in family for one in _children(guard)]
     assert len(family) == 2
     run.communicate("\n", timeout=10)
     assert [pid for pid in family if alive(pid)] == []

@@ -44,6 +44,7 @@ BY_DAY, BY_NIGHT = 20, 5_000
 LENGTH = 40
 CLIENTS = 3
 NAMES = ("a", "b")
+LARGE = (2**53, 2**53 + 1, 2**64, 10**20)  # fences that a double, or 64 bits, cannot tell apart or hold
 WITHIN = 10.0
 LATEST = 1.0
 """Seconds after which a deletion that has not been told will not be."""
@@ -357,7 +358,7 @@ class Playing:
     def changes_a_cell(self) -> None:
         """Write a cell, or look at it."""
         value = self.chance.choice((None, b"v", b"\x00\xff"))
-        version, fence = self.chance.choice((None, None, 0, 1, 2)), self.chance.choice((None, 7, 9))
+        version, fence = self.chance.choice((None, None, 0, 1, 2)), self.chance.choice((None, 7, 9, *LARGE))
         change = Change(value, version, fence, self.chance.choice((60.0, 90.0)))
         drive(self.chance.choice(self.clients).cell("cell", change))
 

@@ -221,6 +221,32 @@ def test_leases_of_fixed_tickets_are_used_again(etcd_server, namespace):
         assert calls_of(etcd_server, before) == {"Txn": 10, "LeaseKeepAlive": 5}
 
 
+def test_a_renewal_is_one_keep_alive_and_one_transaction_for_all_that_hold_and_wait(etcd_server, namespace):
+    """The transaction confirms the keep-alive, and shows that the keys are there; it goes through the log."""
+    lease = 3.0
+    with (
+        Client.from_url(etcd_server.url, namespace=namespace) as locks,
+        FaultProxy(etcd_server.port) as proxy,
+        Client.from_url(f"etcd://127.0.0.1:{proxy.port}", namespace=namespace) as mine,
+    ):
+        taken = locks.lock("taken", lease=60.0).acquire()
+        holds = [mine.lock(f"x{number}", lease=lease).acquire() for number in range(10)]
+        waiting = threading.Thread(target=lambda: mine.lock("taken", lease=lease).acquire().release())
+        waiting.start()
+        until(lambda: proxy.count(b"/v3/lease/keepalive") == 1, lease)
+        time.sleep(lease / 6)
+        entries, txns = etcd_server.entries(), proxy.count(b"/v3/kv/txn")
+        until(lambda: proxy.count(b"/v3/lease/keepalive") == 2, lease)
+        time.sleep(lease / 6)
+        assert proxy.count(b"/v3/kv/txn") == txns + 1
+        assert proxy.count(b"/v3/lease/keepalive") == 2
+        assert etcd_server.entries() == entries + 1
+        taken.release()
+        waiting.join()
+        for hold in holds:
+            hold.release()
+
+
 def test_a_key_whose_ticket_is_renewed_no_more_is_taken_out(etcd_server, namespace):
     """A hold that its owner dropped as lost: the client's other locks keep the session, but not this key."""
     with Client.from_url(etcd_server.url, namespace=namespace) as locks, locks.lock("other", lease=1.0):

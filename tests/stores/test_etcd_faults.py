@@ -22,6 +22,8 @@ from leasehold.testing.servers import EtcdServer
 
 NOISE = 1.0
 TXN = b"POST /v3/kv/txn"
+DELETION = b'"success": [{"request_delete_range"'
+"""Of a transaction that deletes. In the other branch of one that reads, a deletion only sends it through the log."""
 
 
 @pytest.fixture
@@ -582,7 +584,7 @@ def test_a_release_that_never_arrives_does_not_hold_the_name_for_as_long_as_the_
     lease = 2.0
     with Client.from_url(url(proxy), namespace=namespace) as locks, locks.lock("other", lease=lease) as other:
         hold = locks.lock("x", lease=lease).acquire()
-        cut = proxy.cut_at(0, where=b"request_delete_range")
+        cut = proxy.cut_at(0, where=DELETION)
         assert not hold.release()
         time.sleep(2.5 * lease)  # the leave is given up, and deletions of what was left behind failed, too
         assert cut.hits > 2

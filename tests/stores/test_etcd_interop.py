@@ -138,6 +138,44 @@ def test_we_wait_for_etcdctl_and_it_waits_for_us(etcd_server, namespace):
                 other.kill()
 
 
+FENCED = r"""
+token=$(etcdctl get "$ETCD_LOCK_KEY" --write-out=fields | sed -n 's/^"CreateRevision" : //p')
+etcdctl txn <<EOF
+create("$ETCD_LOCK_KEY") = "$token"
+
+put stock/42 17
+
+
+EOF
+echo "$ETCD_LOCK_REV $token"
+"""
+"""What `docs/backends/etcd.md` shows, and then both numbers."""
+
+
+def test_a_script_under_etcdctl_fences_with_the_create_revision_of_its_key(etcd_server, namespace):
+    """The revision that etcdctl hands on is another one if it had to wait: somebody may write meanwhile."""
+    page = (HERE.parents[1] / "docs/backends/etcd.md").read_text()
+    assert FENCED.partition("echo")[0].strip() in page
+    with Client.from_url(etcd_server.url, namespace=namespace) as locks:
+        hold = locks.lock("x").acquire()
+        prefix = f"leasehold/{namespace}/lock/x"
+        etcdctl, *_ = etcd_server.ctl_command()
+        command = [etcdctl, "lock", prefix, "--", "bash", "-c", FENCED]
+        where = {**os.environ, **CTL_ENV, "ETCDCTL_ENDPOINTS": f"127.0.0.1:{etcd_server.port}"}
+        with subprocess.Popen(command, env=where, stdout=subprocess.PIPE, text=True) as other:
+            while len(locks.inspect("x").waiters) < 1:
+                assert other.poll() is None
+                time.sleep(0.01)
+            locks.versioned("y").put("somebody writes")
+            hold.release()
+            said, _ = other.communicate(timeout=10)
+        assert "SUCCESS" in said
+        handed_on, token = map(int, said.split()[-2:])
+        assert handed_on > token > hold.token
+        with locks.lock("x") as later:
+            assert later.token > token
+
+
 @pytest.mark.nightly
 @pytest.mark.timeout(1800)
 def test_ten_thousand_visits_with_etcdctl_and_go(etcd_server, namespace, tmp_path):

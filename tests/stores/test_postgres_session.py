@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import time
 from types import SimpleNamespace
 
 import pytest
+from descriptors import WatchedWorld
 from steps import TO_THE_END, after_steps
 from test_redis_crash import parties
 
-from leasehold import AsyncClient, Client, Unsupported
+from leasehold import AsyncClient, Client, LeaseholdError, Unsupported
 from leasehold.stores.postgres.advisory import key_of
 from leasehold.testing.servers import PostgresServer
+from leasehold.testing.worlds import World
 
 colours = pytest.mark.parametrize("colour", ["blocking", "asyncio"])
 
@@ -26,9 +29,12 @@ def sessions(postgres_server: PostgresServer) -> SimpleNamespace:
     return SimpleNamespace(url=f"{postgres_server.url}?mode=session", query=postgres_server.query)
 
 
+ADVISORY = "locktype = 'advisory' AND (classid::bigint << 32) | objid::bigint = %s"
+
+
 def locks_of(sessions: SimpleNamespace, namespace: str, name: str = "x") -> int:
     """Return how many sessions have, or wait for, the lock of a name, as the server says."""
-    text = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND (classid::bigint << 32) | objid::bigint = %s"
+    text = f"SELECT count(*) FROM pg_locks WHERE {ADVISORY}"
     return int(sessions.query(text, (key_of(namespace, name),))[0][0])
 
 
@@ -135,3 +141,33 @@ def test_names_with_one_key_exclude_each_other_and_no_more(
         assert [holder.token for holder in info.holders] == [second.token]
         assert locks.inspect("a") is None
         second.release()
+
+
+def test_a_cancelled_release_leaves_the_socket_to_a_renewal_that_waits_on_it(
+    sessions: SimpleNamespace, namespace: str
+) -> None:
+    async def body(world: World) -> None:
+        locks, others = (world.client(sessions.url, namespace=namespace) for _ in range(2))
+        hold = await locks.lock("x").acquire(timeout=5)
+        assert hold is not None
+        ((backend,),) = sessions.query(f"SELECT pid FROM pg_locks WHERE {ADVISORY}", (key_of(namespace, "x"),))
+        os.kill(backend, signal.SIGSTOP)  # so that it does not answer
+        try:
+            renewal = asyncio.ensure_future(hold.extend())
+            await asyncio.sleep(0.05)
+            release = asyncio.ensure_future(hold.release())
+            await asyncio.sleep(0.05)
+            release.cancel()
+            await asyncio.wait((release,))
+            other = await others.lock("y").acquire(timeout=5)  # on new connections, with the number of a closed one
+            assert other is not None
+            with pytest.raises(LeaseholdError):
+                await asyncio.wait_for(renewal, 5)
+            await other.release()
+        finally:
+            os.kill(backend, signal.SIGCONT)
+        assert release.cancelled()
+        async with asyncio.timeout(5):
+            await (await others.lock("x").acquire()).release()  # type: ignore[union-attr]
+
+    WatchedWorld().run(body)

@@ -104,4 +104,4 @@ def _failed(error: Exception) -> Failed:
 def _is_input(error: Exception) -> bool:
     """Say whether an error answers bad input: it was raised by a check of values, or while a URL was read."""
     frames = traceback.extract_tb(error.__traceback__)
-    return any(frame.name == "from_url" or frame.filename.endswith("validate.py") for frame in frames)
+    return any(frame.name in ("from_url", "opener") or frame.filename.endswith("validate.py") for frame in frames)

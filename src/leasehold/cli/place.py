@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 
-from leasehold.stores.registry import default_path
+from leasehold.stores.base import Opener
+from leasehold.stores.registry import default_path, hide, opener
 from leasehold.stores.url import parse
 
 
@@ -16,3 +18,18 @@ def url_in_use(url: str | None) -> str:
 def shown(url: str | None) -> str:
     """Return the URL without password and options, for people."""
     return str(parse(url_in_use(url)))
+
+
+def guarded(url: str, guard: int) -> Opener:
+    """Return what opens the store at ``url`` for a process whose guard outlives what it must not leave behind.
+
+    A store that sees processes die looks at the guard. All others see a death when a lease or a session ends.
+    """
+    found = opener(hide(url))
+    if parse(url).scheme == "sqlite":
+        from leasehold.stores.sqlite import SQLite
+        from leasehold.stores.sqlite.machine import Machine
+
+        assert isinstance(found, SQLite)
+        return replace(found, machine=Machine(guard=guard))
+    return found

@@ -95,7 +95,8 @@ def run(
     """  # noqa: D301 - click reads the backspace, which keeps the lines of the table
     if no_wait and timeout is not None:
         raise Failed("--no-wait and --timeout contradict each other; leave one of them out", Exit.USAGE)
-    from leasehold.cli.supervise import Order, supervise
+    from leasehold.cli.order import Order
+    from leasehold.cli.supervise import supervise
 
     hush()
     order = Order(

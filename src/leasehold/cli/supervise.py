@@ -6,7 +6,8 @@ No command runs past the last *confirmed* lease. While renewals succeed, that mo
 so long that no more than the grace (at most a quarter of the lease) is left, the command is told to stop by SIGTERM,
 still protected; at the end of the lease it is killed. When the store says that the lock is gone (broken, evicted),
 SIGTERM comes at once, and SIGKILL after the grace or at the end of the lease that was confirmed last, whichever is
-first. The `guard` holds to the same moment should this process be stopped or die.
+first. Then the lock is left only when nothing is found any more that the command started. The `guard` holds to the same
+moment should this process be stopped or die.
 """
 
 from __future__ import annotations
@@ -16,12 +17,13 @@ import os
 import shutil
 import signal
 from contextlib import suppress
-from dataclasses import dataclass
 
 from leasehold.cli.codes import SIGNALLED, Exit
-from leasehold.cli.family import Child, fork_child, in_foreground
-from leasehold.cli.guard import Guard, fork_guard
+from leasehold.cli.family import Child, in_foreground
+from leasehold.cli.guard import Guard, fork_guarded
+from leasehold.cli.order import Order
 from leasehold.cli.output import complain, meta_text, printable, seconds, who
+from leasehold.cli.place import guarded
 from leasehold.client import AsyncClient
 from leasehold.engine.events import Event, InDoubt, Renewed
 from leasehold.errors import LeaseLost, StoreUnavailable
@@ -47,45 +49,19 @@ LONGEST_NAP = 1.0
 """Seconds between two looks at the lease, at most."""
 
 
-@dataclass(frozen=True, slots=True)
-class Order:
-    """What the user asked for; times in seconds.
-
-    Attributes:
-        url: it may hold a password; the command gets it in its environment.
-        timeout: None waits for ever.
-
-    """
-
-    name: str
-    argv: tuple[str, ...]
-    url: str
-    namespace: str
-    wait: bool
-    timeout: float | None
-    lease: float
-    fair: bool
-    delay: float
-    meta: str | None
-    max_hold: float | None
-    grace: float
-    taken_code: int
-    quiet: bool
-
-
 def supervise(order: Order) -> int:
     """Run the command under the lock; return the exit code."""
     grouped = not in_foreground()
     code = _findable(order.argv[0])
     if code is not None:
         return code
-    child = fork_child(order.argv, grouped=grouped)
-    guard = fork_guard(child)
+    child, guard = fork_guarded(order.argv, grouped=grouped)
     try:
         code = asyncio.run(Supervisor(order, child, guard).run())
     finally:
         if child.ended() is None:  # not started, or a fault of ours
-            child.signal_all(signal.SIGKILL)
+            guard.kill_all()
+            child.await_none_left()
         guard.dismiss()
         child.reap()
     if code == SIGNALLED + signal.SIGINT and not grouped:
@@ -128,7 +104,8 @@ class Supervisor:
         """Acquire, run, release; return the exit code."""
         self._catch_signals()
         order = self._order
-        async with AsyncClient.from_url(order.url, namespace=order.namespace, observer=self._observe) as client:
+        store = guarded(order.url, self._guard.pid)
+        async with AsyncClient(store, namespace=order.namespace, observer=self._observe) as client:
             hold = await self._acquire(client)
             if hold is not None:
                 return await self._run_held(hold)
@@ -145,6 +122,13 @@ class Supervisor:
             if signal.getsignal(number) is not signal.SIG_IGN:  # ignored by nohup or a shell's &: stays so
                 loop.add_signal_handler(number, self._signal, number)
         loop.add_signal_handler(signal.SIGCHLD, self._news.set)
+        loop.add_reader(self._child.tidings, self._hear)
+
+    def _hear(self) -> None:
+        self._child.ended()  # reads what there is
+        if self._child.unguarded:
+            asyncio.get_running_loop().remove_reader(self._child.tidings)  # from now on SIGCHLD tells
+        self._news.set()
 
     def _signal(self, number: int) -> None:
         if not self._running:
@@ -245,15 +229,25 @@ class Supervisor:
             if status is not None:
                 break
             nap = self._look(hold)
+            if self._child.unguarded:
+                self._child.kill_found()
             with suppress(TimeoutError):
                 async with asyncio.timeout(nap):
                     await self._news.wait()
         if self._kill_at is None and status == -signal.SIGKILL and boottime() >= self._gone_by:
             self._kill_at = self._gone_by  # it was the guard
             self._say("stopped or stuck for so long that the lock could not be kept; the command was killed")
-        if self._kill_at is not None:
-            self._child.signal_all(signal.SIGKILL)  # what is left of its group
+        if self._child.unguarded:
+            self._say("the process that guards the command was killed, and the command with it")
+        if self._kill_at is not None or self._child.unguarded:
+            await self._none_left()
         return status if status >= 0 else SIGNALLED - status
+
+    async def _none_left(self) -> None:
+        """Have all killed that the command started, whatever its own end was."""
+        self._guard.kill_all()
+        asyncio.get_running_loop().remove_reader(self._child.tidings)
+        await asyncio.to_thread(self._child.await_none_left)
 
     def _look(self, hold: AsyncHold) -> float:
         """Do what the lease's state calls for; return the seconds until the next look."""
@@ -266,7 +260,8 @@ class Supervisor:
         if self._kill_at is None and left <= notice:
             self._stop(hold, now)
         elif self._kill_at is not None and now >= self._kill_at:
-            self._child.signal_all(signal.SIGKILL)
+            self._guard.kill_all()
+            self._child.kill_found()
         nap = min(self._order.lease / LOOKS_PER_LEASE, LONGEST_NAP)
         event_in = left - notice if self._kill_at is None else self._kill_at - now
         return max(0.0, min(nap, event_in)) or nap

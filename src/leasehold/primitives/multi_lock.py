@@ -102,7 +102,12 @@ class AsyncMultiLock(AsyncLock):
         return cast("AsyncMultiHold | None", await super().acquire(blocking, timeout))
 
     async def locked(self) -> bool:
-        """Return whether one of them cannot be had now."""
+        """Return whether one of them cannot be had now.
+
+        Raises:
+            WrongKind: a name is in use as another primitive.
+
+        """
         for member in self._members:
             if await member.locked():
                 return True

@@ -16,6 +16,7 @@ from leasehold.primitives.decorating import AsyncDecorating, Decorating
 from leasehold.primitives.hold import AsyncHold, Hold
 from leasehold.primitives.kept import Kept
 from leasehold.primitives.options import Options
+from leasehold.primitives.taken import held_as
 from leasehold.runtimes.base import Party, drive
 from leasehold.runtimes.blocks import Block, ends_block, opened
 from leasehold.validate import Seconds
@@ -89,9 +90,13 @@ class AsyncMutex(AsyncDecorating):
         return hold is not None and hold.held
 
     async def locked(self) -> bool:
-        """Return whether anyone holds the lock now."""
-        self._engine.ready()
-        return any(view.holders for view in await self._engine.store.look(self.name, exact=True))
+        """Return whether anyone holds the lock now.
+
+        Raises:
+            WrongKind: the name is in use as another primitive.
+
+        """
+        return bool(await held_as(self._engine, self.name, self._options.terms.rule))
 
     def __aenter__(self) -> Coroutine[Any, Any, AsyncHold]:
         return self._enter(opened(self))
@@ -224,7 +229,12 @@ class Mutex(Decorating):
         drive(self._core.release())
 
     def locked(self) -> bool:
-        """Return whether anyone holds the lock now."""
+        """Return whether anyone holds the lock now.
+
+        Raises:
+            WrongKind: the name is in use as another primitive.
+
+        """
         return drive(self._core.locked())
 
     def owned(self) -> bool:

@@ -14,6 +14,7 @@ from leasehold.primitives.kept import Kept
 from leasehold.primitives.mutex import AsyncMutex, Mutex
 from leasehold.primitives.options import Options
 from leasehold.primitives.rw_seats import Role, Seats, Taken, beside, same_seat
+from leasehold.primitives.taken import held_as
 from leasehold.rules import conflicts
 from leasehold.runtimes.base import Party, drive
 from leasehold.runtimes.blocks import Block, opened
@@ -41,11 +42,14 @@ class AsyncSide(AsyncMutex):
         self._role = role
 
     async def locked(self) -> bool:
-        """Return whether someone holds beside whom this side cannot be had."""
-        self._engine.ready()
-        views = await self._engine.store.look(self.name, exact=True)
+        """Return whether someone holds beside whom this side cannot be had.
+
+        Raises:
+            WrongKind: the name is in use as another primitive.
+
+        """
         rule = self._options.terms.rule
-        return any(conflicts(rule, [seat.ticket.terms.rule for seat in view.holders]) for view in views)
+        return conflicts(rule, await held_as(self._engine, self.name, rule))
 
     async def _acquire(self, blocking: bool, timeout: Seconds | None) -> AsyncHold | Missed:
         limit = self._limit(blocking, timeout)

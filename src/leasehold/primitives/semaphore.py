@@ -15,6 +15,8 @@ from leasehold.primitives.kept import Kept
 from leasehold.primitives.lock import AsyncLock
 from leasehold.primitives.mutex import Mutex
 from leasehold.primitives.options import Options
+from leasehold.primitives.taken import held_as
+from leasehold.rules import conflicts
 from leasehold.runtimes.base import drive
 from leasehold.runtimes.blocks import Block, ends_block, opened
 from leasehold.validate import Seconds
@@ -41,8 +43,14 @@ class AsyncPermits(AsyncLock):
         self._kept = kept  # of all sizes: `release` is about what was acquired last
 
     async def locked(self) -> bool:
-        """Return whether so many permits are not there now."""
-        return await taken(self._engine, self.name) + self._options.terms.rule.permits > self._options.terms.rule.limit
+        """Return whether so many permits are not there now.
+
+        Raises:
+            WrongKind: the name is in use as another primitive, or with another number of permits.
+
+        """
+        rule = self._options.terms.rule
+        return conflicts(rule, await held_as(self._engine, self.name, rule))
 
 
 class AsyncSemaphore(AsyncDecorating):
@@ -128,12 +136,23 @@ class AsyncSemaphore(AsyncDecorating):
         return self.permits(1).owned()
 
     async def locked(self) -> bool:
-        """Return whether no permit is there now."""
+        """Return whether no permit is there now.
+
+        Raises:
+            WrongKind: the name is in use as another primitive, or with another number of permits.
+
+        """
         return await self.permits(1).locked()
 
     async def available(self) -> int:
-        """Return how many permits nobody holds now."""
-        return max(0, self.limit - await taken(self._engine, self.name))
+        """Return how many permits nobody holds now.
+
+        Raises:
+            WrongKind: the name is in use as another primitive, or with another number of permits.
+
+        """
+        held = await held_as(self._engine, self.name, self._options.terms.rule)
+        return max(0, self.limit - sum(rule.permits for rule in held))
 
     def __aenter__(self) -> Coroutine[Any, Any, AsyncHold]:
         return self.permits(1)._enter(opened(self))
@@ -150,13 +169,6 @@ class AsyncSemaphore(AsyncDecorating):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r} of {self.limit}>"
-
-
-async def taken(engine: Engine, name: str) -> int:
-    """Return how many permits are held now."""
-    engine.ready()
-    views = await engine.store.look(name, exact=True)
-    return sum(seat.ticket.terms.rule.permits for view in views for seat in view.holders)
 
 
 class Permits(Mutex):
@@ -209,11 +221,21 @@ class Semaphore(Decorating):
         return self._core.owned()
 
     def locked(self) -> bool:
-        """Return whether no permit is there now."""
+        """Return whether no permit is there now.
+
+        Raises:
+            WrongKind: the name is in use as another primitive, or with another number of permits.
+
+        """
         return drive(self._core.locked())
 
     def available(self) -> int:
-        """Return how many permits nobody holds now."""
+        """Return how many permits nobody holds now.
+
+        Raises:
+            WrongKind: the name is in use as another primitive, or with another number of permits.
+
+        """
         return drive(self._core.available())
 
     def __enter__(self) -> Hold:

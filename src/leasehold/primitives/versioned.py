@@ -82,6 +82,7 @@ class AsyncVersionedValue:
         Raises:
             Conflict: it has another version; the error has that, and the value.
             LeaseLost: a later holder than that of ``fence`` has written.
+            ValueError: the value is too large, or the store cannot keep so large a fence (SQL and SQLite: 2**63 - 1).
             StoreUnavailable: no answer; with ``unknown`` it may have been written all the same.
 
         """

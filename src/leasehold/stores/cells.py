@@ -29,3 +29,13 @@ def check_size(change: Change) -> None:
     """Refuse a value that is too large, before anything is sent."""
     if change.value is not None and len(change.value) > CELL_LIMIT:
         raise ValueError(f"a cell holds at most {CELL_LIMIT} bytes, not {len(change.value)}; store a reference instead")
+
+
+BIGINT = 2**63 - 1
+"""The largest number that SQL's BIGINT and SQLite's INTEGER can keep."""
+
+
+def check_fence(change: Change, most: int = BIGINT) -> None:
+    """Refuse a fence that the store cannot keep, before anything is sent."""
+    if change.value is not None and change.fence is not None and change.fence > most:
+        raise ValueError(f"the fence {change.fence} is too large: this store keeps numbers up to {most}")

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from leasehold.errors import WrongKind
-from leasehold.model import Departure, Kind, Rule, Seat, Standing, Ticket, View
-from leasehold.rules import Blocked, Queue, decide, next_token, same_use, successors
+from leasehold.model import Departure, Kind, Seat, Standing, Ticket, View
+from leasehold.rules import Blocked, Queue, decide, next_token, refuse_other_use, successors
 
 Alive = Callable[[Seat], bool]
 """Says whether the process behind a seat still lives, where a store can know; a dead one's seat is void at once."""
@@ -50,7 +49,7 @@ def claim(queue: Queue, ticket: Ticket, *, join: bool, now: float, floor: int, a
 
     """
     queue = settle(queue, now, alive)
-    _refuse_other_use(queue, ticket.terms.rule)
+    refuse_other_use(queue.name, [seat.ticket for seat in queue.seats()], ticket.terms.rule)
     mine = _seat_of(queue, ticket.id)
     if mine is not None and mine.token is not None:
         mine = replace(mine, expires=now + ticket.terms.lease)
@@ -133,22 +132,6 @@ def view(queue: Queue, now: float) -> View:
 
     holders, waiters = tuple(map(shown, queue.holders)), tuple(map(shown, queue.waiters))
     return View(queue.name, kind, queue.fence, holders, waiters, max(0.0, queue.barred - now))
-
-
-def _refuse_other_use(queue: Queue, rule: Rule) -> None:
-    for seat in queue.seats():
-        other = seat.ticket.terms.rule
-        if not same_use(rule, other):
-            raise WrongKind(
-                f"{queue.name!r} is in use as {_use(other)} and cannot be used as {_use(rule)}; choose another name, "
-                "or wait until nobody uses it",
-                name=queue.name,
-                held_by=str(seat.ticket.terms.owner),
-            )
-
-
-def _use(rule: Rule) -> str:
-    return f"a {rule.kind.value}" + (f" of {rule.limit}" if rule.kind is Kind.SEMAPHORE else "")
 
 
 def _grant(queue: Queue, seat: Seat, now: float, floor: int) -> tuple[Queue, Seat]:

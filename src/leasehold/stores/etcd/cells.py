@@ -3,7 +3,8 @@
 The version of a cell is etcd's own count of writes to the value. A change reads the note, decides, and writes if the
 note is still the same and the version is the one asked for; so writers without a fence do not hinder each other.
 
-A lease is used again for the next write with the same life, renewed. One that a write with another life has replaced is
+A lease is used again for the next write with the same life, renewed; the write confirms the keep-alive, or another one
+follows (``confirming.py``). A lease that a write with another life has replaced is
 left to end by itself, and not revoked: another client may be about to write under it.
 """
 
@@ -15,13 +16,17 @@ from leasehold.errors import StoreUnavailable
 from leasehold.model import Cell, Change
 from leasehold.runtimes.base import Runtime
 from leasehold.stores.cells import EMPTY, apply_change, check_size
-from leasehold.stores.etcd.keys import Json, absent, found, only, put, ranged, txn, unb64, version_is, written
+from leasehold.stores.etcd.confirming import KeepAlive, keep_alive, through_log
+from leasehold.stores.etcd.keys import Json, Keys, absent, found, only, put, ranged, txn, unb64, version_is, written
 from leasehold.stores.etcd.sessions import whole
 from leasehold.wires.etcd.faults import Meaning, Refused
 from leasehold.wires.etcd.gateway import Gateway
 
 WITHIN = 5.0
 """Seconds that one change may take."""
+
+ATTEMPTS = 3
+"""How often the lease of a value that was written is renewed until that is confirmed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +42,10 @@ class Stored:
 class Cells:
     """The cells of one namespace."""
 
-    def __init__(self, runtime: Runtime, gateway: Gateway) -> None:
+    def __init__(self, runtime: Runtime, gateway: Gateway, keys: Keys) -> None:
         self._runtime = runtime
         self._gateway = gateway
+        self._keys = keys
 
     async def change(self, key: str, change: Change) -> Cell:
         """Make a conditional change of the cell whose keys begin with ``key``, or look."""
@@ -51,7 +57,7 @@ class Cells:
         return await self._runtime.shield(self._write(key, change, until))
 
     async def _write(self, key: str, change: Change, until: float) -> Cell:
-        lease, granted = 0, False
+        lease, granted, kept = 0, False, None
         try:
             while True:
                 stored = await self._read(key, until)
@@ -62,13 +68,15 @@ class Cells:
                     await self._revoke(lease)  # another made the cell meanwhile: all use one lease, or the note
                     lease, granted = 0, False  # would change with each write and hinder all others
                 if not lease:
-                    lease, granted = await self._lease(change, stored, until)
-                version = await self._put(key, change, stored, after, lease, until)
-                if version:
-                    granted = False  # it has a use
-                    return Cell(after.value, version, after.fence, changed=True)
-                if version is None:
+                    lease, granted, kept = await self._lease(change, stored, until)
+                said = await self._put(key, change, stored, after, lease, until)
+                if said is None:
                     lease = 0
+                elif said.get("succeeded"):
+                    granted = False  # it has a use
+                    if kept is not None and not kept.is_confirmed_by(said):
+                        await self._renew(lease, until)
+                    return Cell(after.value, int(found(said, 1)[0]["version"]), after.fence, changed=True)
         except StoreUnavailable as error:
             granted = granted and not error.unknown
             raise
@@ -89,8 +97,10 @@ class Cells:
         cell = Cell(unb64(value[0].get("value", "")), int(value[0]["version"]), int(fence))
         return Stored(cell, int(note[0]["mod_revision"]), int(note[0].get("lease", 0)), int(life))
 
-    async def _put(self, key: str, change: Change, stored: Stored, after: Cell, lease: int, until: float) -> int | None:
-        """Write; return the new version, 0 if somebody was faster, None if the lease has ended."""
+    async def _put(
+        self, key: str, change: Change, stored: Stored, after: Cell, lease: int, until: float
+    ) -> Json | None:
+        """Write unless somebody was faster; return the answer, None if the lease has ended."""
         note, value, life = f"{key}/note", f"{key}/value", whole(change.life)
         compare = [written(only(note), stored.noted) if stored.noted else absent(only(note))]
         if change.if_version is not None:
@@ -99,22 +109,29 @@ class Cells:
         if (after.fence, life, lease) != (stored.cell.fence, stored.life, stored.lease):
             writes.append(put(note, b"%d %d" % (after.fence, life), lease))
         try:
-            said = await self._ask("/v3/kv/txn", txn(compare, writes), until)
+            return await self._ask("/v3/kv/txn", txn(compare, writes), until)
         except Refused as refused:
             if refused.meaning is Meaning.LEASE:
                 return None
             raise
-        return int(found(said, 1)[0]["version"]) if said.get("succeeded") else 0
 
-    async def _lease(self, change: Change, stored: Stored, until: float) -> tuple[int, bool]:
-        """Return a lease that begins now, and whether it is a new one and not the cell's own."""
+    async def _lease(self, change: Change, stored: Stored, until: float) -> tuple[int, bool, KeepAlive | None]:
+        """Return a lease that begins now, whether it is a new one, and what is to be confirmed if it is the cell's."""
         life = whole(change.life)
         if stored.lease and stored.life == life:
-            said = await self._ask("/v3/lease/keepalive", {"ID": str(stored.lease)}, until)
-            if int(said.get("TTL", 0)) > 0:
-                return stored.lease, False
+            kept = await keep_alive(self._runtime, self._gateway, stored.lease, until)
+            if kept.length:
+                return stored.lease, False, kept
         said = await self._ask("/v3/lease/grant", {"TTL": str(life)}, until)
-        return int(said["ID"]), True
+        return int(said["ID"]), True, None
+
+    async def _renew(self, lease: int, until: float) -> None:
+        """Renew the lease of a value that was written, for its keep-alive may have come from a leader of the past."""
+        for _ in range(ATTEMPTS):
+            kept = await keep_alive(self._runtime, self._gateway, lease, until)
+            if kept.length and kept.is_confirmed_by(await self._ask("/v3/kv/txn", through_log(self._keys), until)):
+                return
+        raise StoreUnavailable("etcd changes its leader, so the value may not live as long as it should", unknown=True)
 
     async def _revoke(self, lease: int) -> None:
         try:

@@ -8,6 +8,7 @@ from leasehold.errors import StoreUnavailable
 from leasehold.model import Finding, Severity
 from leasehold.runtimes.base import Runtime
 from leasehold.stores.etcd.keys import Keys, only
+from leasehold.stores.etcd.releases import faults_of, numbers
 from leasehold.wires.etcd.faults import Refused
 from leasehold.wires.etcd.gateway import Gateway
 from leasehold.wires.etcd.settings import Settings
@@ -40,7 +41,7 @@ async def diagnose(runtime: Runtime, gateway: Gateway, settings: Settings, keys:
     members = [await _member(gateway, place) for place in settings.places]
     return [
         Finding(Severity.OK, "etcd server", f"{settings.where}: {gateway.version}"),
-        _versions(gateway.version),
+        *_versions(gateway.version),
         *await _cluster(gateway, settings),
         *[finding for place, said in zip(settings.places, members, strict=True) for finding in _status(place, said)],
         *await _alarms(gateway),
@@ -50,12 +51,22 @@ async def diagnose(runtime: Runtime, gateway: Gateway, settings: Settings, keys:
     ]
 
 
-def _versions(version: str) -> Finding:
-    numbers = tuple(int(part) for part in version.split(".") if part.isdecimal())
-    if numbers < (3, 5, 0):
-        meaning = "no longer maintained; reads may be stale after a member was stopped, so locks decide by transactions"
-        return Finding(Severity.NOTE, "etcd version", version, meaning, "run 3.5 or later, with its latest fixes")
-    return Finding(Severity.OK, "etcd version", version, "locks decide by transactions")
+def _versions(version: str) -> list[Finding]:
+    """Say what this release lacks."""
+    remedy = "run the latest release of 3.5, 3.6 or later on all members"
+    found = [
+        Finding(
+            Severity.WARNING if one.breaks else Severity.NOTE,
+            "etcd version",
+            f"{version} lacks a change: etcd's {one.where}",
+            one.fault,
+            remedy,
+        )
+        for one in faults_of(version)
+    ]
+    if not found and numbers(version) < (3, 5, 0):
+        found = [Finding(Severity.NOTE, "etcd version", version, "no longer maintained", remedy)]
+    return found or [Finding(Severity.OK, "etcd version", version, "it has all changes on which locks rest")]
 
 
 async def _cluster(gateway: Gateway, settings: Settings) -> list[Finding]:

@@ -53,6 +53,11 @@ class Keys:
         """Return what the keys begin with of those who entered a shared lock past others."""
         return f"{self.marked}{spelled(name)}/"
 
+    @property
+    def unused(self) -> str:
+        """A key that nobody writes."""
+        return f"{self.graves}none"
+
     def grave(self, seat: str) -> str:
         """Return the key that keeps a claim from arriving after its leave."""
         return f"{self.graves}{seat}"

@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from leasehold.errors import WrongKind
+from leasehold.rules import refuse_other_use
 from leasehold.stores.etcd import seats
 from leasehold.stores.etcd.keys import (
     FIRST,
@@ -67,6 +68,7 @@ async def claim(gateway: Gateway, keys: Keys, mine: Mine, *, join: bool, until: 
     else:
         body = txn([absent(line), unburied], [write], [first, ranged(only(mine.key))])
     said = await gateway.call("/v3/kv/txn", body, within=until - now)
+    mine.session.confirm(mine.kept, said)
     if said.get("succeeded"):
         return await _put(gateway, mine, said)
     return await _found(gateway, keys, mine, said, within=until - now)
@@ -77,7 +79,7 @@ async def _put(gateway: Gateway, mine: Mine, said: Json) -> Verdict:
     if not before:
         return Verdict(revision)
     try:
-        seats.refuse_other_use(mine.name, before, mine.ticket.terms.rule)
+        refuse_other_use(mine.name, [one.ticket for one in before], mine.ticket.terms.rule)
     except WrongKind:
         await gateway.call("/v3/kv/txn", txn([], [deleted(only(mine.key))]), within=1.0)
         raise
@@ -92,7 +94,7 @@ async def _found(gateway: Gateway, keys: Keys, mine: Mine, said: Json, *, within
         return Verdict(revision=revision_of(said))  # it was left before this claim arrived
     if own and first[0].key == own[0].key:
         return Verdict(own[0].created)
-    seats.refuse_other_use(mine.name, first, mine.ticket.terms.rule)
+    refuse_other_use(mine.name, [one.ticket for one in first], mine.ticket.terms.rule)
     if not own:
         return Verdict(0, (), revision_of(said), first[0])
     before = {**span(keys.queue(mine.name)), **LAST, "max_create_revision": str(own[0].created - 1)}

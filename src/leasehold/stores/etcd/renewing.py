@@ -1,4 +1,8 @@
-"""Renewals of one batch: a keep-alive for each session concerned, then one look at all the keys."""
+"""Renewals of one batch: a keep-alive for each session concerned, then one look at all the keys.
+
+The look is a transaction through Raft's log: it confirms the keep-alives (``confirming.py``), and is never out of date.
+If it does not confirm them, since etcd has another leader, both are sent once more.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +11,9 @@ from collections.abc import Sequence
 from leasehold.errors import StoreUnavailable
 from leasehold.model import Standing
 from leasehold.runtimes.base import Runtime
+from leasehold.stores.etcd.confirming import KeepAlive, through_log
 from leasehold.stores.etcd.keys import Json, Keys, deleted, found, only, put, ranged, span, txn, unb64
-from leasehold.stores.etcd.sessions import Session, Sessions
+from leasehold.stores.etcd.sessions import Sessions
 from leasehold.stores.etcd.waiting import Mine, Watch
 from leasehold.wires.etcd.faults import Meaning, Refused
 from leasehold.wires.etcd.gateway import Gateway
@@ -16,8 +21,15 @@ from leasehold.wires.etcd.gateway import Gateway
 PER_LOOK = 40
 """Tickets in one transaction: each has up to two operations in it, and etcd allows 128."""
 
+ATTEMPTS = 2
+"""How often a batch is renewed until that is confirmed: the second time by the leader that replaced another."""
+
 GRACE = 0.05
 """Seconds for the watch to tell what a renewal has just seen."""
+
+
+Asked = tuple[int, Mine, KeepAlive]
+"""A ticket that is looked for, where its standing goes, and the keep-alive on which that rests."""
 
 
 class Renewals:
@@ -40,17 +52,7 @@ class Renewals:
         until, sent = self._runtime.now() + within, self._runtime.now()
         standings = [Standing.GONE] * len(tickets)
         living = [(index, mine) for index, mine in enumerate(tickets) if mine is not None and sent < mine.until]
-        sessions = list(dict.fromkeys(mine.session for _, mine in living))
-        alive = await self._kept_alive(sessions, until)
-        asked = list[tuple[int, Mine]]()
-        for index, mine in living:
-            lives = alive[mine.session]
-            if lives is None:
-                standings[index] = Standing.UNKNOWN
-            elif lives:
-                asked.append((index, mine))
-            else:
-                mine.ring()
+        asked = await self._kept_alive(living, standings, until)
         late = list[Mine]()
         for index, one in enumerate(tickets):
             if one is not None and sent >= one.until:
@@ -60,44 +62,67 @@ class Renewals:
                 else:
                     standings[index] = Standing.UNKNOWN  # the claim under way finds out
         left_behind = await self.take_out([*late, *abandoned], until)
-        for start in range(0, len(asked), PER_LOOK):
-            await self._look(asked[start : start + PER_LOOK], standings, until)
+        for attempt in range(ATTEMPTS):
+            if attempt:
+                asked = await self._kept_alive([(index, mine) for index, mine, _ in asked], standings, until)
+            looks = [asked[start : start + PER_LOOK] for start in range(0, len(asked), PER_LOOK)]
+            asked = [one for look in looks for one in await self._look(look, standings, until)]
         return standings, set(left_behind)
 
-    async def _kept_alive(self, sessions: Sequence[Session], until: float) -> dict[Session, bool | None]:
+    async def _kept_alive(
+        self, living: Sequence[tuple[int, Mine]], standings: list[Standing], until: float
+    ) -> list[Asked]:
+        """Send the keep-alives, and return whom to look for."""
+        sessions = list(dict.fromkeys(mine.session for _, mine in living))
         answers = await self._runtime.gather(*(self._sessions.renew(one, until, urgent=True) for one in sessions))
-        for answer in answers:
-            if isinstance(answer, BaseException) and not isinstance(answer, StoreUnavailable):
+        said = dict(zip(sessions, answers, strict=True))
+        asked = list[Asked]()
+        for index, mine in living:
+            answer = said[mine.session]
+            standings[index] = Standing.UNKNOWN if isinstance(answer, StoreUnavailable) else Standing.GONE
+            if isinstance(answer, KeepAlive):
+                asked.append((index, mine, answer))
+            elif answer is None:
+                mine.ring()
+            elif not isinstance(answer, StoreUnavailable):
                 raise answer
-        return {one: said if isinstance(said, bool) else None for one, said in zip(sessions, answers, strict=True)}
+        return asked
 
-    async def _look(self, some: Sequence[tuple[int, Mine]], standings: list[Standing], until: float) -> None:
-        """See which keys are there, and for those who wait whether whom they wait for has gone unheard of."""
-        operations, waiting = list[Json](), [(mine, mine.blockers) for _, mine in some]
+    async def _look(self, some: Sequence[Asked], standings: list[Standing], until: float) -> list[Asked]:
+        """See which keys are there, and for those who wait whether whom they wait for has gone unheard of.
+
+        Return those whose keep-alive it does not confirm.
+        """
+        operations, waiting = list[Json](), [(mine, mine.blockers) for _, mine, _ in some]
         for mine, blockers in waiting:
             operations.append(ranged(only(mine.key), keys_only=True))
             if blockers:
                 operations.append(self._ahead(mine, blockers))
         left = max(until - self._runtime.now(), 0.001)
         try:
-            said = await self._gateway.call("/v3/kv/txn", txn([], operations), within=left, urgent=True)
+            body = through_log(self._keys, operations)
+            said = await self._gateway.call("/v3/kv/txn", body, within=left, urgent=True)
         except StoreUnavailable:
-            for index, _ in some:
+            for index, _, _ in some:
                 standings[index] = Standing.UNKNOWN
-            return
-        at, unheard = 0, list[Mine]()
-        for (index, mine), (_, blockers) in zip(some, waiting, strict=True):
-            if found(said, at):
+            return []
+        at, unheard, unconfirmed = 0, list[Mine](), list[Asked]()
+        for (index, mine, kept), (_, blockers) in zip(some, waiting, strict=True):
+            if not found(said, at):
+                mine.ring()
+            elif mine.session.confirm(kept, said):
                 standings[index] = Standing.HELD if mine.held else Standing.QUEUED
                 mine.until = mine.session.until
             else:
-                mine.ring()
+                standings[index] = Standing.UNKNOWN
+                unconfirmed.append((index, mine, kept))
             at += 1
             if blockers:
                 if blockers - {unb64(kv["key"]).decode("utf-8", "replace") for kv in found(said, at)}:
                     unheard.append(mine)
                 at += 1
         await self._wake(unheard)
+        return unconfirmed
 
     def _ahead(self, mine: Mine, blockers: frozenset[str]) -> Json:
         if len(blockers) == 1:

@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from leasehold.errors import WrongKind
 from leasehold.model import Kind, Owner, Rule, Seat, Terms, Ticket
-from leasehold.rules import Enter, Queue, conflicts, decide, same_use, successors
+from leasehold.rules import Enter, Queue, conflicts, decide, successors
 from leasehold.stores.etcd.keys import Json, unb64
 
 FOREIGN = "lease"
@@ -97,22 +96,6 @@ def _rule(fields: dict[str, Any]) -> Rule:
         limit=int(fields.get("limit", 1)),
         fair=bool(fields.get("fair")),
     )
-
-
-def refuse_other_use(name: str, others: Sequence[Place], rule: Rule) -> None:
-    """Raise `WrongKind` if the name is in use as something else."""
-    for other in others:
-        if not same_use(rule, other.rule):
-            raise WrongKind(
-                f"{name!r} is in use as {_use(other.rule)} and cannot be used as {_use(rule)}; choose another name, or "
-                "wait until nobody uses it",
-                name=name,
-                held_by=str(other.ticket.terms.owner),
-            )
-
-
-def _use(rule: Rule) -> str:
-    return f"a {rule.kind.value}" + (f" of {rule.limit}" if rule.kind is Kind.SEMAPHORE else "")
 
 
 # --- shared locks ------------------------------------------------------------------------------------------------

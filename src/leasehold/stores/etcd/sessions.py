@@ -9,8 +9,9 @@ a lease of its own, or else it would live on with the others.
 etcd counts whole seconds and has a least length of its own, so the length is what etcd grants and not what was asked
 for. The lease is granted under an id that we chose: a grant whose reply was lost is not granted twice.
 
-A session counts from before the keep-alive was sent that etcd confirmed. Nobody keeps an idle session alive: it ends
-by itself, and the next ticket begins another. `revoke_all` ends all of them, and so deletes what still stands there.
+A session counts from before a keep-alive was sent, if a transaction after it shows that it came from the true leader
+(``confirming.py``); mostly that is one which is sent anyway. Nobody keeps an idle session alive: it ends by itself, and
+the next ticket begins another. `revoke_all` ends all of them, and so deletes what still stands there.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from dataclasses import dataclass, field
 
 from leasehold.errors import StoreUnavailable
 from leasehold.runtimes.base import Runtime
+from leasehold.stores.etcd.confirming import KeepAlive, keep_alive, through_log
+from leasehold.stores.etcd.keys import Json, Keys
 from leasehold.wires.etcd.faults import Meaning, Refused
 from leasehold.wires.etcd.gateway import Gateway
 from leasehold.wires.etcd.turns import Turns
@@ -29,6 +32,9 @@ FRESH = 1 / 3
 
 KEPT = 8
 """Leases of tickets with a lease of their own that are kept for the next such ticket."""
+
+ATTEMPTS = 3
+"""How often a claim's lease is renewed until that is confirmed: while etcd changes its leader, once may not do."""
 
 REVOKE_WITHIN = 1.0
 """Seconds in which a closing client revokes its leases."""
@@ -42,7 +48,7 @@ class Session:
         id: its id.
         asked: seconds that were asked for.
         length: seconds, as etcd granted them.
-        confirmed: boot-time clock before the last request was sent that etcd confirmed.
+        confirmed: boot-time clock before the last grant or keep-alive was sent that counts.
         shared: whether it is for all tickets of its length.
         over: whether etcd said that it has ended.
 
@@ -60,13 +66,30 @@ class Session:
         """Boot-time clock at which it may have ended, if nobody renewed it since."""
         return self.confirmed + self.length
 
+    @property
+    def standing(self) -> KeepAlive:
+        """What is known without a new keep-alive."""
+        return KeepAlive(self.confirmed, self.length)
+
+    def confirm(self, kept: KeepAlive, answer: Json) -> bool:
+        """Believe a keep-alive if the answer to a later transaction confirms it; return whether it is believed."""
+        if kept.is_confirmed_by(answer):
+            self.length = kept.length
+            self.confirmed = max(self.confirmed, kept.sent)
+        return self.believes(kept)
+
+    def believes(self, kept: KeepAlive) -> bool:
+        """Return whether it counts from this keep-alive, or from a later one."""
+        return self.confirmed >= kept.sent
+
 
 class Sessions:
     """All of a client. Used from many threads or tasks at once."""
 
-    def __init__(self, runtime: Runtime, gateway: Gateway) -> None:
+    def __init__(self, runtime: Runtime, gateway: Gateway, keys: Keys) -> None:
         self._runtime = runtime
         self._gateway = gateway
+        self._keys = keys
         self.forget()
 
     def forget(self) -> None:
@@ -74,11 +97,11 @@ class Sessions:
         self._turns = Turns(self._runtime)
         self._shared: dict[int, Session] = {}
         self._spare: list[Session] = []
-        self._tried: dict[int, int] = {}
+        self._tried: dict[int, tuple[int, float]] = {}  # by length: a lease that may have been granted, and since when
         self._all: dict[Session, None] = {}
 
-    async def shared(self, length: float, until: float) -> Session:
-        """Return the session for tickets of this length, renewed lately."""
+    async def shared(self, length: float, until: float) -> tuple[Session, KeepAlive]:
+        """Return the session for tickets of this length, and a late keep-alive, which may have to be confirmed."""
         ttl = whole(length)
         while True:
             session = self._shared.get(ttl)
@@ -87,16 +110,17 @@ class Sessions:
                     session = self._shared.get(ttl)
                     if session is None or session.over:
                         session = self._shared[ttl] = await self._granted(ttl, until, shared=True)
-            if await self.fresh(session, until):
-                return session
+            if (kept := await self.fresh(session, until)) is not None:
+                return session, kept
 
-    async def own(self, length: float, until: float) -> Session:
-        """Return a lease for one ticket alone, renewed just now."""
+    async def own(self, length: float, until: float) -> tuple[Session, KeepAlive]:
+        """Return a lease for one ticket alone, renewed just now, which may have to be confirmed."""
         ttl = whole(length)
         while (session := self._taken(ttl)) is not None:
-            if await self.renew(session, until):
-                return session
-        return await self._granted(ttl, until, shared=False)
+            if (kept := await self.renew(session, until)) is not None:
+                return session, kept
+        session = await self._granted(ttl, until, shared=False)
+        return session, session.standing
 
     def give_back(self, session: Session) -> None:
         """Take back the lease of a ticket that has surely left."""
@@ -105,31 +129,45 @@ class Sessions:
         if len(self._spare) < KEPT and self._runtime.now() < session.until:
             self._spare.append(session)  # nobody renews it: it ends by itself, if nobody takes it before
 
-    async def fresh(self, session: Session, until: float) -> bool:
-        """Renew a session if that is due; return whether it lives."""
+    async def fresh(self, session: Session, until: float) -> KeepAlive | None:
+        """Renew a session if that is due; return None if it has ended."""
         if self._runtime.now() - session.confirmed < FRESH * session.length:
-            return not session.over
+            return None if session.over else session.standing
         return await self.renew(session, until)
 
-    async def renew(self, session: Session, until: float, *, urgent: bool = False) -> bool:
-        """Set a session to its full length; return whether it lives.
+    async def renew(self, session: Session, until: float, *, urgent: bool = False) -> KeepAlive | None:
+        """Ask for a session's full length; return what is to be confirmed, None if the session has ended.
 
         Raises:
             StoreUnavailable: no answer.
 
         """
         if session.over:
-            return False
-        sent = self._runtime.now()
-        body = {"ID": str(session.id)}
-        said = await self._gateway.call("/v3/lease/keepalive", body, within=max(until - sent, 0.001), urgent=urgent)
-        ttl = int(said.get("TTL", 0))
-        if ttl <= 0:
+            return None
+        kept = await keep_alive(self._runtime, self._gateway, session.id, until, urgent=urgent)
+        if not kept.length:
             self._ended(session)
-            return False
-        session.length = float(ttl)
-        session.confirmed = max(session.confirmed, sent)
-        return True
+            return None
+        return kept
+
+    async def settle(self, session: Session, kept: KeepAlive, until: float) -> bool:
+        """See that a keep-alive counts that a claim needs, with another one if need be; return whether the lease lives.
+
+        Raises:
+            StoreUnavailable: it does not count.
+
+        """
+        for _ in range(ATTEMPTS):
+            if session.believes(kept):
+                return True
+            again = await self.renew(session, until)
+            if again is None:
+                return False
+            kept, left = again, max(until - self._runtime.now(), 0.001)
+            session.confirm(kept, await self._gateway.call("/v3/kv/txn", through_log(self._keys), within=left))
+        if session.believes(kept):
+            return True
+        raise StoreUnavailable("etcd changes its leader again and again, so no lease can be renewed", unknown=True)
 
     def ended(self, session: Session) -> None:
         """Take note that etcd does not know a session any more."""
@@ -154,9 +192,9 @@ class Sessions:
         return None
 
     async def _granted(self, ttl: int, until: float, *, shared: bool) -> Session:
-        lease = self._tried.get(ttl) if shared else None
-        lease = lease or int.from_bytes(self._runtime.random_bytes(8)) >> 1 or 1
         sent = self._runtime.now()
+        new = int.from_bytes(self._runtime.random_bytes(8)) >> 1 or 1, sent
+        lease, first = self._tried.get(ttl, new) if shared else new
         session = Session(lease, ttl, float(ttl), sent, shared)
         self._all[session] = None  # before it is asked for: `close` revokes it even if no answer came
         body = {"TTL": str(ttl), "ID": str(lease)}
@@ -164,14 +202,13 @@ class Sessions:
             said = await self._gateway.call("/v3/lease/grant", body, within=max(until - sent, 0.001))
         except StoreUnavailable as error:
             if error.unknown and shared:
-                self._tried[ttl] = lease  # the next attempt finds it, if it was granted
+                self._tried[ttl] = lease, first  # the next attempt finds it, if it was granted
             raise
         except Refused as refused:
             if refused.meaning is not Meaning.EXISTS:
                 raise
             self._tried.pop(ttl, None)
-            if not await self.renew(session, until):
-                raise StoreUnavailable("the lease that etcd granted has ended before its reply came") from None
+            session.confirmed = first  # it was granted after that; whoever needs more renews it
             return session
         self._tried.pop(ttl, None)
         session.length = float(said["TTL"])

@@ -12,6 +12,7 @@ The revision of the transaction that entered is the token: tokens increase from 
 from __future__ import annotations
 
 from leasehold.errors import StoreUnavailable
+from leasehold.rules import refuse_other_use
 from leasehold.runtimes.base import Runtime
 from leasehold.stores.etcd import seats
 from leasehold.stores.etcd.keys import (
@@ -60,7 +61,7 @@ class Entering:
             own = next((one for one in there if one.key == self._mine.key), None)
             if own is not None and own.holds:
                 return Verdict(own.written)
-            seats.refuse_other_use(self._mine.name, there, self._mine.ticket.terms.rule)
+            refuse_other_use(self._mine.name, [one.ticket for one in there], self._mine.ticket.terms.rule)
             if own is not None and seats.is_its_turn(there, own):
                 await self._pause(attempt)
                 attempt += 1
@@ -115,7 +116,9 @@ class Entering:
             raise StoreUnavailable(f"others were faster at {self._mine.name!r} until no time was left", unknown=True)
         failure = [ranged(self._line), ranged(self._grave, keys_only=True)]
         body = txn([*compare, absent(self._grave)], writes, failure)
-        return await self._gateway.call("/v3/kv/txn", body, within=left)
+        said = await self._gateway.call("/v3/kv/txn", body, within=left)
+        self._mine.session.confirm(self._mine.kept, said)
+        return said
 
     async def _pause(self, attempt: int) -> None:
         if attempt:

@@ -5,7 +5,8 @@ Theory of operation
 ``mutex.py`` and ``shared.py`` say who holds; ``sessions.py`` how long; ``waiting.py`` how who waits is told;
 ``renewing.py`` how all of it is kept alive. This file joins them to the `Store` port.
 
-A grant counts from a keep-alive that etcd confirmed before the transaction that granted (`Sessions`). A waiter does not
+A grant counts from a keep-alive before the transaction that granted, which is what confirms it (``confirming.py``). If
+it does not, for etcd has another leader, the lease is renewed once more before the grant is believed. A waiter does not
 believe the deletion it hears of: it asks again, and the transaction reads its own key. If its lease has ended
 meanwhile, its key is gone with it, and it stands in the queue anew.
 
@@ -64,9 +65,9 @@ class EtcdStore:
         self._namespace = namespace
         self._keys = Keys.of(settings, namespace)
         self._gateway = Gateway(runtime, settings, http)
-        self._sessions = Sessions(runtime, self._gateway)
+        self._sessions = Sessions(runtime, self._gateway, self._keys)
         self._watch = Watch(runtime, self._gateway, self._keys)
-        self._cells = Cells(runtime, self._gateway)
+        self._cells = Cells(runtime, self._gateway, self._keys)
         self._renewals = Renewals(runtime, self._gateway, self._sessions, self._watch, self._keys)
         self._mine: dict[str, Mine] = {}
 
@@ -78,6 +79,9 @@ class EtcdStore:
             mine = await self._seated(name, ticket, until)
             try:
                 verdict = await self._ask(mine, join=join, until=until)
+                if not await self._settled(mine, verdict, join=join, until=until):
+                    self._forget(mine)
+                    continue
                 if verdict.token:
                     return self._granted(mine, verdict)
                 if mine.unknown and not join and not mine.held:
@@ -189,8 +193,8 @@ class EtcdStore:
                 return mine
             alone = alone or mine.doomed  # a deletion that comes late must not find the new key
             self._forget(mine)
-        session = await (self._sessions.own if alone else self._sessions.shared)(ticket.terms.lease, until)
-        mine = Mine(self._runtime, name, ticket, session, self._keys)
+        session, kept = await (self._sessions.own if alone else self._sessions.shared)(ticket.terms.lease, until)
+        mine = Mine(self._runtime, name, ticket, session, kept, self._keys)
         self._mine[ticket.id] = mine
         return mine
 
@@ -223,9 +227,17 @@ class EtcdStore:
             raise StoreUnavailable(what, unknown=True) from reason
 
     async def _fresh(self, mine: Mine, until: float) -> bool:
-        if mine.session.shared:
-            return await self._sessions.fresh(mine.session, until)
-        return await self._sessions.renew(mine.session, until)
+        renew = self._sessions.fresh if mine.session.shared else self._sessions.renew
+        kept = await renew(mine.session, until)
+        if kept is not None:
+            mine.kept = kept
+        return kept is not None
+
+    async def _settled(self, mine: Mine, verdict: Verdict, *, join: bool, until: float) -> bool:
+        """See that the lease counts under which a ticket now holds or waits; return False if it has ended."""
+        if not verdict.token and not join and not mine.held:
+            return True  # no key of it is there
+        return await self._sessions.settle(mine.session, mine.kept, until)
 
     async def _ask(self, mine: Mine, *, join: bool, until: float) -> Verdict:
         now = self._runtime.now()

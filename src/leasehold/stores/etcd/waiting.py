@@ -27,6 +27,7 @@ from typing import Any, cast
 from leasehold.errors import StoreUnavailable
 from leasehold.model import Ticket
 from leasehold.runtimes.base import Job, Runtime, Signal
+from leasehold.stores.etcd.confirming import KeepAlive
 from leasehold.stores.etcd.keys import Keys, deletions, seat_key, span, unb64
 from leasehold.stores.etcd.sessions import Session
 from leasehold.wires.etcd.faults import Meaning, Refused, refusal
@@ -52,14 +53,17 @@ class Mine:
     """A ticket of this client that etcd knows, or may know. Its news are set before its signal, and read after."""
 
     __slots__ = (
-        *("blockers", "claiming", "doomed", "held", "key", "mark", "name", "news", "seat"),
+        *("blockers", "claiming", "doomed", "held", "kept", "key", "mark", "name", "news", "seat"),
         *("session", "signal", "ticket", "unknown", "until"),
     )
 
-    def __init__(self, runtime: Runtime, name: str, ticket: Ticket, session: Session, keys: Keys) -> None:
+    def __init__(
+        self, runtime: Runtime, name: str, ticket: Ticket, session: Session, kept: KeepAlive, keys: Keys
+    ) -> None:
         self.name = name
         self.ticket = ticket
         self.session = session
+        self.kept = kept  # the keep-alive on which its claim rests, which a transaction has yet to confirm
         self.seat = seat_key(session.id, ticket.id)
         self.key = keys.queue(name) + self.seat
         self.mark = keys.marks(name) + self.seat  # made if it enters a shared lock past others
@@ -69,7 +73,7 @@ class Mine:
         )
         self.claiming = True  # a claim is under way: what etcd says to it counts, and nobody takes its key out
         self.doomed = False  # its key is being taken out: nobody may enter under it any more
-        self.until = session.until  # boot-time clock at which its own lease ends, if it is not renewed
+        self.until = kept.sent + kept.length  # boot-time clock at which its own lease ends, if it is not renewed
         self.blockers: frozenset[str] = frozenset()
         self.news = False
         self.signal: Signal = runtime.signal()

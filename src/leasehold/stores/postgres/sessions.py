@@ -27,7 +27,6 @@ class Session:
     Attributes:
         turn: one batch of statements at a time.
         life: seconds for which the server keeps it without news.
-        waits: while it is in the server's queue.
         failed: why it is of no more use.
 
     """
@@ -35,7 +34,6 @@ class Session:
     link: Link
     turn: Pool
     life: float = 0.0
-    waits: bool = False
     failed: StoreUnavailable | None = None
 
     @property
@@ -81,12 +79,12 @@ class Sessions:
     async def wait(self, session: Session, name: str, until: Callable[[], float]) -> None:
         where = self._wire.where
         waits = session.link.exchange([Statement(advisory.WAIT, (self.key(name),))])
-        session.waits = has = True
+        has = True
         try:
             while has:
                 limit = until()
                 try:
-                    await self._wire.run(waits, limit)
+                    await self._wire.run(waits, limit, goes_on=True)
                     return
                 except TimeoutError:
                     has = until() > limit
@@ -101,7 +99,7 @@ class Sessions:
             has = False
             raise
         finally:
-            session.waits = False
+            waits.close()
             if not has:
                 self.close(session)
 
@@ -122,10 +120,7 @@ class Sessions:
         await self._wire.transact(lambda tx: tx.commit(*more, ends), within=within)
 
     def close(self, session: Session) -> None:
-        if session.waits:
-            session.link.shut()  # the job that reads closes it: a descriptor in use must not become another's
-        else:
-            self._wire.drop(session.link)
+        self._wire.drop(session.link)  # a job that waits on it, or whoever asks, finds out and lets go of it
 
     def keep(self, session: Session) -> None:
         """Take a session back that has no lock; the connection is kept for the next who needs one."""

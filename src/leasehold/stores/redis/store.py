@@ -36,6 +36,7 @@ from leasehold.model import (
     Wait,
     ticket_id,
 )
+from leasehold.rules import wrong_kind
 from leasehold.runtimes.base import Colour, Runtime
 from leasehold.stores.cells import check_size
 from leasehold.stores.redis import commands, doctor, keys, rights, strict, strict_checks, together, views
@@ -155,7 +156,7 @@ class RedisStore:
                 self._waiting.granted(ticket)
             return Granted(int(reply[1]), since, terms.lease)
         if reply[0] == 2:
-            raise views.wrong_kind(name, reply[1], terms.rule)
+            raise wrong_kind(name, reply[1].decode(), terms.rule)
         if reply[0] == strict.QUARANTINED:
             return Wait(epoch, int(reply[1]) / 1000 + ASK_AGAIN_AT_LEAST, barred=strict.barred(self.where))
         after = self._waiting.told_to_wait(slot, ticket, since, int(reply[1]), int(reply[2]) / 1000)
@@ -185,7 +186,7 @@ class RedisStore:
         back, *replies = await self._calls.run(*together.claim(self._namespace, claims, keep=keep), within=within)
         for (name, ticket), reply in zip(claims[back:], replies, strict=False):
             if reply[0] == 2:
-                raise views.wrong_kind(name, reply[1], ticket.terms.rule)
+                raise wrong_kind(name, reply[1].decode(), ticket.terms.rule)
             if reply[0] == 1:
                 answers.append(Granted(int(reply[1]), since, ticket.terms.lease))
             else:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from leasehold.errors import WrongKind
 from leasehold.model import Kind, Owner, Rule, Seat, Terms, Ticket, View
 from leasehold.stores.redis import shared
 
@@ -27,15 +26,6 @@ def view(name: str, reply: Any) -> View:
     waiters = tuple(_waiter(seats[start : start + 4], now_us / 1000) for start in range(0, len(seats), 4))
     alive = tuple(seat for seat in waiters if seat.expires > 0)
     return View(name, Kind.MUTEX, int(fence or 0), holders, alive, free_in)
-
-
-def wrong_kind(name: str, used: bytes, rule: Rule) -> WrongKind:
-    """Make the error for a name that is in use as something else; it names both."""
-    return WrongKind(
-        f"{name!r} is in use as a {used.decode()}, not as a {shared.use_of(rule)}; "
-        "choose another name, or wait until nobody uses it",
-        name=name,
-    )
 
 
 def _shared(name: str, reply: Any) -> View:

@@ -27,7 +27,7 @@ from leasehold.rules import Blocked
 from leasehold.runtimes.base import Runtime
 from leasehold.stores import ledger
 from leasehold.stores.anchor import Anchor
-from leasehold.stores.cells import EMPTY, apply_change, check_size
+from leasehold.stores.cells import EMPTY, apply_change, check_fence, check_size
 from leasehold.stores.sql import renewal, rows, several
 from leasehold.stores.sql.dialect import Dialect
 from leasehold.stores.sql.looking import Sight
@@ -155,6 +155,7 @@ class RowStore:
     async def cell(self, name: str, change: Change) -> Cell:
         """Change or read a cell."""
         check_size(change)
+        check_fence(change)
         until, key = self._runtime.now() + PATIENCE, self._key(name)
         if change.value is None:
             return await self._transact(self._reading_cell(key), until)

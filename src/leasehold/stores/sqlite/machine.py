@@ -30,10 +30,15 @@ class Process:
 
 
 class Machine:
-    """What the kernel says. Nothing is kept, except by who asks."""
+    """What the kernel says. Nothing is kept, except by who asks.
 
-    def __init__(self, proc: str = "/proc") -> None:
+    ``guard``: the pid of the process by whose life others see whether ours lives, None if by its own. It ends after
+    ours, and after all that ours must not leave behind; the user ends when it has ended.
+    """
+
+    def __init__(self, proc: str = "/proc", guard: int | None = None) -> None:
         self._proc = proc
+        self._guard = guard
 
     def boot(self) -> str:
         """Return what names this boot.
@@ -76,9 +81,10 @@ class Machine:
         return self._link("self/ns/net")
 
     def process(self) -> Process:
-        """Return the calling process."""
-        stat = _Stat.parse(self._read("self/stat"))
-        return Process(os.getpid(), stat.started if stat else 0, self._link("self/ns/pid"))
+        """Return the calling process, or the guard that stands for it."""
+        stat = _Stat.parse(self._read("self/stat" if self._guard is None else f"{self._guard}/stat"))
+        pid = os.getpid() if self._guard is None else self._guard
+        return Process(pid, stat.started if stat else 0, self._link("self/ns/pid"))
 
     def is_gone(self, other: Process, me: Process) -> bool:
         """Say whether ``other``, a process of this boot, has certainly ended. In doubt it has not.
@@ -94,7 +100,7 @@ class Machine:
             return True
         except OSError:  # of another user: it exists
             pass
-        if not other.started or self._link("self") != str(me.pid):  # /proc is that of another pid namespace
+        if not other.started or self._link("self") != str(os.getpid()):  # /proc is that of another pid namespace
             return False
         stat = _Stat.parse(self._read(f"{other.pid}/stat"))  # empty if hidden from us, or just ended: next time
         return stat is not None and (stat.started != other.started or stat.ended)

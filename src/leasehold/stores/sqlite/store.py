@@ -41,7 +41,7 @@ from leasehold.model import (
 from leasehold.rules import Queue
 from leasehold.runtimes.base import Runtime
 from leasehold.stores import ledger
-from leasehold.stores.cells import apply_change
+from leasehold.stores.cells import apply_change, check_fence
 from leasehold.stores.sqlite import doctor, rows
 from leasehold.stores.sqlite.database import Database
 from leasehold.stores.sqlite.machine import Machine, Process
@@ -71,6 +71,7 @@ class SQLiteStore:
 
     def _start(self) -> None:
         self._me: Process | None = None
+        self._asked_by = 0
         self._waiters = Waiters(self._runtime, self._machine, self._look_for)
         self._sweeper = Sweeper(self._machine)
 
@@ -285,6 +286,7 @@ class SQLiteStore:
 
     async def cell(self, name: str, change: Change) -> Cell:
         """Change or read a cell."""
+        check_fence(change)
         until = self._runtime.now() + PATIENCE
         return await self._in_turns(lambda: self._change(name, change, until), until)
 
@@ -334,8 +336,8 @@ class SQLiteStore:
         self._start()
 
     def _process(self) -> Process:
-        if self._me is None or self._me.pid != os.getpid():
-            self._me = self._machine.process()
+        if self._me is None or self._asked_by != os.getpid():
+            self._me, self._asked_by = self._machine.process(), os.getpid()
         return self._me
 
     def _floor(self, fence: int) -> int:

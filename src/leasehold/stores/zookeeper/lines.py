@@ -16,8 +16,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from leasehold.errors import StoreUnavailable, WrongKind
-from leasehold.model import Kind, Rule
+from leasehold.errors import StoreUnavailable
+from leasehold.model import Kind
+from leasehold.rules import wrong_kind
 from leasehold.stores.zookeeper import seats
 from leasehold.stores.zookeeper.nodes import LEASES, LOCKS, Contender, Mark, child_of, parse, stem, ways
 from leasehold.stores.zookeeper.place import Bells, Place
@@ -162,12 +163,4 @@ class Line:
 
     async def _refuse(self, place: Place, what: str, until: float) -> None:
         await self.remove(place, until)
-        raise WrongKind(
-            f"{place.name!r} is in use as a {what} and cannot be used as {_use(place.ticket.terms.rule)}; choose "
-            "another name, or wait until nobody uses it",
-            name=place.name,
-        )
-
-
-def _use(rule: Rule) -> str:
-    return f"a {rule.kind.value}" + (f" of {rule.limit}" if rule.kind is Kind.SEMAPHORE else "")
+        raise wrong_kind(place.name, what, place.ticket.terms.rule)

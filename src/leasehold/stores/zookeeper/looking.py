@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 from leasehold.model import Kind, Seat, View
+from leasehold.rules import UNKNOWN
 from leasehold.stores.zookeeper import order, seats
 from leasehold.stores.zookeeper.nodes import LEASES, LOCKS, Contender, Mark, Paths, child_of, parse, read
 from leasehold.wires.zookeeper.errors import NoNode
@@ -82,7 +83,7 @@ def _semaphore(name: str, waiting: Sequence[Contender], permits: Sequence[Conten
 
     def shown(group: Sequence[Contender], number: int, *, holds: bool) -> Seat:
         data = nodes[group[0].child].data
-        limit, wanted = seats.limit_of(data) or 1, seats.words_of(data).get("permits")
+        limit, wanted = seats.limit_of(data) or UNKNOWN, seats.words_of(data).get("permits")
         count = len(group) if holds or not isinstance(wanted, int) else wanted
         return seats.seat(group[0], nodes[group[0].child], number, holds=holds, limit=limit, permits=count)
 

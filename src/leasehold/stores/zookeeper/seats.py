@@ -55,19 +55,19 @@ def limit_of(data: bytes) -> int | None:
     return limit if isinstance(limit, int) and limit > 0 else None
 
 
-def seat(one: Contender, node: Node, order: int, *, holds: bool, limit: int = 1, permits: int = 1) -> Seat:
-    """Show a contender to people.
+def seat(one: Contender, node: Node, order: int, *, holds: bool, limit: int | None = None, permits: int = 1) -> Seat:
+    """Show a contender to people; one of a semaphore has a ``limit``, which may be `UNKNOWN`.
 
     A session does not say how long it will go on: shown is the lease, which its client renews while it lives.
     """
     words = words_of(node.data)
-    kind = {Mark.READER: Kind.READ_WRITE, Mark.WRITER: Kind.READ_WRITE, Mark.LEASE: Kind.SEMAPHORE}
+    shared = one.mark in (Mark.READER, Mark.WRITER)
     rule = Rule(
-        kind.get(one.mark, Kind.SEMAPHORE if limit > 1 else Kind.MUTEX) if one.mark else Kind.MUTEX,
+        Kind.SEMAPHORE if limit is not None else Kind.READ_WRITE if shared else Kind.MUTEX,
         exclusive=one.mark is not Mark.READER,
         upgradeable=one.up and one.mark is Mark.READER,
         permits=permits,
-        limit=limit,
+        limit=1 if limit is None else limit,
         fair=bool(words.get("fair")),
     )
     lease, meta = words.get("lease"), words.get("meta", "")

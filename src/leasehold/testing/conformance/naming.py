@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Sequence
+
+from leasehold.client import AsyncClient
 from leasehold.errors import WrongKind
 from leasehold.model import Departure, Granted, Kind, Rule
 from leasehold.testing.conformance.arena import NAME, WITHIN, Arena, case, held, raised, ticket
+
+Look = Callable[[], Awaitable[object]]
+"""Asks about a name."""
 
 NAMES = (
     "plain",
@@ -86,3 +92,68 @@ async def a_name_has_one_kind_at_a_time(arena: Arena) -> None:
     await raised(WrongKind, client.store.claim(NAME, mine, join=True, within=WITHIN))
     hold.check()
     assert await hold.release() is True
+
+
+def as_lock(client: AsyncClient) -> list[Look]:
+    """Return what says whether a name is taken as a lock: of every kind of lock."""
+    return [client.lock(NAME).locked, client.rlock(NAME).locked]
+
+
+def as_read_write(client: AsyncClient) -> list[Look]:
+    """Return what says whether a side of a read-write lock is taken."""
+    both = client.rw_lock(NAME)
+    return [both.reader().locked, both.writer().locked, both.upgradeable().locked]
+
+
+def as_semaphore(client: AsyncClient, limit: int) -> list[Look]:
+    """Return what says how many permits are taken, of so many."""
+    permits = client.semaphore(NAME, limit)
+    return [permits.locked, permits.available, permits.permits(limit).locked]
+
+
+async def all_refuse(client: AsyncClient, looks: Sequence[Look], acquire: Look) -> None:
+    """See that none of them says anything of a name that is in use as something else; they raise, as acquire does."""
+    for ask in (acquire, *looks):
+        error = await raised(WrongKind, ask())
+        assert error.name == NAME
+
+
+@case(needs=("permits", "fair"))
+async def who_looks_at_a_semaphore_names_its_limit(arena: Arena) -> None:
+    """Whether it is taken is not said of a name that is a lock, or has another limit: it would be a guess."""
+    one, two = arena.client(), arena.client()
+    for limit in (1, 2):
+        hold = held(await one.semaphore(NAME, limit).acquire(limit))
+        assert await two.semaphore(NAME, limit).available() == 0
+        assert await two.semaphore(NAME, limit).locked()
+        await all_refuse(two, as_semaphore(two, 40), two.semaphore(NAME, 40).acquire)
+        await all_refuse(two, as_lock(two), two.lock(NAME).acquire)
+        waiter = arena.world.spawn(two.semaphore(NAME, limit).acquire)
+        await arena.queued(two, 1)
+        assert await two.semaphore(NAME, limit).available() == 0
+        await all_refuse(two, as_semaphore(two, 40), two.semaphore(NAME, 40).acquire)
+        await hold.release()
+        await held(await waiter.result()).release()
+        assert await two.semaphore(NAME, 40).available() == 40
+        assert not await two.lock(NAME).locked()
+    mutex = held(await one.lock(NAME).acquire())
+    for limit in (1, 2, 40):
+        await all_refuse(two, as_semaphore(two, limit), two.semaphore(NAME, limit).acquire)
+    await mutex.release()
+    assert not await two.semaphore(NAME, 2).locked()
+
+
+@case(needs=("shared",))
+async def who_looks_at_a_read_write_lock_looks_at_one(arena: Arena) -> None:
+    """Whether it is taken is not said of a name that is in use as another kind of lock."""
+    one, two = arena.client(), arena.client()
+    hold = held(await one.rw_lock(NAME).reader().acquire())
+    assert await two.rw_lock(NAME).writer().locked()
+    assert not await two.rw_lock(NAME).reader().locked()
+    await all_refuse(two, as_lock(two), two.lock(NAME).acquire)
+    await hold.release()
+    assert not await two.lock(NAME).locked()
+    mutex = held(await one.lock(NAME).acquire())
+    await all_refuse(two, as_read_write(two), two.rw_lock(NAME).writer().acquire)
+    await mutex.release()
+    assert not await two.rw_lock(NAME).writer().locked()

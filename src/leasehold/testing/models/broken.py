@@ -67,6 +67,19 @@ class GivesWhatIsTaken(Broken):
         return answer
 
 
+def tells_one_term(store: Any, runtime: Runtime) -> Any:
+    """Let a store of etcd hear of one Raft term only, so that it believes whatever leader there is."""
+    call = store._gateway.call
+
+    async def told(path: str, body: Any, **options: Any) -> Any:
+        answer = await call(path, body, **options)
+        answer.setdefault("header", {})["raft_term"] = "1"
+        return answer
+
+    store._gateway.call = told
+    return store
+
+
 def locks_no_rows(store: Any, runtime: Runtime) -> Any:
     """Let a store of lease rows read what it should lock."""
     dialect: Dialect = store._dialect
@@ -134,6 +147,7 @@ MISTAKES: Mapping[str, Mistake] = {
         f"rows are not locked, {system}": Mistake(system, wrapped(locks_no_rows), LOSES)
         for system in ("postgres", "mysql")
     },
+    "believes a leader that was replaced, etcd": Mistake("etcd", wrapped(tells_one_term), {Promise.EXCLUSION}),
     **{f"gives what is taken, {system}": Mistake(system, wrapped(GivesWhatIsTaken), LOSES) for system in SYSTEMS},
 }
 """By what is wrong."""

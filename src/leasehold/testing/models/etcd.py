@@ -1,7 +1,8 @@
 """A model of etcd's state: keys with revisions, leases, transactions, compaction; by the requests of its JSON gateway.
 
 A cluster has one history, which Raft makes of what its members are asked; so there is one state for all of them
-(``etcd_members.py``). A new leader counts all leases anew. An error or an option that the model does not know is an
+(``etcd_members.py``). A new leader counts all leases anew; one that was replaced may not know it yet
+(``etcd_leaders.py``). An error or an option that the model does not know is an
 error of the model's.
 """
 
@@ -67,6 +68,7 @@ class Cluster:
     deletions: list[tuple[int, bytes]] = field(default_factory=list[tuple[int, bytes]])
     tell: Callable[[int, Sequence[bytes]], None] = lambda revision, keys: None
     no_leader_until: float = 0.0
+    term: int = 1
 
     @property
     def scheduler(self) -> Scheduler:
@@ -145,7 +147,7 @@ class Cluster:
 
     def header(self) -> Json:
         """Return what each answer begins with."""
-        return {"revision": str(self.revision)}
+        return {"revision": str(self.revision), "raft_term": str(self.term)}
 
     def compact(self) -> None:
         """Forget the history up to now."""
@@ -193,6 +195,7 @@ class Cluster:
 
     def elect(self, until: float) -> None:
         """Be without a leader for a while; the new one counts all leases anew."""
+        self.term += 1
         self.no_leader_until = max(self.no_leader_until, until)
         for lease in self.leases.values():
             lease.ends = max(lease.ends, self.now() + (until - self.scheduler.time) + lease.ttl)

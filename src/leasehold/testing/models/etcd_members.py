@@ -1,7 +1,8 @@
 """The members of a model of etcd: hosts over their JSON gateway, each with the watches of its connections.
 
 What a member adds to the one state of the cluster (``etcd.py``) is that it can be away, or lose its connections. While
-there is no leader it refuses, or applies a request and cannot say so.
+there is no leader it refuses, or applies a request and cannot say so. A leader that was stopped and replaced goes on,
+and does not know it for a while (``etcd_leaders.py``).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 
 from leasehold.runtimes.virtual import Scheduler
 from leasehold.testing.models.etcd import Cluster, Error, Json, data_of, known, text_of, within
+from leasehold.testing.models.etcd_leaders import Replaced
 from leasehold.testing.models.net import Host, Line, ServerClock
 
 NO_LEADER = "etcdserver: no leader"
@@ -36,13 +38,20 @@ class Member(Host):
         super().__init__(scheduler, name=name)
         self.cluster = cluster
         self.watchers: dict[int, Watcher] = {}
+        self.replaced: Replaced | None = None
+        self._unheard = list[tuple[int, Sequence[bytes]]]()  # deletions of which a replaced leader does not know
+        self._unanswered = list[tuple[Line, tuple[str, bytes]]]()  # requests that wait until it hears of them
 
     def receive(self, line: Line, request: tuple[str, bytes]) -> None:
         """Carry out a request."""
         self.counts.commands += 1
         path, body = request
         try:
-            answer = self._answer(line, path, json.loads(body) if body else {})
+            asked: Json = json.loads(body) if body else {}
+            if self.replaced is None or path == "/version":
+                answer = self._answer(line, path, asked)
+            elif (answer := self.replaced.answer(path, asked)) is None:
+                self._unanswered.append((line, request))
         except Error as error:
             self._tell(line, path, error.status, {"error": str(error), "message": str(error)})
             return
@@ -54,8 +63,37 @@ class Member(Host):
         super().over(line)
         self.watchers.pop(line.number, None)
 
+    def restart(self, seconds: float) -> None:
+        """Be away, and hear of a new leader."""
+        super().restart(seconds)
+        self.hear()
+
+    def is_replaced(self, stopped: float, unaware: float) -> None:
+        """Lead, be stopped, and go on without knowing for a while that another leads."""
+        self.note(f"leads, is stopped for {stopped:.6f} s, and replaced; hears of it {unaware:.6f} s after that")
+        self.replaced = Replaced.of(self.cluster)
+        self.stop(stopped)
+        self.scheduler.at(self.scheduler.time + stopped + unaware, self.machine, self.hear)
+
+    def stop(self, seconds: float) -> None:
+        """Stand still: what arrives meanwhile is read after that."""
+        self.machine.stopped_until = max(self.machine.stopped_until, self.scheduler.time + seconds)
+
+    def hear(self) -> None:
+        """Hear of a new leader, if there is one: what waited for that is done."""
+        self.replaced = None
+        unheard, self._unheard = self._unheard, []
+        for revision, keys in unheard:
+            self.told(revision, keys)
+        unanswered, self._unanswered = self._unanswered, []
+        for line, request in unanswered:
+            self.take(line, request)
+
     def told(self, revision: int, keys: Sequence[bytes]) -> None:
         """Tell the watchers here of deletions."""
+        if self.replaced is not None:
+            self._unheard.append((revision, keys))
+            return
         for watcher in list(self.watchers.values()):
             mine = [key for key in keys if within(key, watcher.begin, watcher.end)]
             if mine and revision >= watcher.start:

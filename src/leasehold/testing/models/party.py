@@ -36,8 +36,8 @@ WORK = 0.4
 LONG = 0.2
 """The part of the holds that last long, and are renewed."""
 
-LONG_IF_BROKEN = 0.6
-"""The same where servers may lose a hold: who has given it back by then shows nothing of how its holder hears of it."""
+LONG_IF_DOUBTFUL = 0.6
+"""The same where servers may lose a hold, or say only that they renew it: one that was given back shows nothing."""
 
 LONGEST = 2.5
 """Leases that a hold lasts at most: one that ends within its first shows nothing of its renewals."""
@@ -190,7 +190,8 @@ class Party:
         for host in self.system.hosts:
             host.link(name).latency = actor.latency
         client = machine.client(self._opener, observer=note_queueing, response_timeout=ANSWERS_WITHIN)
-        long = LONG if self.scenario.assumptions is Assumptions.KEPT else LONG_IF_BROKEN
+        doubtful = self.scenario.assumptions is Assumptions.BROKEN or self.scenario.hits(Kind.REPLACED)
+        long = LONG_IF_DOUBTFUL if doubtful else LONG
         load = Load(
             lease=LEASE, names=1, work=WORK, patience=PATIENCE, tardy=self.system.tardy, long=long, longest=LONGEST
         )

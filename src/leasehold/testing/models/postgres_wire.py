@@ -128,7 +128,8 @@ class SimulatedPostgresWire(PostgresWire):
         self._simulated = runtime
         super().__init__(runtime, settings, on_message, on_silence)
 
-    async def run(self, steps: Steps[T], until: float | None) -> T:
+    async def run(self, steps: Steps[T], until: float | None, *, goes_on: bool = False) -> T:
+        kept = False
         try:
             signal = cast(Signal, next(steps))
             while True:
@@ -138,6 +139,12 @@ class SimulatedPostgresWire(PostgresWire):
         except StopIteration as stop:
             result: T = stop.value
             return result
+        except TimeoutError:
+            kept = goes_on
+            raise
+        finally:
+            if not kept:
+                steps.close()
 
     async def _connected(self, until: float, settings: Settings) -> Link:
         link = ModelLink(self._simulated, self._server)

@@ -47,6 +47,7 @@ class Kind(enum.Enum):
     RESTART = "a server restarts, with all that it had"
     SCRIPTS = "a server forgets its scripts"
     LEADER = "the servers choose another leader"
+    REPLACED = "the leader is stopped and replaced, and goes on without knowing it"
     COMPACT = "the servers tidy up: old revisions, empty folders"
     REVOKE = "an operator ends a client's session"
     ROLLBACK = "transactions are rolled back: deadlock, serialization"
@@ -69,7 +70,7 @@ class Kind(enum.Enum):
 CUTTING = frozenset(
     {
         Kind.SUSPEND, Kind.HOLD, Kind.ONE_WAY, Kind.RESET, Kind.REFUSE, Kind.SLOW, Kind.RESTART, Kind.FORGET,
-        Kind.LEADER, Kind.REVOKE, Kind.MOVE, Kind.SLOT, Kind.FAILOVER, Kind.ROLLBACK,
+        Kind.LEADER, Kind.REPLACED, Kind.REVOKE, Kind.MOVE, Kind.SLOT, Kind.FAILOVER, Kind.ROLLBACK,
     }
 )  # fmt: skip
 
@@ -152,6 +153,10 @@ class Scenario:
     def operations(self) -> int:
         """How many times something is acquired, if nobody is killed."""
         return sum(len(task) for actor in self.actors for task in actor.tasks)
+
+    def hits(self, kind: Kind) -> bool:
+        """Return whether something of this kind goes wrong."""
+        return any(strike.kind is kind for strike in self.strikes)
 
 
 @dataclass(frozen=True, slots=True)

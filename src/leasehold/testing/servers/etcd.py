@@ -175,6 +175,10 @@ class EtcdServer(Server):
             calls[method] += int(float(count))
         return calls
 
+    def entries(self) -> int:
+        """Return how many entries of Raft's log it has applied."""
+        return int(self.ask("/v3/maintenance/status", {})["raftAppliedIndex"])
+
     def is_leader(self) -> bool:
         """Say whether it leads its cluster."""
         said = self.ask("/v3/maintenance/status", {})

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import select
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from leasehold.runtimes.base import Runtime
 from leasehold.wires.http.base import CHUNK, SILENT, Place, Reply, Request, Stream, Talk, Unanswered, Unsent, reason
@@ -119,7 +121,11 @@ class BlockingHttp:
 
 
 class Line:
-    """One connection."""
+    """One connection, used by one thread; any thread may close it.
+
+    If another thread waits on it then, it is only shut down, and that thread closes it: the number of a closed
+    descriptor may be a stranger's at once.
+    """
 
     def __init__(self, runtime: Runtime, place: Place, sock: socket.socket) -> None:
         self.place = place
@@ -127,6 +133,8 @@ class Line:
         self._runtime = runtime
         self._socket = sock
         self._kept = b""
+        self._mutex = runtime.mutex()
+        self._waits = self._closed = False
 
     def exchange(self, request: Request, until: float) -> Reply:
         """Send a request, and read the answer before ``until``."""
@@ -167,25 +175,53 @@ class Line:
 
     def hang_up(self) -> None:
         """End a read of another thread."""
+        with self._mutex:
+            self._hang_up()
+
+    def _hang_up(self) -> None:
         try:
             self._socket.shutdown(socket.SHUT_RDWR)
         except OSError:  # it has ended already
             pass
 
     def close(self) -> None:
-        """Close the connection."""
-        self._socket.close()
+        """Close the connection; a read under way ends."""
+        with self._mutex:
+            self._closed = True
+            if self._waits:
+                self._hang_up()
+            else:
+                self._socket.close()
+
+    @contextmanager
+    def _waiting(self) -> Iterator[None]:
+        """Own the descriptor for as long as this thread waits on it."""
+        with self._mutex:
+            if self._closed:
+                raise EOFError("the connection is closed")
+            self._waits = True
+        try:
+            yield
+        finally:
+            with self._mutex:
+                self._waits = False
+                if self._closed:
+                    self._socket.close()
 
     def _send(self, request: Request, until: float) -> None:
-        self._socket.settimeout(max(until - self._runtime.now(), 0.001))
-        self._socket.sendall(self.talk.ask(self.place, request))
+        data = self.talk.ask(self.place, request)
+        with self._waiting():
+            self._socket.settimeout(max(until - self._runtime.now(), 0.001))
+            self._socket.sendall(data)
 
     def _read(self, until: float) -> None:
         left = until - self._runtime.now()
         if left <= 0:
             raise TimeoutError("it answered too slowly")
-        self._socket.settimeout(left)
-        self.talk.feed(self._socket.recv(CHUNK))
+        with self._waiting():
+            self._socket.settimeout(left)
+            data = self._socket.recv(CHUNK)
+        self.talk.feed(data)
 
 
 class Pieces:
@@ -205,5 +241,4 @@ class Pieces:
             raise
 
     def close(self) -> None:
-        self._line.hang_up()
         self._http.ended(self._line)

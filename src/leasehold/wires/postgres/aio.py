@@ -16,6 +16,7 @@ from collections.abc import Coroutine, Sequence
 from typing import Any, TypeVar
 
 from leasehold.wires.postgres.base import PostgresWire
+from leasehold.wires.postgres.errors import Broken
 from leasehold.wires.postgres.link import Link, Need, Steps, Want
 
 T = TypeVar("T")
@@ -27,8 +28,9 @@ GRACE = 0.5
 class AioWire(PostgresWire):
     """See `leasehold.wires.sql.SQLWire`."""
 
-    async def run(self, steps: Steps[T], until: float | None) -> T:
+    async def run(self, steps: Steps[T], until: float | None, *, goes_on: bool = False) -> T:
         loop = asyncio.get_running_loop()
+        kept = False
         try:
             need = next(steps)
             while True:
@@ -37,9 +39,14 @@ class AioWire(PostgresWire):
         except StopIteration as stop:
             result: T = stop.value
             return result
-        except asyncio.CancelledError:
-            steps.close()  # nobody drives it on: a connection that it was making is closed now
+        except TimeoutError:
+            kept = goes_on
             raise
+        except OSError as error:  # the loop cannot wait for one more descriptor
+            raise Broken(str(error)) from None
+        finally:
+            if not kept:
+                steps.close()  # nobody drives it on: a connection that it was making, or that was to end, is closed now
 
     async def _addresses(self, hosts: Sequence[str]) -> str | None:
         loop = asyncio.get_running_loop()

@@ -80,11 +80,14 @@ class PostgresWire(ABC):
     # --- what differs by colour --------------------------------------------------------------------------------
 
     @abstractmethod
-    async def run(self, steps: Steps[T], until: float | None) -> T:
+    async def run(self, steps: Steps[T], until: float | None, *, goes_on: bool = False) -> T:
         """Drive the generator to its end, before ``until`` on the boot-time clock.
 
+        It is closed, whatever it ends with; only after a time-out it may be driven on if it ``goes_on``.
+
         Raises:
-            TimeoutError: it is too late. It may be driven on; else the connection is of no more use.
+            TimeoutError: it is too late. Unless it is driven on, the connection is of no more use.
+            Broken: the connection ended, or cannot be waited for.
 
         """
 

@@ -7,6 +7,7 @@ from collections.abc import Coroutine, Sequence
 from typing import Any, TypeVar
 
 from leasehold.wires.postgres.base import PostgresWire
+from leasehold.wires.postgres.errors import Broken
 from leasehold.wires.postgres.link import Link, Steps, Want
 
 T = TypeVar("T")
@@ -15,7 +16,8 @@ T = TypeVar("T")
 class BlockingWire(PostgresWire):
     """See `leasehold.wires.sql.SQLWire`."""
 
-    async def run(self, steps: Steps[T], until: float | None) -> T:
+    async def run(self, steps: Steps[T], until: float | None, *, goes_on: bool = False) -> T:
+        kept = False
         try:
             need = next(steps)
             while True:
@@ -29,6 +31,14 @@ class BlockingWire(PostgresWire):
         except StopIteration as stop:
             result: T = stop.value
             return result
+        except TimeoutError:
+            kept = goes_on
+            raise
+        except OSError as error:  # the kernel cannot wait for one more descriptor
+            raise Broken(str(error)) from None
+        finally:
+            if not kept:
+                steps.close()  # nobody drives it on: a connection that it was making, or that was to end, is closed now
 
     async def _addresses(self, hosts: Sequence[str]) -> str | None:
         return None  # libpq asks for them, and blocks

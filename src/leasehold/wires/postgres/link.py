@@ -10,6 +10,7 @@ from __future__ import annotations
 import enum
 import os
 import socket
+import threading
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
@@ -52,11 +53,17 @@ _BYTES = 17
 
 
 class Link:
-    """One connection. Only one exchange runs at a time."""
+    """One connection. Only one exchange runs at a time, but any thread or task may close it at any moment.
+
+    The number of a closed descriptor goes to whatever is opened next, and then whoever still waits on it waits on a
+    stranger's socket. So only the owner closes: the exchange that runs, when it ends; `close` itself if none runs.
+    """
 
     def __init__(self, pgconn: pq.abc.PGconn) -> None:
         self._pgconn = pgconn
         self._pid = os.getpid()
+        self._mutex = threading.RLock()  # for a few lines, of which none waits; a signal handler may close it, too
+        self._running = 0  # exchanges that have begun and not ended
         self.open = True
         self.facts: dict[str, Any] = {}
         self.prepares = False  # whether the session is ours alone, so that it keeps what was prepared in it
@@ -89,6 +96,7 @@ class Link:
             Broken: the connection is of no more use.
 
         """
+        self._begin()
         try:
             preparing = [self._send(statement) for statement in statements]
             self._pgconn.pipeline_sync()
@@ -100,6 +108,8 @@ class Link:
             raise
         except Error as error:
             raise Broken(_line(error)) from None
+        finally:
+            self._end()
 
     def hear(self, heard: Callable[[str], None]) -> Steps[None]:
         """Call ``heard`` with each message, for ever.
@@ -108,6 +118,7 @@ class Link:
             Broken: the connection ended.
 
         """
+        self._begin()
         try:
             while True:
                 while (note := self._pgconn.notifies()) is not None:
@@ -116,20 +127,22 @@ class Link:
                 self._pgconn.consume_input()
         except Error as error:
             raise Broken(_line(error)) from None
+        finally:
+            self._end()
 
     def close(self) -> None:
-        """Close the connection; a statement that still runs is not waited for."""
-        if self.open:
+        """Close the connection; no statement is waited for. An exchange that runs finds out, and closes at its end."""
+        with self._mutex:
             self.open = False
-            self._pgconn.finish()
+            if self._running:
+                self._shut()
+            else:
+                self._finish()
 
     def shut(self) -> None:
         """End the connection from another thread: who waits for it finds out."""
-        try:
-            with socket.socket(fileno=os.dup(self.fd)) as twin:
-                twin.shutdown(socket.SHUT_RDWR)
-        except (OSError, Error):  # closed meanwhile
-            pass
+        with self._mutex:
+            self._shut()
 
     def disown(self) -> None:
         """Close, in a forked child, the copy of the socket, without a word to the server."""
@@ -141,6 +154,29 @@ class Link:
                 pass
 
     # --- inside ------------------------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        with self._mutex:
+            if not self.open:
+                raise Broken("the connection is closed")
+            self._running += 1
+
+    def _end(self) -> None:
+        with self._mutex:
+            self._running -= 1
+            if not self.open and not self._running:
+                self._finish()
+
+    def _shut(self) -> None:
+        try:
+            with socket.socket(fileno=os.dup(self.fd)) as twin:
+                twin.shutdown(socket.SHUT_RDWR)
+        except (OSError, Error):  # closed meanwhile
+            pass
+
+    def _finish(self) -> None:
+        if self._pid == os.getpid():  # else it was disowned: libpq would say goodbye in the parent's name
+            self._pgconn.finish()
 
     def _send(self, statement: Statement) -> str | None:
         """Send a statement; return its text if it is prepared first, which has an answer of its own.

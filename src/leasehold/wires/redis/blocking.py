@@ -183,6 +183,10 @@ class BlockingWire:
             line.close()
 
     def _drop_idle(self) -> None:
-        idle, self._idle = self._idle, []
-        for line in idle:
+        idle = self._idle
+        while idle:
+            try:
+                line = idle.pop()  # taken out before it is closed: another thread may be taking one just now
+            except IndexError:  # it was the last
+                return
             line.close()

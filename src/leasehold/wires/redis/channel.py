@@ -2,6 +2,9 @@
 
 One waiter reads for all, hands each message to the waiter that it is for, and passes the reading on when it has its
 own. So a client with one waiter pays no switch between threads, and one with many needs no thread of its own.
+
+Whoever reads owns the descriptors that it waits on. If another thread ends the subscription, it only shuts the
+connection down, and the reader closes it when it leaves: the number of a closed descriptor may be a stranger's at once.
 """
 
 from __future__ import annotations
@@ -63,6 +66,7 @@ class Channel:
         self._reading: Ear | None = None
         self._reader = 0  # the thread that reads
         self._waiting: dict[int, Ear] = {}
+        self._ended: list[Callable[[], None]] = []  # what whoever reads is to close when it leaves
 
     def open(self, within: float) -> int:
         """Subscribe if that is not done; return the number of the subscription."""
@@ -136,7 +140,7 @@ class Channel:
         self._drop(line)
         bell, self._bell = self._bell, None
         for end in bell or ():
-            end.close()
+            self._close(end.close)
 
     def after_fork(self, channel: bytes) -> None:
         """Start anew in a forked child, on a channel of its own."""
@@ -161,7 +165,10 @@ class Channel:
             if self._reading is not ear and self._reading is not None:
                 return
             self._reading = None
+            ended, self._ended = self._ended, []
             following = next(iter(self._waiting.values()), None)
+        for close in ended:
+            close()
         if following is not None:
             following.ring()
 
@@ -200,4 +207,14 @@ class Channel:
                 return
             self._line = None
             self.epoch = 0
-            line.close()
+        self._close(line.close, line.hang_up)
+
+    def _close(self, close: Callable[[], None], wake: Callable[[], None] | None = None) -> None:
+        """Close something now, or leave that to the thread that waits on it, and wake it."""
+        with self._mutex:
+            if self._reading is not None and self._reader != threading.get_ident():
+                self._ended.append(close)
+                if wake is not None:
+                    wake()
+                return
+        close()

@@ -117,8 +117,15 @@ class Line:
             raise EOFError(GONE)
         self.reader.feed(data)
 
+    def hang_up(self) -> None:
+        """End the connection while another thread waits on it: that one finds out, and closes it."""
+        try:
+            socket.socket.shutdown(self.socket, socket.SHUT_RDWR)  # of TLS it touches nothing
+        except OSError:  # it has ended already
+            pass
+
     def close(self) -> None:
-        """Close the connection."""
+        """Close the connection; no other thread may wait on it."""
         self._connection.disconnect()
 
     def _still(self, until: float) -> None:

@@ -5,8 +5,14 @@
 local cell = KEYS[1]
 local state = redis.call('HMGET', cell, 'v', 'n', 'f')
 local version, fence = state[2] or '0', state[3] or '0'
-local stale = ARGV[4] ~= '' and tonumber(ARGV[4]) < tonumber(fence)
-local moved = ARGV[3] ~= '' and tonumber(ARGV[3]) ~= tonumber(version)
+
+-- Numbers are texts of digits without leading zeros, and compared as such: those of scripts are exact to 53 bits only.
+local function below(mine, highest)
+  return #mine < #highest or (#mine == #highest and mine < highest)
+end
+
+local stale = ARGV[4] ~= '' and below(ARGV[4], fence)
+local moved = ARGV[3] ~= '' and ARGV[3] ~= version
 if ARGV[1] == '0' or stale or moved then
   return {state[1], version, fence, 0}
 end

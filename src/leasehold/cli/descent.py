@@ -1,0 +1,117 @@
+"""All that a process started, found on Linux whatever session or parent it has by now.
+
+Theory of operation
+-------------------
+A process whose parent has ended becomes a child of the nearest ancestor that is a *child subreaper*, else of process 1.
+The guard is one, and an ancestor of the command: so ``/proc`` shows all that the command started below the guard, also
+after a double fork and a session of its own. It kills what it finds until it has no child: as long as anybody is left,
+the eldest of them is a child of the guard. Processes of other users cannot be killed, and are left.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+"""From ``linux/prctl.h``."""
+
+LOOK_AGAIN = 0.005
+"""Seconds between two looks for what is left, while it is being killed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A process that ``/proc`` showed. Its number is used again some day; number and beginning together are not."""
+
+    pid: int
+    parent: int
+    session: int
+    started: int
+
+    def signal(self, number: int) -> bool:
+        """Send a signal to it, and to nobody who has its number by now; say whether we may do that."""
+        try:
+            itself = os.pidfd_open(self.pid)
+        except OSError:  # it is gone
+            return True
+        try:
+            found = _process(self.pid)
+            if found is not None and found.started == self.started:
+                signal.pidfd_send_signal(itself, number)
+        except ProcessLookupError:
+            pass
+        except PermissionError:
+            return False
+        finally:
+            os.close(itself)
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class Descendants:
+    """All that descends from ``root``, but for ``strangers``, children of it, and what descends from these."""
+
+    root: int
+    strangers: frozenset[int] = frozenset()
+
+    def living(self) -> list[Process]:
+        """Return those that run, parents before their children; none where there is no ``/proc``."""
+        children: dict[int, list[Process]] = {}
+        for one in _processes():
+            if one.pid not in self.strangers:
+                children.setdefault(one.parent, []).append(one)
+        found = list(children.get(self.root, ()))
+        for known in found:  # grows while it is read
+            found += children.get(known.pid, ())
+        return found
+
+    def kill_found(self) -> list[bool]:
+        """Kill those that are found now, the youngest generation first; return for each whether we may.
+
+        It has to be called again and again: while the files are read one by one, a process may fork and end, unseen.
+        """
+        found = reversed(self.living())  # a `run` among them shall not lose its lock before what it guards
+        return [one.signal(signal.SIGKILL) for one in found]
+
+
+def adopt_orphans() -> None:
+    """Become the parent of all descendants that lose theirs, where the kernel can do that (Linux)."""
+    _prctl(PR_SET_CHILD_SUBREAPER, 1)
+
+
+def at_death_of(parent: int, number: int) -> None:
+    """Have the kernel send this process a signal when ``parent`` dies, where it can (Linux)."""
+    _prctl(PR_SET_PDEATHSIG, number)
+    if sys.platform == "linux" and os.getppid() != parent:  # it died before we asked
+        os.kill(os.getpid(), number)
+
+
+def children_of(pid: int) -> frozenset[int]:
+    """Return the numbers of the children that a process has now, dead ones too."""
+    return frozenset(one.pid for one in _processes(ended=True) if one.parent == pid)
+
+
+def _prctl(option: int, value: int) -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+
+
+def _processes(*, ended: bool = False) -> list[Process]:
+    entries = (entry.name for entry in Path("/proc").glob("[0-9]*"))
+    return [one for name in entries if (one := _process(int(name), ended=ended)) is not None]
+
+
+def _process(pid: int, *, ended: bool = False) -> Process | None:
+    """Read ``/proc/PID/stat``, see proc(5); a process whose first thread has ended may still run."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+        state, threads = fields[0], int(fields[17])
+        found = Process(pid, int(fields[1]), int(fields[3]), int(fields[19]))
+    except (OSError, ValueError, IndexError):
+        return None
+    return None if state in "ZXx" and threads <= 1 and not ended else found

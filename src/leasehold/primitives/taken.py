@@ -1,0 +1,22 @@
+"""Who holds a name, for those that ask whether it is taken: only as what they themselves would use it as."""
+
+from __future__ import annotations
+
+from leasehold.engine.acquire import Engine
+from leasehold.model import Rule
+from leasehold.rules import refuse_other_use
+
+
+async def held_as(engine: Engine, name: str, rule: Rule) -> list[Rule]:
+    """Return what each holder of a name has of it, none if nobody holds it.
+
+    Raises:
+        WrongKind: the name is in use as something else than ``rule`` says, where whatever was answered would be wrong.
+
+    """
+    engine.ready()
+    held: list[Rule] = []
+    for view in await engine.store.look(name, exact=True):
+        refuse_other_use(name, [seat.ticket for seat in (*view.holders, *view.waiters)], rule)
+        held += [seat.ticket.terms.rule for seat in view.holders]
+    return held
