@@ -21,15 +21,15 @@ VALUES = {"errors", "model", "rules"}
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "model": set(),
-    "rules": {"model"},
+    "rules": {"model", "errors"},
     "validate": {"model"},
     "inspection": {"model"},
     "runtimes": {"runtimes", "model"},
     "wires": {"wires", "errors", "model", "runtimes.base", "stores.url"},  # a URL is a value
     "stores": {"stores", "wires", "runtimes.base", "runtimes.clock", *VALUES},
     "engine": {"engine", "runtimes.base", "runtimes.process", "stores.base", *VALUES},
-    "primitives": {"primitives", "engine", "validate", "runtimes.base", *VALUES},
-    "observe": {"observe", "engine.events"},
+    "primitives": {"primitives", "engine", "validate", "runtimes.base", "runtimes.blocks", *VALUES},
+    "observe": {"observe", "engine.events", "runtimes.base"},
     "guard": {"guard", "primitives", "engine", "stores", "runtimes.base", *VALUES},
     "client": {
         *{"client", "primitives", "engine", "observe", "inspection", "validate", "runtimes"},

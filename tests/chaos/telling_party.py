@@ -14,7 +14,7 @@ from typing import Any
 from turns import turns_missed
 
 from leasehold import AsyncClient, Client, LeaseLost, StoreUnavailable
-from leasehold.runtimes.base import Colour, drive
+from leasehold.runtimes.base import Colour, finish
 from leasehold.runtimes.clock import boottime
 from leasehold.testing.face import face
 from leasehold.verify.pulse import called_back
@@ -74,14 +74,14 @@ async def in_tasks(url: str, namespace: str, lease: float, count: int, stop: Any
 
 def in_threads(url: str, namespace: str, lease: float, count: int, stop: Any) -> None:
     async def beside(each: Any) -> None:
-        threads = [threading.Thread(target=lambda one=one: drive(ask(*one))) for one in each]
+        threads = [threading.Thread(target=lambda one=one: finish(ask(*one))) for one in each]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
 
     with Client.from_url(url, namespace=namespace) as client:
-        drive(party(face(client), lease, count, stop, client._core._engine.runtime.sleep, beside))
+        finish(party(face(client), lease, count, stop, client._core._engine.runtime.sleep, beside))
 
 
 def main() -> None:

@@ -25,7 +25,7 @@ from model_sequences import Ear, Play, Steps, chance, compare_many, differs
 
 from leasehold.errors import StoreUnavailable, WrongKind
 from leasehold.model import Change, Departure, Kind, Owner, Rule, Terms, Ticket
-from leasehold.runtimes.base import drive
+from leasehold.runtimes.base import finish
 from leasehold.runtimes.blocking import BlockingRuntime
 from leasehold.runtimes.virtual import Scheduler
 from leasehold.stores.etcd import keys
@@ -147,7 +147,7 @@ class Both:
         raise self.difference
 
     def _really(self, request: Request) -> tuple[int, Json]:
-        reply = drive(self.real.ask(self.place, request, within=WITHIN))
+        reply = finish(self.real.ask(self.place, request, within=WITHIN))
         return reply.status, json.loads(reply.body)
 
 
@@ -213,7 +213,7 @@ class Heard:
         self.ear.number = number
         body = json.dumps(keys.deletions(where, self.start)).encode()
         request = Request("POST", "/v3/watch", (), body)
-        status, self._stream = drive(self.both.real.stream(self.both.place, request, within=WITHIN))
+        status, self._stream = finish(self.both.real.stream(self.both.place, request, within=WITHIN))
         assert status == 200
         self.both.member.receive(self.ear, (request.target, body))  # type: ignore[arg-type]
         self.both.log.append(f"watch {number} from {self.start}")
@@ -224,7 +224,7 @@ class Heard:
         modelled = [one for some in modelled for one in some]
         until = time.monotonic() + LATEST
         while len(self._real) < len(modelled) and time.monotonic() < until:
-            *lines, self._rest = (self._rest + drive(self._stream.read(0.2))).split(b"\n")
+            *lines, self._rest = (self._rest + finish(self._stream.read(0.2))).split(b"\n")
             self._real += [one for line in lines for one in _event(json.loads(line))]
         if self._real != modelled:
             self.both.differ(f"watch {self.ear.number} heard {self._real}, of the model {modelled}")
@@ -323,12 +323,12 @@ class Playing:
             self.tickets.append((client, name, ticket))
         join = self.chance.random() < 0.7
         if self.claiming is not None:
-            drive(client.claim(name, ticket, join=join, within=WITHIN))
+            finish(client.claim(name, ticket, join=join, within=WITHIN))
             return
         self.claiming, self.both.before = client, self.between
         self.both.fate = self.chance.choice((None, None, None, None, "lost", "late"))
         try:
-            drive(client.claim(name, ticket, join=join, within=WITHIN))
+            finish(client.claim(name, ticket, join=join, within=WITHIN))
         finally:
             self.claiming, self.both.before, self.both.fate = None, lambda: None, None
 
@@ -342,25 +342,25 @@ class Playing:
             client, name, ticket = self.chance.choice(known)
             if self.chance.random() < 0.2:
                 client = self.chance.choice(self.ready())
-            drive(client.leave(name, ticket, how=Departure.RELEASE, within=WITHIN))
+            finish(client.leave(name, ticket, how=Departure.RELEASE, within=WITHIN))
 
     def renews(self) -> None:
         """Renew some tickets of a client."""
         client = self.chance.choice(self.clients)
         mine = [(name, ticket) for store, name, ticket in self.tickets if store is client]
         some = self.chance.sample(mine, min(len(mine), 3))
-        drive(client.renew(some, within=WITHIN))
+        finish(client.renew(some, within=WITHIN))
 
     def looks(self) -> None:
         """Show who is there."""
-        drive(self.clients[0].look(self.chance.choice(("", "a")), exact=self.chance.random() < 0.3))
+        finish(self.clients[0].look(self.chance.choice(("", "a")), exact=self.chance.random() < 0.3))
 
     def changes_a_cell(self) -> None:
         """Write a cell, or look at it."""
         value = self.chance.choice((None, b"v", b"\x00\xff"))
         version, fence = self.chance.choice((None, None, 0, 1, 2)), self.chance.choice((None, 7, 9, *LARGE))
         change = Change(value, version, fence, self.chance.choice((60.0, 90.0)))
-        drive(self.chance.choice(self.clients).cell("cell", change))
+        finish(self.chance.choice(self.clients).cell("cell", change))
 
     def arrives(self) -> None:
         """Let a request arrive that its client has given up."""
@@ -459,7 +459,7 @@ class Playing:
             self.both._really(Request("POST", "/v3/lease/revoke", (), json.dumps({"ID": lease}).encode()))
         for stem in (self.keys.locks, self.keys.cells, self.keys.graves, self.keys.marked):
             self.both._really(Request("POST", "/v3/kv/deleterange", (), json.dumps(keys.span(stem)).encode()))
-        drive(self.both.real.close())
+        finish(self.both.real.close())
 
 
 STEPS: list[Callable[[Playing], None]] = [Playing.claims] * 8 + [Playing.leaves] * 4 + [Playing.asks] * 4

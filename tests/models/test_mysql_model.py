@@ -12,7 +12,7 @@ import pytest
 from model_sequences import compare_many
 from sql_sequences import Playing, RealLine, Servers, at_random, play
 
-from leasehold.runtimes.base import drive
+from leasehold.runtimes.base import finish
 from leasehold.runtimes.blocking import BlockingRuntime
 from leasehold.runtimes.virtual import Scheduler
 from leasehold.stores.mysql.statements import DIALECT
@@ -35,7 +35,7 @@ class Real:
 
     def ask(self, statements: Sequence[Statement]) -> Any:
         try:
-            return drive(self._line.run(joined(statements), BlockingRuntime().now() + 60.0))
+            return finish(self._line.run(joined(statements), BlockingRuntime().now() + 60.0))
         except (Refusal, Silence) as error:
             return error
 
@@ -54,7 +54,7 @@ class MySQLServers(Servers):
         return limits(within), BEGIN
 
     def real(self) -> RealLine:
-        return Real(drive(blocking.connect(self._settings, BlockingRuntime(), 5.0)))
+        return Real(finish(blocking.connect(self._settings, BlockingRuntime(), 5.0)))
 
     def model(self, scheduler: Scheduler) -> MySQLModel:
         return MySQLModel(scheduler)

@@ -15,7 +15,7 @@ import pytest
 from model_sequences import compare_many, differs
 from sql_sequences import FAR, NAMES, PAST, WITHIN, Pair, Playing, Servers, at_random, play
 
-from leasehold.runtimes.base import drive
+from leasehold.runtimes.base import finish
 from leasehold.runtimes.blocking import BlockingRuntime
 from leasehold.runtimes.virtual import Machine, Scheduler
 from leasehold.stores.postgres.advisory import IDLE_END
@@ -50,12 +50,12 @@ class Real:
     def __init__(self, url: str) -> None:
         self._runtime = BlockingRuntime()
         self._wire = BlockingWire(self._runtime, settings.from_url(parse(url)), lambda message: None, lambda: None)
-        self.link = drive(self._wire.connect(self._runtime.now() + 5.0))
+        self.link = finish(self._wire.connect(self._runtime.now() + 5.0))
         self.backend = self.link.backend
 
     def ask(self, statements: Sequence[Statement]) -> Any:
         try:
-            answers = drive(self._wire.run(self.link.exchange(statements), self._runtime.now() + 60.0))
+            answers = finish(self._wire.run(self.link.exchange(statements), self._runtime.now() + 60.0))
         except (ServerError, Broken, TimeoutError) as error:
             return error
         return [UNREAD.get(text, rows) for (text, _), rows in zip(statements, answers, strict=True)]

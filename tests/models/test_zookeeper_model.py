@@ -25,7 +25,7 @@ from model_sequences import Play, Steps, chance, compare_many, differs
 
 from leasehold.errors import LeaseholdError, StoreUnavailable, WrongKind
 from leasehold.model import Change, Departure, Kind, Owner, Rule, Terms, Ticket, ticket_id
-from leasehold.runtimes.base import drive
+from leasehold.runtimes.base import finish
 from leasehold.runtimes.blocking import BlockingRuntime
 from leasehold.runtimes.simulated import SimulatedRuntime
 from leasehold.runtimes.virtual import Machine
@@ -144,7 +144,7 @@ class BothWires(Asker):
 
     async def ready(self, until: float) -> Session:
         session = await self.model.ready(until)
-        real = drive(self.real.ready(self._clock.now() + WITHIN))
+        real = finish(self.real.ready(self._clock.now() + WITHIN))
         if not self._playing.alike.session(real.id, session.id) or real.timeout != session.timeout:
             self._playing.differ(f"sessions {real} and {session}")
         return session
@@ -169,7 +169,7 @@ class BothWires(Asker):
         modelled: Any
         try:
             asked = [self._told(request, 0) for request in requests]
-            real = drive(self.real.ask_all(asked, self._clock.now() + WITHIN))
+            real = finish(self.real.ask_all(asked, self._clock.now() + WITHIN))
         except LeaseholdError as error:
             real = error
         try:
@@ -198,14 +198,14 @@ class BothWires(Asker):
 
     def heard(self) -> None:
         """Wait until all is heard that the real server has told by now."""
-        drive(self.real.ask_all([self.sync("/")], self._clock.now() + WITHIN))
+        finish(self.real.ask_all([self.sync("/")], self._clock.now() + WITHIN))
         done = threading.Event()
         self.real._kazoo.handler.callback_queue.put(done.set)
         assert done.wait(WITHIN)
 
     def expire(self) -> None:
         """Let both servers end the session."""
-        session = drive(self.real.ready(self._clock.now() + WITHIN))
+        session = finish(self.real.ready(self._clock.now() + WITHIN))
         self._playing.server.end_session(self.real._kazoo.client_id)
         until = self._clock.now() + WITHIN
         while self.real.session is None or self.real.session.id == session.id:
@@ -219,7 +219,7 @@ class BothWires(Asker):
         return ""
 
     async def close(self) -> None:
-        drive(self.real.close())
+        finish(self.real.close())
         await self.model.close()
 
     def after_fork(self) -> None:

@@ -16,7 +16,7 @@ import pytest
 from releases.archive import fetch
 from releases.catalogue import RELEASES
 
-from leasehold.runtimes.base import drive
+from leasehold.runtimes.base import finish
 from leasehold.runtimes.blocking import BlockingRuntime
 from leasehold.stores import registry
 from leasehold.testing.servers import EtcdServer, MariaDBServer, PostgresServer, RedisServer, ZooKeeperServer
@@ -65,7 +65,7 @@ def test_doctor_and_demo(release: str, monkeypatch: pytest.MonkeyPatch) -> None:
         url: str = server.url
         opener: Any = registry.opener(url)
         if hasattr(opener, "prepare"):
-            drive(opener.prepare(BlockingRuntime()))
+            finish(opener.prepare(BlockingRuntime()))
         told = said("doctor", url, "--json")
         findings = json.loads(told.stdout)["findings"]
         assert not [one for one in findings if one["severity"] == "error"]

@@ -24,7 +24,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from leasehold import AcquireTimeout, AsyncClient, Client, LeaseLost, StoreUnavailable
-from leasehold.runtimes.base import drive
+from leasehold.runtimes.base import finish
 from leasehold.testing.face import face
 from leasehold.testing.worlds import BlockingWorld
 
@@ -144,7 +144,7 @@ class Crew:
         def make() -> Any:
             return face(Client.from_url(self._url, **self._options))
 
-        drive(self._work(make, self._each[0], BlockingWorld().sleep))
+        finish(self._work(make, self._each[0], BlockingWorld().sleep))
 
     def _in_loop(self, tasks: int) -> None:
         def make() -> AsyncClient:

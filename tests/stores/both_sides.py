@@ -19,7 +19,7 @@ from quickly import quickly
 
 from leasehold.model import Departure, Granted, Seat, Standing, Ticket, Wait
 from leasehold.rules import Blocked, Queue, same_use
-from leasehold.runtimes.base import drive
+from leasehold.runtimes.base import finish
 from leasehold.runtimes.blocking import BlockingRuntime
 from leasehold.stores import ledger, registry
 from leasehold.stores.redis.store import RedisStore
@@ -128,7 +128,7 @@ class BothSides(ABC):
         """Claim on the server what was claimed by the rules."""
         ticket, join = self.tickets[i], self.joins[i]
         self.queue = step.queue
-        answer = drive(self.store.claim(self.name, ticket, join=join, within=5.0))
+        answer = finish(self.store.claim(self.name, ticket, join=join, within=5.0))
         if step.blocked is None:
             assert isinstance(answer, Granted)
             assert step.mine is not None
@@ -144,7 +144,7 @@ class BothSides(ABC):
 
     def forget(self, i: int) -> None:
         """Leave, as a client does whose claim was refused: it finds its own dead seat at most, and touches nobody."""
-        drive(self.store.leave(self.name, self.tickets[i], how=Departure.RELEASE, within=5.0))
+        finish(self.store.leave(self.name, self.tickets[i], how=Departure.RELEASE, within=5.0))
         self.slots.discard(self.tickets[i].id)
 
     def leave(self, i: int, how: Departure) -> None:
@@ -157,7 +157,7 @@ class BothSides(ABC):
             return
         step = ledger.leave(self.queue, ticket.id, how=how, now=self.now, floor=0)
         self.queue = step.queue
-        found = drive(self.store.leave(self.name, ticket, how=how, within=5.0))
+        found = finish(self.store.leave(self.name, ticket, how=how, within=5.0))
         assert found is step.found or not alive  # what has expired may have been cleared away by now, or not
         self.slots.discard(ticket.id)
 
@@ -174,7 +174,7 @@ class BothSides(ABC):
             self.queue, wanted[ticket.id] = ledger.renew(self.queue, ticket.id, self.now)
         if any(not self.is_foreign(ticket) for ticket in stays):
             self.queue, _ = ledger.hand_over(ledger.settle(self.queue, self.now), self.now, 0)
-        got = drive(self.store.renew([(self.name, ticket) for ticket in tickets], within=5.0))
+        got = finish(self.store.renew([(self.name, ticket) for ticket in tickets], within=5.0))
         assert list(got) == [wanted[ticket.id] for ticket in tickets]
 
     def listen(self, i: int) -> None:
@@ -184,7 +184,7 @@ class BothSides(ABC):
         if ticket.id not in self.slots or seat is None or seat.token is None:
             return
         for _ in range(3):  # stale news end a wait early, and the waiter asks again
-            granted = drive(self.store.changed(self.name, ticket, self.marks[ticket.id], timeout=0.2))
+            granted = finish(self.store.changed(self.name, ticket, self.marks[ticket.id], timeout=0.2))
             if granted is not None:
                 self.took(seat.token, granted.token)
                 self.slots.discard(ticket.id)
@@ -199,7 +199,7 @@ class BothSides(ABC):
     def compare(self) -> None:
         """Look at both."""
         model = ledger.view(self.queue, self.now)
-        views = drive(self.store.look(self.name, exact=True))
+        views = finish(self.store.look(self.name, exact=True))
         if not (model.holders or model.waiters or model.free_in > 0):
             assert views == []
             return
@@ -235,12 +235,12 @@ def opened(server: RedisServer) -> Iterator[RedisStore]:
     """Open a store that hears what it is told."""
     store = registry.opener(server.url).open(BlockingRuntime(), "default")
     assert isinstance(store, RedisStore)
-    drive(store._wire.listen(5.0))  # a waiter that nobody hears for is passed over
-    drive(store.look("x"))  # opens the other connection, which lasts as long as the store
+    finish(store._wire.listen(5.0))  # a waiter that nobody hears for is passed over
+    finish(store.look("x"))  # opens the other connection, which lasts as long as the store
     try:
         yield store
     finally:
-        drive(store.close())
+        finish(store.close())
 
 
 def replay(begin: Callable[[], BothSides], steps: Steps) -> None:

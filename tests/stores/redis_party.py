@@ -15,7 +15,7 @@ from typing import Any
 
 from leasehold import AsyncClient, Client, LeaseLost
 from leasehold.model import Change
-from leasehold.runtimes.base import drive
+from leasehold.runtimes.base import finish
 
 
 def tell(**facts: Any) -> None:
@@ -34,7 +34,7 @@ def hold_blocking(locks: Client, name: str, lease: float) -> None:
         hold.check()
     except LeaseLost:
         facts["check"] = "lost"
-    written = drive(locks.store.cell(f"{name}:data", Change(b"late", fence=hold.token)))
+    written = finish(locks.store.cell(f"{name}:data", Change(b"late", fence=hold.token)))
     facts["written"] = written.changed
     try:
         hold.release()

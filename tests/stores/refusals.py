@@ -17,7 +17,7 @@ import pytest
 from colours import COLOURS
 
 from leasehold import Client, StoreUnavailable
-from leasehold.runtimes.base import drive
+from leasehold.runtimes.base import finish
 from leasehold.testing.worlds import World
 from leasehold.wires.sql import Outcome, Refused, SQLWire, Statement, Transaction
 
@@ -94,8 +94,8 @@ def rolled_back(
         await tx.commit(*last)
 
     with pytest.raises(StoreUnavailable) as caught:
-        drive(wire.transact(work, within=5.0))
-    drive(wire.transact(lambda tx: tx.commit(Statement("SELECT 1")), within=5.0))  # it can be used further
+        finish(wire.transact(work, within=5.0))
+    finish(wire.transact(lambda tx: tx.commit(Statement("SELECT 1")), within=5.0))  # it can be used further
     return [caught.value]
 
 

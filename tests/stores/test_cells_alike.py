@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from leasehold.model import Cell, Change
-from leasehold.runtimes.base import drive
+from leasehold.runtimes.base import finish
 from leasehold.runtimes.blocking import BlockingRuntime
 from leasehold.stores import registry
 from leasehold.stores.base import Store
@@ -73,7 +73,7 @@ def opened(
     runtime = BlockingRuntime()
     found = registry.opener(url).open(runtime, namespace)
     yield found
-    drive(found.close())
+    finish(found.close())
     runtime.close()
 
 
@@ -86,8 +86,8 @@ def test_fences_of_any_size_decide_alike(store: str, opened: Store, changes: lis
     for change in changes:
         if change.value is not None and (change.fence or 0) > most:
             with pytest.raises(ValueError, match=rf"{change.fence}.*{most}"):
-                drive(opened.cell(name, change))
+                finish(opened.cell(name, change))
             continue
         after = apply_change(cell, change)
-        assert drive(opened.cell(name, change)) == after
+        assert finish(opened.cell(name, change)) == after
         cell = Cell(after.value, after.version, after.fence)

@@ -15,7 +15,7 @@ import pytest
 
 from leasehold import Client, LeaseLost
 from leasehold.model import Change
-from leasehold.runtimes.base import drive
+from leasehold.runtimes.base import finish
 
 PARTY = str(Path(__file__).with_name("redis_party.py"))
 
@@ -82,7 +82,7 @@ def test_a_holder_that_was_stopped_beyond_its_lease(etcd_server, namespace, colo
         successor = locks.lock("x", lease=5.0).acquire(timeout=20)
         assert time.monotonic() - start < lease + LATE + NOISE
         assert successor.token > token
-        assert drive(locks.store.cell("x:data", Change(b"new", fence=successor.token))).changed
+        assert finish(locks.store.cell("x:data", Change(b"new", fence=successor.token))).changed
         os.kill(stopped.pid, signal.SIGCONT)
         stopped.stdin.write(b"\n")
         stopped.stdin.flush()
@@ -93,7 +93,7 @@ def test_a_holder_that_was_stopped_beyond_its_lease(etcd_server, namespace, colo
         time.sleep(1.0)  # whatever it still owes the server
         successor.check()
         successor.extend()
-        assert drive(locks.store.cell("x:data", Change())).value == b"new"
+        assert finish(locks.store.cell("x:data", Change())).value == b"new"
         assert successor.release()
 
 

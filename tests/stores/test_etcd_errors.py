@@ -10,7 +10,7 @@ import pytest
 
 from leasehold import Client, StoreUnavailable, Unsupported
 from leasehold.model import Change
-from leasehold.runtimes.base import drive
+from leasehold.runtimes.base import finish
 from leasehold.testing.servers import EtcdCluster, EtcdServer
 from leasehold.wires.etcd import faults
 from leasehold.wires.etcd.faults import TABLE, Meaning, classed, read
@@ -76,7 +76,7 @@ def test_a_cluster_without_a_majority():
         (finding,) = [one for one in cluster_findings(locks) if "no leader" in one]
         assert finding
         with pytest.raises(StoreUnavailable):
-            drive(locks.store.cell("c", Change(b"v")))
+            finish(locks.store.cell("c", Change(b"v")))
         for member in dead:
             member.start()
         cluster.leader()

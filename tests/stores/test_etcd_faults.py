@@ -16,7 +16,7 @@ from steps import TO_THE_END, after_steps
 
 from leasehold import AsyncClient, Client, LeaseLost, StoreUnavailable
 from leasehold.model import Departure, Granted, Owner, Rule, Terms, Ticket, Wait
-from leasehold.runtimes.base import drive
+from leasehold.runtimes.base import finish
 from leasehold.testing.proxy import FaultProxy, Side
 from leasehold.testing.servers import EtcdServer
 
@@ -371,20 +371,20 @@ def test_a_waiter_whose_lease_ended_does_not_believe_the_deletion_that_it_saw(et
     with Client.from_url(etcd_server.url, namespace=namespace) as locks:
         store = locks.store
         holder, waiter, third = ticket(1), ticket(2), ticket(3, lease=20.0)
-        assert isinstance(drive(store.claim("x", holder, join=True, within=5.0)), Granted)
+        assert isinstance(finish(store.claim("x", holder, join=True, within=5.0)), Granted)
         (key,) = etcd_server.keys(f"leasehold/{namespace}/lock/x/")
         stranger = ticket(4, lease=30.0)
-        waits = drive(store.claim("x", waiter, join=True, within=5.0))
+        waits = finish(store.claim("x", waiter, join=True, within=5.0))
         assert isinstance(waits, Wait)
-        assert isinstance(drive(store.claim("x", third, join=True, within=5.0)), Wait)
+        assert isinstance(finish(store.claim("x", third, join=True, within=5.0)), Wait)
         etcd_server.ask("/v3/lease/revoke", {"ID": lease_of(etcd_server, key)})  # the waiter's, too
-        assert drive(store.changed("x", waiter, waits.mark, timeout=10.0)) is None
-        answer = drive(store.claim("x", waiter, join=True, within=5.0))
+        assert finish(store.changed("x", waiter, waits.mark, timeout=10.0)) is None
+        answer = finish(store.claim("x", waiter, join=True, within=5.0))
         assert isinstance(answer, Wait), "the third was before it"
-        assert isinstance(drive(store.claim("x", third, join=True, within=5.0)), Granted)
-        assert isinstance(drive(store.claim("x", stranger, join=True, within=5.0)), Wait)
+        assert isinstance(finish(store.claim("x", third, join=True, within=5.0)), Granted)
+        assert isinstance(finish(store.claim("x", stranger, join=True, within=5.0)), Wait)
         for one in (third, stranger, waiter):
-            drive(store.leave("x", one, how=Departure.RELEASE, within=5.0))
+            finish(store.leave("x", one, how=Departure.RELEASE, within=5.0))
 
 
 def test_a_key_that_an_operator_deletes_is_lost_at_the_next_renewal(etcd_server, namespace):

@@ -19,7 +19,7 @@ from patience import until
 from refusals import MARK, Case, after, check_nothing_is_done, refusals, rolled_back
 
 from leasehold import Client, StoreUnavailable, tables
-from leasehold.runtimes.base import drive
+from leasehold.runtimes.base import finish
 from leasehold.runtimes.blocking import BlockingRuntime
 from leasehold.stores.url import parse
 from leasehold.testing.servers import GaleraServer, MariaDBServer
@@ -203,7 +203,7 @@ def wire_to(url: str) -> Iterator[MySQLWire]:
     try:
         yield wire
     finally:
-        drive(wire.close())
+        finish(wire.close())
 
 
 def in_a_transaction(server: MariaDBServer, *steps: str | Callable[[], object]) -> Sequence[StoreUnavailable]:
@@ -214,7 +214,7 @@ def in_a_transaction(server: MariaDBServer, *steps: str | Callable[[], object]) 
 def narrow_look(server: MariaDBServer) -> Sequence[StoreUnavailable]:
     """Look at a column without the right to, where there is one to another."""
     with wire_to(to(server, "narrow")) as wire, pytest.raises(StoreUnavailable) as caught:
-        drive(wire.transact(lambda tx: tx.commit(Statement("SELECT version FROM leasehold_meta")), within=5.0))
+        finish(wire.transact(lambda tx: tx.commit(Statement("SELECT version FROM leasehold_meta")), within=5.0))
     return [caught.value]
 
 
@@ -370,7 +370,7 @@ def test_after_its_last_words_the_connection_is_not_used(code: int, in_commit: b
     with wire_to(server.url) as wire:
         before = server.query("SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE USER = 'app'")
         with pytest.raises(StoreUnavailable) as caught:
-            drive(wire.transact(work, within=5.0))
+            finish(wire.transact(work, within=5.0))
         assert caught.value.unknown is in_commit
         until(lambda: server.query("SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE USER = 'app'") == before)
     assert server.query("SELECT COUNT(*) FROM mark") == [(0,)]
@@ -460,7 +460,7 @@ def test_a_commit_that_galera_takes_back_behind_its_answer_is_unknown(galera: Ga
     galera.query("SET GLOBAL wsrep_max_ws_size = 1024")
     try:
         with wire_to(galera.url) as wire, pytest.raises(Refused) as caught:
-            drive(wire.transact(lambda tx: tx.commit(write), within=5.0))
+            finish(wire.transact(lambda tx: tx.commit(write), within=5.0))
         with Client.from_url(galera.url, response_timeout=0.5) as client:
             with pytest.raises(StoreUnavailable) as claimed:
                 client.lock("y", meta={"text": large}).acquire(timeout=0.5)

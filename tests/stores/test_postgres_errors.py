@@ -22,7 +22,7 @@ from patience import until
 from refusals import MARK, Case, after, check_nothing_is_done, refusals, rolled_back
 
 from leasehold import Client, StoreUnavailable, tables
-from leasehold.runtimes.base import drive
+from leasehold.runtimes.base import finish
 from leasehold.runtimes.blocking import BlockingRuntime
 from leasehold.stores.postgres.statements import script
 from leasehold.stores.url import parse
@@ -206,7 +206,7 @@ def wire_to(url: str) -> Iterator[BlockingWire]:
     try:
         yield wire
     finally:
-        drive(wire.close())
+        finish(wire.close())
 
 
 def in_a_transaction(server: PostgresServer, *steps: str | Callable[[], object]) -> Sequence[StoreUnavailable]:
@@ -273,12 +273,12 @@ def beyond_a_limit(server: PostgresServer) -> Sequence[StoreUnavailable]:
 def idle_for_too_long(server: PostgresServer) -> Sequence[StoreUnavailable]:
     """A session of ``mode=session`` of which nothing was heard for the length of its lease."""
     with wire_to(server.url) as wire:
-        link = drive(wire.session(RUNTIME.now() + 5))
+        link = finish(wire.session(RUNTIME.now() + 5))
         ends = Statement("SELECT set_config('idle_session_timeout', '50ms', false)")
-        drive(wire.run(link.exchange([ends]), RUNTIME.now() + 5))
+        finish(wire.run(link.exchange([ends]), RUNTIME.now() + 5))
         until(lambda: not wire.alive(link))
         with pytest.raises(ServerError) as caught:
-            drive(wire.run(link.exchange([Statement("SELECT 1")]), RUNTIME.now() + 5))
+            finish(wire.run(link.exchange([Statement("SELECT 1")]), RUNTIME.now() + 5))
         assert caught.value.fatal
         wire.drop(link)
         return [refused(wire.where, caught.value)]
@@ -465,7 +465,7 @@ def test_a_crash_in_a_commit_is_unknown_with_and_without_a_pooler() -> None:
                 thread = threading.Thread(target=killed, args=(server, event))
                 thread.start()
                 with pytest.raises(StoreUnavailable) as caught:
-                    drive(wire.transact(lambda tx: tx.commit(MARK), within=8.0))
+                    finish(wire.transact(lambda tx: tx.commit(MARK), within=8.0))
                 thread.join()
                 until(lambda before=written: server.log().count("reinitializing") > before)
                 until(server._ready)

@@ -13,7 +13,7 @@ from colours import both
 from leaks import sockets
 
 from leasehold import AsyncClient, Client, LeaseLost, StoreUnavailable
-from leasehold.runtimes.base import drive
+from leasehold.runtimes.base import finish
 from leasehold.stores.postgres.statements import script
 from leasehold.testing.proxy import FaultProxy, Side
 from leasehold.testing.servers import PostgresServer
@@ -136,7 +136,7 @@ def test_a_client_that_stalls_with_a_row_locked_is_cut_off(
 
         def run() -> None:
             try:
-                drive(stalled.store._wire.transact(stall, within=10))  # type: ignore[attr-defined]
+                finish(stalled.store._wire.transact(stall, within=10))  # type: ignore[attr-defined]
             except StoreUnavailable as error:
                 errors.append(error)
 

@@ -13,7 +13,7 @@ from colours import both
 
 from leasehold import Client, StoreUnavailable
 from leasehold.model import Change, Owner, Rule, Standing, Terms, Ticket, ticket_id
-from leasehold.runtimes.base import drive
+from leasehold.runtimes.base import finish
 from leasehold.runtimes.blocking import BlockingRuntime
 from leasehold.stores.redis import keys, scripts
 from leasehold.stores.redis.cluster import ClusterStore
@@ -123,12 +123,12 @@ def test_renewals_do_not_wait_for_a_dead_shard(namespace: str) -> None:
         terms = Terms(Rule(), Owner("host", 1, "x"), 30.0, 0.0, "")
         tickets = [(by_node[node][0], Ticket(ticket_id(runtime.random_bytes(16)), terms)) for node in (dead, *alive)]
         for name, ticket in tickets:
-            drive(store.claim(name, ticket, join=False, within=5.0))
+            finish(store.claim(name, ticket, join=False, within=5.0))
         for node in alive:
             node.reset_stats()
         dead.pause()
         standings: list[Standing] = []
-        thread = threading.Thread(target=lambda: standings.extend(drive(store.renew(tickets, within=3.0))))
+        thread = threading.Thread(target=lambda: standings.extend(finish(store.renew(tickets, within=3.0))))
         thread.start()
         began = time.monotonic()
         while not all(node.commandstats().get("evalsha", 0) + node.commandstats().get("eval", 0) for node in alive):

@@ -18,7 +18,7 @@ from patience import until
 
 from leasehold import Client
 from leasehold.model import Change
-from leasehold.runtimes.base import drive
+from leasehold.runtimes.base import finish
 
 PARTY = str(Path(__file__).with_name("redis_party.py"))
 CRASH_BOUND = 0.25
@@ -161,7 +161,7 @@ def test_a_holder_that_was_stopped_beyond_its_lease(redis_server, namespace, col
         successor = locks.lock("x", lease=5.0).acquire(timeout=5)
         assert time.monotonic() - start_at < lease + CRASH_BOUND
         assert successor.token > token
-        written = drive(locks.store.cell("x:data", Change(b"new", fence=successor.token)))
+        written = finish(locks.store.cell("x:data", Change(b"new", fence=successor.token)))
         assert written.changed
         os.kill(stopped.process.pid, signal.SIGCONT)
         resumed = time.monotonic()
@@ -175,7 +175,7 @@ def test_a_holder_that_was_stopped_beyond_its_lease(redis_server, namespace, col
         successor.check()
         successor.extend()
         assert [holder.token for holder in locks.inspect("x").holders] == [successor.token]
-        assert drive(locks.store.cell("x:data", Change())).value == b"new"
+        assert finish(locks.store.cell("x:data", Change())).value == b"new"
         assert successor.release()
 
 

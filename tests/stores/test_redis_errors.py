@@ -14,7 +14,7 @@ import pytest
 
 from leasehold.errors import StoreUnavailable
 from leasehold.model import Owner, Rule, Terms, Ticket, ticket_id
-from leasehold.runtimes.base import drive
+from leasehold.runtimes.base import finish
 from leasehold.runtimes.blocking import BlockingRuntime
 from leasehold.stores.redis import commands, keys
 from leasehold.stores.redis.scripts import Script
@@ -75,14 +75,14 @@ def wire_to(server: RedisServer, user: str = "", mode: str = "standalone") -> It
     try:
         yield wire
     finally:
-        drive(wire.close())
+        finish(wire.close())
 
 
 def answer(server: RedisServer, *, name: str = "a", user: str = "", mode: str = "standalone") -> object:
     """Claim a name by its script, and return the reply."""
     with wire_to(server, user, mode) as wire:
         script, those, words = claim(name)
-        return drive(wire.call(script.by_text(those, words), within=5.0))
+        return finish(wire.call(script.by_text(those, words), within=5.0))
 
 
 # --- how each is provoked ------------------------------------------------------------------------------------------
@@ -152,14 +152,14 @@ def loading(request: pytest.FixtureRequest) -> object:
     with RedisServer(config={"key-load-delay": "2000", "loading-process-events-interval-bytes": "1024"}) as server:
         server.command("DEBUG", "POPULATE", "1000")
         with wire_to(server) as wire:
-            drive(wire.call(pack(b"TIME"), within=5.0))
+            finish(wire.call(pack(b"TIME"), within=5.0))
             link = server.connect()
             thread = threading.Thread(target=lambda: link.command("DEBUG", "RELOAD"))
             thread.start()
             script, those, words = claim()
             reply = None
             while thread.is_alive() and not isinstance(reply, ReplyError):
-                reply = drive(wire.call(script.by_text(those, words), within=30.0))
+                reply = finish(wire.call(script.by_text(those, words), within=30.0))
             thread.join()
             link.close()
             return reply
@@ -176,11 +176,11 @@ def busy(request: pytest.FixtureRequest) -> object:
     with config(server, lua_time_limit="50"):
         thread = threading.Thread(target=spin)
         with wire_to(server) as wire:
-            drive(wire.call(pack(b"TIME"), within=5.0))
+            finish(wire.call(pack(b"TIME"), within=5.0))
             thread.start()
             time.sleep(0.2)
             script, those, words = claim()
-            reply = drive(wire.call(script.by_text(those, words), within=5.0))
+            reply = finish(wire.call(script.by_text(those, words), within=5.0))
             server.command("SCRIPT", "KILL")
             thread.join()
     link.close()
@@ -215,12 +215,12 @@ def on_its_way(request: pytest.FixtureRequest, *, held: bool) -> object:
 def cross_slot(request: pytest.FixtureRequest) -> object:
     cluster: RedisCluster = request.getfixturevalue("cluster")
     with wire_to(cluster.primaries[0], mode="cluster") as wire:
-        return drive(wire.call(pack(b"EVAL", b"return 1", b"2", b"{a}", b"{b}"), within=5.0))
+        return finish(wire.call(pack(b"EVAL", b"return 1", b"2", b"{a}", b"{b}"), within=5.0))
 
 
 def no_script(request: pytest.FixtureRequest) -> object:
     with wire_to(request.getfixturevalue("server")) as wire:
-        return drive(wire.call(pack(b"EVALSHA", b"0" * 40, b"0"), within=5.0))
+        return finish(wire.call(pack(b"EVALSHA", b"0" * 40, b"0"), within=5.0))
 
 
 def no_permission(request: pytest.FixtureRequest) -> object:
@@ -302,7 +302,7 @@ def test_where_a_redirection_leads() -> None:
 
 def test_an_error_that_is_not_listed_is_unknown(server: RedisServer) -> None:
     with wire_to(server) as wire:
-        reply = drive(wire.call(pack(b"EVAL", b"return redis.error_reply('ERR odd')", b"0"), within=5.0))
+        reply = finish(wire.call(pack(b"EVAL", b"return redis.error_reply('ERR odd')", b"0"), within=5.0))
         assert isinstance(reply, ReplyError)
         assert refused("here", reply).unknown
 
@@ -313,7 +313,7 @@ def test_a_wait_that_a_change_of_role_ends_is_unknown() -> None:
         said: list[object] = []
         with wire_to(server) as wire:
             waiting = threading.Thread(
-                target=lambda: said.append(drive(wire.call(pack(b"WAIT", b"1", b"5000"), within=6.0)))
+                target=lambda: said.append(finish(wire.call(pack(b"WAIT", b"1", b"5000"), within=6.0)))
             )
             waiting.start()
             until = time.monotonic() + 5
@@ -335,7 +335,7 @@ def test_no_answer_is_unknown_unless_nothing_was_sent(server: RedisServer, fault
     with FaultProxy(server.port) as proxy:
         reached = settings.from_url(parse(f"redis://127.0.0.1:{proxy.port}"))
         wire = BlockingWire(RUNTIME, reached, b"", lambda _: None, lambda: None)
-        drive(wire.call(pack(b"TIME"), within=5.0))
+        finish(wire.call(pack(b"TIME"), within=5.0))
         if fault == "silence":
             proxy.blackhole()
         elif fault == "refusal":
@@ -345,7 +345,7 @@ def test_no_answer_is_unknown_unless_nothing_was_sent(server: RedisServer, fault
         else:
             proxy.drop_reply(where=b"TIME")
         with pytest.raises(StoreUnavailable) as caught:
-            drive(wire.call(pack(b"TIME"), within=0.5))
+            finish(wire.call(pack(b"TIME"), within=0.5))
         assert caught.value.unknown is (fault != "refusal")
         assert re.search(r"did not answer|cannot connect", str(caught.value))
-        drive(wire.close())
+        finish(wire.close())

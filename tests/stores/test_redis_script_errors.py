@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from leasehold.errors import StoreUnavailable
 from leasehold.model import Change, Departure, Granted, Owner, Rule, Standing, Terms, Ticket, Wait, ticket_id
-from leasehold.runtimes.base import drive
+from leasehold.runtimes.base import finish
 from leasehold.runtimes.blocking import BlockingRuntime
 from leasehold.stores import registry
 from leasehold.stores.redis import keys, scripts
@@ -35,9 +35,9 @@ def server() -> Iterator[RedisServer]:
 @pytest.fixture
 def store(server: RedisServer) -> Iterator[RedisStore]:
     opened = open_store(server.url)
-    drive(opened._wire.listen(5.0))
+    finish(opened._wire.listen(5.0))
     yield opened
-    drive(opened.close())
+    finish(opened.close())
 
 
 def open_store(url: str) -> RedisStore:
@@ -52,15 +52,15 @@ def a_ticket(*, fair: bool = False, lease: float = 30.0, delay: float = 0.0, met
 
 
 def claim(store: RedisStore, name: str, ticket: Ticket, *, join: bool = True) -> Granted | Wait:
-    return drive(store.claim(name, ticket, join=join, within=5.0))
+    return finish(store.claim(name, ticket, join=join, within=5.0))
 
 
 def leave(store: RedisStore, name: str, ticket: Ticket, how: Departure = Departure.RELEASE) -> bool:
-    return drive(store.leave(name, ticket, how=how, within=5.0))
+    return finish(store.leave(name, ticket, how=how, within=5.0))
 
 
 def renew(store: RedisStore, *those: tuple[str, Ticket]) -> list[Standing]:
-    return list(drive(store.renew(those, within=5.0)))
+    return list(finish(store.renew(those, within=5.0)))
 
 
 def state(server: RedisServer, name: str) -> list[object]:
@@ -93,7 +93,7 @@ def attempts(store: RedisStore, name: str, holder: Ticket, waiter: Ticket) -> di
         "leave waiting": lambda: fails(lambda: leave(store, name, waiter)),
         "leave holding": lambda: fails(lambda: leave(store, name, holder)),
         "break": lambda: fails(lambda: leave(store, name, holder, Departure.BREAK)),
-        "look": lambda: fails(lambda: drive(store.look(name, exact=True))),
+        "look": lambda: fails(lambda: finish(store.look(name, exact=True))),
         "refusals": refusals,
     }
 
@@ -157,7 +157,7 @@ def test_a_cell_of_the_wrong_type_changes_nothing(server, store):
     key = keys.cell_key("default", "c")
     server.command("SET", key, "not ours")
     with pytest.raises(StoreUnavailable, match="WRONGTYPE"):
-        drive(store.cell("c", Change(b"value")))
+        finish(store.cell("c", Change(b"value")))
     assert server.command("GET", key) == "not ours"
 
 
@@ -182,7 +182,7 @@ def test_full_memory_refuses_claims_and_nothing_else(server, store, full):
         with pytest.raises(StoreUnavailable, match="OOM") as caught:
             claim(store, where, late)
         assert not caught.value.unknown
-        drive(store.leave(where, late, how=Departure.RELEASE, within=5.0))
+        finish(store.leave(where, late, how=Departure.RELEASE, within=5.0))
     assert (state(server, name), state(server, free)) == before
     assert renew(store, (name, holder), (name, first), (name, second)) == [
         Standing.HELD,
@@ -190,12 +190,12 @@ def test_full_memory_refuses_claims_and_nothing_else(server, store, full):
         Standing.QUEUED,
     ]
     assert leave(store, name, holder)
-    assert drive(store.changed(name, first, 1, timeout=1.0)) is not None
+    assert finish(store.changed(name, first, 1, timeout=1.0)) is not None
     assert renew(store, (name, first)) == [Standing.HELD]
     assert leave(store, name, first, Departure.BREAK)
-    assert drive(store.changed(name, second, 1, timeout=1.0)) is not None
+    assert finish(store.changed(name, second, 1, timeout=1.0)) is not None
     assert leave(store, name, second)
-    assert drive(store.look(name, exact=True)) == []
+    assert finish(store.look(name, exact=True)) == []
 
 
 def test_full_memory_does_not_keep_a_dead_holders_lock(server, store, full):
@@ -205,15 +205,15 @@ def test_full_memory_does_not_keep_a_dead_holders_lock(server, store, full):
     full()
     server.command("PEXPIRE", keys.mutex_keys("default", name)[0], 3_600_000 - 1)
     assert renew(store, (name, waiter)) == [Standing.QUEUED]  # and it hands the name over
-    assert drive(store.changed(name, waiter, 1, timeout=1.0)) is not None
+    assert finish(store.changed(name, waiter, 1, timeout=1.0)) is not None
 
 
 def test_full_memory_refuses_a_cell_and_changes_nothing(server, store, full):
-    drive(store.cell("full", Change(b"one")))
+    finish(store.cell("full", Change(b"one")))
     full()
     with pytest.raises(StoreUnavailable, match="OOM"):
-        drive(store.cell("full", Change(b"two")))
-    assert drive(store.cell("full", Change())).value == b"one"
+        finish(store.cell("full", Change(b"two")))
+    assert finish(store.cell("full", Change())).value == b"one"
 
 
 # --- what a standing means -------------------------------------------------------------------------------------
@@ -254,7 +254,7 @@ def test_a_message_from_before_the_last_answer_is_not_believed(server, store):
         assert isinstance(claim(second, name, other), Granted)
     again = claim(store, name, waiter)
     assert isinstance(again, Wait)
-    assert drive(store.changed(name, waiter, again.mark, timeout=0.1)) is None
+    assert finish(store.changed(name, waiter, again.mark, timeout=0.1)) is None
 
 
 class open_other:
@@ -265,7 +265,7 @@ class open_other:
         return self.store
 
     def __exit__(self, *error: object) -> None:
-        drive(self.store.close())
+        finish(self.store.close())
 
 
 def test_a_waiter_without_a_place_in_the_queue_is_gone(server, store):
@@ -303,11 +303,11 @@ def test_the_scripts_ever_sent_are_the_ones_in_the_package(server):
             claim(store, name, ticket)
             claim(store, name, a_ticket(fair=True))
             renew(store, (name, ticket))
-            drive(store.look(name))
-            drive(store.cell(name, Change(b"%d" % number)))
+            finish(store.look(name))
+            finish(store.cell(name, Change(b"%d" % number)))
             leave(store, name, ticket, Departure.BREAK if number % 2 else Departure.RELEASE)
             server.command("SCRIPT", "FLUSH")
-        drive(store.close())
+        finish(store.close())
         sent = proxy.seen()
     digests = set(re.findall(rb"EVALSHA\r\n\$40\r\n([0-9a-f]{40})\r\n", sent))
     assert digests <= {script.digest for script in scripts.ALL}

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from leasehold.errors import WrongKind
 from leasehold.model import Kind, Owner, Rule, Seat, Terms, Ticket, Wait
 from leasehold.rules import Blocked, same_use
-from leasehold.runtimes.base import drive
+from leasehold.runtimes.base import finish
 from leasehold.stores.redis import keys
 from leasehold.stores.redis.store import RedisStore
 from leasehold.stores.redis.waiting import IDLE
@@ -70,7 +70,7 @@ class Both(BothSides):
             step = self.claim_by_the_rules(i)
         except WrongKind:
             with pytest.raises(WrongKind) as caught:
-                drive(self.store.claim(self.name, ticket, join=self.joins[i], within=5.0))
+                finish(self.store.claim(self.name, ticket, join=self.joins[i], within=5.0))
             assert caught.value.name == self.name
             self.forget(i)
             return

@@ -14,7 +14,7 @@ from colours import both
 
 from leasehold.errors import StoreUnavailable, WrongKind
 from leasehold.model import Departure, Granted, Kind, Owner, Rule, Standing, Terms, Ticket, Wait, ticket_id
-from leasehold.runtimes.base import drive
+from leasehold.runtimes.base import finish
 from leasehold.runtimes.blocking import BlockingRuntime
 from leasehold.stores import registry
 from leasehold.stores.redis import keys
@@ -41,9 +41,9 @@ def server() -> Iterator[RedisServer]:
 def store(server: RedisServer) -> Iterator[RedisStore]:
     opened = registry.opener(server.url).open(BlockingRuntime(), "default")
     assert isinstance(opened, RedisStore)
-    drive(opened._wire.listen(5.0))
+    finish(opened._wire.listen(5.0))
     yield opened
-    drive(opened.close())
+    finish(opened.close())
 
 
 def a_ticket(rule: Rule = READER, *, lease: float = 30.0, delay: float = 0.0) -> Ticket:
@@ -55,15 +55,15 @@ def permit(limit: int, n: int = 1) -> Rule:
 
 
 def claim(store: RedisStore, name: str, ticket: Ticket, *, join: bool = True) -> Granted | Wait:
-    return drive(store.claim(name, ticket, join=join, within=5.0))
+    return finish(store.claim(name, ticket, join=join, within=5.0))
 
 
 def leave(store: RedisStore, name: str, ticket: Ticket, how: Departure = Departure.RELEASE) -> bool:
-    return drive(store.leave(name, ticket, how=how, within=5.0))
+    return finish(store.leave(name, ticket, how=how, within=5.0))
 
 
 def renew(store: RedisStore, *those: tuple[str, Ticket]) -> list[Standing]:
-    return list(drive(store.renew(those, within=5.0)))
+    return list(finish(store.renew(those, within=5.0)))
 
 
 def state(server: RedisServer, name: str) -> list[object]:
@@ -87,7 +87,7 @@ ATTEMPTS: dict[str, Callable[[RedisStore, str, Ticket, Ticket], object]] = {
     "leave waiting": lambda store, name, _, waiter: leave(store, name, waiter),
     "leave holding": lambda store, name, holder, _: leave(store, name, holder),
     "break": lambda store, name, holder, _: leave(store, name, holder, Departure.BREAK),
-    "look": lambda store, name, _, __: drive(store.look(name, exact=True)),
+    "look": lambda store, name, _, __: finish(store.look(name, exact=True)),
 }
 
 
@@ -156,11 +156,11 @@ def test_full_memory_refuses_claims_and_nothing_else(server, store, full):
     assert renew(store, (name, writer), (name, reader)) == [Standing.QUEUED, Standing.QUEUED]
     assert leave(store, name, first)
     assert leave(store, name, second)
-    assert drive(store.changed(name, writer, 1, timeout=1.0)) is not None
+    assert finish(store.changed(name, writer, 1, timeout=1.0)) is not None
     assert leave(store, name, writer, Departure.BREAK)
-    assert drive(store.changed(name, reader, 1, timeout=1.0)) is not None
+    assert finish(store.changed(name, reader, 1, timeout=1.0)) is not None
     assert leave(store, name, reader)
-    assert drive(store.look(name, exact=True)) == []
+    assert finish(store.look(name, exact=True)) == []
 
 
 # --- keys that vanish, and their life ----------------------------------------------------------------------------
@@ -186,7 +186,7 @@ def test_a_key_that_was_deleted_alone_leaves_no_nonsense(server, store, role):
         assert int(server.command("HGET", those[0], "u")) == 1
     for ticket in (*tickets, late, *waiters):
         leave(store, name, ticket)
-    assert drive(store.look(name, exact=True)) == []
+    assert finish(store.look(name, exact=True)) == []
     assert isinstance(claim(store, name, a_ticket(WRITER), join=False), Granted)
 
 
@@ -270,7 +270,7 @@ def test_who_waits_uses_the_name_too(server, store, first, others):
         with pytest.raises(WrongKind):
             claim(store, name, a_ticket(other))
     assert renew(store, (name, waiter)) == [Standing.QUEUED]  # and it hands the name over
-    assert drive(store.changed(name, waiter, 1, timeout=1.0)) is not None
+    assert finish(store.changed(name, waiter, 1, timeout=1.0)) is not None
 
 
 def test_a_renewed_share_keeps_a_mutex_out(server, store):
@@ -309,7 +309,7 @@ def test_a_mutex_between_two_uses_leaves_nothing_of_the_first(server, store):
     for reader in readers:
         assert isinstance(claim(store, name, reader), Granted)
     assert renew(store, (name, ghost)) == [Standing.GONE]
-    (view,) = drive(store.look(name, exact=True))
+    (view,) = finish(store.look(name, exact=True))
     assert [seat.ticket.id for seat in view.holders] == [reader.id for reader in readers]
 
 
@@ -320,19 +320,19 @@ def test_a_waiter_that_nobody_hears_for_is_passed_over_and_keeps_its_place_for_a
     name, writer, deaf, reader = next(NAMES), a_ticket(WRITER), a_ticket(WRITER), a_ticket()
     far = registry.opener(server.url).open(BlockingRuntime(), "default")
     assert isinstance(far, RedisStore)
-    drive(far._wire.listen(5.0))
+    finish(far._wire.listen(5.0))
     claim(store, name, writer)
     claim(far, name, deaf)
     wait = claim(store, name, reader)
     assert isinstance(wait, Wait)
-    drive(far.close())
+    finish(far.close())
     for _ in range(100):
         if server.command("PUBSUB", "NUMSUB", far._channel)[1] == 0:
             break
         time.sleep(0.01)
     leave(store, name, writer)
-    assert drive(store.changed(name, reader, wait.mark, timeout=1.0)) is not None
-    (view,) = drive(store.look(name, exact=True))
+    assert finish(store.changed(name, reader, wait.mark, timeout=1.0)) is not None
+    (view,) = finish(store.look(name, exact=True))
     assert [seat.ticket.id for seat in view.waiters] == [deaf.id]
     assert 0 < view.waiters[0].expires <= 1.001  # the server counts in ms
 

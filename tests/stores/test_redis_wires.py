@@ -14,7 +14,7 @@ import pytest
 from leasehold import AsyncClient, Client
 from leasehold.errors import StoreUnavailable
 from leasehold.model import Owner, Rule, Terms, Ticket, Wait
-from leasehold.runtimes.base import drive
+from leasehold.runtimes.base import finish
 from leasehold.runtimes.blocking import BlockingRuntime
 from leasehold.stores import registry
 from leasehold.stores.slots import Slot, Slots
@@ -100,9 +100,9 @@ def test_a_client_that_closed_keeps_no_connection(redis_server, namespace):
     locks.close()
     assert wire._idle == []
     with pytest.raises(StoreUnavailable, match="closed"):
-        drive(wire.call(b"*1\r\n$4\r\nPING\r\n", within=1.0))
+        finish(wire.call(b"*1\r\n$4\r\nPING\r\n", within=1.0))
     with pytest.raises(StoreUnavailable, match="closed"):
-        drive(wire.listen(1.0))
+        finish(wire.listen(1.0))
 
 
 def test_an_asyncio_client_that_closed_keeps_no_connection(redis_server, namespace):
@@ -152,9 +152,9 @@ def test_a_waiter_that_found_no_subscription_leaves_no_ear_behind(redis_server):
     runtime = BlockingRuntime()
     store = registry.opener(redis_server.url).open(runtime, "ears")
     channel = store._wire._ears
-    drive(channel.hear(Slot("x", "nobody"), 0.1))
+    finish(channel.hear(Slot("x", "nobody"), 0.1))
     assert channel._waiting == {}
-    drive(store.close())
+    finish(store.close())
 
 
 def test_a_late_waiter_does_not_wait_for_another_threads_subscription(redis_server, namespace):
@@ -293,10 +293,10 @@ def test_closing_while_a_thread_subscribes_leaves_no_connection(redis_server, na
             return lines[0]
 
         monkeypatch.setattr(wire._ears, "_subscribe", slowly)
-        thread = threading.Thread(target=lambda: drive(wire.listen(2.0)))
+        thread = threading.Thread(target=lambda: finish(wire.listen(2.0)))
         thread.start()
         assert connected.wait(5)
-        drive(wire.close())
+        finish(wire.close())
         thread.join()
         assert lines[0].socket.fileno() == -1
 

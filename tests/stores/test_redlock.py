@@ -12,7 +12,7 @@ from patience import until
 
 from leasehold import AsyncClient, Client, Unsupported
 from leasehold.model import Change, Severity, Standing
-from leasehold.runtimes.base import drive
+from leasehold.runtimes.base import finish
 from leasehold.stores.redis import keys
 from leasehold.stores.redis.redlock_electing import Electing
 from leasehold.stores.redis.redlock_node import Node
@@ -175,7 +175,7 @@ def test_what_cannot_be_promised_is_refused_with_the_reason(redlock_nodes, names
         with pytest.raises(Unsupported, match="versions"):
             locks.versioned("x")
         with pytest.raises(Unsupported, match="cannot agree"):
-            drive(locks.store.cell("x", Change()))
+            finish(locks.store.cell("x", Change()))
 
 
 def test_doctor_looks_at_all_nodes(redlock_nodes, namespace):

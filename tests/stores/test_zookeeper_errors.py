@@ -16,7 +16,7 @@ from kazoo.protocol.serialization import Create2, Delete, GetData, SetData, Tran
 from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, make_digest_acl
 
 from leasehold.errors import LeaseholdError, StoreUnavailable, Unsupported
-from leasehold.runtimes.base import drive
+from leasehold.runtimes.base import finish
 from leasehold.runtimes.blocking import BlockingRuntime
 from leasehold.stores.url import parse
 from leasehold.stores.zookeeper import from_url
@@ -79,7 +79,7 @@ def wire_to(url: str) -> Iterator[Wire]:
     try:
         yield wire
     finally:
-        drive(wire.close())
+        finish(wire.close())
 
 
 def asked(url: str, *forms: Any) -> BaseException:
@@ -87,7 +87,7 @@ def asked(url: str, *forms: Any) -> BaseException:
     with wire_to(url) as wire:
         for form in forms:
             try:
-                drive(wire.ask(Request(form, lambda value: value), RUNTIME.now() + 5))
+                finish(wire.ask(Request(form, lambda value: value), RUNTIME.now() + 5))
             except (Answer, LeaseholdError) as error:
                 return error
     raise AssertionError("nothing failed")
@@ -122,7 +122,7 @@ def out_of_step(request: pytest.FixtureRequest) -> BaseException:
     forms = Transaction([node("/mark"), node("/mark/a")])
     server: ZooKeeperServer = request.getfixturevalue("server")
     with wire_to(server.url) as wire, pytest.raises(LeaseholdError) as caught:
-        drive(wire.ask(Request(forms, lambda value: value[1]), RUNTIME.now() + 5))
+        finish(wire.ask(Request(forms, lambda value: value[1]), RUNTIME.now() + 5))
     return caught.value
 
 

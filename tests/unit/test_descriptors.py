@@ -11,7 +11,7 @@ import hiredis
 import pytest
 
 from leasehold.errors import StoreUnavailable
-from leasehold.runtimes.base import drive
+from leasehold.runtimes.base import finish
 from leasehold.runtimes.blocking import BlockingRuntime
 from leasehold.stores import registry
 from leasehold.stores.slots import Slot
@@ -94,7 +94,7 @@ def test_a_subscription_is_not_closed_while_a_thread_reads_it(
         seen.append((line.closed, bell.fileno()))
 
     channel._poll = cast(Any, Interrupted(channel._poll, "poll", ends_it))
-    drive(channel.hear(ear, 5.0))
+    finish(channel.hear(ear, 5.0))
     assert seen == [(False, seen[0][1])]
     assert seen[0][1] > 0
     assert line.closed, "whoever read it closes it"
@@ -115,7 +115,7 @@ def test_a_stream_is_not_closed_while_a_thread_reads_it(ends: tuple[socket.socke
 
     line._socket = cast(Any, Interrupted(ends[0], "recv", ends_it))
     with pytest.raises(Unanswered):
-        drive(pieces.read(5.0))
+        finish(pieces.read(5.0))
     assert seen[0] > 0
     assert ends[0].fileno() < 0, "whoever read it closes it"
     runtime.close()
@@ -127,7 +127,7 @@ def test_a_stream_that_nobody_reads_is_closed_at_once(ends: tuple[socket.socket,
     pieces.close()
     assert ends[0].fileno() < 0
     with pytest.raises(Unanswered):
-        drive(pieces.read(5.0))
+        finish(pieces.read(5.0))
     runtime.close()
 
 
@@ -145,14 +145,14 @@ class Hurried(list[Any]):
 def test_a_connection_that_is_dropped_is_not_taken(redis_server: Any, namespace: str) -> None:
     runtime = BlockingRuntime()
     store = cast(Any, registry.opener(redis_server.url).open(runtime, namespace))
-    drive(store.look("x", exact=True))
+    finish(store.look("x", exact=True))
     wire: BlockingWire = store._wire
     wire._idle = idle = Hurried(wire._idle)
     idle.wire = wire
     assert idle
     try:
-        drive(store.look("x", exact=True))
+        finish(store.look("x", exact=True))
     except StoreUnavailable:
         pass  # it may have been dropped just then
-    drive(store.close())
+    finish(store.close())
     runtime.close()

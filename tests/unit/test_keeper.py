@@ -17,6 +17,7 @@ from leasehold.engine.events import Event, InDoubt, Lost, Renewed
 from leasehold.engine.hold import State
 from leasehold.engine.keeper import LINGER
 from leasehold.model import Granted, Standing, Ticket, Wait
+from leasehold.primitives.rlock import AsyncRLock
 from leasehold.runtimes.base import Runtime
 from leasehold.stores.base import Hear, Store
 from leasehold.stores.memory import Memory
@@ -54,6 +55,10 @@ def simulate(body: Callable[[SimulatedWorld, AsyncClient, Switch, list[Event]], 
         await body(world, client, plan, events)  # type: ignore[misc]
 
     world.run(run)
+
+
+async def acquire_and_forget(lock: AsyncRLock) -> None:
+    assert await lock.acquire() is not None
 
 
 def engine(client: AsyncClient) -> Engine:
@@ -326,7 +331,8 @@ def test_the_rlock_of_a_thread_that_ended_is_released() -> None:
 
 def test_the_rlock_of_a_task_that_ended_is_released() -> None:
     async def body(world: SimulatedWorld, client: AsyncClient, plan: Switch, events: list[Event]) -> None:
-        await world.spawn(client.rlock("a", lease=LEASE).acquire).result()
+        lock = client.rlock("a", lease=LEASE)
+        await world.spawn(lambda: acquire_and_forget(lock)).result()
         start = world.now()
         async with client.rlock("a", lease=LEASE):
             assert world.now() - start <= LEASE / 3 + 0.5
@@ -430,7 +436,7 @@ def test_closing_releases_what_is_held_and_says_so() -> None:
         assert hold is not None
         await client.close()
         assert await world.client(Memory()).inspect("a") is None
-        assert hold._lease.state is State.RELEASED
+        assert hold._lease.state is State.LOST
         with pytest.raises(LeaseLost, match="client was closed"):
             await hold.release()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from leasehold.model import Owner, Rule, Terms, Ticket
-from leasehold.runtimes.base import drive
+from leasehold.runtimes.base import finish
 from leasehold.runtimes.blocking import BlockingRuntime
 from leasehold.stores.sql.lines import Lines
 
@@ -59,15 +59,15 @@ def test_a_session_that_nobody_can_wait_on_is_not_parked() -> None:
     first, second = (lines.enter("x", ticket(number)) for number in (1, 2))
     until = runtime.now() + 5
     with pytest.raises(RuntimeError, match="thread"):
-        drive(lines.turn(first, until))
+        finish(lines.turn(first, until))
     assert not sessions.open
     assert lines.parked(first) is None
     assert first.signal.is_set()
-    drive(lines.leave(first, until))
+    finish(lines.leave(first, until))
     assert second.signal.is_set()
     with pytest.raises(RuntimeError, match="thread"):
-        drive(lines.turn(second, until))  # it asks
-    drive(lines.leave(second, until))
+        finish(lines.turn(second, until))  # it asks
+    finish(lines.leave(second, until))
     assert not sessions.open
     assert not lines.anybody("x")
 
@@ -78,11 +78,11 @@ def test_who_has_a_session_parked_for_it_sleeps_until_that_has_the_lock() -> Non
     lines: Lines[object] = Lines(runtime, Taken())
     first, second = (lines.enter("x", ticket(number)) for number in (1, 2))
     until = runtime.now() + 5
-    assert drive(lines.turn(first, until)) is None
+    assert finish(lines.turn(first, until)) is None
     assert lines.parked(first) is not None
     assert not first.signal.is_set()
-    assert drive(lines.turn(second, until)) is None
-    drive(lines.leave(first, until))
+    assert finish(lines.turn(second, until)) is None
+    finish(lines.leave(first, until))
     assert lines.parked(second) is not None
     assert not second.signal.is_set()
 
@@ -94,7 +94,7 @@ def test_who_comes_first_when_another_is_passed_over_is_told() -> None:
     silent, second, third = (lines.enter("x", ticket(number)) for number in (1, 2, 3))
     silent.heard -= 31.0
     until = runtime.now() + 5
-    assert drive(lines.turn(third, until)) is None
+    assert finish(lines.turn(third, until)) is None
     assert lines.get(silent.ticket.id) is None
     assert second.signal.is_set()
     assert not third.signal.is_set()

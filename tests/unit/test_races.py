@@ -16,7 +16,7 @@ from leasehold.engine.hold import Lease, State
 from leasehold.engine.keeper import Keeper
 from leasehold.engine.stand_in import StandIn
 from leasehold.model import Standing
-from leasehold.runtimes.base import Job, drive
+from leasehold.runtimes.base import Job, finish
 from leasehold.runtimes.blocking import BlockingRuntime, ThreadSignal
 from leasehold.stores.memory import Memory
 from leasehold.testing.worlds import SimulatedWorld, World
@@ -242,7 +242,7 @@ def test_a_holder_may_close_its_client_when_it_is_told(monkeypatch: pytest.Monke
 
     hold.on_lost(close)
     assert closed.wait(SOON)
-    assert drive(job.join(SOON)), "its thread ends"
+    assert finish(job.join(SOON)), "its thread ends"
 
 
 # --- the stand-in ------------------------------------------------------------------------------------------------
@@ -272,7 +272,7 @@ def test_calls_that_end_as_patience_ends_keep_the_schedule() -> None:
     for _ in range(20):
         over.waited_for.clear()
         assert stand_in.call([lambda: over.waited_for.wait(SOON) and None])
-    drive(stand_in.close(SOON))
+    finish(stand_in.close(SOON))
     assert taken == []
 
 

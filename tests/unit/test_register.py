@@ -10,7 +10,7 @@ import pytest
 
 from leasehold import Client, Conflict, LeaseLost, StoreUnavailable, Unsupported, WrongKind
 from leasehold.model import CELL_LIMIT, Capabilities, Change
-from leasehold.runtimes.base import drive
+from leasehold.runtimes.base import finish
 from leasehold.stores.memory import Memory, MemoryStore
 from leasehold.testing.faulty import Call, Fault, Faulty, Kind, nth
 from leasehold.testing.worlds import SimulatedWorld, World
@@ -203,7 +203,7 @@ def test_an_update_that_returns_nothing_writes_nothing() -> None:
 
 def test_a_foreign_cell_is_refused() -> None:
     with Client(Memory(f"foreign-{time.monotonic_ns()}")) as client:
-        drive(client.store.cell(f"versioned/{NAME}", Change(b"?")))
+        finish(client.store.cell(f"versioned/{NAME}", Change(b"?")))
         with pytest.raises(WrongKind):
             client.versioned(NAME).get()
 

@@ -17,7 +17,7 @@ import pytest
 from leasehold import AsyncClient, AsyncHold
 from leasehold.runtimes import clock, process
 from leasehold.runtimes.aio import AsyncioRuntime, TaskSignal
-from leasehold.runtimes.base import TIDIES_WITHIN, Job, drive
+from leasehold.runtimes.base import TIDIES_WITHIN, Job, finish
 from leasehold.runtimes.simulated import SimulatedRuntime
 from leasehold.runtimes.virtual import Killed, Machine, Scheduler, Stuck, Wake
 from leasehold.stores.memory import Memory
@@ -223,7 +223,7 @@ def test_a_coroutine_of_another_world_is_refused_and_closed() -> None:
             ended.append("closed")
 
     with pytest.raises(RuntimeError, match="awaited something of another runtime"):
-        drive(work())
+        finish(work())
     assert ended == ["closed"]
 
 

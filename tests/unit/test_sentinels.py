@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from leasehold.errors import StoreUnavailable
-from leasehold.runtimes.base import drive
+from leasehold.runtimes.base import finish
 from leasehold.runtimes.blocking import BlockingRuntime
 from leasehold.stores.url import parse
 from leasehold.wires.redis.base import Elsewhere, ReplyError
@@ -67,7 +67,7 @@ DOWN = Elsewhere("down")
 )
 def test_the_newest_word_counts(replies: tuple[Any, ...], port: int) -> None:
     made, wires = sentinels(*replies)
-    found = drive(made.primary(1.0))
+    found = finish(made.primary(1.0))
     assert (found.options["host"], found.options["port"], found.options["db"]) == ("10.0.0.1", port, 3)
     right = [index for index, reply in enumerate(replies) if isinstance(reply, dict) and reply[b"port"] == b"%d" % port]
     assert [index for index, wire in enumerate(wires) if wire.listens] == right[:1]  # one of those who know better
@@ -76,19 +76,19 @@ def test_the_newest_word_counts(replies: tuple[Any, ...], port: int) -> None:
 def test_why_nobody_tells() -> None:
     unknown = ReplyError("ERR No such master with that name")
     with pytest.raises(UnknownPrimary, match="no primary called 'main'") as caught:
-        drive(sentinels(DOWN, unknown, unknown)[0].primary(1.0))
+        finish(sentinels(DOWN, unknown, unknown)[0].primary(1.0))
     assert caught.value.lasting
     with pytest.raises(StoreUnavailable, match="sentinel_password") as refused:
-        drive(sentinels(DOWN, ReplyError("NOAUTH Authentication required."), DOWN)[0].primary(1.0))
+        finish(sentinels(DOWN, ReplyError("NOAUTH Authentication required."), DOWN)[0].primary(1.0))
     assert not isinstance(refused.value, Elsewhere)
     with pytest.raises(Elsewhere, match="down"):
-        drive(sentinels(DOWN, DOWN, DOWN)[0].primary(1.0))
+        finish(sentinels(DOWN, DOWN, DOWN)[0].primary(1.0))
 
 
 def test_word_of_a_failover_is_heard() -> None:
     made, _ = sentinels(says(1, 4), DOWN, DOWN)
     made.moved = lambda: made._moved  # type: ignore[method-assign] # without a socket to look at
-    drive(made.primary(1.0))
+    finish(made.primary(1.0))
     assert not made.moved()
     made._heard(b"other 10.0.0.1 1 10.0.0.2 1")
     assert not made.moved()

@@ -9,7 +9,7 @@ from patience import until
 from leasehold import Client, LeaseLost
 from leasehold.engine.stand_in import PATIENCE, StandIn
 from leasehold.runtimes.aio import AsyncioRuntime
-from leasehold.runtimes.base import Job, drive
+from leasehold.runtimes.base import Job, finish
 from leasehold.runtimes.blocking import BlockingRuntime
 
 SOON = 10.0
@@ -37,7 +37,7 @@ def test_quick_calls_leave_the_schedule_where_it_is(monkeypatch: pytest.MonkeyPa
         assert stand_in.call([lambda number=number: called.append(number)])
     assert called == list(range(100))
     assert not schedule.taken.acquire(blocking=False)
-    drive(stand_in.close(SOON))
+    finish(stand_in.close(SOON))
     assert not threads("leasehold-stand-in")
 
 
@@ -46,7 +46,7 @@ def test_a_call_that_takes_its_time_loses_the_schedule_to_another() -> None:
     stand_in = StandIn(BlockingRuntime(), schedule.take_over)
     for _ in range(3):  # each time there is another who stands by
         assert not stand_in.call([lambda: None, lambda: schedule.taken.acquire(timeout=SOON) and None])
-    drive(stand_in.close(SOON))
+    finish(stand_in.close(SOON))
     until(lambda: not threads("leasehold-stand-in"), SOON)
 
 
@@ -55,7 +55,7 @@ def test_calls_under_way_when_it_closes_take_nobody_along() -> None:
     stand_in = StandIn(BlockingRuntime(), schedule.take_over)
     stand_in.prepare()
     caller = threading.Thread(target=lambda: stand_in.call([lambda: go_on.wait(SOON) and None]))
-    drive(stand_in.close(SOON))
+    finish(stand_in.close(SOON))
     caller.start()
     assert not schedule.taken.acquire(timeout=5 * PATIENCE)
     go_on.set()

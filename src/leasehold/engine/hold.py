@@ -204,7 +204,7 @@ class Lease:
     def granted(self, grant: Granted) -> bool:
         """Take the grant; return False if it came too late to be believed, or the lease was ended meanwhile."""
         deadline, now = deadline_of(grant.since, grant.lease), self._runtime.now()
-        if deadline <= now:
+        if deadline <= now or self._state is not State.QUEUED:
             return False
         self.token, self.since, self.confirmed, self.deadline = grant.token, grant.since, now, deadline
         self.length = grant.lease

@@ -44,7 +44,9 @@ class StandIn:
 
     def is_prepared(self) -> bool:
         """Return whether nothing is to be made ready."""
-        return self._runtime.colour is not Colour.BLOCKING or self._closed or (self._job is not None and self._job.alive())
+        return (
+            self._runtime.colour is not Colour.BLOCKING or self._closed or (self._job is not None and self._job.alive())
+        )
 
     def prepare(self) -> None:
         """Be there, from now on, for calls that take their time. Called by whoever has the schedule."""

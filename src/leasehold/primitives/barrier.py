@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any
 
 from leasehold.engine.acquire import Engine
-from leasehold.primitives.barrier_members import Member, Members
+from leasehold.primitives.barrier_members import Inside, Members
 from leasehold.primitives.options import Options
 from leasehold.runtimes.base import drive
 from leasehold.runtimes.blocks import Block, ends_block, opened
@@ -35,7 +35,7 @@ class AsyncBarrier:
     def __init__(self, engine: Engine, name: str, options: Options, *, leave_out: bool) -> None:
         self._engine = engine
         self._members = Members(engine, name, options, leave_out=leave_out)
-        self._inside: dict[int, Member] = {}
+        self._inside = Inside()
         self._name = name
 
     @property
@@ -77,19 +77,13 @@ class AsyncBarrier:
         if key in inside and inside[key].lives():
             raise RuntimeError(f"this thread or task is inside barrier {self.name!r} already; leave first")
         member = await self._members.meet(timeout, stays=True)
-        member.lease.kept = weakref.ref(self)
+        member.lease.kept = weakref.ref(inside)
         index = member.index
         if block is not None:  # it belongs to the block
             block.hold, block.grip = member, member.grip
             member.grip = None
         inside[key] = member
         return index  # in the next statement: Python runs no signal handler in between
-
-    def drop_the_dead(self) -> None:
-        """Keep no member whose thread or task has ended."""
-        for key, member in list(self._inside.items()):
-            if not member.party.alive() and self._inside.get(key) is member:
-                self._inside.pop(key, None)
 
     async def leave(self, timeout: Seconds | None = None) -> None:
         """Wait until all who are inside leave.

@@ -68,6 +68,16 @@ class Member:
         return self.party.alive() and self.lease.check_deadline() and self.lease.is_kept()
 
 
+class Inside(dict[int, Member]):
+    """The members of one barrier object that are inside, by the key of their thread or task."""
+
+    def drop_the_dead(self) -> None:
+        """Keep no member whose thread or task has ended."""
+        for key, member in list(self.items()):
+            if not member.party.alive() and self.get(key) is member:
+                self.pop(key, None)
+
+
 class Members:
     """Those of one barrier, as one client sees them."""
 

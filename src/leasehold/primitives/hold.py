@@ -35,9 +35,7 @@ class AsyncHold:
         "_was_lost",
     )
 
-    def __init__(
-        self, engine: Engine, lease: Lease, leave: Leave | None, kept: Callable[[], Kept | None]
-    ) -> None:
+    def __init__(self, engine: Engine, lease: Lease, leave: Leave | None, kept: Callable[[], Kept | None]) -> None:
         self._engine = engine
         self._lease = lease
         self._grip: object = lease.grip()  # None when a block has it, or somebody releases

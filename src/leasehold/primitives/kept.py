@@ -10,12 +10,9 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import Any
 
 from leasehold.runtimes.base import Party
-
-if TYPE_CHECKING:
-    from leasehold.primitives.hold import AsyncHold
 
 
 class Kept:
@@ -31,19 +28,19 @@ class Kept:
     __slots__ = ("__weakref__", "_listed", "owned", "ref")
 
     def __init__(self) -> None:
-        self._listed: list[tuple[Party, weakref.ref[AsyncHold]]] = []
-        self.owned: dict[int, AsyncHold] = {}
+        self._listed: list[tuple[Party, weakref.ref[Any]]] = []
+        self.owned: dict[int, Any] = {}
         self.ref = weakref.ref(self)
 
-    def add(self, party: Party, hold: AsyncHold) -> None:
+    def add(self, party: Party, hold: Any) -> None:
         """List a hold of a thread or task; it is not kept alive by that."""
         self._listed.append((party, weakref.ref(hold)))
 
-    def last(self, party: Party) -> AsyncHold | None:
+    def last(self, party: Party) -> Any:
         """Return the hold that a thread or task acquired last and has not released."""
         return next(self.of(party), None)
 
-    def of(self, party: Party) -> Iterator[AsyncHold]:
+    def of(self, party: Party) -> Iterator[Any]:
         """Yield the holds of a thread or task, the last one first."""
         for owner, ref in reversed(self._listed[:]):
             hold = ref()
@@ -51,7 +48,7 @@ class Kept:
             if hold is not None and (owner is party or (owner.key == party.key and owner.alive())):
                 yield hold
 
-    def remove(self, hold: AsyncHold) -> None:
+    def remove(self, hold: Any) -> None:
         """Take a hold off the list, and with it those that nobody has any more."""
         self.owned.pop(id(hold), None)
         for entry in self._listed[:]:
@@ -68,7 +65,7 @@ class Kept:
                     self.owned.pop(id(hold), None)
                 self._remove(entry)
 
-    def _remove(self, entry: tuple[Party, weakref.ref[AsyncHold]]) -> None:
+    def _remove(self, entry: tuple[Party, weakref.ref[Any]]) -> None:
         try:
             self._listed.remove(entry)
         except ValueError:  # another thread has just done it

@@ -6,7 +6,6 @@ from leasehold.engine.attempt import Missed
 from leasehold.engine.hold import Grip
 from leasehold.primitives.hold import AsyncHold
 from leasehold.primitives.mutex import AsyncMutex, Mutex
-from leasehold.primitives.options import Options
 from leasehold.validate import Seconds
 
 

@@ -21,7 +21,6 @@ from leasehold.runtimes.base import Party, drive
 from leasehold.runtimes.blocks import Block, ends_block, opened
 from leasehold.validate import Seconds
 
-
 H = TypeVar("H")
 
 

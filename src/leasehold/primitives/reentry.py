@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING
+from typing import Any
 
 from leasehold.engine.hold import Grip, Lease
 from leasehold.runtimes.base import Party
-
-if TYPE_CHECKING:
-    from leasehold.primitives.hold import AsyncHold
 
 
 class Entry:
@@ -24,7 +21,7 @@ class Entry:
     def __init__(self, lease: Lease, party: Party) -> None:
         self.lease = lease
         self.party = party
-        self._holds: list[tuple[object, weakref.ref[AsyncHold]]] = []  # each with what was asked for
+        self._holds: list[tuple[object, weakref.ref[Any]]] = []  # each with what was asked for
         lease.entry = self
         lease.kept = weakref.ref(self)
 
@@ -32,16 +29,16 @@ class Entry:
         """Return the grip of the lease; a new one if all holds were dropped and the lease was not given up yet."""
         return self.lease.grip() or Grip(self.lease)
 
-    def add(self, hold: AsyncHold, asked: object = None) -> None:
+    def add(self, hold: Any, asked: object = None) -> None:
         """Make it deeper by a hold."""
         self._holds.append((asked, weakref.ref(hold)))
 
-    def last(self, asked: object = None) -> tuple[bool, AsyncHold | None]:
+    def last(self, asked: object = None) -> tuple[bool, Any]:
         """Return whether there is a hold for which this was asked, and the last of them; None if it was dropped."""
         refs = [ref for what, ref in self._holds if what is asked]
         return bool(refs), refs[-1]() if refs else None
 
-    def remove(self, hold: AsyncHold | None, asked: object = None) -> bool:
+    def remove(self, hold: Any, asked: object = None) -> bool:
         """Make it less deep by a hold (None: by the last one that was dropped); return whether it is held still."""
         for entry in reversed(self._holds[:]):
             if entry[1]() is hold and (hold is not None or entry[0] is asked):

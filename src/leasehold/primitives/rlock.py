@@ -74,8 +74,8 @@ class AsyncRLock(AsyncMutex):
             return None
         _, hold = entry.last()
         if hold is None:  # it was dropped, and not given up yet: this release is in its place
-            entry.remove(None)
             hold = self._hold(entry, entry.grip())
+            entry.remove(None)
         return hold
 
 

@@ -110,8 +110,8 @@ class AsyncSide(AsyncMutex):
         taken = same_seat(self._role, self._seats.of(self.name, party.key))
         there, hold = (False, None) if taken is None else taken.last(self._role)
         if taken is not None and there and hold is None:  # dropped, and not given up yet: a release in its place
-            taken.remove(None, self._role)
             hold = self._hold_in(taken, taken.grip())
+            taken.remove(None, self._role)
         return hold
 
 
@@ -120,9 +120,7 @@ class AsyncUpgradeableHold(AsyncHold):
 
     __slots__ = ("_rise",)
 
-    def __init__(
-        self, engine: Engine, lease: Lease, leave: Leave, kept: Callable[[], Kept | None], rise: Rise
-    ) -> None:
+    def __init__(self, engine: Engine, lease: Lease, leave: Leave, kept: Callable[[], Kept | None], rise: Rise) -> None:
         super().__init__(engine, lease, leave, kept)
         self._rise = rise
 

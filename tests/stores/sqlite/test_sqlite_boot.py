@@ -11,7 +11,7 @@ from sqlite_peers import Peer, client_on, fake_proc, linux, raw, root, run_pytho
 
 from leasehold import Client, StoreUnavailable, Unsupported
 from leasehold.model import Change
-from leasehold.runtimes.base import drive
+from leasehold.runtimes.base import finish
 from leasehold.stores.sqlite.machine import Machine, Process
 
 
@@ -24,7 +24,7 @@ def test_new_boot_voids_all(path: Path, tmp_path: Path) -> None:
         info = before.inspect("broken")
         assert info is not None
         before.break_("broken", info.token)
-        drive(before.store.cell("c", Change(b"kept", life=1000)))
+        finish(before.store.cell("c", Change(b"kept", life=1000)))
         before._core._engine.store._close()  # type: ignore[attr-defined]  # power fails: nothing is released
         with client_on(path, fake_proc(tmp_path / "p", boot="another boot")) as after:
             assert after.holds() == []
@@ -32,7 +32,7 @@ def test_new_boot_voids_all(path: Path, tmp_path: Path) -> None:
                 hold = after.lock(name).acquire(blocking=False)
                 assert hold is not None
                 assert hold.token > held.token
-            assert drive(after.store.cell("c", Change())).value == b"kept"
+            assert finish(after.store.cell("c", Change())).value == b"kept"
 
 
 @linux

@@ -17,7 +17,7 @@ from sqlite_peers import Peer, boottime, raw
 
 from leasehold import AsyncClient, Client, StoreUnavailable
 from leasehold.model import Departure, Granted, Owner, Rule, Severity, Standing, Terms, Ticket, ticket_id
-from leasehold.runtimes.base import drive
+from leasehold.runtimes.base import finish
 from leasehold.wires import datagram
 
 
@@ -98,15 +98,15 @@ def test_cancellation_leaves_nothing(path: Path, held: bool) -> None:
 def test_repeated_claims_and_leaves(locks: Client) -> None:
     store = locks.store
     ticket = Ticket(ticket_id(os.urandom(16)), Terms(Rule(), Owner("h", 1, "c"), 5.0))
-    first = drive(store.claim("x", ticket, join=True, within=1))
-    again = drive(store.claim("x", ticket, join=True, within=1))
+    first = finish(store.claim("x", ticket, join=True, within=1))
+    again = finish(store.claim("x", ticket, join=True, within=1))
     assert isinstance(first, Granted)
     assert isinstance(again, Granted)
     assert again.token == first.token
-    assert drive(store.renew([("x", ticket), ("y", ticket)], within=1)) == [Standing.HELD, Standing.GONE]
-    assert drive(store.leave("x", ticket, how=Departure.RELEASE, within=1)) is True
-    assert drive(store.leave("x", ticket, how=Departure.RELEASE, within=1)) is False
-    assert drive(store.renew([("x", ticket)], within=1)) == [Standing.GONE]
+    assert finish(store.renew([("x", ticket), ("y", ticket)], within=1)) == [Standing.HELD, Standing.GONE]
+    assert finish(store.leave("x", ticket, how=Departure.RELEASE, within=1)) is True
+    assert finish(store.leave("x", ticket, how=Departure.RELEASE, within=1)) is False
+    assert finish(store.renew([("x", ticket)], within=1)) == [Standing.GONE]
 
 
 def test_busy_file_is_bounded(path: Path, peers: Callable[..., Peer]) -> None:

@@ -15,7 +15,7 @@ from sqlite_peers import Peer, boottime
 
 from leasehold import Client
 from leasehold.model import Change, Granted, Kind, Owner, Rule, Terms, Ticket, ticket_id
-from leasehold.runtimes.base import drive
+from leasehold.runtimes.base import finish
 
 
 @pytest.mark.parametrize("reaped", [False, True], ids=["zombie", "reaped"])
@@ -140,16 +140,16 @@ def test_dead_permit_holders_make_room_for_all(path: Path, locks: Client, peers:
         row = "Rule(Kind.SEMAPHORE, permits=1, limit=2), locks._core._engine.owner, 60.0"
         code = f"locks.store.claim('s', Ticket(ticket_id(os.urandom(16)), Terms({row})), join=True, within=5)"
         peer.ask("exec('from leasehold.model import *; from leasehold.model import ticket_id', globals())")
-        peer.ask(f"drive({code}).token")
+        peer.ask(f"finish({code}).token")
     got: list[float] = []
 
     def enter() -> None:
         ticket = Ticket(ticket_id(os.urandom(16)), Terms(rule, Owner("h", 1, "c"), 60.0))
         while True:
-            answer = drive(locks.store.claim("s", ticket, join=True, within=5))
+            answer = finish(locks.store.claim("s", ticket, join=True, within=5))
             if isinstance(answer, Granted):
                 break
-            if drive(locks.store.changed("s", ticket, answer.mark, timeout=min(answer.ask_again, 30))) is not None:
+            if finish(locks.store.changed("s", ticket, answer.mark, timeout=min(answer.ask_again, 30))) is not None:
                 break
         got.append(boottime())
 
@@ -168,20 +168,20 @@ def test_dead_permit_holders_make_room_for_all(path: Path, locks: Client, peers:
 def test_stopped_holder(locks: Client, peers: Callable[..., Peer]) -> None:
     peer = peers()
     old = peer.ask("take('x', lease=0.5)")
-    write = "drive(locks.store.cell('row', Change(b'old', fence=holds['x'].token))).changed"
+    write = "finish(locks.store.cell('row', Change(b'old', fence=holds['x'].token))).changed"
     assert peer.ask(write) is True
     peer.process.send_signal(signal.SIGSTOP)
     stopped = boottime()
     with locks.lock("x", timeout=5) as hold:
         assert boottime() - stopped < 0.5 + 0.5
         assert hold.token > old
-        assert drive(locks.store.cell("row", Change(b"new", fence=hold.token))).changed
+        assert finish(locks.store.cell("row", Change(b"new", fence=hold.token))).changed
         peer.process.send_signal(signal.SIGCONT)
         assert peer.ask("tell(holds['x'].check)") == "LeaseLost"
         assert peer.ask(write) is False
         assert peer.ask("tell(holds['x'].release)") == "LeaseLost"
         hold.check()
-        assert drive(locks.store.cell("row", Change())).value == b"new"
+        assert finish(locks.store.cell("row", Change())).value == b"new"
         info = locks.inspect("x")
         assert info is not None
         assert [one.token for one in info.holders] == [hold.token]

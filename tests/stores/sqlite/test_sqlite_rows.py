@@ -14,7 +14,7 @@ from sqlite_peers import boottime, raw
 
 from leasehold import Client, WrongKind
 from leasehold.model import Change, Departure, Granted, Kind, Owner, Rule, Terms, Ticket, ticket_id
-from leasehold.runtimes.base import Colour, drive
+from leasehold.runtimes.base import Colour, finish
 from leasehold.runtimes.blocking import BlockingRuntime
 from leasehold.stores.memory import Memory
 from leasehold.stores.sqlite import SQLite, rows, sweep
@@ -77,7 +77,7 @@ def test_agrees_with_the_memory_store(path: Path, seed: int, monkeypatch: pytest
             one = chance.choice(tickets)
             outcomes = [outcome(store.claim(*one, join=True, within=1)) for store in stores]
             for store in stores:  # the SQLite store may leave a waiter's expiry as it was
-                drive(store.renew([one], within=1))
+                finish(store.renew([one], within=1))
         elif what < (0.75 if crowd else 0.9):
             one = tickets.pop(chance.randrange(len(tickets)))
             how = chance.choice(list(Departure))
@@ -87,20 +87,20 @@ def test_agrees_with_the_memory_store(path: Path, seed: int, monkeypatch: pytest
                 outcomes = [None, None]
         elif what < 0.95:
             some = chance.sample(tickets, min(5, len(tickets)))
-            outcomes = [drive(store.renew(some, within=1)) for store in stores]
+            outcomes = [finish(store.renew(some, within=1)) for store in stores]
         else:
             runtime.at += chance.choice([0.5, 2.5, 20.0])
             outcomes = [None, None]
         assert outcomes[0] == outcomes[1]
-        views = [sorted((shown(view) for view in drive(store.look(""))), key=str) for store in stores]
+        views = [sorted((shown(view) for view in finish(store.look(""))), key=str) for store in stores]
         assert views[0] == views[1]
     for store in stores:
-        drive(store.close())
+        finish(store.close())
 
 
 def outcome(work: Coroutine[Any, Any, Any]) -> object:
     try:
-        answer = drive(work)
+        answer = finish(work)
     except WrongKind:
         return "wrong kind"
     if isinstance(answer, Granted):
@@ -124,7 +124,7 @@ def test_an_upgrade_far_behind_in_the_queue_passes_all(path: Path) -> None:
         return Ticket(ticket_id(os.urandom(16)), Terms(rule, owner, 60.0), beside)
 
     def claim(mine: Ticket) -> bool:
-        return isinstance(drive(store.claim("rw", mine, join=True, within=5)), Granted)
+        return isinstance(finish(store.claim("rw", mine, join=True, within=5)), Granted)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("leasehold.stores.sqlite.database.boottime", lambda: 0.0)
@@ -138,11 +138,11 @@ def test_an_upgrade_far_behind_in_the_queue_passes_all(path: Path) -> None:
         assert not claim(upgrade)
         writers.append(ticket(Rule(Kind.READ_WRITE, fair=True)))
         assert not claim(writers[-1])
-        assert drive(store.leave("rw", reader, how=Departure.RELEASE, within=5))
-        (view,) = drive(store.look("rw", exact=True))
+        assert finish(store.leave("rw", reader, how=Departure.RELEASE, within=5))
+        (view,) = finish(store.look("rw", exact=True))
         assert [seat.ticket for seat in view.holders] == [upgradeable, upgrade]
         assert [seat.ticket for seat in view.waiters] == writers
-        drive(store.close())
+        finish(store.close())
 
 
 def test_a_step_costs_the_same_with_a_thousand_waiters(path: Path, locks: Client) -> None:
@@ -151,7 +151,7 @@ def test_a_step_costs_the_same_with_a_thousand_waiters(path: Path, locks: Client
         with locks.lock(name):
             terms = Terms(Rule(fair=True), Owner("h", 1, "c"), 60.0)
             for _ in range(waiting):
-                drive(locks.store.claim(name, Ticket(ticket_id(os.urandom(16)), terms), join=True, within=5))
+                finish(locks.store.claim(name, Ticket(ticket_id(os.urandom(16)), terms), join=True, within=5))
             seen: list[int] = []
             original = sweep.rows.pages.seat_of
 
@@ -161,7 +161,7 @@ def test_a_step_costs_the_same_with_a_thousand_waiters(path: Path, locks: Client
 
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(sweep.rows.pages, "seat_of", counted)
-                drive(locks.store.claim(name, Ticket(ticket_id(os.urandom(16)), terms), join=True, within=5))
+                finish(locks.store.claim(name, Ticket(ticket_id(os.urandom(16)), terms), join=True, within=5))
             return len(seen)
 
     assert read_rows(1000) == read_rows(20) <= 12
@@ -172,15 +172,15 @@ def test_unused_rows_are_swept(path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         for number in range(150):
             with locks.lock(f"n{number}") as hold:
                 last = hold.token
-        drive(locks.store.cell("short", Change(b"1", life=0.01)))
-        drive(locks.store.cell("long", Change(b"1")))
+        finish(locks.store.cell("short", Change(b"1", life=0.01)))
+        finish(locks.store.cell("long", Change(b"1")))
         kept = locks.lock("kept", lease=86_000).acquire()
         assert kept is not None
     with Client.from_url(f"sqlite:{path}") as locks:
         kept = locks.lock("kept", lease=86_000).acquire()
         assert kept is not None
         dead = Ticket(ticket_id(os.urandom(16)), Terms(Rule(), Owner("h", 1, "c"), 0.05))
-        drive(locks.store.claim("abandoned", dead, join=True, within=1))
+        finish(locks.store.claim("abandoned", dead, join=True, within=1))
         time.sleep(0.06)
         monkeypatch.setattr(sweep, "IDLE_LIFE", 30.0)  # not longer than the machine has been up, by whose clock it is
         raw(path, "UPDATE name SET used = used - ?", int((sweep.IDLE_LIFE + 1) * 1e9))
