@@ -1,4 +1,4 @@
-"""Who keeps a lease alive: whoever can reach a hold on it, whichever task or thread acquired it; and who is notified."""
+"""A lease is kept while somebody can reach a hold on it, whichever task or thread acquired; and who is notified."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_what_neither_its_acquirer_nor_a_hold_can_release_is_given_up(
         while await taken(client):
             await world.sleep(0.05)
             assert world.now() - start <= LEASE / 3 + 0.5
-        del lock
+        assert lock is not None
 
     gc.disable()
     try:
@@ -274,7 +274,7 @@ def test_closing_does_not_wait_longer_than_its_time_for_a_block_that_does_not_en
         entered = world.event()
 
         async def work() -> None:
-            with pytest.raises(LeaseLost):
+            with pytest.raises(LeaseLost):  # noqa: PT012
                 async with client.lock("a", lease=LEASE):
                     entered.set()
                     until = world.now() + 30.0
@@ -299,7 +299,7 @@ def test_closing_does_not_wait_longer_than_its_time_for_a_block_that_does_not_en
 def test_a_task_may_close_its_client_inside_its_own_block() -> None:
     async def body(world: SimulatedWorld, client: AsyncClient) -> None:
         start = world.now()
-        with pytest.raises(LeaseLost, match="closed"):
+        with pytest.raises(LeaseLost, match="closed"):  # noqa: PT012
             async with client.lock("a", lease=LEASE) as hold:
                 await client.close()
                 assert hold.lost

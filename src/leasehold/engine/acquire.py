@@ -77,7 +77,7 @@ class Engine:
         return ours
 
     async def close(self, within: float) -> None:
-        """End every hold as a loss, then leave with every ticket, end the keeper and the store; in about ``within`` s."""
+        """End every hold as a loss, leave with every ticket, and end the keeper; in about ``within`` seconds."""
         if self.closed:
             return
         if self.runtime.interrupts():

@@ -123,7 +123,7 @@ class AsyncBarrier:
         return self._enter(None, opened(self))
 
     @ends_block
-    async def __aexit__(
+    async def __aexit__(  # noqa: PLE0302 the decorator takes the block away
         self,
         block: Block,
         kind: type[BaseException] | None,
@@ -205,7 +205,7 @@ class Barrier:
         return drive(self._core._enter(None, opened(self)))
 
     @ends_block
-    def __exit__(
+    def __exit__(  # noqa: PLE0302 the decorator takes the block away
         self,
         block: Block,
         kind: type[BaseException] | None,

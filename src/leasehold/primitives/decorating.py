@@ -43,12 +43,12 @@ class AsyncDecorating(ABC):
         return locked
 
     @abstractmethod
-    async def __aenter__(self) -> Any: ...
+    def __aenter__(self) -> Coroutine[Any, Any, Any]: ...
 
     @abstractmethod
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+    def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> Coroutine[Any, Any, None]: ...
 
 
 class Decorating(ABC):
@@ -78,7 +78,7 @@ class Decorating(ABC):
 
     @abstractmethod
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
     ) -> None: ...
 
 

@@ -170,7 +170,7 @@ class AsyncHold:
         return self
 
     @ends_block
-    async def __aexit__(
+    async def __aexit__(  # noqa: PLE0302 the decorator takes the block away
         self,
         block: Block,
         kind: type[BaseException] | None,
@@ -276,7 +276,7 @@ class Hold:
         return self
 
     @ends_block
-    def __exit__(
+    def __exit__(  # noqa: PLE0302 the decorator takes the block away
         self,
         block: Block,
         kind: type[BaseException] | None,

@@ -111,7 +111,7 @@ class AsyncMutex(AsyncDecorating):
         return got
 
     @ends_block
-    async def __aexit__(
+    async def __aexit__(  # noqa: PLE0302 the decorator takes the block away
         self,
         block: Block,
         kind: type[BaseException] | None,
@@ -149,7 +149,8 @@ class AsyncMutex(AsyncDecorating):
 
     def _last(self, party: Party) -> AsyncHold | None:
         """Return the hold that a thread or task acquired last and has not released."""
-        return self._kept.last(party)
+        hold: AsyncHold | None = self._kept.last(party)
+        return hold
 
     def _limit(self, blocking: bool, timeout: Seconds | None) -> float | None:
         if blocking and timeout is None:
@@ -244,7 +245,7 @@ class Mutex(Decorating):
         return Hold(drive(self._core._enter(opened(self))))
 
     @ends_block
-    def __exit__(
+    def __exit__(  # noqa: PLE0302 the decorator takes the block away
         self,
         block: Block,
         kind: type[BaseException] | None,

@@ -72,7 +72,7 @@ class AsyncRLock(AsyncMutex):
         entry = self._entry(party.key)
         if entry is None:
             return None
-        _, hold = entry.last()
+        hold: AsyncHold | None = entry.last()[1]
         if hold is None:  # it was dropped, and not given up yet: this release is in its place
             hold = self._hold(entry, entry.grip())
             entry.remove(None)
@@ -80,7 +80,7 @@ class AsyncRLock(AsyncMutex):
 
 
 class Leaver:
-    """Releases a hold: the lease only with the last of them. It does not keep the lock object, which may keep the hold."""
+    """Releases a hold; the lease with the last of them. It does not keep the lock object, which may keep the hold."""
 
     __slots__ = ("_engine", "_entry", "_reentries")
 

@@ -158,7 +158,7 @@ class AsyncSemaphore(AsyncDecorating):
         return self.permits(1)._enter(opened(self))
 
     @ends_block
-    async def __aexit__(
+    async def __aexit__(  # noqa: PLE0302 the decorator takes the block away
         self,
         block: Block,
         kind: type[BaseException] | None,
@@ -242,7 +242,7 @@ class Semaphore(Decorating):
         return Hold(drive(self._core.permits(1)._enter(opened(self))))
 
     @ends_block
-    def __exit__(
+    def __exit__(  # noqa: PLE0302 the decorator takes the block away
         self,
         block: Block,
         kind: type[BaseException] | None,
