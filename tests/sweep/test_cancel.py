@@ -317,7 +317,7 @@ def test_dropped_with_its_loop_at_every_suspension_it_says_nothing_and_is_renewe
                 return at
             await asyncio.sleep(0.01)  # what was shielded goes on
             for lease in client._engine.keeper.leases():
-                assert lease.abandoned or lease.party is not None or lease.state in ENDED
+                assert not lease.is_kept() or lease.state in ENDED
             await client.close()
         raise AssertionError("it never ends")
 

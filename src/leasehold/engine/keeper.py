@@ -258,6 +258,8 @@ class Keeper:
     async def _sleep(self) -> bool:
         """Sleep until something is due, or somebody asks; return whether there is anything left to do."""
         self._wake.clear()
+        if self._closed:  # looked at after that: who closes says so before it wakes us
+            return True
         self._take_in()
         now = self._runtime.now()
         times = [when for agenda in self._agendas() if (when := agenda.next()) is not None]
