@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import select
 import socket
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 
 from leasehold.runtimes.base import Runtime
@@ -194,7 +194,7 @@ class Line:
                 self._socket.close()
 
     @contextmanager
-    def _waiting(self) -> Iterator[None]:
+    def _waiting(self) -> Generator[None]:
         """Own the descriptor for as long as this thread waits on it."""
         with self._mutex:
             if self._closed:
