@@ -24,7 +24,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from leasehold.errors import WrongKind
 from leasehold.model import Kind, Rule, Seat, Ticket
 
 UNKNOWN = 0
@@ -144,20 +143,16 @@ def same_use(mine: Rule, other: Rule) -> bool:
     return mine.kind is other.kind and other.limit in (mine.limit, UNKNOWN)
 
 
-def refuse_other_use(name: str, tickets: Iterable[Ticket], rule: Rule) -> None:
-    """Raise `WrongKind` if one of the tickets uses the name as something else than ``rule`` does."""
-    for ticket in tickets:
-        if not same_use(rule, ticket.terms.rule):
-            raise wrong_kind(name, use_of(ticket.terms.rule), rule, held_by=str(ticket.terms.owner))
+def other_use(tickets: Iterable[Ticket], rule: Rule) -> Ticket | None:
+    """Return one of the tickets that uses its name as something else than ``rule`` does; None if none does."""
+    return next((ticket for ticket in tickets if not same_use(rule, ticket.terms.rule)), None)
 
 
-def wrong_kind(name: str, used: str, rule: Rule, held_by: str | None = None) -> WrongKind:
-    """Make the error for a name that is in use as something else; it names both."""
-    return WrongKind(
+def clash(name: str, used: str, rule: Rule) -> str:
+    """Return the words of the error for a name that is in use as something else; they name both."""
+    return (
         f"{name!r} is in use as a {used} and cannot be used as a {use_of(rule)}; choose another name, or wait until "
-        "nobody uses it",
-        name=name,
-        held_by=held_by,
+        "nobody uses it"
     )
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -41,8 +43,8 @@ class Between(dict[Lease, float]):
         super().__init__()
         self.happens = happens
 
-    def __len__(self) -> int:
-        found = super().__len__()
+    def items(self) -> Any:
+        found = list(super().items())
         if found:
             self.happens()
         return found
@@ -94,11 +96,13 @@ def test_a_hold_that_ends_as_the_keeper_finds_its_holder_gone_is_not_left_twice(
         hold = await client.lock("a", lease=LEASE).acquire()
         assert hold is not None
 
-        def gone_and_released() -> bool:
-            hold._lease.leaves()
-            return False
+        class GoneAndReleased:
+            def drop_the_dead(self) -> None:
+                hold._lease.leaves()
+                hold._grip = None
 
-        hold._lease.party = gone_and_released
+        gone = GoneAndReleased()
+        hold._lease.kept = weakref.ref(gone)
         await world.sleep(LEASE / 2)
         assert hold._lease.state is State.RELEASED
         assert len(client._engine.keeper._debts) == 0, "whoever ended it leaves"
@@ -254,10 +258,13 @@ class JustOver(ThreadSignal):
     def __init__(self) -> None:
         super().__init__()
         self.waited_for = threading.Event()
+        self.stand_in: StandIn | None = None
 
     async def wait(self, timeout: float | None) -> bool:
         self.waited_for.set()
-        await super().wait(SOON)
+        assert self.stand_in is not None
+        while self.stand_in._calling:
+            time.sleep(0.0001)  # noqa: ASYNC251 it is a thread that waits
         return False
 
 
@@ -268,7 +275,7 @@ def test_calls_that_end_as_patience_ends_keep_the_schedule() -> None:
         taken.append(job)
 
     stand_in, over = StandIn(BlockingRuntime(), take_over), JustOver()
-    stand_in._over = over
+    stand_in._over, over.stand_in = over, stand_in
     for _ in range(20):
         over.waited_for.clear()
         assert stand_in.call([lambda: over.waited_for.wait(SOON) and None])

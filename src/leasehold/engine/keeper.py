@@ -365,12 +365,13 @@ class Keeper:
     def _give_up(self, lease: Lease, later: Later | None) -> None:
         """Leave for those who cannot any more; whoever listens is told of a loss before anybody else can enter."""
         if lease.state is State.QUEUED:
-            lease.leaves()
+            ended = lease.leaves()
         else:
-            log.warning("lock %r was never released: its holder is gone; released in its name", lease.name)
-            lease.gone("it was never released, and nobody could any more: its hold was dropped", later)
+            ended = lease.gone("it was never released, and nobody could any more: its hold was dropped", later)
         self.forget(lease)
-        self.owe(lease.name, lease.ticket)
+        if ended:  # else another has ended it just now, and leaves
+            self.owe(lease.name, lease.ticket)
+            log.warning("lock %r was never released: its holder is gone; released in its name", lease.name)
 
     # --- renewing ----------------------------------------------------------------------------------------------
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from leasehold.engine.acquire import Engine
+from leasehold.errors import WrongKind
 from leasehold.model import Rule
-from leasehold.rules import refuse_other_use
+from leasehold.rules import clash, other_use, use_of
 
 
 async def held_as(engine: Engine, name: str, rule: Rule) -> list[Rule]:
@@ -17,6 +18,9 @@ async def held_as(engine: Engine, name: str, rule: Rule) -> list[Rule]:
     engine.ready()
     held: list[Rule] = []
     for view in await engine.store.look(name, exact=True):
-        refuse_other_use(name, [seat.ticket for seat in (*view.holders, *view.waiters)], rule)
+        other = other_use([seat.ticket for seat in (*view.holders, *view.waiters)], rule)
+        if other is not None:
+            words = clash(name, use_of(other.terms.rule), rule)
+            raise WrongKind(words, name=name, owner=str(engine.owner), held_by=str(other.terms.owner))
         held += [seat.ticket.terms.rule for seat in view.holders]
     return held

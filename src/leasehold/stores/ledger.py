@@ -10,7 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from leasehold.model import Departure, Kind, Seat, Standing, Ticket, View
-from leasehold.rules import Blocked, Queue, decide, next_token, refuse_other_use, successors
+from leasehold.rules import Blocked, Queue, decide, next_token, successors
+from leasehold.stores.uses import refuse_other_use
 
 Alive = Callable[[Seat], bool]
 """Says whether the process behind a seat still lives, where a store can know; a dead one's seat is void at once."""

@@ -12,7 +12,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from leasehold.errors import WrongKind
-from leasehold.rules import refuse_other_use
 from leasehold.stores.etcd import seats
 from leasehold.stores.etcd.keys import (
     FIRST,
@@ -31,6 +30,7 @@ from leasehold.stores.etcd.keys import (
 )
 from leasehold.stores.etcd.seats import Place
 from leasehold.stores.etcd.waiting import Mine
+from leasehold.stores.uses import refuse_other_use
 from leasehold.wires.etcd.gateway import Gateway
 
 

@@ -12,7 +12,6 @@ The revision of the transaction that entered is the token: tokens increase from 
 from __future__ import annotations
 
 from leasehold.errors import StoreUnavailable
-from leasehold.rules import refuse_other_use
 from leasehold.runtimes.base import Runtime
 from leasehold.stores.etcd import seats
 from leasehold.stores.etcd.keys import (
@@ -32,6 +31,7 @@ from leasehold.stores.etcd.keys import (
 from leasehold.stores.etcd.mutex import Verdict
 from leasehold.stores.etcd.seats import Place
 from leasehold.stores.etcd.waiting import Mine
+from leasehold.stores.uses import refuse_other_use
 from leasehold.wires.etcd.gateway import Gateway
 
 PAUSE = 0.002

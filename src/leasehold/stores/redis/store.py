@@ -36,7 +36,6 @@ from leasehold.model import (
     Wait,
     ticket_id,
 )
-from leasehold.rules import wrong_kind
 from leasehold.runtimes.base import Colour, Runtime
 from leasehold.stores.cells import check_size
 from leasehold.stores.redis import commands, doctor, keys, rights, strict, strict_checks, together, views
@@ -45,6 +44,7 @@ from leasehold.stores.redis.commands import Batch, Command
 from leasehold.stores.redis.forms import Forms
 from leasehold.stores.redis.scripts import CELL, CLAIM, LEAVE, LOOK
 from leasehold.stores.redis.waiting import ASK_AGAIN_AT_LEAST, Waiting
+from leasehold.stores.uses import wrong_kind
 from leasehold.wires.redis.base import (
     DEMOTED,
     MakeWire,

@@ -18,7 +18,7 @@ from typing import Any
 
 from leasehold.errors import StoreUnavailable
 from leasehold.model import Kind
-from leasehold.rules import wrong_kind
+from leasehold.stores.uses import wrong_kind
 from leasehold.stores.zookeeper import seats
 from leasehold.stores.zookeeper.nodes import LEASES, LOCKS, Contender, Mark, child_of, parse, stem, ways
 from leasehold.stores.zookeeper.place import Bells, Place

@@ -194,7 +194,7 @@ class Line:
                 self._socket.close()
 
     @contextmanager
-    def _waiting(self) -> Generator[None, None, None]:
+    def _waiting(self) -> Generator[None]:
         """Own the descriptor for as long as this thread waits on it."""
         with self._mutex:
             if self._closed:
