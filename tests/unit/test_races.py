@@ -261,9 +261,10 @@ class JustOver(ThreadSignal):
         self.stand_in: StandIn | None = None
 
     async def wait(self, timeout: float | None) -> bool:
-        self.waited_for.set()
         assert self.stand_in is not None
-        while self.stand_in._calling:
+        calling = self.stand_in._calling
+        self.waited_for.set()
+        while calling:
             time.sleep(0.0001)  # noqa: ASYNC251 it is a thread that waits
         return False
 

@@ -207,7 +207,7 @@ class Keeper:
         self._looks_by = min(self._looks_by, when)
 
     def _put_granted(self, lease: Lease) -> None:
-        if lease.state in ENDED:
+        if lease.state in ENDED or (lease not in self._fresh and lease not in self._watched):  # forgotten meanwhile
             return
         self._watched[lease] = None
         self._fresh.pop(lease, None)
