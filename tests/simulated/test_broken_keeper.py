@@ -37,8 +37,8 @@ def too_late(patch: Patch) -> None:
 
 
 def loss_is_not_noticed(patch: Patch) -> None:
-    def deaf(lease: Lease, why: str) -> None:
-        return
+    def deaf(lease: Lease, why: str, later: object = None) -> bool:
+        return False
 
     patch.setattr(Lease, "gone", deaf)
 

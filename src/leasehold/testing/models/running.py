@@ -180,9 +180,9 @@ def counting(turns: Counter[str]) -> Generator[None]:
     """Count the turns that holds of this process take."""
     plain = Lease._turn
 
-    def counted(lease: Lease, turn: Turn) -> bool:
+    def counted(lease: Lease, turn: Turn, why: str = "") -> bool:
         before = lease.state
-        moved = plain(lease, turn)
+        moved = plain(lease, turn, why)
         if moved:
             turns[_NAMES[before, turn]] += 1
         return moved
