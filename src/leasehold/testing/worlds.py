@@ -118,6 +118,10 @@ class World(ABC):
         self._clients.append(client)
         return client
 
+    def clients(self) -> list[AsyncClient]:
+        """Return the clients that were made here."""
+        return list(self._clients)
+
     def spawn(self, work: Callable[[], Coroutine[Any, Any, T]]) -> Job[T]:
         """Run ``work()`` in a thread or task of its own."""
         job: Job[T] = Job(self.runtime)

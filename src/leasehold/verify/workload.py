@@ -20,6 +20,7 @@ from leasehold.primitives.mutex import AsyncMutex
 from leasehold.runtimes.base import Colour
 from leasehold.testing.history import Mode
 from leasehold.testing.history.journal import Journal
+from leasehold.verify.passing import pass_on
 from leasehold.verify.pulse import called_back
 
 LIMIT = 3
@@ -52,6 +53,7 @@ class Load:
             and writes.
         slow: how often a hold lasts long or its lease is fixed, as a part of what is usual. These take most of the
             time, so with fewer of them there are more holds in it.
+        passed: the part of the holds that a task or thread acquires for another one; see `passing`.
 
     """
 
@@ -65,6 +67,7 @@ class Load:
     blocks: float = 0.0
     slices: int = SLICES
     slow: float = 1.0
+    passed: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +79,7 @@ class Target:
     permits: int = 1
     fair: bool = False
     fixed: bool = False  # the lease is not renewed, and often runs out
+    reenters: bool = False  # who holds it may acquire it again
 
 
 _asking: ContextVar[tuple[Journal, int] | None] = ContextVar("_asking", default=None)
@@ -118,18 +122,34 @@ class Worker:
         self._now = now
         self._random = random_
         self._targets = targets(client, load, kinds)
+        self._engine = client._engine
         self._colour = client._engine.runtime.colour
+
+    @property
+    def closed(self) -> bool:
+        """Whether its client was closed: then it can do nothing more."""
+        return self._engine.closed
 
     async def run(self, until: Callable[[], bool]) -> None:
         """Work until told to stop."""
-        while not until():
+        while not until() and not self.closed:
             target = self._random.choice(self._targets)
             if not target.fixed or self._load.slow >= 1 or self._random.random() < self._load.slow:
                 await self._once(target)
 
     async def _once(self, target: Target) -> None:
-        timeout = self._random.choice((0.0, 1.0, 1.0, 1.0)) * self._random.uniform(0.05, 1.0) * self._load.patience
-        n = self._journal.asked(
+        if self._load.passed and self._random.random() < self._load.passed:
+            await pass_on(self, target)
+            return
+        got = list[AsyncHold]()
+        n = self._ask(target)
+        await self._acquire(n, target, got)
+        if got:
+            await self._hold(n, target, got.pop())
+
+    def _ask(self, target: Target) -> int:
+        """Write down that an acquire begins; return its number."""
+        return self._journal.asked(
             target.lock.name,
             target.mode,
             lease=self._load.lease + self._load.tardy,
@@ -138,22 +158,30 @@ class Worker:
             fair=target.fair,
             renews=not target.fixed,
         )
+
+    async def _acquire(self, n: int, target: Target, got: list[AsyncHold]) -> None:
+        """Acquire, write down what came of it, and put the hold into ``got``: nothing else refers to it then."""
+        timeout = self._random.choice((0.0, 1.0, 1.0, 1.0)) * self._random.uniform(0.05, 1.0) * self._load.patience
         try:
             with _asking_for(self._journal, n):
                 hold = await target.lock.acquire(timeout=timeout)
         except (StoreUnavailable, LeaseLost) as error:
             self._journal.failed(n, error)
             await self._sleep(PAUSE)
+        except RuntimeError as error:
+            if not self.closed:
+                raise
+            self._journal.failed(n, error)
         else:
             if hold is None:
                 self._journal.refused(n)
             else:
-                self._journal.granted(n, hold.token, hold._lease.since, hold._lease.deadline)
-                await self._hold(n, target, hold)
+                lease = hold._lease
+                self._journal.granted(n, hold.token, lease.since, lease.deadline)
+                hold.on_lost(called_back(lambda _: self._journal.told(n, lease.deadline)))
+                got.append(hold)
 
     async def _hold(self, n: int, target: Target, hold: AsyncHold) -> None:
-        lease = hold._lease
-        hold.on_lost(called_back(lambda _: self._journal.told(n, lease.deadline)))
         try:
             async with hold:
                 await self._work(n, target, hold)
@@ -169,6 +197,10 @@ class Worker:
             length, slices = self._random.uniform(0.5, 1.5) * self._load.lease, SLICES
         elif self._random.random() < self._load.long * self._load.slow:
             length, slices = self._random.uniform(0, self._load.longest * self._load.lease), SLICES
+        await self._use(n, target, hold, length, slices)
+
+    async def _use(self, n: int, target: Target, hold: AsyncHold, length: float, slices: int) -> None:
+        """Work for so many seconds, and ask now and then whether it is still held."""
         if self._load.blocks and self._random.random() < self._load.blocks:
             self._block(n)
         slices = self._random.randint(1, slices)
@@ -216,12 +248,25 @@ def _fair(client: AsyncClient, load: Load, number: int) -> list[Target]:
 
 def _sides(client: AsyncClient, load: Load, number: int) -> list[Target]:
     sides = client.rw_lock(f"read-write-{number}", lease=load.lease)
-    return [Target(sides.reader(), Mode.SHARED)] * 2 + [Target(sides.writer())]
+    reader = Target(sides.reader(), Mode.SHARED, reenters=True)
+    return [reader] * 2 + [Target(sides.writer(), reenters=True)]
 
 
 def _permits(client: AsyncClient, load: Load, number: int) -> list[Target]:
     semaphore = client.semaphore(f"permits-{number}", LIMIT, lease=load.lease)
     return [Target(semaphore.permits(count), Mode.PERMITS, count) for count in (1, 2)]
+
+
+def _reentrant(client: AsyncClient, load: Load, number: int) -> list[Target]:
+    lock = client.rlock(f"reentrant-{number}", lease=load.lease)
+    return [Target(lock, reenters=True)] * 2 + [Target(client.multi_lock([lock], lease=load.lease))]
+
+
+def _seats(client: AsyncClient, load: Load, number: int) -> list[Target]:
+    """Return other ways to the sides of the same locks; whoever may rise to a writer stands beside readers."""
+    sides = client.rw_lock(f"read-write-{number}", lease=load.lease)
+    several = client.multi_lock([sides.writer()], lease=load.lease)
+    return [Target(sides.upgradeable(), Mode.SHARED, reenters=True), Target(several)]
 
 
 KINDS: Mapping[str, Callable[[AsyncClient, Load, int], list[Target]]] = {
@@ -230,5 +275,7 @@ KINDS: Mapping[str, Callable[[AsyncClient, Load, int], list[Target]]] = {
     "fair": _fair,
     "read": _sides,
     "permits": _permits,
+    "reentrant": _reentrant,
+    "seats": _seats,
 }
 """By the first word of their names."""

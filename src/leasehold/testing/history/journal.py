@@ -78,6 +78,10 @@ class Journal:
         facts = {} if believed is None else {"believed": believed}
         self._write(n, "checked", at=at, deadline=deadline, **facts)
 
+    def dropped(self, n: int) -> None:
+        """Write down that nobody has the hold any more, and nobody has released it."""
+        self._write(n, "dropped")
+
     def leaving(self, n: int) -> None:
         """Write down that a release is about to be sent."""
         self._write(n, "leaving")
@@ -212,4 +216,5 @@ def _hold(who: str, life: Mapping[str, Record], death: tuple[float, float]) -> H
         None if granted is None else granted.get("since"),
         asked.get("renews", True),
         None if checked is None else checked.get("believed"),
+        life["dropped"]["t"] if "dropped" in life else None,
     )

@@ -46,6 +46,8 @@ class Hold:
         renews: whether its lease is renewed as long as it is held.
         believed: of a hold that was renewed, seconds until its deadline, as it was known when it was last checked, from
             the last that its client had sent by then; None if unknown.
+        dropped: when nobody had it any more who could release it. Somebody may still listen for its loss, so its claim
+            goes on; None if it was never dropped.
 
     """
 
@@ -69,6 +71,7 @@ class Hold:
     since: float | None = None
     renews: bool = True
     believed: float | None = None
+    dropped: float | None = None
 
     @property
     def free_by(self) -> float:

@@ -39,8 +39,24 @@ def lost_needlessly(holds: Iterable[Hold], within: float, pauses: Sequence[Stall
     for hold in holds:
         if hold.told is None or not hold.renews or hold.until < min(hold.told, hold.deadline):
             continue  # what is heard of a loss while it is given back concerns nobody who holds
+        if hold.dropped is not None and hold.dropped <= hold.told:
+            continue  # it is given up on purpose
         if not stood_still(pauses, hold.who, hold.told - within, hold.told):
             yield hold
+
+
+def kept_for_nobody(
+    holds: Iterable[Hold], bound: float, pauses: Sequence[Stall] = ()
+) -> Iterator[tuple[Hold, float]]:
+    """Yield the renewed holds that were dropped and not given up within ``bound`` seconds, and how long it took.
+
+    Time in which the client could not go on does not count.
+    """
+    for hold in holds:
+        if hold.dropped is not None and hold.renews and hold.until - hold.dropped > bound:
+            kept = hold.until - hold.dropped - stood_still(pauses, hold.who, hold.dropped, hold.until)
+            if kept > bound:
+                yield hold, kept
 
 
 def believed_too_long(holds: Iterable[Hold]) -> Iterator[tuple[Hold, float]]:

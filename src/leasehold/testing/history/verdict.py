@@ -17,7 +17,14 @@ from leasehold.testing.history.fencing import (
     tokens_against_time,
 )
 from leasehold.testing.history.operations import History, Hold, Mode, Try, Write
-from leasehold.testing.history.telling import believed_too_long, lost_needlessly, silent_losses, told_late, unnoticed
+from leasehold.testing.history.telling import (
+    believed_too_long,
+    kept_for_nobody,
+    lost_needlessly,
+    silent_losses,
+    told_late,
+    unnoticed,
+)
 from leasehold.testing.history.turns import ghosts, inversions, late_wakes, passing
 
 
@@ -50,6 +57,7 @@ class Bounds:
             place: by one that hears of its grant within so many seconds. None if it may not.
         keeps_hold: seconds in which a holder that can run and reach the store renews its hold for sure.
         noticed: after the store lost a hold, until its holder has heard of it, by a renewal.
+        gives_up: after nobody can release a hold any more, until its client gives it up, and whoever listens is told.
 
     """
 
@@ -62,6 +70,7 @@ class Bounds:
     passed_over: float | None = None
     keeps_hold: float = math.inf
     noticed: float = math.inf
+    gives_up: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +185,8 @@ def _told(history: History, bounds: Bounds) -> Iterator[Violation]:
     pauses = history.stalls + history.outages
     for hold, believed in unnoticed(history.holds, history.removals, bounds.noticed, pauses):
         yield Violation(Promise.TOLD, (hold,), f"it was believed in for {believed:.3f} s after the store had lost it")
+    for hold, seconds in kept_for_nobody(history.holds, bounds.gives_up, pauses):
+        yield Violation(Promise.FREE, (hold,), f"it was dropped at {hold.dropped}, and kept for {seconds:.3f} s more")
     if bounds.keeps_hold < math.inf:
         for hold in lost_needlessly(history.holds, bounds.keeps_hold, pauses):
             yield Violation(

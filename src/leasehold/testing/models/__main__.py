@@ -30,11 +30,13 @@ def main() -> int:
     many.add_argument("--histories", type=int, default=1000, metavar="N", help="how many (default: 1000)")
     _seeds(many)
     many.add_argument("--system", choices=list(SYSTEMS), help="of this system alone (default: of all, by their shares)")
+    _passed(many)
 
     one = commands.add_parser("show", help="play one history again, with all that happens in it")
     one.set_defaults(do=_show)
     one.add_argument("seed", type=int)
     one.add_argument("--system", choices=list(SYSTEMS), default="redis")
+    _passed(one)
     one.add_argument("--no-trace", action="store_true", help="show the picture and the faults alone")
 
     twice = commands.add_parser("replay", help="play histories twice, and compare all that happened")
@@ -68,10 +70,19 @@ def _seeds(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="processes (default: 1)")
 
 
+def _passed(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--passed",
+        action="store_const",
+        const=True,
+        help="let holds be passed between tasks and clients be closed under use in all (default: by chance)",
+    )
+
+
 def _run(args: argparse.Namespace) -> int:
     shares = running.SHARES if args.system is None else {args.system: 1}
     print(f"histories from seed {args.seed}", flush=True)
-    tally = running.run_many(args.seed, args.histories, args.jobs, shares)
+    tally = running.run_many(args.seed, args.histories, args.jobs, shares, passed=args.passed)
     for text in tally.failures:
         print(text, end="\n\n")
     print(tally.summary())
@@ -79,7 +90,7 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _show(args: argparse.Namespace) -> int:
-    outcome = run(args.seed, args.system)
+    outcome = run(args.seed, args.system, passed=args.passed)
     if not args.no_trace:
         print(outcome.trace())
     print(report(outcome))

@@ -38,6 +38,7 @@ class Struck(Protocol):
     system: System
     machines: list[SimulatedMachine]
     deaths: dict[str, tuple[float, float]]
+    closed: dict[str, float]
 
     def now(self) -> float: ...
 
@@ -53,6 +54,8 @@ def strike(party: Struck, one: Strike) -> None:
             party.note(one.kind, "", seconds)
         return
     living = [machine for machine in party.machines if not machine.machine.killed]
+    if one.kind is Kind.CLOSE:
+        living = [machine for machine in living if machine.machine.name not in party.closed]
     if living:
         victim = living[one.victim % len(living)]
         party.note(one.kind, victim.machine.name, hit(party, victim, one))
@@ -81,6 +84,14 @@ def _kill(party: Struck, machine: SimulatedMachine, one: Strike) -> float:
     party.deaths[machine.machine.name] = party.now(), party.now()
     for host in party.system.hosts:
         host.hang_up(machine.machine, arrives=one.luck < 0.5)
+    party.heir()
+    return 0.0
+
+
+def _close(party: Struck, machine: SimulatedMachine, one: Strike) -> float:
+    party.closed[machine.machine.name] = party.now()
+    for client in machine.clients():
+        machine.spawn(client.close)
     party.heir()
     return 0.0
 
@@ -152,6 +163,7 @@ CLIENTS: dict[Kind, Callable[[Struck, SimulatedMachine, Strike], float]] = {
     Kind.STALL: _stall,
     Kind.SUSPEND: _suspend,
     Kind.KILL: _kill,
+    Kind.CLOSE: _close,
     Kind.HOLD: _hold,
     Kind.ONE_WAY: _one_way,
     Kind.RESET: _reset,

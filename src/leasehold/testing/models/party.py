@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
-from leasehold.testing.history import Bounds, History, Stall, Verdict, check
+from leasehold.testing.history import Bounds, History, Mode, Stall, Verdict, check
 from leasehold.testing.history.journal import Journal, Record, assemble
 from leasehold.testing.history.operations import FOREVER
 from leasehold.testing.models.faults import Fault, strike
@@ -28,7 +28,7 @@ from leasehold.testing.models.system import GOOD, Spoilt, System
 from leasehold.testing.models.systems import SYSTEMS
 from leasehold.testing.worlds import Job, SimulatedMachine, SimulatedWorld, World
 from leasehold.verify.resource import Values
-from leasehold.verify.workload import Load, Worker, note_queueing
+from leasehold.verify.workload import Load, Worker, note_queueing, targets
 
 LEASE = 2.0
 PATIENCE = 3.0
@@ -61,6 +61,15 @@ TOLD = 0.01
 
 KEEPS_HOLD = LEASE
 """Seconds of renewals, two of which may fail: who loses a hold then lost it by the store's fault, or the keeper's."""
+
+GIVES_UP = LEASE
+"""Seconds after which a client has given up what nobody can release: a renewal is answered, and the next one is due."""
+
+LEFT_BEHIND = 4 * LEASE
+"""Seconds after the last has ended, until nothing is left: what was dropped, what the dead had, clocks set back."""
+
+AT_ONCE = 0.001
+"""Seconds that lie between what happens at one moment, where it counts which was first."""
 
 NEAR = LEASE / 12
 """Seconds that a message takes at most where that is known: a renewal that takes longer may fail, again and again."""
@@ -131,6 +140,8 @@ class Hand(Worker):
     async def work(self, seeds: tuple[int, ...]) -> None:
         """Do one operation for each seed."""
         for seed in seeds:
+            if self.closed:
+                return
             self._random.seed(seed)
             if self._random.random() < 0.5:
                 await self._sleep(self._random.uniform(0.0, WORK))
@@ -148,6 +159,7 @@ class Party:
         self.machines: list[SimulatedMachine] = []
         self.faults: list[Fault] = []
         self.deaths: dict[str, tuple[float, float]] = {}
+        self.closed: dict[str, float] = {}
         self.records: list[Record] = []
         self.values = Values(self.now)
         self._latency = {actor.latency[1] for actor in (*scenario.actors, *scenario.heirs)}
@@ -181,6 +193,8 @@ class Party:
             if job.done() and (error := job.exception()) is not None:
                 raise error
         self._over = True
+        if self.scenario.passed:
+            await self._look_for_leftovers()
 
     def join(self, actor: Actor) -> None:
         """Let one more client begin."""
@@ -192,14 +206,41 @@ class Party:
         client = machine.client(self._opener, observer=note_queueing, response_timeout=ANSWERS_WITHIN)
         doubtful = self.scenario.assumptions is Assumptions.BROKEN or self.scenario.hits(Kind.REPLACED)
         long = LONG_IF_DOUBTFUL if doubtful else LONG
-        load = Load(
-            lease=LEASE, names=1, work=WORK, patience=PATIENCE, tardy=self.system.tardy, long=long, longest=LONGEST
-        )
+        load = self._load(long)
         for number, seeds in enumerate(actor.tasks):
             journal = TrueJournal(f"{name}.{number}", self.world, machine, self.records.append)
             chance, kinds = random.Random(0), self.scenario.what
             hand = Hand(client, load, journal, self._write, machine.sleep, self.now, chance, kinds)
             self._jobs.append((machine, machine.spawn(partial(hand.work, seeds))))
+
+    def _load(self, long: float = LONG) -> Load:
+        passed = self.scenario.passed
+        tardy = self.system.tardy
+        return Load(
+            lease=LEASE, names=1, work=WORK, patience=PATIENCE, tardy=tardy, long=long, longest=LONGEST, passed=passed
+        )
+
+    async def _look_for_leftovers(self) -> None:
+        """See that all names are free some leases after the last has ended: of what was dropped, too.
+
+        Raises:
+            TimeoutError: one is not.
+
+        """
+        await self.world.sleep(LEFT_BEHIND + self.system.tardy + self.system.late)
+        machine = self.world.machine("last")
+        client = machine.client(self._opener, response_timeout=ANSWERS_WITHIN)
+        wanted = targets(client, self._load(), self.scenario.what)
+        locks = {target.lock.name: target.lock for target in wanted if target.mode is Mode.EXCLUSIVE}
+
+        async def look() -> None:
+            for name, lock in locks.items():
+                hold = await lock.acquire(timeout=LEASE)
+                if hold is None:
+                    raise TimeoutError(f"{name} is never free again")
+                await hold.release()
+
+        await machine.spawn(look).result()
 
     def heir(self) -> None:
         """Let the next client come in the place of one that was killed."""
@@ -231,7 +272,8 @@ class Party:
                 found += [Stall(name, fault.begin, until) for name in self._concerned(fault)]
         # A client also ends its connection by itself, when an answer is late: then nobody hears for it, either.
         breaks = [one for host in self.system.serving for one in host.breaks]
-        return [*found, *(Stall(who, when, when + self._finds_back(0.0)) for who, when in breaks)]
+        closed = [Stall(name, at - AT_ONCE) for name, at in self.closed.items()]  # its holds are lost for this reason
+        return [*found, *closed, *(Stall(who, when, when + self._finds_back(0.0)) for who, when in breaks)]
 
     def _concerned(self, fault: Fault) -> Iterator[str]:
         return iter([fault.who] if fault.who else [machine.machine.name for machine in self.machines])
@@ -255,6 +297,7 @@ class Party:
                 keeps_place=KEEPS_PLACE,
                 passed_over=passed_over,
                 keeps_hold=KEEPS_HOLD if far < NEAR and not system.holds_up else math.inf,
+                gives_up=GIVES_UP + 2 * ROUND_TRIPS * far,
             )
             return check(history, bounds)
         noticed = WOKEN + 2 * ROUND_TRIPS * far
@@ -308,9 +351,11 @@ def play(scenario: Scenario, spoilt: Spoilt = GOOD) -> Outcome:
     )
 
 
-def run(seed: int, system: str = "redis", spoilt: Spoilt = GOOD, size: Size = SIZE) -> Outcome:
-    """Draw the scenario of a seed and play it."""
-    return play(draw(seed, system, SYSTEMS[system].menu, size), spoilt)
+def run(
+    seed: int, system: str = "redis", spoilt: Spoilt = GOOD, size: Size = SIZE, *, passed: bool | None = None
+) -> Outcome:
+    """Draw the scenario of a seed and play it; ``passed`` as for `draw`."""
+    return play(draw(seed, system, SYSTEMS[system].menu, size, passed=passed), spoilt)
 
 
 @contextmanager

@@ -18,7 +18,8 @@ WIDTH = 100
 def again(outcome: Outcome) -> str:
     """Return the command that plays the history of a seed again."""
     scenario = outcome.scenario
-    return f"python -m leasehold.testing.models show --system {scenario.system} {scenario.seed}"
+    passed = "--passed " if scenario.passed else ""
+    return f"python -m leasehold.testing.models show {passed}--system {scenario.system} {scenario.seed}"
 
 
 def report(outcome: Outcome) -> str:

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeVar
 
 from leasehold.engine.hold import TABLE, Lease, State, Turn
@@ -54,6 +55,7 @@ class Tally:
     Attributes:
         histories: by system.
         broken: how many of them had servers that do not keep their word.
+        passed: in how many of them holds were passed on; ``dropped``: how many holds were dropped there.
         operations: as the checker counts them.
         faults: by system and kind.
         turns: how often a hold took each turn of its table.
@@ -65,6 +67,8 @@ class Tally:
 
     histories: Counter[str] = field(default_factory=Counter[str])
     broken: int = 0
+    passed: int = 0
+    dropped: int = 0
     operations: int = 0
     granted: int = 0
     waited: int = 0
@@ -81,11 +85,13 @@ class Tally:
         system = outcome.scenario.system
         self.histories[system] += 1
         self.broken += outcome.scenario.assumptions is Assumptions.BROKEN
+        self.passed += outcome.scenario.passed > 0
         self.operations += outcome.verdict.checked
         for hold in outcome.history.holds:
             self.granted += hold.granted is not None
             self.waited += hold.queued is not None
             self.lost += hold.told is not None
+            self.dropped += hold.dropped is not None
         self.fenced_off += outcome.verdict.fenced_off
         self.faults.update(f"{system} {fault.kind.name.lower()}" for fault in outcome.faults)
         if not outcome.ok:
@@ -97,7 +103,7 @@ class Tally:
         """Count those of another."""
         for name in ("histories", "faults", "turns"):
             getattr(self, name).update(getattr(other, name))
-        for name in ("broken", "operations", "granted", "waited", "lost", "fenced_off", "failed", "seconds"):
+        for name in ("broken", "passed", "dropped", "operations", "granted", "waited", "lost", "fenced_off", "failed", "seconds"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.failures += other.failures
 
@@ -118,6 +124,7 @@ class Tally:
             [
                 f"counted simulation: histories={self.count} operations={self.operations} failed={self.failed}",
                 f"systems: {systems}; servers that break their word in {self.broken}",
+                f"holds passed on in {self.passed}; {self.dropped} dropped",
                 f"acquires: {self.granted} granted, {self.waited} waited, {self.lost} lost; "
                 f"{self.fenced_off} writes fenced off",
                 f"faults: {self.faults.total()} of {len(self.faults)} kinds by system",
@@ -147,21 +154,23 @@ def plan(first: int, count: int, shares: Mapping[str, int] = SHARES) -> Iterator
     yield from reversed(pieces)
 
 
-def run_piece(piece: tuple[str, int, int]) -> Tally:
-    """Play the histories of one piece of work."""
+def run_piece(piece: tuple[str, int, int], *, passed: bool | None = None) -> Tally:
+    """Play the histories of one piece of work; ``passed`` as for `draw`."""
     system, first, count = piece
     tally, begin = Tally(), time.process_time()
     with counting(tally.turns), _tidied_rarely():
         for seed in range(first, first + count):
-            tally.add(run(seed, system, GOOD))
+            tally.add(run(seed, system, GOOD, passed=passed))
     tally.seconds = time.process_time() - begin
     return tally
 
 
-def run_many(first: int, count: int, jobs: int, shares: Mapping[str, int] = SHARES) -> Tally:
-    """Play so many histories in so many processes."""
+def run_many(
+    first: int, count: int, jobs: int, shares: Mapping[str, int] = SHARES, *, passed: bool | None = None
+) -> Tally:
+    """Play so many histories in so many processes; ``passed`` as for `draw`."""
     tally = Tally()
-    for part in in_processes(run_piece, plan(first, count, shares), jobs):
+    for part in in_processes(partial(run_piece, passed=passed), plan(first, count, shares), jobs):
         tally.join(part)
     return tally
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import enum
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 RATE = 0.0049
 """How far a clock's rate may be from true: two clocks differ by less than the library allows for."""
@@ -41,6 +41,7 @@ class Kind(enum.Enum):
     RESET = "a client's connection ends; what was under way may arrive"
     REFUSE = "a client is cut off, and cannot connect"
     SLOW = "a client's link is slow"
+    CLOSE = "a client is closed while its locks are in use, and another comes"
     REPEAT = "requests of a client are carried out twice"
     DEAF = "messages to a client are lost"
     WALL = "a client's wall clock is set"
@@ -78,6 +79,16 @@ OF_CLIENTS = (
     Kind.STALL, Kind.SUSPEND, Kind.KILL, Kind.HOLD, Kind.ONE_WAY, Kind.RESET, Kind.REFUSE, Kind.SLOW, Kind.WALL,
 )  # fmt: skip
 """What may happen to a client of any store."""
+
+
+PASSED = 0.25
+"""The part of the histories in which holds are passed on, and clients are closed under use."""
+
+PASSED_ON = 0.6
+"""The part of the holds of such a history that one task acquires for another."""
+
+CLOSES = 0.4
+"""The part of such histories in which a client is closed."""
 
 
 class Assumptions(enum.Enum):
@@ -138,7 +149,7 @@ class Strike:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """All of one history but its delays."""
+    """All of one history but its delays; ``passed`` is the part of the holds that are passed on."""
 
     seed: int
     system: str
@@ -148,6 +159,7 @@ class Scenario:
     actors: tuple[Actor, ...]
     heirs: tuple[Actor, ...]
     strikes: tuple[Strike, ...]
+    passed: float = 0.0
 
     @property
     def operations(self) -> int:
@@ -168,8 +180,30 @@ class Menu:
     broken: Sequence[Kind]
 
 
-def draw(seed: int, system: str, menu: Menu, size: Size = SIZE) -> Scenario:
-    """Draw the scenario of a seed."""
+def draw(seed: int, system: str, menu: Menu, size: Size = SIZE, *, passed: bool | None = None) -> Scenario:
+    """Draw the scenario of a seed; ``passed`` says whether holds are passed on in it, None leaves it to chance."""
+    plain = _draw(seed, system, menu, size)
+    chance = random.Random(f"passed/{system}/{seed}")  # of its own: what it decides leaves all else as it is
+    drawn = chance.random() < PASSED
+    return _passing(plain, chance, menu, size) if (drawn if passed is None else passed) else plain
+
+
+def _passing(plain: Scenario, chance: random.Random, menu: Menu, size: Size) -> Scenario:
+    """Let holds be passed on, of re-entrant locks too, and perhaps a client be closed under use."""
+    others = [kind for kind in ("read", "permits") if kind in menu.what]
+    what = {chance.choice(("reentrant", *menu.what)), chance.choice(("reentrant", *others))}
+    closes = [_strike(chance, (Kind.CLOSE,), size) for _ in range(chance.choice((1, 1, 2)))]
+    closes = closes if chance.random() < CLOSES else []
+    return replace(
+        plain,
+        what=frozenset(what | ({"seats"} if "read" in what else set())),
+        heirs=(*plain.heirs, *(_actor(chance, size) for _ in closes)),
+        strikes=tuple(sorted((*plain.strikes, *closes), key=lambda strike: strike.at)),
+        passed=PASSED_ON,
+    )
+
+
+def _draw(seed: int, system: str, menu: Menu, size: Size) -> Scenario:
     chance = random.Random(f"{system}/{seed}")
     broken = bool(menu.broken) and chance.random() < 0.2
     actors = tuple(_actor(chance, size) for _ in range(chance.choice((2, 2, 3, 3, 4))))
