@@ -15,6 +15,7 @@ import pytest
 from leasehold import AsyncClient, AsyncHold, Client, LeaseLost, NotHeld
 from leasehold.engine.hold import State
 from leasehold.stores.memory import Memory
+from leasehold.testing.faulty import Call, Fault, Faulty, Kind
 from leasehold.testing.worlds import SimulatedWorld, World
 
 LEASE = 9.0
@@ -123,6 +124,29 @@ def test_a_dropped_hold_is_given_up_though_its_task_lives(make: Make, caplog: py
     finally:
         gc.enable()
     assert "never released" in caplog.text
+
+
+@every_lock
+def test_what_was_acquired_at_the_third_attempt_is_given_up_without_a_collection_of_garbage(make: Make) -> None:
+    """The errors before that have tracebacks, and so refer to whatever the frames in them refer to."""
+    world = SimulatedWorld()
+
+    def fails_at_first(call: Call) -> Fault | None:
+        return Fault(Kind.DROP_REPLY) if call.number < 2 else None
+
+    async def body(_: World) -> None:
+        client, looker = world.client(Faulty(Memory(), fails_at_first)), world.client(Memory())
+        await acquire_and_forget(make(client))
+        start = world.now()
+        while await taken(looker):
+            await world.sleep(0.05)
+            assert world.now() - start <= LEASE / 3 + 0.5
+
+    gc.disable()
+    try:
+        world.run(body)
+    finally:
+        gc.enable()
 
 
 @every_lock

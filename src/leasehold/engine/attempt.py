@@ -82,7 +82,7 @@ class Attempt:
         self._held_by: Owner | None = None
         self._barred: tuple[str, float] | None = None  # why nobody may have it, and until when
         self._may_be_there = False  # whether the store may know the ticket
-        self._grip = engine.lease(wish)
+        self._grip: Grip | None = engine.lease(wish)
         self._lease = self._grip.lease
 
     async def run(self) -> Grip | Missed:
@@ -101,8 +101,8 @@ class Attempt:
                 if answer is None:
                     await self._give_up("timeout", leave=self._wish.join)
                     return Missed(self._waited(), self._held_by, self._why_barred())
-                if self._lease.granted(answer):
-                    return self._acquired()
+                if self._grip is not None and self._lease.granted(answer):
+                    return self._acquired(self._grip)
                 await self._too_late()
         except GeneratorExit:  # the loop is gone with the task in it: nothing can be awaited any more
             self._abandon()
@@ -128,12 +128,13 @@ class Attempt:
         if self._lease.leaves():
             self._engine.keeper.forget(self._lease)
 
-    def _acquired(self) -> Grip:
+    def _acquired(self, grip: Grip) -> Grip:
+        self._grip = None  # the traceback of an error may refer to this attempt, for as long as no garbage is collected
         engine = self._engine
         engine.keeper.granted(self._lease)
         if engine.observe.wants(Acquired):
             engine.observe(Acquired(*self._who(), self._lease.token, self._waited()))
-        return self._grip
+        return grip
 
     async def _too_late(self) -> None:
         late = self._lease
@@ -141,8 +142,8 @@ class Attempt:
         if self._left() <= 0:
             late.why = TOO_LATE
             raise late.error()
-        self._grip = self._engine.lease(self._wish)
-        self._lease, self._may_be_there = self._grip.lease, False
+        grip = self._grip = self._engine.lease(self._wish)
+        self._lease, self._may_be_there = grip.lease, False
 
     async def _wait_and_claim(self, answer: Wait) -> Granted | None:
         lease = self._lease

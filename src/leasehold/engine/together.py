@@ -87,7 +87,8 @@ class Batch:
         if granted > held:
             await self._leave(self._leases[held:granted])  # they came too late to be believed
         self._end(self._leases[held:])
-        return [self._acquired(grip) for grip in self._grips[:held]]
+        grips, self._grips = self._grips[:held], []  # as in `Attempt._acquired`
+        return [self._acquired(grip) for grip in grips]
 
     def _held(self, answers: Sequence[Granted | Wait]) -> int:
         for index, (lease, answer) in enumerate(zip(self._leases, answers, strict=False)):
