@@ -11,6 +11,7 @@ may believe that they hold, but a guarded resource must still never see an older
 
 from __future__ import annotations
 
+import gc
 import logging
 import math
 import random
@@ -332,7 +333,7 @@ def play(scenario: Scenario, spoilt: Spoilt = GOOD) -> Outcome:
         parties.append(Party(world, scenario, spoilt))
         await parties[0].live()
 
-    with quiet():
+    with quiet(), uncollected():
         try:
             world.run(body)
         except Exception as failure:
@@ -356,6 +357,18 @@ def run(
 ) -> Outcome:
     """Draw the scenario of a seed and play it; ``passed`` as for `draw`."""
     return play(draw(seed, system, SYSTEMS[system].menu, size, passed=passed), spoilt)
+
+
+@contextmanager
+def uncollected() -> Generator[None]:
+    """Let no garbage be collected meanwhile: what was dropped must be given up without that, at the same moment always."""
+    before = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if before:
+            gc.enable()
 
 
 @contextmanager
