@@ -13,6 +13,7 @@ import pytest
 from leasehold.testing.history import Bounds, History, Hold, Mode, Promise, Stall, Try, Write, check
 from leasehold.testing.history.exclusion import overlaps, refused_while_free
 from leasehold.testing.history.fencing import tokens_against_claims, tokens_against_time
+from leasehold.testing.history.operations import FOREVER
 from leasehold.testing.history.turns import inversions
 
 N = "stock"
@@ -290,6 +291,25 @@ def test_a_hold_lost_without_need_is_found_unless_its_holder_was_kept_from_renew
     assert not check(History(holds=(lost,), outages=(Stall("a", 2.5, 2.6),)), bounds).ok
     assert check(History(holds=(replace(lost, renews=False),)), bounds).ok
     assert check(History(holds=(replace(lost, until=4.9, told=4.95),)), bounds).ok, "it was on its way out"
+
+
+def test_a_hold_that_was_dropped_and_kept_for_too_long_is_found() -> None:
+    lost = Hold("a", N, 0, 1, 5, None, 1, deadline=6.0, told=5.0, dropped=3.5)
+    (violation,) = check(History(holds=(lost,)), Bounds(gives_up=1.0)).violations
+    assert violation.promise is Promise.FREE
+    assert "1.500 s" in violation.what
+    assert check(History(holds=(lost,)), Bounds(gives_up=1.6)).ok
+    assert check(History(holds=(lost,)), Bounds(keeps_hold=2.0)).ok, "it was given up on purpose"
+    assert check(History(holds=(lost,), stalls=(Stall("a", 4.0, 4.6),)), Bounds(gives_up=1.0)).ok
+    assert check(History(holds=(replace(lost, renews=False),)), Bounds(gives_up=1.0)).ok
+    for_ever = replace(lost, told=None, until=FOREVER, deadline=FOREVER)
+    assert not check(History(holds=(for_ever,)), Bounds(gives_up=1.0)).ok
+
+
+def test_a_hold_that_was_dropped_is_a_claim_until_whoever_listens_is_told() -> None:
+    dropped = Hold("a", N, 0, 1, 5, None, 1, deadline=6.0, told=5.0, dropped=3.5)
+    assert not check(History(holds=(dropped, Hold("b", N, 2, 4.9, 6, 6, 2)))).ok
+    assert check(History(holds=(dropped, Hold("b", N, 2, 5.1, 6, 6, 2)))).ok
 
 
 def test_a_hold_that_the_store_had_lost_and_that_was_believed_in_is_found() -> None:

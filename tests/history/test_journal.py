@@ -51,3 +51,11 @@ def test_a_client_that_was_blocked_when_it_was_killed_held_until_its_deadline(de
     clients.at(2.2, "2.0").granted(asked, 2)
     found = check(assemble(clients.records, deaths={"1": (2.3, 2.31)}))
     assert found.by_promise[Promise.EXCLUSION] == (not excused)
+
+
+def test_a_hold_that_was_dropped_says_when_and_is_claimed_until_its_loss_is_told() -> None:
+    clients = Clients()
+    clients.at(2.0, "1.0").dropped(1)
+    clients.at(2.5, "1.0").told(1, 3.0)
+    (hold,) = assemble(clients.records).holds
+    assert (hold.dropped, hold.until, hold.told) == (2.0, 2.5, 2.5)

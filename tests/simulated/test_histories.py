@@ -49,7 +49,7 @@ def check_histories(first: int, count: int, note: Note) -> None:
 
 
 def possible() -> set[str]:
-    menus = {name: (*system.menu.kept, *system.menu.broken) for name, system in SYSTEMS.items()}
+    menus = {name: (*system.menu.kept, *system.menu.broken, Kind.CLOSE) for name, system in SYSTEMS.items()}
     return {f"{name} {kind.name.lower()}" for name, kinds in menus.items() for kind in kinds}
 
 

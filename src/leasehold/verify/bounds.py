@@ -24,6 +24,9 @@ WAKES = 0.3
 TOLD_WITHIN = 0.05
 """Seconds after the deadline in which a holder that can run must have heard of its loss, however busy the machine."""
 
+GIVES_UP = 2.0
+"""Leases after which a client has given up what was dropped: at the next renewal, which needs no answer for that."""
+
 LIVENESS = (Promise.WOKEN, Promise.TURNS, Promise.FREE)
 """What servers must be there for."""
 
@@ -69,7 +72,8 @@ def judge(
 ) -> tuple[Verdict, tuple[Violation, ...]]:
     """Check a history; return the verdict, and apart from it what lies outside the bounds."""
     linearizable = url.scheme not in ("redlock", "redlocks")
-    verdict = check(history, Bounds(told=TOLD_WITHIN, woken=lease / 3 + WAKES, linearizable=linearizable))
+    woken, gives_up = lease / 3 + WAKES, GIVES_UP * lease
+    verdict = check(history, Bounds(TOLD_WITHIN, woken, linearizable, gives_up=gives_up))
     excused = outside(verdict.violations, suspensions)
     inside = tuple(one for one in verdict.violations if one not in excused)
     counts = {promise: sum(one.promise is promise for one in inside) for promise in Promise}

@@ -49,8 +49,7 @@ class Way(enum.Enum):
 
 async def pass_on(worker: Worker, target: Target) -> None:
     """Acquire, and let another task or thread use what was acquired."""
-    ways = [way for way in Way if target.reenters or way is not Way.REENTERED]
-    way, got, n = worker._random.choice(ways), list[AsyncHold](), worker._ask(target)
+    way, got, n = chosen(worker, target), list[AsyncHold](), worker._ask(target)
     acquire = partial(worker._acquire, n, target, got)
     if way is Way.REENTERED:
         await acquire()
@@ -61,6 +60,11 @@ async def pass_on(worker: Worker, target: Target) -> None:
     if got:
         await worker._sleep(worker._random.uniform(0.0, IN_QUEUE) * worker._load.lease)
         await elsewhere(worker._engine.runtime, partial(USES[way], worker, n, target, got))
+
+
+def chosen(worker: Worker, target: Target) -> Way:
+    """Return what becomes of the next hold."""
+    return worker._random.choice([way for way in Way if target.reenters or way is not Way.REENTERED])
 
 
 async def elsewhere(runtime: Runtime, work: Work) -> None:

@@ -35,6 +35,12 @@ from leasehold.verify.workload import Load
 BLOCKS = 0.01
 """The part of the holders that block their thread or loop."""
 
+PASSED = 0.02
+"""The part of the holds that a task or thread acquires for another one, or drops. These last long."""
+
+CLOSES = 6.0
+"""Leases after which a client is closed under use, on average."""
+
 PREFIX = "leasehold-verify-"
 """How the namespace of a run begins."""
 
@@ -55,7 +61,7 @@ class Settings:
     faults: tuple[str, ...] = tuple(KINDS)
     seed: str = "1"
     lease: float = 1.0
-    load: Load = field(default_factory=lambda: Load(blocks=BLOCKS))
+    load: Load = field(default_factory=lambda: Load(blocks=BLOCKS, passed=PASSED, closes=CLOSES))
     servers: str | None = None
     workers: int = 3
 

@@ -79,7 +79,9 @@ def _listen(stop: threading.Event) -> None:
     os._exit(1)
 
 
-def _worker(orders: Orders, number: int, client: AsyncClient, put: Callable[[Record], None]) -> Worker:
+def _worker(
+    orders: Orders, number: int, client: AsyncClient, put: Callable[[Record], None], visitor: Visitor | None = None
+) -> Worker:
     who = f"{orders.who}.{number}"
     whom = orders.who if orders.colour is Colour.ASYNCIO else who  # what blocks one task blocks all
 
@@ -87,38 +89,78 @@ def _worker(orders: Orders, number: int, client: AsyncClient, put: Callable[[Rec
         Journal(who, now, put).held_up(seconds, whom)
 
     journal = Journal(who, now, timed(put, now, late))
-    write = timed(Visitor(orders.port).write, now, late)
+    write = timed((visitor or Visitor(orders.port)).write, now, late)
     seed = random.Random(f"{orders.seed}.{number}")
     return Worker(client, orders.load, journal, write, client._engine.runtime.sleep, now, seed)
 
 
+class Crews:
+    """The workers of one client after the other: each client is closed while they use it, if the load says so."""
+
+    def __init__(self, orders: Orders, stop: threading.Event, put: Callable[[Record], None]) -> None:
+        self._orders = orders
+        self._stop = stop
+        self._put = put
+        self._visitors = [Visitor(orders.port) for _ in range(orders.workers)]
+        self._made = 0
+        self._chance = random.Random(f"{orders.seed}.closes")
+
+    def next(self, client: AsyncClient) -> list[Worker]:
+        """Return the workers of another client; the first ones say that they are ready."""
+        first = self._made
+        self._made += len(self._visitors)
+        made = [
+            _worker(self._orders, number, client, self._put, visitor)
+            for number, visitor in enumerate(self._visitors, first)
+        ]
+        if not first:
+            print("ready", flush=True)
+        return made
+
+    def lasts(self) -> float | None:
+        """Return for how many seconds a client is used before it is closed; None if it is not closed under use."""
+        load = self._orders.load
+        return self._chance.uniform(0.5, 1.5) * load.closes * load.lease if load.closes else None
+
+    def go_on(self) -> bool:
+        """Say whether another client follows."""
+        return not self._stop.is_set()
+
+
 def _in_threads(orders: Orders, stop: threading.Event, put: Callable[[Record], None]) -> None:
-    client = Client.from_url(
-        orders.url, namespace=orders.namespace, response_timeout=orders.response_timeout, observer=note_queueing
-    )
-    with client:
-        workers = [_worker(orders, number, client._core, put) for number in range(orders.workers)]
-        print("ready", flush=True)
+    crews = Crews(orders, stop, put)
 
-        def work(worker: Worker) -> None:
-            drive(worker.run(stop.is_set))
+    def work(worker: Worker) -> None:
+        drive(worker.run(stop.is_set))
 
-        threads = [threading.Thread(target=work, args=(worker,), daemon=True) for worker in workers]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+    while crews.go_on():
+        client = Client.from_url(
+            orders.url, namespace=orders.namespace, response_timeout=orders.response_timeout, observer=note_queueing
+        )
+        with client:
+            workers = crews.next(client._core)
+            threads = [threading.Thread(target=work, args=(worker,), daemon=True) for worker in workers]
+            for thread in threads:
+                thread.start()
+            if not stop.wait(crews.lasts()):
+                client.close()
+            for thread in threads:
+                thread.join()
 
 
 async def _in_tasks(orders: Orders, stop: threading.Event, put: Callable[[Record], None]) -> None:
-    client = AsyncClient.from_url(
-        orders.url, namespace=orders.namespace, response_timeout=orders.response_timeout, observer=note_queueing
-    )
+    crews = Crews(orders, stop, put)
     gc.freeze()
-    async with client:
-        workers = [_worker(orders, number, client, put) for number in range(orders.workers)]
-        print("ready", flush=True)
-        await asyncio.gather(*(worker.run(stop.is_set) for worker in workers))
+    while crews.go_on():
+        client = AsyncClient.from_url(
+            orders.url, namespace=orders.namespace, response_timeout=orders.response_timeout, observer=note_queueing
+        )
+        async with client:
+            working = asyncio.gather(*(worker.run(stop.is_set) for worker in crews.next(client)))
+            await asyncio.wait([working], timeout=crews.lasts())
+            if not working.done():
+                await client.close()
+            await working
 
 
 if __name__ == "__main__":

@@ -54,6 +54,7 @@ class Load:
         slow: how often a hold lasts long or its lease is fixed, as a part of what is usual. These take most of the
             time, so with fewer of them there are more holds in it.
         passed: the part of the holds that a task or thread acquires for another one; see `passing`.
+        closes: leases after which each client is closed while its locks are in use, and made anew; 0 for never.
 
     """
 
@@ -68,6 +69,7 @@ class Load:
     slices: int = SLICES
     slow: float = 1.0
     passed: float = 0.0
+    closes: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,9 +45,7 @@ def lost_needlessly(holds: Iterable[Hold], within: float, pauses: Sequence[Stall
             yield hold
 
 
-def kept_for_nobody(
-    holds: Iterable[Hold], bound: float, pauses: Sequence[Stall] = ()
-) -> Iterator[tuple[Hold, float]]:
+def kept_for_nobody(holds: Iterable[Hold], bound: float, pauses: Sequence[Stall] = ()) -> Iterator[tuple[Hold, float]]:
     """Yield the renewed holds that were dropped and not given up within ``bound`` seconds, and how long it took.
 
     Time in which the client could not go on does not count.

@@ -361,7 +361,7 @@ def run(
 
 @contextmanager
 def uncollected() -> Generator[None]:
-    """Let no garbage be collected meanwhile: what was dropped must be given up without that, at the same moment always."""
+    """Let no garbage be collected meanwhile: what was dropped must be given up all the same."""
     before = gc.isenabled()
     gc.disable()
     try:

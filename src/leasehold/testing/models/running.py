@@ -103,7 +103,18 @@ class Tally:
         """Count those of another."""
         for name in ("histories", "faults", "turns"):
             getattr(self, name).update(getattr(other, name))
-        for name in ("broken", "passed", "dropped", "operations", "granted", "waited", "lost", "fenced_off", "failed", "seconds"):
+        for name in (
+            "broken",
+            "passed",
+            "dropped",
+            "operations",
+            "granted",
+            "waited",
+            "lost",
+            "fenced_off",
+            "failed",
+            "seconds",
+        ):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.failures += other.failures
 
