@@ -1,4 +1,4 @@
-"""Holds that one task acquires and another uses, that are dropped, and clients that are closed while locks are in use."""
+"""Holds that one task acquires and another uses, that are dropped, and clients that are closed under use."""
 
 from __future__ import annotations
 

@@ -35,8 +35,8 @@ NOTICED = 0.01
 TELLS = "leasehold-keeper"
 """The thread of a blocking client that tells of losses."""
 
-CALLS = "leasehold-renew"
-"""A thread of it that does so, too, when it has heard that a lock is gone, and ends."""
+CALLS = ("leasehold-renew", "leasehold-close")
+"""Threads of it that do so, too, when they have heard that a lock is gone, or its client is closed, and end."""
 
 E = TypeVar("E")
 P = ParamSpec("P")
@@ -76,7 +76,7 @@ class Callers:
 
     def ask(self) -> None:
         """Add what the calling thread, if it is one of them, has waited since it was asked last."""
-        if threading.current_thread().name == CALLS:
+        if threading.current_thread().name in CALLS:
             waited = _waited(threading.get_native_id())
             self.waited += waited - getattr(self._of_this, "before", 0.0)
             self._of_this.before = waited
