@@ -52,7 +52,7 @@ def test_a_history_that_fails_is_made_small() -> None:
         assert _size(small.scenario) <= _size(outcome.scenario)
         text = failure(outcome, spoilt)
         assert picture(small) in text
-        assert f"show --system redis {outcome.scenario.seed}" in text
+        assert f"--system redis {outcome.scenario.seed}" in text
         sizes.append(_size(small.scenario))
     assert len(sizes) == 7
     assert min(sizes) <= (2, 4, 1)

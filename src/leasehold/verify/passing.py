@@ -12,17 +12,18 @@ listener is told; the history says when it was dropped.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from random import Random
+from typing import Any, Protocol
 
+from leasehold.engine.acquire import Engine
 from leasehold.engine.hold import HOLDING
 from leasehold.errors import LeaseLost
 from leasehold.primitives.hold import AsyncHold
+from leasehold.primitives.mutex import AsyncMutex
 from leasehold.runtimes.base import Runtime
-
-if TYPE_CHECKING:
-    from leasehold.verify.workload import Target, Worker
+from leasehold.testing.history.journal import Journal
 
 Work = Callable[[], Coroutine[Any, Any, None]]
 
@@ -45,6 +46,44 @@ class Way(enum.Enum):
     REENTERED = "another task uses it in a block, while the one that acquired acquires again"
 
     __hash__ = object.__hash__
+
+
+class Load(Protocol):
+    """See `leasehold.verify.workload.Load`."""
+
+    @property
+    def lease(self) -> float: ...
+
+
+class Target(Protocol):
+    """See `leasehold.verify.workload.Target`."""
+
+    @property
+    def lock(self) -> AsyncMutex: ...
+
+    @property
+    def reenters(self) -> bool: ...
+
+
+class Worker(Protocol):
+    """See `leasehold.verify.workload.Worker`."""
+
+    _engine: Engine
+    _journal: Journal
+    _random: Random
+    _sleep: Callable[[float], Awaitable[None]]
+
+    @property
+    def _load(self) -> Load: ...
+
+    @property
+    def closed(self) -> bool: ...
+
+    def _ask(self, target: Any) -> int: ...
+
+    async def _acquire(self, n: int, target: Any, got: list[AsyncHold]) -> None: ...
+
+    async def _use(self, n: int, target: Any, hold: AsyncHold, length: float, slices: int) -> None: ...
 
 
 async def pass_on(worker: Worker, target: Target) -> None:
