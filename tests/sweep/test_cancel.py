@@ -33,16 +33,18 @@ HOLD_UP = 8  # suspensions of each call of the store, before and after it has it
 class Slow:
     """Opens a memory store each of whose calls suspends several times before and after its effect."""
 
-    def __init__(self, opener: Memory) -> None:
+    def __init__(self, opener: Memory, hold_up: int = HOLD_UP) -> None:
         self.opener = opener
+        self.hold_up = hold_up
 
     def open(self, runtime: Any, namespace: str) -> Any:
-        return SlowStore(self.opener.open(runtime, namespace))
+        return SlowStore(self.opener.open(runtime, namespace), self.hold_up)
 
 
 class SlowStore:
-    def __init__(self, inner: Any) -> None:
+    def __init__(self, inner: Any, hold_up: int) -> None:
         self._inner = inner
+        self._hold_up = hold_up
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(self._inner, name)
@@ -50,10 +52,10 @@ class SlowStore:
             return value
 
         async def call(*args: Any, **options: Any) -> Any:
-            for _ in range(HOLD_UP // 2):
+            for _ in range(self._hold_up // 2):
                 await asyncio.sleep(0)
             answer = await value(*args, **options)
-            for _ in range(HOLD_UP // 2):
+            for _ in range(self._hold_up // 2):
                 await asyncio.sleep(0)
             return answer
 

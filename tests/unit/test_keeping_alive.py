@@ -35,7 +35,22 @@ LOCKS: dict[str, Make] = {
     "election": lambda client: client.election("a", lease=LEASE),
 }
 
+TWO: Make = lambda client: client.multi_lock(["a", "b"], lease=LEASE)  # noqa: E731
+
 every_lock = pytest.mark.parametrize("make", LOCKS.values(), ids=LOCKS)
+
+
+class Leaves:
+    """A plan that fails the next so many requests to leave."""
+
+    def __init__(self) -> None:
+        self.fault, self.left = Fault(Kind.DROP_REQUEST), 0
+
+    def __call__(self, call: Call) -> Fault | None:
+        if call.method not in ("leave", "leave_many") or self.left == 0:
+            return None
+        self.left -= 1
+        return self.fault
 
 
 def simulate(body: Callable[[SimulatedWorld, AsyncClient], Awaitable[None]]) -> None:
@@ -333,6 +348,55 @@ def test_a_task_may_close_its_client_inside_its_own_block() -> None:
         assert not await taken(world.client("memory:"))
 
     simulate(body)
+
+
+@pytest.mark.parametrize("make", [LOCKS["lock"], TWO], ids=["one", "several"])
+@pytest.mark.parametrize("fault", [Fault(Kind.DELAY_REQUEST, 0.5), Fault(Kind.DROP_REQUEST, 0.5)], ids=str)
+def test_closing_waits_for_a_release_that_is_under_way(make: Make, fault: Fault) -> None:
+    """The process may end right after the close, and nobody would send the release again."""
+
+    async def body(world: SimulatedWorld, client: AsyncClient) -> None:
+        plan = Leaves()
+        closing = world.client(Faulty(Memory(), plan))
+        hold = await make(closing).acquire()
+        plan.fault, plan.left = fault, 1
+        job = world.spawn(hold.release)
+        await world.sleep(0.01)  # it has been sent
+        await closing.close()
+        assert not await taken(client)
+        await job.result()
+
+    simulate(body)
+
+
+def test_closing_does_not_wait_longer_than_its_time_for_a_release() -> None:
+    async def body(world: SimulatedWorld, client: AsyncClient) -> None:
+        plan = Leaves()
+        closing = world.client(Faulty(Memory(), plan))
+        hold = await closing.lock("a", lease=LEASE).acquire()
+        assert hold is not None
+        plan.left = 1000
+        job = world.spawn(hold.release)
+        await world.sleep(0.01)
+        start = world.now()
+        await closing.close()
+        assert world.now() - start <= 2.5
+        assert not await job.result()
+
+    simulate(body)
+
+
+def test_whoever_is_called_by_its_own_release_may_close_the_client() -> None:
+    client, other = Client(Memory("closes in release")), Client(Memory("closes in release"))
+    hold = client.lock("a", renew=False, lease=30.0).acquire()
+    assert hold is not None
+    hold.on_lost(lambda error: client.close())
+    other.break_("a", hold.token)
+    start = time.monotonic()
+    with pytest.raises(LeaseLost):
+        hold.release()
+    assert time.monotonic() - start < 1.0
+    other.close()
 
 
 def test_a_blocking_holder_is_told_of_the_close_by_every_call() -> None:

@@ -55,7 +55,7 @@ class Engine:
         if isinstance(store, Tells):
             store.tell(self.keeper.hear)
         self.closed = False  # whether the client was closed
-        self.attempts: set[Attempt | Batch] = set()
+        self.attempts: set[Attempt | Batch | Lease] = set()  # and releases: whatever a close waits for
         self._ended = runtime.signal()  # one of them ended, while the client closes
 
     def ready(self) -> None:
@@ -137,7 +137,10 @@ class Engine:
             self._ended.set()
 
     async def _attempts_end(self, until: float) -> None:
-        """Let those who still try find out: a claim that was under way when we left for it is left by them."""
+        """Let those who still try find out: a claim that was under way when we left for it is left by them.
+
+        And let those who release have their answer: without it nobody knows whether the store was reached.
+        """
         while self.attempts and self.runtime.now() < until:
             self._ended.clear()
             if self.attempts:
@@ -195,8 +198,8 @@ class Engine:
         """
         return Attempt(self, wish, timeout).run()
 
-    def ended(self, attempt: Attempt | Batch) -> None:
-        """Take note that an attempt ended: the client may be closing, and wait for it."""
+    def ended(self, attempt: Attempt | Batch | Lease) -> None:
+        """Take note that an attempt or a release ended: the client may be closing, and wait for it."""
         self.attempts.discard(attempt)
         if self.closed:
             self._ended.set()
@@ -208,21 +211,27 @@ class Engine:
             LeaseLost: it was lost before; whoever has the name now keeps it.
 
         """
-        if not self.departs(lease):
-            raise lease.error()
+        attempts = self.attempts
+        attempts.add(lease)  # before it is forgotten: a close finds it in one of both, and waits for the store's word
         try:
-            was_there = await self.leave(lease)
-        except GeneratorExit:  # the loop is gone with the task in it: nothing can be awaited any more
-            raise
-        except BaseException:
-            # Cut off while it asked: asked once more, since a leave may be repeated, where nothing cuts it off. Only
-            # then is that worth a task of its own.
-            await self.runtime.shield(self._leave_again(lease))
-            raise
+            if not self.departs(lease):
+                raise lease.error()
+            try:
+                was_there = await self.leave(lease)
+            except GeneratorExit:  # the loop is gone with the task in it: nothing can be awaited any more
+                raise
+            except BaseException:
+                # Cut off while it asked: asked once more, since a leave may be repeated, where nothing cuts it off.
+                # Only then is that worth a task of its own.
+                await self.runtime.shield(self._leave_again(lease))
+                raise
+        finally:
+            self.ended(lease)
         return self.departed(lease, was_there)
 
     async def _leave_again(self, lease: Lease) -> None:
         was_there = await self.leave(lease)
+        self.ended(lease)  # before the holder is told: it may close the client
         self.departed(lease, was_there or None)  # it may have been the first that took it out
 
     def departs(self, lease: Lease) -> bool:

@@ -150,8 +150,13 @@ async def release_all(engine: Engine, leases: Sequence[Lease]) -> list[Left]:
 
     To be shielded by the caller.
     """
-    holding = [lease for lease in leases if engine.departs(lease)]
-    found = dict(zip(map(id, holding), await leave_all(engine, holding), strict=True))
+    engine.attempts.update(leases)  # before they are forgotten: a close waits for the store's word
+    try:
+        holding = [lease for lease in leases if engine.departs(lease)]
+        found = dict(zip(map(id, holding), await leave_all(engine, holding), strict=True))
+    finally:
+        for lease in leases:
+            engine.ended(lease)
     results: list[Left] = []
     for lease in leases:
         try:
