@@ -25,7 +25,7 @@ from leasehold.engine.events import Choosy, Released
 from leasehold.engine.hold import HOLDING, Grip, Later, Lease
 from leasehold.engine.keeper import Keeper
 from leasehold.engine.together import Batch
-from leasehold.errors import LeaseholdError, StoreUnavailable
+from leasehold.errors import LeaseholdError, LeaseLost, StoreUnavailable
 from leasehold.model import Departure, Standing, Terms, Ticket, ticket_id
 from leasehold.runtimes.base import INTERRUPTS, Runtime, Scope
 from leasehold.runtimes.process import whoami
@@ -198,9 +198,11 @@ class Engine:
         """
         return Attempt(self, wish, timeout).run()
 
-    def ended(self, attempt: Attempt | Batch | Lease) -> None:
-        """Take note that an attempt or a release ended: the client may be closing, and wait for it."""
-        self.attempts.discard(attempt)
+    def ended(self) -> None:
+        """Take note that one of the attempts ended: the client may be closing, and wait for it.
+
+        Whoever ends takes itself out: a signal handler may raise in any call of ours before its first line.
+        """
         if self.closed:
             self._ended.set()
 
@@ -212,26 +214,32 @@ class Engine:
 
         """
         attempts = self.attempts
-        attempts.add(lease)  # before it is forgotten: a close finds it in one of both, and waits for the store's word
         try:
+            attempts.add(lease)  # before it is forgotten: a close finds it in one of both, and waits
             if not self.departs(lease):
                 raise lease.error()
-            try:
-                was_there = await self.leave(lease)
-            except GeneratorExit:  # the loop is gone with the task in it: nothing can be awaited any more
-                raise
-            except BaseException:
-                # Cut off while it asked: asked once more, since a leave may be repeated, where nothing cuts it off.
-                # Only then is that worth a task of its own.
-                await self.runtime.shield(self._leave_again(lease))
-                raise
+            was_there = await self.leave(lease)
+        except (GeneratorExit, LeaseLost):  # the loop is gone with the task in it: nothing can be awaited any more
+            raise
+        except BaseException:
+            # Cut off while it asked, or, by a signal handler, before: asked once more, since a leave may be repeated,
+            # where nothing cuts it off. Only then is that worth a task of its own.
+            await self.runtime.shield(self.leave_again(lease))
+            raise
         finally:
-            self.ended(lease)
+            attempts.discard(lease)
+            if self.closed:
+                self._ended.set()
         return self.departed(lease, was_there)
 
-    async def _leave_again(self, lease: Lease) -> None:
+    async def leave_again(self, lease: Lease) -> None:
+        """Leave after a release that was cut off, at whatever step."""
+        if not self.owns(lease):
+            return
+        lease.leaves()
+        self.keeper.forget(lease)
         was_there = await self.leave(lease)
-        self.ended(lease)  # before the holder is told: it may close the client
+        self.attempts.discard(lease)  # before the holder is told: it may close the client
         self.departed(lease, was_there or None)  # it may have been the first that took it out
 
     def departs(self, lease: Lease) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from leasehold.engine.events import Acquired, GaveUp, Queued
-from leasehold.engine.hold import Grip, State
+from leasehold.engine.hold import ENDED, Grip, State
 from leasehold.errors import StoreUnavailable
 from leasehold.model import Granted, Owner, Terms, Wait
 from leasehold.runtimes.process import ending
@@ -61,6 +61,7 @@ class Attempt:
     __slots__ = (
         "_barred",
         "_engine",
+        "_gives_up",
         "_grip",
         "_heard",
         "_held_by",
@@ -82,14 +83,15 @@ class Attempt:
         self._held_by: Owner | None = None
         self._barred: tuple[str, float] | None = None  # why nobody may have it, and until when
         self._may_be_there = False  # whether the store may know the ticket
+        self._gives_up = False  # whether it has begun to: a signal handler may raise before it has left
         self._grip: Grip | None = engine.lease(wish)
         self._lease = self._grip.lease
 
     async def run(self) -> Grip | Missed:
         """Claim and wait until there is a lease, or no time is left."""
         engine = self._engine
-        engine.attempts.add(self)
         try:
+            engine.attempts.add(self)
             while True:
                 engine.keeper.watch(self._lease)
                 if engine.closed:
@@ -111,17 +113,24 @@ class Attempt:
             await self._give_up(type(error).__name__)
             raise
         finally:
-            engine.ended(self)
+            engine.attempts.discard(self)
+            engine.ended()
 
     async def _give_up(self, why: str, *, leave: bool = True) -> None:
         """End the attempt; with ``leave`` take the ticket off the store, whatever that did with it."""
-        if not self._lease.leaves():
+        cut_off, self._gives_up = self._gives_up, self._gives_up or self._lease.state not in ENDED
+        if not self._lease.leaves() and not cut_off:
             return
         self._engine.keeper.forget(self._lease)
-        if leave and self._may_be_there:
-            await self._runtime.shield(self._engine.leave(self._lease))
+        if (leave or cut_off) and self._may_be_there:
+            await self._runtime.shield(self._leave())
+        self._gives_up = False
         if self._engine.observe.wants(GaveUp):
             self._engine.observe(GaveUp(*self._who(), self._waited(), why))
+
+    async def _leave(self) -> None:
+        await self._engine.leave(self._lease)
+        self._gives_up = False
 
     def _abandon(self) -> None:
         """End the attempt where nothing can be sent: the ticket is renewed no more and ends with its lease."""

@@ -53,8 +53,8 @@ class Batch:
 
         """
         engine = self._engine
-        engine.attempts.add(self)
         try:
+            engine.attempts.add(self)
             return await self._claim(keep, min(engine.response_timeout, max(patience, FIRST_ANSWER)))
         except GeneratorExit:  # the loop is gone with the task in it: nothing can be awaited any more
             self._end(self._leases)
@@ -63,7 +63,8 @@ class Batch:
             await self._leave(self._leases)
             raise
         finally:
-            engine.ended(self)
+            engine.attempts.discard(self)
+            engine.ended()
 
     async def _claim(self, keep: bool, within: float) -> list[Grip]:
         engine = self._engine
@@ -150,13 +151,19 @@ async def release_all(engine: Engine, leases: Sequence[Lease]) -> list[Left]:
 
     To be shielded by the caller.
     """
-    engine.attempts.update(leases)  # before they are forgotten: a close waits for the store's word
     try:
+        engine.attempts.update(leases)  # before they are forgotten: a close waits for the store's word
         holding = [lease for lease in leases if engine.departs(lease)]
         found = dict(zip(map(id, holding), await leave_all(engine, holding), strict=True))
-    finally:
+    except GeneratorExit:  # the loop is gone with the task in it: nothing can be awaited any more
+        raise
+    except BaseException:  # a signal handler has raised: the caller shields from all else
         for lease in leases:
-            engine.ended(lease)
+            await engine.leave_again(lease)
+        raise
+    finally:
+        engine.attempts.difference_update(leases)
+        engine.ended()
     results: list[Left] = []
     for lease in leases:
         try:
