@@ -1,4 +1,6 @@
-"""`SystemExit` at every step of a block, as a signal handler raises it: when its client is closed, nothing is left.
+"""An exception at every step of a block or call, as a signal handler raises it: nothing is left on the store.
+
+At once when the client is closed, and within the lease when it goes on, as one of a module does.
 
 A handler runs between two instructions: where a function begins, after a call, and where a loop goes back. A tracing
 function raises there, in each function of the package that the block runs in its own thread, once at each place.
@@ -7,9 +9,12 @@ function raises there, in each function of the package that the block runs in it
 from __future__ import annotations
 
 import dis
+import itertools
+import logging
 import sys
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
@@ -63,8 +68,9 @@ def heeds_signals(code: CodeType, known: dict[CodeType, set[int]]) -> set[int]:
 class Striking:
     """A tracing function that raises at the k-th place where a handler could."""
 
-    def __init__(self, at: int, known: dict[CodeType, set[int]]) -> None:
+    def __init__(self, at: int, known: dict[CodeType, set[int]], error: type[BaseException] = SystemExit) -> None:
         self._at = at
+        self._error = error
         self._known = known
         self.met = 0
         self.where = ""
@@ -81,7 +87,7 @@ class Striking:
             self.met += 1
             if self.met == self._at + 1:
                 self.where = f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
-                raise SystemExit(143)
+                raise self._error(143)
         return self._step
 
 
@@ -130,3 +136,92 @@ def left_behind(looker: Client) -> int:
         for holder in others:
             looker.break_(info.name, holder.token)
     return count
+
+
+def upgraded(client: Client, name: str) -> None:
+    with client.rw_lock(name, lease=LEASE).upgradeable() as reader:
+        writer = reader.upgrade()
+        assert writer is not None
+        writer.release()
+
+
+def acquired(client: Client, name: str) -> None:
+    hold = client.lock(name, lease=LEASE).acquire()
+    assert hold is not None
+    hold.release()
+
+
+def released_by_lock(client: Client, name: str) -> None:
+    lock = client.lock(name, lease=LEASE)
+    lock.acquire()
+    lock.release()
+
+
+def nested(client: Client, name: str) -> None:
+    lock = client.rlock(name, lease=LEASE)
+    with lock, lock:
+        pass
+
+
+def decorated(client: Client, name: str) -> None:
+    @client.lock(name, lease=LEASE)
+    def work() -> None: ...
+
+    work()
+
+
+def block(make: Callable[[Client, str], Any]) -> Callable[[Client, str], None]:
+    def run(client: Client, name: str) -> None:
+        with make(client, name):
+            pass
+
+    return run
+
+
+LEASE = 1.5
+"""Seconds."""
+
+CALLS: dict[str, Callable[[Client, str], None]] = {
+    "lock": block(lambda client, name: client.lock(name, lease=LEASE)),
+    "fair": block(lambda client, name: client.lock(name, fair=True, lease=LEASE)),
+    "rlock": nested,
+    "reader": block(lambda client, name: client.rw_lock(name, lease=LEASE).reader()),
+    "writer": block(lambda client, name: client.rw_lock(name, lease=LEASE).writer()),
+    "upgraded": upgraded,
+    "semaphore": block(lambda client, name: client.semaphore(name, 2, lease=LEASE)),
+    "permits": block(lambda client, name: client.semaphore(name, 3, lease=LEASE).permits(2)),
+    "multi_lock": block(lambda client, name: client.multi_lock([name, f"{name}, too"], lease=LEASE)),
+    "election": block(lambda client, name: client.election(name, lease=LEASE)),
+    "acquire and release": acquired,
+    "release of the lock": released_by_lock,
+    "decorator": decorated,
+}
+
+
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")  # it was about to be
+@pytest.mark.parametrize("error", [SystemExit, ValueError])
+@pytest.mark.parametrize("name", CALLS)
+def test_all_is_free_within_the_lease_while_the_client_goes_on(
+    name: str,
+    error: type[BaseException],
+    caplog: pytest.LogCaptureFixture,
+    record_property: Callable[[str, object], None],
+) -> None:
+    caplog.set_level(logging.CRITICAL, "leasehold")  # what was dropped is warned of
+    memory, known, where = Memory(f"exit and go on: {name}, {error}"), dict[CodeType, set[int]](), dict[str, str]()
+    with Client(memory) as client, Client(memory) as looker:
+        for at in itertools.count():
+            striking = Striking(at, known, error)
+            with suppress(error), tracing(striking):
+                CALLS[name](client, f"name {at}")
+            if not striking.where:
+                break
+            where[f"name {at}"] = striking.where
+        until = time.monotonic() + LEASE + 1.0
+        while (left := list(looker.holds())) and time.monotonic() < until:
+            time.sleep(0.05)
+        assert [(info.name, where.get(info.name)) for info in left] == []
+        with client.lock("goes on"):
+            pass
+    record_property("sum:exits at a step", len(where))
+    assert len(where) > 50
