@@ -57,6 +57,12 @@ def leave(namespace: str, name: str, ticket: Ticket, how: Departure) -> Command:
     return SHARED_LEAVE, keys.shared_keys(namespace, name), shared.leave_words(ticket, broken=broken)
 
 
+def leave_for_good(namespace: str, name: str, ticket: Ticket) -> Command:
+    """Return the command that leaves with a ticket of which a claim may come yet, and has that do nothing."""
+    script, those, words = leave(namespace, name, ticket, Departure.RELEASE)
+    return script, those, (*words[:-1], b"2")
+
+
 def mutex_words(terms: Terms, *, join: bool, channel: bytes) -> tuple[bytes, ...]:
     """Return the arguments of ``claim.lua`` behind the ticket."""
     return (

@@ -99,6 +99,7 @@ class RedisStore:
         self._channel = self._tune(None)
         self._waiting = Waiting(runtime, lambda slot: self._wire.nudge(slot))
         self._forms = Forms(namespace)
+        self._unanswered: set[str] = set()  # tickets of which a claim may come yet; each is left some day
         self._strict: strict.Claims | None = None
         if (demanded := settings.strict) is not None:
             self.capabilities = replace(self.capabilities, together=False, longest=demanded.longest)
@@ -148,8 +149,13 @@ class RedisStore:
                 command = commands.claim(self._namespace, name, ticket, join=join, channel=channel)
                 reply = await self._calls.run(*command, within=within)
         except StoreUnavailable as error:
-            if slot is not None and not slot.asked and not error.unknown:
+            if error.unknown:
+                self._unanswered.add(ticket.id)
+            elif slot is not None and not slot.asked:
                 self._waiting.give_up(ticket)  # the server does not know it, so nobody will leave for it
+            raise
+        except BaseException:
+            self._unanswered.add(ticket.id)
             raise
         if reply[0] == 1:
             if slot is not None:
@@ -170,7 +176,10 @@ class RedisStore:
             reply = await self._strict.ask(self._wire, command, within=within)
         except strict.Unconfirmed as error:
             try:
-                await self.leave(name, ticket, how=Departure.RELEASE, within=within)
+                if (mine := self._waiting.get(ticket.id)) is not None:
+                    self._waiting.drop(mine, ticket)
+                # Not for good, whatever claims of it may come yet: the same ticket is claimed again.
+                await self._calls.run(*commands.leave(self._namespace, name, ticket, Departure.RELEASE), within=within)
             except StoreUnavailable:
                 error.unknown = True  # so whoever asked leaves later
             raise
@@ -183,7 +192,11 @@ class RedisStore:
     ) -> Sequence[Granted | Wait]:
         await self._know_rights(within)
         since, answers = self._runtime.now(), list[Granted | Wait]()
-        back, *replies = await self._calls.run(*together.claim(self._namespace, claims, keep=keep), within=within)
+        try:
+            back, *replies = await self._calls.run(*together.claim(self._namespace, claims, keep=keep), within=within)
+        except BaseException:
+            self._unanswered.update(ticket.id for _, ticket in claims)
+            raise
         for (name, ticket), reply in zip(claims[back:], replies, strict=False):
             if reply[0] == 2:
                 raise wrong_kind(name, reply[1].decode(), ticket.terms.rule)
@@ -205,23 +218,30 @@ class RedisStore:
     async def leave_many(self, leaves: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[bool]:
         for _, ticket in leaves:
             self._waiting.give_up(ticket)
-        asked = [commands.leave(self._namespace, name, ticket, Departure.RELEASE) for name, ticket in leaves]
+        asked = [self._leave(name, ticket, Departure.RELEASE) for name, ticket in leaves]
         replies = await self._calls.run_all(asked, within=within)
         for reply in replies:
             if isinstance(reply, ReplyError):
                 raise await self._calls.refused(reply, within)
+        self._unanswered.difference_update(ticket.id for _, ticket in leaves)
         return [reply == 1 for reply in replies]
+
+    def _leave(self, name: str, ticket: Ticket, how: Departure) -> Command:
+        if ticket.id in self._unanswered and how is Departure.RELEASE:
+            return commands.leave_for_good(self._namespace, name, ticket)
+        return commands.leave(self._namespace, name, ticket, how)
 
     async def leave(self, name: str, ticket: Ticket, *, how: Departure, within: float) -> bool:
         if (mine := self._waiting.get(ticket.id)) is not None:
             self._waiting.drop(mine, ticket)  # the client closes, and somebody may still wait
-        if ticket.terms.rule.kind is Kind.MUTEX:
+        if ticket.terms.rule.kind is Kind.MUTEX and ticket.id not in self._unanswered:
             packed = self._forms.leave(name, ticket, how)
             found = await self._wire.call(packed, within=within)
             if isinstance(found, ReplyError):
                 found = await self._calls.once_more(LEAVE, packed, found, within)
         else:
-            found = await self._calls.run(*commands.leave(self._namespace, name, ticket, how), within=within)
+            found = await self._calls.run(*self._leave(name, ticket, how), within=within)
+            self._unanswered.discard(ticket.id)
         return bool(found == 1)
 
     async def renew(self, tickets: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[Standing]:
@@ -342,6 +362,7 @@ class RedisStore:
 
     def after_fork(self) -> None:
         self._waiting.forget_all()
+        self._unanswered = set()
         self._channel = self._tune(None)
         self._wire.after_fork(self._channel)
 

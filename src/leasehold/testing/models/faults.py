@@ -14,6 +14,9 @@ from leasehold.testing.worlds import SimulatedMachine, SimulatedWorld
 SLOW = (0.01, 0.4)
 """Seconds that a message takes on a slow link."""
 
+LATE_BY = 1.0
+"""Seconds that a request is late at least: for so long a client waits for an answer."""
+
 WALL = 3600.0
 """Seconds by which a client's wall clock is set, at most."""
 
@@ -103,6 +106,15 @@ def _hold(party: Struck, machine: SimulatedMachine, one: Strike) -> float:
     return one.seconds
 
 
+def _late(party: Struck, machine: SimulatedMachine, one: Strike) -> float:
+    """Hold back what is sent on the lines of now, until after the client has given them up and made others."""
+    for host in _hosts(party, one):
+        for line in host.lines.values():
+            if line.client is machine.machine:
+                line.held = max(line.held, party.now() + LATE_BY + one.seconds)
+    return LATE_BY + one.seconds
+
+
 def _one_way(party: Struck, machine: SimulatedMachine, one: Strike) -> float:
     for host in _hosts(party, one):
         link = host.link(machine.machine.name)
@@ -165,6 +177,7 @@ CLIENTS: dict[Kind, Callable[[Struck, SimulatedMachine, Strike], float]] = {
     Kind.KILL: _kill,
     Kind.CLOSE: _close,
     Kind.HOLD: _hold,
+    Kind.LATE: _late,
     Kind.ONE_WAY: _one_way,
     Kind.RESET: _reset,
     Kind.REFUSE: _refuse,

@@ -67,6 +67,7 @@ class Line:
         "_requests",
         "_requests_at",
         "client",
+        "held",
         "host",
         "link",
         "number",
@@ -78,6 +79,7 @@ class Line:
         self.client = client
         self.link = link
         self.host = host
+        self.held = 0.0  # until then nothing that is sent on it reaches the server; another line is not held up
         self.number = number  # of all of its host: the order in which they were made
         self._hear = hear
         self._ended = ended
@@ -94,7 +96,7 @@ class Line:
         """Send something to the server."""
         self.client.spoke = self.host.scheduler.time
         self._requests.append(request)
-        self._requests_at = self.host.arrival(self.link, self.link.requests_held, self._requests_at)
+        self._requests_at = self.host.arrival(self.link, max(self.link.requests_held, self.held), self._requests_at)
         self.host.scheduler.at(self._requests_at, self.host.machine, self._arrive)
 
     def tell(self, reply: Any, message: bool = False) -> None:

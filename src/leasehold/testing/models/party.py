@@ -82,6 +82,10 @@ TO_CONNECT = 4
 """Round trips to connect, to subscribe, and to claim again."""
 
 
+class SeenByServers(AssertionError):
+    """What no client notices for certain, and must not happen all the same."""
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """What came of one scenario."""
@@ -341,6 +345,8 @@ def play(scenario: Scenario, spoilt: Spoilt = GOOD) -> Outcome:
                 raise
             error = failure
     party = parties[0]
+    if error is None and scenario.assumptions is Assumptions.KEPT and (seen := party.system.seen()):
+        error = SeenByServers(seen)
     history = party.history()
     return Outcome(
         scenario,

@@ -10,6 +10,7 @@ from typing import Any
 from leasehold.runtimes.virtual import Scheduler
 from leasehold.testing.models.net import Host, Line
 from leasehold.testing.models.redis import RedisModel, Rewrite
+from leasehold.testing.models.redis_orphans import Orphans
 from leasehold.wires.redis.base import ReplyError
 
 Words = Sequence[bytes]
@@ -28,6 +29,7 @@ class RedisServerModel(Host):
         self.role = b"master"
         self._channels: defaultdict[bytes, dict[int, Line]] = defaultdict(dict)
         self.model = RedisModel(self.now_us, self._publish, rewrite)
+        self.orphans = Orphans(self.model.execute)
 
     def receive(self, line: Line, request: Sequence[Words]) -> None:
         """Carry out commands that were sent in one write."""
@@ -80,6 +82,7 @@ class RedisServerModel(Host):
         if line.link.repeats and self.scheduler.random.random() < line.link.repeats:
             self.counts.repeated += 1
             reply = self.answer(words)
+        self.orphans.saw(words, reply)
         self.note(Answer(line.client.name, words, _cut(reply)))
         return reply
 

@@ -37,6 +37,7 @@ class Kind(enum.Enum):
     SUSPEND = "a client's machine sleeps, and its connections end"
     KILL = "a client is killed, and another comes"
     HOLD = "requests of a client are held back"
+    LATE = "requests of a client are held back on the connection that it has, and overtaken on the next"
     ONE_WAY = "replies to a client are held back"
     RESET = "a client's connection ends; what was under way may arrive"
     REFUSE = "a client is cut off, and cannot connect"
@@ -70,7 +71,7 @@ class Kind(enum.Enum):
 
 CUTTING = frozenset(
     {
-        Kind.SUSPEND, Kind.HOLD, Kind.ONE_WAY, Kind.RESET, Kind.REFUSE, Kind.SLOW, Kind.RESTART, Kind.FORGET,
+        Kind.SUSPEND, Kind.HOLD, Kind.LATE, Kind.ONE_WAY, Kind.RESET, Kind.REFUSE, Kind.SLOW, Kind.RESTART, Kind.FORGET,
         Kind.LEADER, Kind.REPLACED, Kind.REVOKE, Kind.MOVE, Kind.SLOT, Kind.FAILOVER, Kind.ROLLBACK,
     }
 )  # fmt: skip

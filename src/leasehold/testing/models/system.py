@@ -65,6 +65,10 @@ class System(ABC):
         """The servers on whose connections claims and messages travel."""
         return self.hosts
 
+    def seen(self) -> str:
+        """Return what the servers saw and must not happen while they keep their word; empty if nothing."""
+        return ""
+
     @abstractmethod
     def __init__(self, world: SimulatedWorld, rate: float, spoilt: Spoilt) -> None:
         """Make the servers; their clocks run at ``rate``."""

@@ -3,8 +3,9 @@
 -- needs none of them.
 --
 -- KEYS  1 lock     hash: k kind, f highest token given out; while someone holds also t ticket, l lease in ms,
---                  d delay in ms, o owner, m meta. Its time to live is the lease left + delay + KEEP, so that renewing
---                  is one PEXPIRE, which needs no memory, and the token outlives the lease by KEEP.
+--                  d delay in ms, o owner, m meta; and g tickets of which no claim counts any more, see bury in queue.lua.
+--                  Its time to live is the lease left + delay + KEEP, so that renewing is one PEXPIRE, which needs no
+--                  memory, and the token outlives the lease by KEEP.
 --       2 queue    zset: ticket -> order of arrival
 --       3 beat     zset: ticket -> server time in ms at which the waiter is given up
 --       4 waiters  hash: ticket -> channel, lease in ms, delay in ms, owner, meta, joined by SEP

@@ -1,6 +1,8 @@
 -- What the scripts share that look at who waits for a mutex. Put after common.lua.
 local COME_BACK = 1000      -- ms for which a waiter that could not be told keeps its place
 local SEP = '\31'
+local GRAVES = 16           -- tickets of a name that are remembered after they left
+local OVERTAKEN = 1000      -- ms after which a claim of one is told to ask again, should anybody hear it
 
 -- Whole numbers below 10^17 go to commands, and into replies, as they are: no server writes them with an exponent. As text
 -- only what has a fraction, or becomes part of a longer text: this is a dear step, a tenth of a whole claim.
@@ -71,6 +73,20 @@ local function unqueue(ticket)
     redis.call('HDEL', waiters, ticket)
   end
   return was_there
+end
+
+-- The last tickets that left after a claim without an answer: it may have been overtaken by its leave, on another
+-- connection. When it comes it must do nothing, since nobody is left to leave for it; no ticket is
+-- used again after that. They are kept in what each claim reads, for an hour at least, and are left out if memory is full.
+local function buried(graves, ticket)
+  return graves and string.find(graves, ticket, 1, true)
+end
+
+local function bury(ticket)
+  local graves = redis.call('HGET', lock, 'g') or ''
+  if buried(graves, ticket) then return end
+  redis.pcall('HSET', lock, 'g', string.sub(ticket .. ' ' .. graves, 1, GRAVES * (#ticket + 1)))
+  if redis.call('PTTL', lock) < KEEP then redis.call('PEXPIRE', lock, KEEP) end  -- with KEEP left nobody holds
 end
 
 -- Give the name, which is free or about to be, to the first live waiter that can be told, and tell it. Returns its ticket,

@@ -1,10 +1,13 @@
 -- Take a ticket out, holding or waiting, and let in those who are next.
--- ARGV  1 ticket  2 use  3 break 0/1
+-- ARGV  1 ticket  2 use  3 as leave_free.lua's second
 -- Reply 1 if it was there, else 0
 local ticket, broken = ARGV[1], ARGV[3] == '1'
 
 load(ARGV[2], ticket)
-if s.kind and s.kind ~= use then return 0 end
+if s.kind and s.kind ~= use then
+  if ARGV[3] == '2' then bury(ticket) end
+  return 0
+end
 
 local expires, entry = redis.call('ZSCORE', holders, ticket), redis.call('HGET', terms, ticket)
 clear()                                              -- a removal first: then the rest is done even if memory is full
@@ -24,4 +27,5 @@ if expires then
 end
 let_in()
 save()
+if ARGV[3] == '2' then bury(ticket) end
 return found

@@ -20,7 +20,7 @@ class RedisSystem(System):
     name = "redis"
     menu = Menu(
         LOCKS,
-        (*OF_CLIENTS, Kind.REPEAT, Kind.DEAF, Kind.DEAF, Kind.RESTART, Kind.SCRIPTS),
+        (*OF_CLIENTS, Kind.LATE, Kind.REPEAT, Kind.DEAF, Kind.DEAF, Kind.RESTART, Kind.SCRIPTS),
         (Kind.FLUSH, Kind.FORGET, Kind.FORWARD, Kind.BACK),
     )
     passes_over = True
@@ -32,6 +32,10 @@ class RedisSystem(System):
         self.hosts = [self.server]
         self.opener = SimulatedRedis(self.server)
         self._forgot = self._went_back = False
+
+    def seen(self) -> str:
+        """Return who came in after it had left."""
+        return ", ".join(f"a ticket {how} after its leave" for how in self.server.orphans.found.values())
 
     def restart(self, one: Strike) -> float:
         """Restart it with what it had."""
