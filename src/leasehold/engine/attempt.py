@@ -67,6 +67,7 @@ class Attempt:
         "_held_by",
         "_lease",
         "_may_be_there",
+        "_repeated",
         "_runtime",
         "_start",
         "_until",
@@ -84,6 +85,7 @@ class Attempt:
         self._barred: tuple[str, float] | None = None  # why nobody may have it, and until when
         self._may_be_there = False  # whether the store may know the ticket
         self._gives_up = False  # whether it has begun to: a signal handler may raise before it has left
+        self._repeated = False  # whether a claim had no answer: it may arrive after one that was answered
         self._grip: Grip | None = engine.lease(wish)
         self._lease = self._grip.lease
 
@@ -101,7 +103,7 @@ class Attempt:
                 if self._lease.state is State.RELEASED:
                     await closed_meanwhile(engine, self._runtime.shield(engine.leave(self._lease)))
                 if answer is None:
-                    await self._give_up("timeout", leave=self._wish.join)
+                    await self._give_up("timeout", leave=self._wish.join or self._repeated)
                     return Missed(self._waited(), self._held_by, self._why_barred())
                 if self._grip is not None and self._lease.granted(answer):
                     return self._acquired(self._grip)
@@ -152,7 +154,7 @@ class Attempt:
             late.why = TOO_LATE
             raise late.error()
         grip = self._grip = self._engine.lease(self._wish)
-        self._lease, self._may_be_there = grip.lease, False
+        self._lease, self._may_be_there, self._repeated = grip.lease, False, False
 
     async def _wait_and_claim(self, answer: Wait) -> Granted | None:
         lease = self._lease
@@ -186,7 +188,9 @@ class Attempt:
         try:
             answer = await self._ask(patience)
         except StoreUnavailable as error:
-            answer, _ = await self._engine.again(error, self._ask, began + patience, through_outage=self._heard)
+            again = self._engine.again(error, self._ask, began + patience, through_outage=self._heard)
+            answer, repeated = await again
+            self._repeated = self._repeated or repeated
         if isinstance(answer, Wait):
             if not self._heard and self._engine.observe.wants(Queued):
                 self._engine.observe(Queued(*self._who(), None if answer.held_by is None else str(answer.held_by)))

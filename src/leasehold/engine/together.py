@@ -81,12 +81,14 @@ class Batch:
                 self._may_be_there = before or error.unknown
                 raise
 
-        answers, _ = await engine.repeat(ask, within)
+        answers, repeated = await engine.repeat(ask, within)
         if any(lease.state is State.RELEASED for lease in self._leases):  # the client was closed meanwhile
             await closed_meanwhile(engine, engine.runtime.shield(leave_all(engine, self._leases)))
         held, granted = self._held(answers), sum(isinstance(answer, Granted) for answer in answers)
+        if repeated:  # a claim that had no answer may arrive after the one that was answered
+            granted = len(self._leases)
         if granted > held:
-            await self._leave(self._leases[held:granted])  # they came too late to be believed
+            await self._leave(self._leases[held:granted])  # granted too late to be believed, or perhaps granted later
         self._end(self._leases[held:])
         grips, self._grips = self._grips[:held], []  # as in `Attempt._acquired`
         return [self._acquired(grip) for grip in grips]
