@@ -12,7 +12,7 @@ MOST = 1500
 
 FORGETS = {
     "mutex": (b"if state[7] and string.find(state[7], ticket, 1, true) then", b"if false then"),
-    "shares": (b"if buried(s.graves, ticket) then", b"if false then"),
+    "shares": (b"if refused(s.refused, ticket) then", b"if false then"),
 }
 
 

@@ -113,3 +113,18 @@ def test_after_a_hold_that_a_later_claim_got(redis_server, proxy, namespace, pri
         late.remove()
         time.sleep(0.3)
         assert _nobody_is_there(redis_server, namespace)
+
+
+def test_after_a_close(redis_server, proxy, namespace):
+    """A client is closed while its claim is under way: it leaves before the claim arrives, and once only."""
+    with ThreadPoolExecutor(1) as pool:
+        locks = Client.from_url(f"redis://127.0.0.1:{proxy.port}", namespace=namespace, response_timeout=5.0)
+        _warm(locks, "lock")
+        late = proxy.hold(where=CLAIM, nth=1)
+        trying = pool.submit(locks.lock("x", lease=20.0).acquire, timeout=10)
+        until(lambda: late.hits)
+        locks.close()
+        late.remove()
+        assert trying.exception() is not None
+        time.sleep(0.3)
+        assert _nobody_is_there(redis_server, namespace)

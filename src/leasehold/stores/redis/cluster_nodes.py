@@ -14,6 +14,7 @@ from leasehold.model import ticket_id
 from leasehold.runtimes.base import Runtime
 from leasehold.stores.redis import keys
 from leasehold.stores.redis.store import RedisStore
+from leasehold.stores.redis.unanswered import Unanswered
 from leasehold.wires.redis.asking import AskingWire
 from leasehold.wires.redis.base import MakeWire, OnMessage, OnSilence, Redirected, Wire
 from leasehold.wires.redis.settings import Settings
@@ -31,6 +32,7 @@ class Nodes:
         self._mutex = runtime.mutex()
         self._stores: dict[tuple[Address, bool], RedisStore] = {}
         self._markers: dict[Address, int] = {}
+        self._unanswered = Unanswered()  # of all nodes: a slot may move between a claim and its leave
         self._client = self._client_id()
         self.closed = False
         """Whether the client is closed, and no store is made any more."""
@@ -58,6 +60,7 @@ class Nodes:
                     tune=partial(self._tune, address),
                     apart=partial(keys.slot, self._namespace),
                     marker=partial(self._marker, address),
+                    unanswered=self._unanswered,
                 )
         return found
 

@@ -57,8 +57,8 @@ def leave(namespace: str, name: str, ticket: Ticket, how: Departure) -> Command:
     return SHARED_LEAVE, keys.shared_keys(namespace, name), shared.leave_words(ticket, broken=broken)
 
 
-def leave_for_good(namespace: str, name: str, ticket: Ticket) -> Command:
-    """Return the command that leaves with a ticket of which a claim may come yet, and has that do nothing."""
+def leave_and_refuse(namespace: str, name: str, ticket: Ticket) -> Command:
+    """Return the command that leaves, and makes the server refuse claims of the ticket that arrive later."""
     script, those, words = leave(namespace, name, ticket, Departure.RELEASE)
     return script, those, (*words[:-1], b"2")
 

@@ -43,6 +43,7 @@ from leasehold.stores.redis.calls import Calls
 from leasehold.stores.redis.commands import Batch, Command
 from leasehold.stores.redis.forms import Forms
 from leasehold.stores.redis.scripts import CELL, CLAIM, LEAVE, LOOK
+from leasehold.stores.redis.unanswered import Unanswered
 from leasehold.stores.redis.waiting import ASK_AGAIN_AT_LEAST, Waiting
 from leasehold.stores.uses import wrong_kind
 from leasehold.wires.redis.base import (
@@ -89,6 +90,7 @@ class RedisStore:
         tune: Callable[[Redirected | None], bytes] | None = None,
         apart: Callable[[str], int] | None = None,
         marker: Callable[[bool], bytes] | None = None,
+        unanswered: Unanswered | None = None,
     ) -> None:
         make = make or single_wire(runtime)
         self._runtime = runtime
@@ -99,7 +101,7 @@ class RedisStore:
         self._channel = self._tune(None)
         self._waiting = Waiting(runtime, lambda slot: self._wire.nudge(slot))
         self._forms = Forms(namespace)
-        self._unanswered: set[str] = set()  # tickets of which a claim may come yet; each is left some day
+        self._unanswered = Unanswered() if unanswered is None else unanswered
         self._strict: strict.Claims | None = None
         if (demanded := settings.strict) is not None:
             self.capabilities = replace(self.capabilities, together=False, longest=demanded.longest)
@@ -137,6 +139,7 @@ class RedisStore:
         slot = self._waiting.add(name, ticket) if join else None  # before the claim: a message may overtake its reply
         epoch, since = self._wire.epoch(), self._runtime.now()
         channel = self._channel if epoch else b""  # without one it asks again as soon as it can be told
+        self._unanswered.sent(ticket.id)
         try:
             if self._strict is not None:
                 reply = await self._claim_strictly(name, ticket, join=join, channel=channel, within=within)
@@ -149,14 +152,12 @@ class RedisStore:
                 command = commands.claim(self._namespace, name, ticket, join=join, channel=channel)
                 reply = await self._calls.run(*command, within=within)
         except StoreUnavailable as error:
-            if error.unknown:
-                self._unanswered.add(ticket.id)
-            elif slot is not None and not slot.asked:
-                self._waiting.give_up(ticket)  # the server does not know it, so nobody will leave for it
+            if not error.unknown:
+                self._unanswered.answered(ticket.id)
+                if slot is not None and not slot.asked:
+                    self._waiting.give_up(ticket)  # the server does not know it, so nobody will leave for it
             raise
-        except BaseException:
-            self._unanswered.add(ticket.id)
-            raise
+        self._unanswered.answered(ticket.id)
         if reply[0] == 1:
             if slot is not None:
                 self._waiting.granted(ticket)
@@ -178,7 +179,7 @@ class RedisStore:
             try:
                 if (mine := self._waiting.get(ticket.id)) is not None:
                     self._waiting.drop(mine, ticket)
-                # Not for good, whatever claims of it may come yet: the same ticket is claimed again.
+                # Later claims are not refused: the same ticket is claimed again.
                 await self._calls.run(*commands.leave(self._namespace, name, ticket, Departure.RELEASE), within=within)
             except StoreUnavailable:
                 error.unknown = True  # so whoever asked leaves later
@@ -192,11 +193,15 @@ class RedisStore:
     ) -> Sequence[Granted | Wait]:
         await self._know_rights(within)
         since, answers = self._runtime.now(), list[Granted | Wait]()
+        for _, ticket in claims:
+            self._unanswered.sent(ticket.id)
         try:
             back, *replies = await self._calls.run(*together.claim(self._namespace, claims, keep=keep), within=within)
-        except BaseException:
-            self._unanswered.update(ticket.id for _, ticket in claims)
+        except StoreUnavailable as error:
+            if not error.unknown:
+                self._answered(claims)
             raise
+        self._answered(claims)
         for (name, ticket), reply in zip(claims[back:], replies, strict=False):
             if reply[0] == 2:
                 raise wrong_kind(name, reply[1].decode(), ticket.terms.rule)
@@ -205,6 +210,10 @@ class RedisStore:
             else:
                 answers.append(Wait(None, 0.0, _owner(reply)))
         return answers
+
+    def _answered(self, claims: Sequence[tuple[str, Ticket]]) -> None:
+        for _, ticket in claims:
+            self._unanswered.answered(ticket.id)
 
     async def _know_rights(self, within: float) -> None:
         if not self._rights_known:
@@ -223,12 +232,13 @@ class RedisStore:
         for reply in replies:
             if isinstance(reply, ReplyError):
                 raise await self._calls.refused(reply, within)
-        self._unanswered.difference_update(ticket.id for _, ticket in leaves)
+        for _, ticket in leaves:
+            self._unanswered.left(ticket.id)
         return [reply == 1 for reply in replies]
 
     def _leave(self, name: str, ticket: Ticket, how: Departure) -> Command:
         if ticket.id in self._unanswered and how is Departure.RELEASE:
-            return commands.leave_for_good(self._namespace, name, ticket)
+            return commands.leave_and_refuse(self._namespace, name, ticket)
         return commands.leave(self._namespace, name, ticket, how)
 
     async def leave(self, name: str, ticket: Ticket, *, how: Departure, within: float) -> bool:
@@ -241,7 +251,8 @@ class RedisStore:
                 found = await self._calls.once_more(LEAVE, packed, found, within)
         else:
             found = await self._calls.run(*self._leave(name, ticket, how), within=within)
-            self._unanswered.discard(ticket.id)
+            if how is Departure.RELEASE:
+                self._unanswered.left(ticket.id)
         return bool(found == 1)
 
     async def renew(self, tickets: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[Standing]:
@@ -362,7 +373,7 @@ class RedisStore:
 
     def after_fork(self) -> None:
         self._waiting.forget_all()
-        self._unanswered = set()
+        self._unanswered.forget_all()
         self._channel = self._tune(None)
         self._wire.after_fork(self._channel)
 

@@ -2,13 +2,14 @@
 -- and queue.lua.
 -- ARGV  1 ticket  2 lease ms  3 delay ms  4 join 0/1  5 fair 0/1  6 channel  7 owner  8 meta
 -- Reply {1, token, now}               holds
+--       {0, now, ms}                  refused: the ticket has left, see refuse_later in queue.lua
 local ticket = ARGV[1]
 
 local state = redis.call('HMGET', lock, 't', 'f', 'd', 'k', 'o', 'l', 'g')
 local holder, fence = state[1], state[2]
 local left = blocked(holder)
 
-if state[7] and string.find(state[7], ticket, 1, true) then return {0, now(), 1000} end  -- see bury in queue.lua
+if state[7] and string.find(state[7], ticket, 1, true) then return {0, now(), 1000} end
 
 if left <= 0 and redis.call('EXISTS', queue) == 0 then
   local token = next_token(fence)

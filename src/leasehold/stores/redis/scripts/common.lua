@@ -3,7 +3,7 @@
 -- needs none of them.
 --
 -- KEYS  1 lock     hash: k kind, f highest token given out; while someone holds also t ticket, l lease in ms,
---                  d delay in ms, o owner, m meta; and g tickets of which no claim counts any more, see bury in queue.lua.
+--                  d delay in ms, o owner, m meta; and g tickets whose claims are refused, see refuse_later in queue.lua.
 --                  Its time to live is the lease left + delay + KEEP, so that renewing is one PEXPIRE, which needs no
 --                  memory, and the token outlives the lease by KEEP.
 --       2 queue    zset: ticket -> order of arrival

@@ -3,7 +3,7 @@
 if holder ~= ticket then
   local was_there = crowded() and unqueue(ticket) or 0
   if blocked(holder) <= 0 then hand_over(fence) end
-  if ARGV[2] == '2' then bury(ticket) end
+  if ARGV[2] == '2' then refuse_later(ticket) end
   return was_there
 end
 
@@ -20,5 +20,5 @@ if broken then
   end
 end
 if not hand_over(fence) then let_go() end
-if ARGV[2] == '2' then bury(ticket) end
+if ARGV[2] == '2' then refuse_later(ticket) end
 return 1

@@ -1,8 +1,7 @@
 -- What the scripts share that look at who waits for a mutex. Put after common.lua.
 local COME_BACK = 1000      -- ms for which a waiter that could not be told keeps its place
 local SEP = '\31'
-local GRAVES = 16           -- tickets of a name that are remembered after they left
-local OVERTAKEN = 1000      -- ms after which a claim of one is told to ask again, should anybody hear it
+local MOST_REFUSED = 16     -- tickets of a name whose claims are refused
 
 -- Whole numbers below 10^17 go to commands, and into replies, as they are: no server writes them with an exponent. As text
 -- only what has a fraction, or becomes part of a longer text: this is a dear step, a tenth of a whole claim.
@@ -75,18 +74,22 @@ local function unqueue(ticket)
   return was_there
 end
 
--- The last tickets that left after a claim without an answer: it may have been overtaken by its leave, on another
--- connection. When it comes it must do nothing, since nobody is left to leave for it; no ticket is
--- used again after that. They are kept in what each claim reads, for an hour at least, and are left out if memory is full.
-local function buried(graves, ticket)
-  return graves and string.find(graves, ticket, 1, true)
+-- A claim without an answer may be overtaken by its own leave, on another connection. Nobody would leave for it after that,
+-- so it must be refused when it arrives. Such a leave puts its ticket into field g of the lock, which every claim reads. No
+-- client uses a ticket again after that leave. The field lives as long as the lock's key, so KEEP at least.
+local function refused(tickets, ticket)
+  return tickets and string.find(tickets, ticket, 1, true)
 end
 
-local function bury(ticket)
-  local graves = redis.call('HGET', lock, 'g') or ''
-  if buried(graves, ticket) then return end
-  redis.pcall('HSET', lock, 'g', string.sub(ticket .. ' ' .. graves, 1, GRAVES * (#ticket + 1)))
-  if redis.call('PTTL', lock) < KEEP then redis.call('PEXPIRE', lock, KEEP) end  -- with KEEP left nobody holds
+local function refuse_later(ticket)
+  local tickets = redis.call('HGET', lock, 'g') or ''
+  if refused(tickets, ticket) then return end
+  local failed = redis.pcall('HSET', lock, 'g', string.sub(ticket .. ' ' .. tickets, 1, MOST_REFUSED * (#ticket + 1)))
+  if type(failed) == 'table' and failed.err then
+    if string.find(failed.err, 'OOM', 1, true) then return end  -- memory is full: the leave counts all the same
+    error(failed.err)
+  end
+  if redis.call('PTTL', lock) < KEEP then redis.call('PEXPIRE', lock, KEEP) end  -- while somebody holds, it is more
 end
 
 -- Give the name, which is free or about to be, to the first live waiter that can be told, and tell it. Returns its ticket,

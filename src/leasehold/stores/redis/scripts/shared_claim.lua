@@ -7,7 +7,7 @@ local me = shape({channel = ARGV[7], beside = ARGV[13]}, lease, ARGV[4], ARGV[8]
 
 load(ARGV[2])
 
-if buried(s.graves, ticket) then return {0, text(now()), text(OVERTAKEN), false} end
+if refused(s.refused, ticket) then return {0, text(now()), '1000', false} end  -- it has left
 
 local function waits(left, owner)
   return {0, text(now()), text(left), owner}

@@ -91,7 +91,7 @@ end
 local function load(wanted, leaves)
   use, limit = wanted, tonumber(string.match(wanted, '^semaphore of (%d+)$'))
   local f = redis.call('HMGET', lock, 'k', 'f', 'c', 'w', 'u', 'p', 'b', 'x', 'n', 't', 'd', 'g')
-  s.kind, s.fence, s.graves, s.expired, s.complete = f[1], f[2], f[12], {}, true
+  s.kind, s.fence, s.refused, s.expired, s.complete = f[1], f[2], f[12], {}, true
   s.count, s.alone, s.upgradeable = tonumber(f[3] or 0), tonumber(f[4] or 0), tonumber(f[5] or 0)
   s.permits, s.barred, s.delay = tonumber(f[6] or 0), tonumber(f[7] or 0), tonumber(f[8] or 0)
   redis.call('ZCARD', queue)                         -- ends with an error if a key is not ours, before the first write
