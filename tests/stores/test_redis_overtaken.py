@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -61,6 +63,38 @@ def test_after_a_give_up(redis_server, proxy, namespace, primitive, taken):
             pass
 
 
+class Interrupt(Exception):
+    pass
+
+
+def _interrupt(*_):
+    raise Interrupt
+
+
+@primitives
+def test_after_an_interrupt(redis_server, proxy, namespace, primitive):
+    """An exception of a signal handler ends the wait for the answer: the leave goes out on another connection."""
+    before = signal.signal(signal.SIGUSR2, _interrupt)
+    try:
+        with Client.from_url(f"redis://127.0.0.1:{proxy.port}", namespace=namespace, response_timeout=5.0) as locks:
+            _warm(locks, primitive)
+            late = proxy.hold(where=CLAIM, nth=1)
+
+            def interrupt_when_held():
+                until(lambda: late.hits)
+                os.kill(os.getpid(), signal.SIGUSR2)
+
+            with ThreadPoolExecutor(1) as pool:
+                pool.submit(interrupt_when_held)
+                with pytest.raises(Interrupt):
+                    PRIMITIVES[primitive](locks).acquire()
+            late.remove()
+            time.sleep(0.3)
+            assert _nobody_is_there(redis_server, namespace)
+    finally:
+        signal.signal(signal.SIGUSR2, before)
+
+
 def test_after_a_cancellation(redis_server, proxy, namespace):
     async def body():
         async with AsyncClient.from_url(
@@ -74,7 +108,7 @@ def test_after_a_cancellation(redis_server, proxy, namespace):
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
-            await asyncio.sleep(2.5)  # its leave gave the connection up, and was asked again on another
+            await asyncio.sleep(2.5)  # its leave was sent on the same connection, and then again on another
             late.remove()
             await asyncio.sleep(0.3)
 

@@ -13,8 +13,8 @@ from collections import OrderedDict
 MOST = 4096
 """Tickets that are remembered; the oldest are forgotten first.
 
-A ticket is forgotten when its leave is confirmed. Only tickets whose leave failed until the end of their lease stay, and
-a new ticket needs an acquire of its own to fail. So a ticket that is still needed is forgotten only if thousands of
+A ticket is forgotten when its leave is confirmed. Only tickets whose leave failed until the end of their lease stay. A
+new ticket needs an acquire of its own to fail. So a ticket that is still needed is forgotten only if thousands of
 acquires of one client fail within its lease. Its leave is then an ordinary one, and a late claim ends with its lease.
 """
 
