@@ -36,12 +36,32 @@ def test_a_message_never_makes_a_grant_younger(sent, on_its_way, granted, messag
         assert now - since <= LEASE / 3 + 1e-6
 
 
-@given(step=st.floats(0, 1e6), age=st.floats(0, 9))
-def test_a_step_of_the_servers_clock_costs_at_most_what_the_message_took(step, age):
-    """A forward step looks like time that passed: the grant counts from its arrival at the latest, never from later."""
-    anchor, now = Anchor(1_000.0, 0), 1_000.0 + age
-    since = Notice("ticket", 1, round(step * 1e6)).since(anchor, now, LEASE)
-    assert since is None or since <= now
+@given(
+    sent=st.floats(1_000, 1_010),
+    on_its_way=st.floats(0, 1),
+    waited=seconds,
+    message_on_its_way=seconds,
+    rate=st.floats(1 - DRIFT, 1 + DRIFT),
+    step=st.floats(0, 1e6),
+)
+def test_a_step_forward_makes_a_grant_younger_by_less_than_its_message_took(
+    sent, on_its_way, waited, message_on_its_way, rate, step
+):
+    """The server's clock steps forward between the anchor and the grant: a large step is noticed."""
+    anchor, granted = Anchor(sent, server_us(sent + on_its_way, 0, rate)), sent + on_its_way + waited
+    now = granted + message_on_its_way
+    since = Notice("ticket", 1, server_us(granted, step, rate)).since(anchor, now, LEASE)
+    if since is not None:
+        assert since <= min(granted + step, now) + 2e-6
+    if step > message_on_its_way + on_its_way + 2 * DRIFT * (waited + 1) + (DRIFT * step) + 1e-3:
+        assert since is None
+
+
+def test_a_grant_from_the_future_is_asked_again():
+    """The server's clock has stepped forward while the ticket waited."""
+    anchor = Anchor(1_000.0, 0)
+    assert Notice("ticket", 1, 990_000).since(anchor, 1_001.0, LEASE) is not None
+    assert Notice("ticket", 1, 2_000_000).since(anchor, 1_001.0, LEASE) is None
 
 
 def test_a_step_back_is_asked_again():

@@ -8,7 +8,9 @@ our ``sent``. So a grant at the server's time G was made not before
     sent + (G - server) * (1 - DRIFT)      for G after the anchor, and
     sent - (server - G) / (1 - DRIFT)      for G before it.
 
-This rests on the server's clock not stepping forward between the two, as all leases that a server counts do.
+If the server's clock stepped forward between the two, the first is too late. So a grant that would be later than the
+arrival of its message is not believed: it is asked for again, and the claim finds it. A smaller step is not noticed. It
+makes the holder count the lease from too late a moment, by as much as the step, and never from after the arrival.
 """
 
 from __future__ import annotations
@@ -46,9 +48,12 @@ class Notice:
         return cls(words[0].decode("ascii", "replace"), int(words[1]), int(words[2]))
 
     def since(self, anchor: Anchor | None, now: float, lease: float) -> float | None:
-        """Return the boot-time clock from which the lease counts; None if that is too long ago to be of use."""
+        """Return the boot-time clock from which the lease counts; None if the claim is to be sent again instead.
+
+        That is so if the grant is too old to be of use, or if it seems to come from the future.
+        """
         if anchor is None:
             return None
         after = (self.at - anchor.server) / 1e6
-        since = min(now, anchor.sent + (after * (1 - DRIFT) if after >= 0 else after / (1 - DRIFT)))
-        return since if now - since <= lease * OLDEST else None
+        since = anchor.sent + (after * (1 - DRIFT) if after >= 0 else after / (1 - DRIFT))
+        return since if 0 <= now - since <= lease * OLDEST else None  # later than now: the server's clock has stepped
