@@ -8,12 +8,13 @@ function raises there, in each function of the package that the block runs in it
 
 from __future__ import annotations
 
+import asyncio
 import dis
 import itertools
 import logging
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Generator, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import CodeType, FrameType
@@ -22,7 +23,7 @@ from typing import Any
 import pytest
 
 import leasehold
-from leasehold import AcquireTimeout, Client
+from leasehold import AcquireTimeout, AsyncClient, Client
 from leasehold.stores.memory import Memory
 
 HOME = str(Path(leasehold.__file__).parent)
@@ -223,5 +224,122 @@ def test_all_is_free_within_the_lease_while_the_client_goes_on(
         assert [(info.name, where.get(info.name)) for info in left] == []
         with client.lock("goes on"):
             pass
+    record_property("sum:exits at a step", len(where))
+    assert len(where) > 50
+
+
+class Stepped:
+    """An awaitable that runs a coroutine under a tracing function, in each of its steps and in nothing else."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, None], striking: Striking) -> None:
+        self._coroutine = coroutine
+        self._striking = striking
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        error: BaseException | None = None
+        while True:
+            try:
+                with tracing(self._striking):
+                    waits = self._coroutine.send(None) if error is None else self._coroutine.throw(error)
+            except StopIteration:
+                return
+            error = None
+            try:
+                yield waits
+            except BaseException as thrown:  # a cancellation
+                error = thrown
+
+
+async def upgraded_async(client: AsyncClient, name: str) -> None:
+    async with client.rw_lock(name, lease=LEASE).upgradeable() as reader:
+        writer = await reader.upgrade()
+        assert writer is not None
+        await writer.release()
+
+
+async def acquired_async(client: AsyncClient, name: str) -> None:
+    hold = await client.lock(name, lease=LEASE).acquire()
+    assert hold is not None
+    await hold.release()
+
+
+async def released_by_lock_async(client: AsyncClient, name: str) -> None:
+    lock = client.lock(name, lease=LEASE)
+    await lock.acquire()
+    await lock.release()
+
+
+async def nested_async(client: AsyncClient, name: str) -> None:
+    lock = client.rlock(name, lease=LEASE)
+    async with lock, lock:
+        pass
+
+
+async def decorated_async(client: AsyncClient, name: str) -> None:
+    @client.lock(name, lease=LEASE)
+    async def work() -> None: ...
+
+    await work()
+
+
+def block_async(make: Callable[[AsyncClient, str], Any]) -> Callable[[AsyncClient, str], Coroutine[Any, Any, None]]:
+    async def run(client: AsyncClient, name: str) -> None:
+        async with make(client, name):
+            pass
+
+    return run
+
+
+ASYNC_CALLS: dict[str, Callable[[AsyncClient, str], Coroutine[Any, Any, None]]] = {
+    "lock": block_async(lambda client, name: client.lock(name, lease=LEASE)),
+    "fair": block_async(lambda client, name: client.lock(name, fair=True, lease=LEASE)),
+    "rlock": nested_async,
+    "reader": block_async(lambda client, name: client.rw_lock(name, lease=LEASE).reader()),
+    "writer": block_async(lambda client, name: client.rw_lock(name, lease=LEASE).writer()),
+    "upgraded": upgraded_async,
+    "semaphore": block_async(lambda client, name: client.semaphore(name, 2, lease=LEASE)),
+    "permits": block_async(lambda client, name: client.semaphore(name, 3, lease=LEASE).permits(2)),
+    "multi_lock": block_async(lambda client, name: client.multi_lock([name, f"{name}, too"], lease=LEASE)),
+    "election": block_async(lambda client, name: client.election(name, lease=LEASE)),
+    "acquire and release": acquired_async,
+    "release of the lock": released_by_lock_async,
+    "decorator": decorated_async,
+}
+
+
+class Struck(BaseException):
+    """What asyncio treats as nothing special, unlike an exit."""
+
+
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")  # it was about to be
+@pytest.mark.parametrize("error", [Struck, ValueError])
+@pytest.mark.parametrize("name", ASYNC_CALLS)
+def test_all_is_free_within_the_lease_while_the_event_loop_goes_on(
+    name: str,
+    error: type[BaseException],
+    caplog: pytest.LogCaptureFixture,
+    record_property: Callable[[str, object], None],
+) -> None:
+    caplog.set_level(logging.CRITICAL, "leasehold")  # what was dropped is warned of
+    memory, known, where = Memory(f"struck task: {name}, {error}"), dict[CodeType, set[int]](), dict[str, str]()
+
+    async def body() -> None:
+        async with AsyncClient(memory) as client, AsyncClient(memory) as looker:
+            for at in itertools.count():
+                striking = Striking(at, known, error)
+                with suppress(error):
+                    await Stepped(ASYNC_CALLS[name](client, f"name {at}"), striking)
+                if not striking.where:
+                    break
+                where[f"name {at}"] = striking.where
+            left, until = await looker.holds(), time.monotonic() + LEASE + 1.0
+            while left and time.monotonic() < until:
+                await asyncio.sleep(0.05)  # a loss is not told to this task, whose block has ended
+                left = await looker.holds()
+            assert [(info.name, where.get(info.name)) for info in left] == []
+            async with client.lock("goes on"):
+                pass
+
+    asyncio.run(body())
     record_property("sum:exits at a step", len(where))
     assert len(where) > 50

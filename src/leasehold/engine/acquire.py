@@ -86,7 +86,7 @@ class Engine:
         calls: Later = []
         ended = [lease for lease in self.keeper.leases() if self._ends(lease, calls)]
         # A block that is cut short here is its task's to leave; our own block, if there is one, cannot be waited for.
-        blocks = [scope for lease in ended for scope in lease.scopes if not scope.is_mine()]
+        blocks = [scope for lease in ended for scope in lease.scopes if not (scope.is_mine() or scope.is_over())]
         await self.runtime.shield(self._close(ended, blocks, calls, within))
 
     def _ends(self, lease: Lease, calls: Later) -> bool:
@@ -127,7 +127,7 @@ class Engine:
                 await job.join(within)
         while self.runtime.now() < until:
             self._ended.clear()
-            if not any(scope in blocks for lease in ended for scope in lease.scopes):
+            if all(scope.is_over() for scope in blocks):
                 return
             await self._ended.wait(until - self.runtime.now())
 

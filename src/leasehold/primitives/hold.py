@@ -155,7 +155,7 @@ class AsyncHold:
         """Begin a block, and give it what keeps the lease alive."""
         self._scope = scope = self._engine.runtime.scope()
         if scope is not None:
-            scope.enter()
+            scope.enter(block)
             for lease in self._leases():
                 lease.scopes = (*lease.scopes, scope)
         try:
@@ -197,8 +197,9 @@ class AsyncHold:
             return False
         for lease in self._leases():
             lease.scopes = tuple(other for other in lease.scopes if other is not scope)
+        cut_short = scope.exit(error)
         self._engine.block_ended()
-        return scope.exit(error)
+        return cut_short
 
     def _leases(self) -> Sequence[Lease]:
         """Return all that this hold rests on: the loss of one is its loss."""

@@ -196,20 +196,24 @@ class TaskParty:
 class TaskScope:
     """Cancels the task inside its block and takes that one cancellation back at the end, as `asyncio.timeout` does."""
 
-    __slots__ = ("_cancelling", "_inside", "_interrupted", "_loop", "_task")
+    __slots__ = ("_cancelling", "_inside", "_interrupted", "_loop", "_owner", "_task")
 
     def __init__(self) -> None:
         self._inside = False
         self._interrupted = False
 
-    def enter(self) -> None:
+    def enter(self, owner: object) -> None:
         task = asyncio.current_task()
         if task is None:
             raise RuntimeError("async with needs a task")
         self._task = task
         self._loop = task.get_loop()
         self._cancelling = task.cancelling()
+        self._owner = None if owner is None else weakref.ref(owner)
         self._inside = True
+
+    def is_over(self) -> bool:
+        return not self._inside or (self._owner is not None and self._owner() is None)
 
     def interrupt(self) -> None:
         if asyncio._get_running_loop() is self._loop:
@@ -230,7 +234,7 @@ class TaskScope:
         return self._task.uncancel() <= self._cancelling and isinstance(error, asyncio.CancelledError)
 
     def _cancel(self) -> None:
-        if self._inside and not self._interrupted and asyncio.current_task() is not self._task:
+        if not self.is_over() and not self._interrupted and asyncio.current_task() is not self._task:
             self._interrupted = True  # a task that finds out by itself is told by the error that it gets
             self._task.cancel("the lease of the lock was lost")
 

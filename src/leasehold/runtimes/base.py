@@ -64,7 +64,13 @@ class Party(Protocol):
 class Scope(Protocol):
     """The ``async with`` block of a hold, which a lost lease cuts short."""
 
-    def enter(self) -> None: ...
+    def enter(self, owner: object) -> None:
+        """Begin the block; with ``owner``, if it is not None, the block is gone, whether it has ended or not."""
+        ...
+
+    def is_over(self) -> bool:
+        """Return whether the block has ended, or an exception has unwound its frame at an unlucky moment."""
+        ...
 
     def interrupt(self) -> None:
         """Cancel the block, from any thread."""

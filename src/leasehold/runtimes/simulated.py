@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import weakref
 from collections.abc import Callable, Coroutine
 from contextlib import AbstractContextManager
 from types import TracebackType
@@ -253,20 +254,24 @@ class SimulatedParty:
 class SimulatedScope:
     """Cancels the task inside its block and takes that one cancellation back at the end, as under asyncio."""
 
-    __slots__ = ("_cancelling", "_inside", "_interrupted", "_runtime", "_task")
+    __slots__ = ("_cancelling", "_inside", "_interrupted", "_owner", "_runtime", "_task")
 
     def __init__(self, runtime: SimulatedRuntime) -> None:
         self._runtime = runtime
         self._inside = False
         self._interrupted = False
 
-    def enter(self) -> None:
+    def enter(self, owner: object) -> None:
         self._task = self._runtime._current()
         self._cancelling = self._task.cancelling()
+        self._owner = None if owner is None else weakref.ref(owner)
         self._inside = True
 
+    def is_over(self) -> bool:
+        return not self._inside or (self._owner is not None and self._owner() is None)
+
     def interrupt(self) -> None:
-        if self._inside and not self._interrupted and self._runtime.scheduler.current is not self._task:
+        if not self.is_over() and not self._interrupted and self._runtime.scheduler.current is not self._task:
             self._interrupted = self._task.cancel("the lease of the lock was lost")
 
     def is_mine(self) -> bool:
