@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from leasehold.testing.conformance.arena import SOON, Arena, Variant, case, held
+from leasehold.errors import LeaseLost
+from leasehold.testing.conformance.arena import SOON, STAND_INS, Arena, Variant, case, held
 
 NAME = "prices"
+HOLDS = (Variant.LOCK, Variant.RLOCK, Variant.FAIR_RLOCK, *STAND_INS)
 
 
 @case((Variant.LOCK,), needs=("shared", "permits"))
@@ -41,3 +43,41 @@ async def what_is_left_is_renewed_in_whatever_order_one_releases(arena: Arena) -
         assert await other.writer().acquire(blocking=False) is None
         await left.release()
         await held(await other.writer().acquire(timeout=SOON)).release()
+
+
+@case(HOLDS)
+async def it_is_held_on_when_the_task_or_thread_that_acquired_it_has_ended(arena: Arena) -> None:
+    """A lease lives as long as its hold can be reached, whoever acquired it."""
+    lock, rival = arena.lock(lease=arena.short), arena.lock()
+    hold = held(await arena.world.spawn(lambda: lock.acquire(timeout=SOON)).result())
+    await arena.world.sleep(3 * arena.short)
+    hold.check()
+    assert hold.held
+    assert await rival.acquire(blocking=False) is None
+    assert await hold.release()
+    await held(await rival.acquire(timeout=SOON)).release()
+
+
+@case((Variant.LOCK,), needs=("shared",))
+async def several_are_held_on_when_the_task_or_thread_that_acquired_them_has_ended(arena: Arena) -> None:
+    """So do a re-entrant lock and a reader that are held together."""
+    lease, client, rival = arena.short, arena.client(), arena.client()
+    parts = [client.rlock("a", lease=lease), client.rw_lock(NAME, lease=lease).reader()]
+    hold = held(await arena.world.spawn(lambda: client.multi_lock(parts).acquire(timeout=SOON)).result())
+    await arena.world.sleep(3 * lease)
+    hold.check()
+    assert await rival.lock("a").acquire(blocking=False) is None
+    assert await rival.rw_lock(NAME).writer().acquire(blocking=False) is None
+    assert await hold.release()
+
+
+@case(HOLDS)
+async def a_client_that_is_closed_tells_of_a_loss_before_another_enters(arena: Arena) -> None:
+    """The holder may be another task or thread than the one that closes; the lock is free when the close returns."""
+    client, rival, told = arena.client(), arena.lock(), list[LeaseLost]()
+    hold = held(await arena.lock(client).acquire())
+    hold.on_lost(told.append)
+    await arena.world.spawn(client.close).result()
+    assert hold.lost
+    assert [error.name for error in told] == [arena.name]
+    await held(await rival.acquire(timeout=SOON)).release()
