@@ -21,7 +21,7 @@ VALUES = {"errors", "model", "rules"}
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "model": set(),
-    "rules": {"model", "errors"},
+    "rules": {"model"},
     "validate": {"model"},
     "inspection": {"model"},
     "runtimes": {"runtimes", "model"},
