@@ -39,25 +39,11 @@ def test_several_whose_first_claim_had_no_answer_leave(world: World, lost: bool)
     world.run(body)
 
 
-def test_a_ticket_is_known_while_a_claim_of_it_may_arrive() -> None:
-    unanswered = Unanswered()
-    unanswered.sent("a")
-    assert "a" in unanswered
-    unanswered.answered("a")
-    assert "a" not in unanswered
-    unanswered.sent("a")  # this one has no answer
-    unanswered.sent("a")
-    unanswered.answered("a")
-    assert "a" in unanswered
-    unanswered.left("a")
-    unanswered.answered("a")  # it was under way when its client was closed
-    assert len(unanswered) == 0
-
-
 def test_tickets_whose_leave_never_gets_an_answer_are_forgotten_in_order() -> None:
     unanswered = Unanswered()
     for number in range(MOST + 10):
-        unanswered.sent(f"{number}")
+        unanswered[f"{number}"] = None
+        unanswered.limit()
     assert len(unanswered) == MOST
     assert "9" not in unanswered
     assert "10" in unanswered

@@ -100,13 +100,13 @@ class Attempt:
                     engine.refuse_closed()
                 first = await self._claim()
                 answer = first if isinstance(first, Granted) else await self._wait_and_claim(first)
+                if answer is not None and self._grip is not None and self._lease.granted(answer):
+                    return self._acquired(self._grip)
                 if self._lease.state is State.RELEASED:
                     await closed_meanwhile(engine, self._runtime.shield(engine.leave(self._lease)))
                 if answer is None:
                     await self._give_up("timeout", leave=self._wish.join or self._repeated)
                     return Missed(self._waited(), self._held_by, self._why_barred())
-                if self._grip is not None and self._lease.granted(answer):
-                    return self._acquired(self._grip)
                 await self._too_late()
         except GeneratorExit:  # the loop is gone with the task in it: nothing can be awaited any more
             self._abandon()
@@ -115,8 +115,11 @@ class Attempt:
             await self._give_up(type(error).__name__)
             raise
         finally:
-            engine.attempts.discard(self)
-            engine.ended()
+            engine.attempts.discard(
+                self
+            )  # here, not in a call of ours: a signal handler may raise before its first line
+            if engine.closed:
+                engine.ended()
 
     async def _give_up(self, why: str, *, leave: bool = True) -> None:
         """End the attempt; with ``leave`` take the ticket off the store, whatever that did with it."""

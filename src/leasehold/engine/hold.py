@@ -255,7 +255,7 @@ class Lease:
         """Begin to leave: from here on the holder does not hold. Return False if it had ended before."""
         if self._state is State.HELD and self._runtime.now() >= self.deadline:
             self.check_deadline()
-        return self._turn(Turn.LEAVES)
+        return not self._ends and self._end(State.RELEASED, "")  # Turn.LEAVES, from any state that is not final
 
     def check_deadline(self, later: Later | None = None) -> bool:
         """Look at the clock; return whether the hold still holds. ``later`` as in `gone`."""
@@ -314,10 +314,7 @@ class Lease:
         if after is None:
             return False
         if after in ENDED:
-            how = (after, why)
-            self._ends.append(how)  # this cannot be interrupted, and the first entry counts
-            self._complete()
-            return self._ends[0] is how
+            return self._end(after, why)
         if turn is Turn.GRANTED:
             self._state = State.HELD
             if self._ends:  # another thread ended it between the look and the step
@@ -325,6 +322,13 @@ class Lease:
                 return False
         self.doubts = 0 if after is State.HELD else self.doubts + 1
         return True
+
+    def _end(self, how: State, why: str) -> bool:
+        """End it, unless another has; return whether it was this call."""
+        entry, ends = (how, why), self._ends
+        ends.append(entry)  # this cannot be interrupted, and the first entry counts
+        self._complete()
+        return ends[0] is entry
 
     def _complete(self) -> None:
         state, why = self._ends[0]

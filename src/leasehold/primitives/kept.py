@@ -28,13 +28,13 @@ class Kept:
     __slots__ = ("__weakref__", "_listed", "owned", "ref")
 
     def __init__(self) -> None:
-        self._listed: list[tuple[Party, weakref.ref[Any]]] = []
+        self._listed: dict[weakref.ref[Any], Party] = {}
         self.owned: dict[int, Any] = {}
         self.ref = weakref.ref(self)
 
     def add(self, party: Party, hold: Any) -> None:
         """List a hold of a thread or task; it is not kept alive by that."""
-        self._listed.append((party, weakref.ref(hold)))
+        self._listed[weakref.ref(hold)] = party
 
     def last(self, party: Party) -> Any:
         """Return the hold that a thread or task acquired last and has not released."""
@@ -42,7 +42,7 @@ class Kept:
 
     def of(self, party: Party) -> Iterator[Any]:
         """Yield the holds of a thread or task, the last one first."""
-        for owner, ref in reversed(self._listed[:]):
+        for ref, owner in reversed(list(self._listed.items())):
             hold = ref()
             # The key of a thread or task that ended is given to another.
             if hold is not None and (owner is party or (owner.key == party.key and owner.alive())):
@@ -51,22 +51,16 @@ class Kept:
     def remove(self, hold: Any) -> None:
         """Take a hold off the list, and with it those that nobody has any more."""
         self.owned.pop(id(hold), None)
-        for entry in self._listed[:]:
-            listed = entry[1]()
-            if listed is None or listed is hold:
-                self._remove(entry)
+        self._listed.pop(weakref.ref(hold), None)
+        if self._listed:
+            for ref in list(self._listed):
+                if ref() is None:
+                    self._listed.pop(ref, None)
 
     def drop_the_dead(self) -> None:
         """Keep no longer what a thread or task acquired that has ended."""
-        for entry in self._listed[:]:
-            hold = entry[1]()
-            if hold is None or not entry[0].alive():
-                if hold is not None:
-                    self.owned.pop(id(hold), None)
-                self._remove(entry)
-
-    def _remove(self, entry: tuple[Party, weakref.ref[Any]]) -> None:
-        try:
-            self._listed.remove(entry)
-        except ValueError:  # another thread has just done it
-            pass
+        for ref, party in list(self._listed.items()):
+            hold = ref()
+            if hold is None or not party.alive():
+                self._listed.pop(ref, None)
+                self.owned.pop(id(hold), None)

@@ -13,7 +13,7 @@ import sys
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractContextManager
-from typing import Any, ParamSpec, Protocol, TypeVar, cast
+from typing import Any, NoReturn, ParamSpec, Protocol, TypeVar, cast
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -198,17 +198,21 @@ class _Calls(threading.local):
     depth = 0
 
 
-_calls = _Calls()
+calls = _Calls()
 
 
 def drive(work: Coroutine[Any, Any, T]) -> T:
     """Finish a public call: a coroutine whose ports block. See `finish`."""
-    before = _calls.depth
+    before = calls.depth
     try:
-        _calls.depth = before + 1
-        return finish(work)
+        calls.depth = before + 1
+        work.send(None)
+    except StopIteration as stop:
+        result: T = stop.value
+        return result
     finally:
-        _calls.depth = before
+        calls.depth = before
+    _suspended(work)
 
 
 def finish(work: Coroutine[Any, Any, T]) -> T:
@@ -223,18 +227,22 @@ def finish(work: Coroutine[Any, Any, T]) -> T:
     except StopIteration as stop:
         result: T = stop.value
         return result
+    _suspended(work)
+
+
+def _suspended(work: Coroutine[Any, Any, Any]) -> NoReturn:
     work.close()
     raise RuntimeError("a coroutine suspended under the blocking runtime: it awaited something of another runtime")
 
 
 def outside(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Call what belongs to the user: it may use the client, though it is called from inside of it."""
-    before = _calls.depth
+    before = calls.depth
     try:
-        _calls.depth = 0
+        calls.depth = 0
         return call(*args, **kwargs)
     finally:
-        _calls.depth = before
+        calls.depth = before
 
 
 def interrupts() -> bool:
@@ -243,14 +251,14 @@ def interrupts() -> bool:
     So does one that a signal handler makes, or a finalizer. The frame below may hold a mutex, or a connection in the
     middle of a reply; it goes on only when we return. Whoever must wait for it would wait for ever.
     """
-    if _calls.depth < 2:
+    if calls.depth < 2:
         return False
     # The count may be wrong where an exception struck as it was set; the stack is not.
     depth, frame = 0, sys._getframe(1)
     while frame is not None and frame.f_code is not outside.__code__:
         depth += frame.f_code is drive.__code__
         frame = cast(Any, frame.f_back)
-    _calls.depth = depth
+    calls.depth = depth
     return depth > 1
 
 

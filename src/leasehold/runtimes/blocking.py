@@ -14,7 +14,18 @@ from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 from leasehold.runtimes import clock
-from leasehold.runtimes.base import INTERRUPTS, Colour, Job, Party, RecursiveMutex, Scope, Signal, finish, interrupts
+from leasehold.runtimes.base import (
+    INTERRUPTS,
+    Colour,
+    Job,
+    Party,
+    RecursiveMutex,
+    Scope,
+    Signal,
+    calls,
+    finish,
+    interrupts,
+)
 
 T = TypeVar("T")
 
@@ -84,21 +95,25 @@ class BlockingRuntime:
     interrupts = staticmethod(interrupts)
 
     def before_blocking(self) -> None:
-        if interrupts():
+        if calls.depth > 1 and interrupts():
             raise RuntimeError(INTERRUPTS)
-        self.before_release()
+        if asyncio._get_running_loop() is not None:
+            _warn_of_a_loop()
 
     def before_release(self) -> None:
         if asyncio._get_running_loop() is not None:
-            warnings.warn(
-                "a blocking leasehold call inside a running event loop stops every task of that loop; "
-                "use AsyncClient there",
-                RuntimeWarning,
-                stacklevel=4,
-            )
+            _warn_of_a_loop()
 
     def close(self) -> None:
         pass
+
+
+def _warn_of_a_loop() -> None:
+    warnings.warn(
+        "a blocking leasehold call inside a running event loop stops every task of that loop; use AsyncClient there",
+        RuntimeWarning,
+        stacklevel=5,
+    )
 
 
 class ThreadSignal:

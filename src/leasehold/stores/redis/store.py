@@ -139,7 +139,9 @@ class RedisStore:
         slot = self._waiting.add(name, ticket) if join else None  # before the claim: a message may overtake its reply
         epoch, since = self._wire.epoch(), self._runtime.now()
         channel = self._channel if epoch else b""  # without one it asks again as soon as it can be told
-        self._unanswered.sent(ticket.id)
+        doubtful = self._unanswered
+        again = ticket.id in doubtful
+        doubtful[ticket.id] = None  # until it is answered: a leave may overtake it
         try:
             if self._strict is not None:
                 reply = await self._claim_strictly(name, ticket, join=join, channel=channel, within=within)
@@ -153,11 +155,13 @@ class RedisStore:
                 reply = await self._calls.run(*command, within=within)
         except StoreUnavailable as error:
             if not error.unknown:
-                self._unanswered.answered(ticket.id)
+                if not again:
+                    doubtful.pop(ticket.id, None)
                 if slot is not None and not slot.asked:
                     self._waiting.give_up(ticket)  # the server does not know it, so nobody will leave for it
             raise
-        self._unanswered.answered(ticket.id)
+        if not again:
+            doubtful.pop(ticket.id, None)
         if reply[0] == 1:
             if slot is not None:
                 self._waiting.granted(ticket)
@@ -193,15 +197,16 @@ class RedisStore:
     ) -> Sequence[Granted | Wait]:
         await self._know_rights(within)
         since, answers = self._runtime.now(), list[Granted | Wait]()
-        for _, ticket in claims:
-            self._unanswered.sent(ticket.id)
+        asked = [ticket.id for _, ticket in claims]
+        again = self._unanswered.keys() & asked
+        self._unanswered.update(dict.fromkeys(asked))
         try:
             back, *replies = await self._calls.run(*together.claim(self._namespace, claims, keep=keep), within=within)
         except StoreUnavailable as error:
             if not error.unknown:
-                self._answered(claims)
+                self._unanswered.forget(again.symmetric_difference(asked))
             raise
-        self._answered(claims)
+        self._unanswered.forget(again.symmetric_difference(asked))
         for (name, ticket), reply in zip(claims[back:], replies, strict=False):
             if reply[0] == 2:
                 raise wrong_kind(name, reply[1].decode(), ticket.terms.rule)
@@ -210,10 +215,6 @@ class RedisStore:
             else:
                 answers.append(Wait(None, 0.0, _owner(reply)))
         return answers
-
-    def _answered(self, claims: Sequence[tuple[str, Ticket]]) -> None:
-        for _, ticket in claims:
-            self._unanswered.answered(ticket.id)
 
     async def _know_rights(self, within: float) -> None:
         if not self._rights_known:
@@ -228,12 +229,12 @@ class RedisStore:
         for _, ticket in leaves:
             self._waiting.give_up(ticket)
         asked = [self._leave(name, ticket, Departure.RELEASE) for name, ticket in leaves]
+        self._unanswered.limit()
         replies = await self._calls.run_all(asked, within=within)
         for reply in replies:
             if isinstance(reply, ReplyError):
                 raise await self._calls.refused(reply, within)
-        for _, ticket in leaves:
-            self._unanswered.left(ticket.id)
+        self._unanswered.forget(ticket.id for _, ticket in leaves)
         return [reply == 1 for reply in replies]
 
     def _leave(self, name: str, ticket: Ticket, how: Departure) -> Command:
@@ -250,9 +251,10 @@ class RedisStore:
             if isinstance(found, ReplyError):
                 found = await self._calls.once_more(LEAVE, packed, found, within)
         else:
+            self._unanswered.limit()
             found = await self._calls.run(*self._leave(name, ticket, how), within=within)
             if how is Departure.RELEASE:
-                self._unanswered.left(ticket.id)
+                self._unanswered.forget((ticket.id,))
         return bool(found == 1)
 
     async def renew(self, tickets: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[Standing]:
@@ -373,7 +375,7 @@ class RedisStore:
 
     def after_fork(self) -> None:
         self._waiting.forget_all()
-        self._unanswered.forget_all()
+        self._unanswered.clear()
         self._channel = self._tune(None)
         self._wire.after_fork(self._channel)
 

@@ -8,7 +8,7 @@ see ``refuse_later`` in ``scripts/queue.lua``.
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections.abc import Iterable
 
 MOST = 4096
 """Tickets that are remembered; the oldest are forgotten first.
@@ -19,35 +19,20 @@ acquires of one client fail within its lease. Its leave is then an ordinary one,
 """
 
 
-class Unanswered:
-    """How many claims of each ticket are under way or had no answer. Used from many threads at once."""
+class Unanswered(dict[str, None]):
+    """The ids of tickets of which a claim is under way, or had no answer; oldest first. Used from many threads at once.
 
-    def __init__(self) -> None:
-        self._claims: OrderedDict[str, int] = OrderedDict()
+    It is a `dict` because each claim writes to it twice, and calls of methods would cost more than that.
+    """
 
-    def __contains__(self, ticket: str) -> bool:
-        return ticket in self._claims
+    __slots__ = ()
 
-    def __len__(self) -> int:
-        return len(self._claims)
+    def forget(self, tickets: Iterable[str]) -> None:
+        """Take note that claims were answered, or that the server refuses later claims of these tickets."""
+        for ticket in tickets:
+            self.pop(ticket, None)
 
-    def sent(self, ticket: str) -> None:
-        """Take note of a claim that is about to be sent."""
-        claims = self._claims
-        claims[ticket] = claims.get(ticket, 0) + 1
-        if len(claims) > MOST:
-            claims.popitem(last=False)
-
-    def answered(self, ticket: str) -> None:
-        """Take note that it was answered, or that it was not carried out and never will be."""
-        others = self._claims.pop(ticket, 1) - 1
-        if others:
-            self._claims[ticket] = others
-
-    def left(self, ticket: str) -> None:
-        """Take note that the server refuses later claims of the ticket."""
-        self._claims.pop(ticket, None)
-
-    def forget_all(self) -> None:
-        """Begin anew: in a forked child the tickets are the parent's."""
-        self._claims = OrderedDict()
+    def limit(self) -> None:
+        """Forget the oldest if there are too many; called before each leave, whose answer may be lost."""
+        if len(self) > MOST:
+            self.forget(list(self)[:-MOST])
