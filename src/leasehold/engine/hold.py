@@ -255,7 +255,7 @@ class Lease:
         """Begin to leave: from here on the holder does not hold. Return False if it had ended before."""
         if self._state is State.HELD and self._runtime.now() >= self.deadline:
             self.check_deadline()
-        return not self._ends and self._end(State.RELEASED, "")  # Turn.LEAVES, from any state that is not final
+        return self._turn(Turn.LEAVES)
 
     def check_deadline(self, later: Later | None = None) -> bool:
         """Look at the clock; return whether the hold still holds. ``later`` as in `gone`."""

@@ -22,9 +22,6 @@ LONGER = 8
 ESTABLISHED = b"\x01"
 """The state of a TCP connection that neither side has closed: the first byte of what TCP_INFO tells."""
 
-JUST_NOW = 0.001
-"""Seconds since the last request for which a connection is not looked at before the next one."""
-
 TOO_SLOW = "it answered too slowly"
 
 GONE = "it closed the connection"
@@ -46,7 +43,6 @@ class Line:
         self.socket: socket.socket = connection._get_socket()
         self.reader = hiredis.Reader(replyError=ReplyError, protocolError=hiredis.ProtocolError)
         self._within = 0.0
-        self._asked = 0.0  # the clock when the last request was sent
         self._plain = type(self.socket) is socket.socket and sys.platform != "win32"  # TLS has its own waiting
         if self._plain:
             self.socket.settimeout(None)
@@ -56,8 +52,7 @@ class Line:
         """Send one command and read its reply."""
         if not self._within <= within <= LONGER * self._within or not self._plain:
             self._allow(within)
-        self._asked = now = self._now()
-        reader, until = self.reader, now + within
+        reader, until = self.reader, self._now() + within
         try:
             self.socket.sendall(command)
         except BlockingIOError:
@@ -98,9 +93,7 @@ class Line:
         return answers
 
     def usable(self) -> bool:
-        """Say whether the server has not closed it since it was used, and sent nothing unasked."""
-        if self._now() - self._asked < JUST_NOW:
-            return True
+        """Say whether the server has not closed it meanwhile, and sent nothing unasked."""
         if not self._tcp:
             return self.quiet()
         # Does not let other threads in, as poll does; whoever sends something unasked closes, too.
