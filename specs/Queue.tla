@@ -2,7 +2,7 @@
 (* The fair queue of one name, whose waiters and holders die at any time.
 
    What it stands for: src/leasehold/stores/redis/scripts/{common,claim,leave,stay}.lua (hand_over above all) with fair=True,
-   and the renewals of src/leasehold/engine/keeper.py.
+   and the renewals of src/leasehold/_engine/watchdog/watchdog.py.
 
    Modelled. A waiter has a place and a time at which it is given up; whoever lives renews its place, and as holder its
    lease, every Every ticks at least. A name that is let go is handed in the same step to the first whose place still

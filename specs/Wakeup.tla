@@ -1,9 +1,9 @@
 -------------------------------- MODULE Wakeup -------------------------------
 (* How one waiter hears that it holds, or that it may ask again, when messages get lost.
 
-   What it stands for: Attempt.run in src/leasehold/engine/attempt.py (claim, wait, claim again), `changed` of
+   What it stands for: Attempt.run in src/leasehold/_engine/acquire.py (claim, wait, claim again), `changed` of
    src/leasehold/stores/redis/store.py (listen, ask again if the subscription is not the one that the claim was made under,
-   then sleep), the renewals of src/leasehold/engine/keeper.py with stay.lua, and tell/hand_over in
+   then sleep), the renewals of src/leasehold/_engine/watchdog/watchdog.py with stay.lua, and tell/hand_over in
    src/leasehold/stores/redis/scripts/common.lua.
 
    Modelled. Others hold the name one after the other, a bounded number of times; each leaves, or dies and its lease ends.

@@ -18,18 +18,11 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
-import again
-import alone
-import background
 import pytest
-from background import in_the_background
-from leaks import alive, lasting
-from releases.archive import fetch
-from releases.catalogue import RELEASES
 
 from leasehold import tables
 from leasehold.stores.postgres.statements import script
-from leasehold.testing.servers import (
+from leasehold_lab.servers import (
     EtcdCluster,
     EtcdServer,
     MariaDBServer,
@@ -43,10 +36,15 @@ from leasehold.testing.servers import (
     ZooKeeperEnsemble,
     ZooKeeperServer,
 )
-from leasehold.testing.servers.base import ROOTS, started
-from leasehold.verify.figures import Spread
+from leasehold_lab.servers.base import ROOTS, started
+from leasehold_lab.verify.report.figures import Spread
+from releases.archive import fetch
+from releases.catalogue import RELEASES
+from support import background, reruns, run_alone
+from support.background import in_the_background
+from support.leaks import alive, lasting
 
-pytest.register_assert_rewrite("leasehold.testing.conformance")
+pytest.register_assert_rewrite("leasehold_lab.conformance")
 
 __all__ = ["in_the_background"]  # pytest finds its fixtures here
 
@@ -122,8 +120,8 @@ def heed_signals() -> None:
 
 @pytest.hookimpl(trylast=True)  # when other plugins are ready
 def pytest_configure(config: pytest.Config) -> None:
-    alone.join(config)
-    alone.hurry(config)
+    run_alone.join(config)
+    run_alone.hurry(config)
     heed_signals()
     if roots := [str(fetch(name)) for name in config.getoption("--servers-of")]:
         os.environ[ROOTS] = os.pathsep.join(roots)
@@ -161,7 +159,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     """Add up what a test counted, here or in a worker, and write down why one is run again."""
-    again.note(report)
+    reruns.note(report)
     if report.when == "call" and report.passed:
         for name, value in report.user_properties:
             if name.startswith("sum:"):
@@ -201,7 +199,7 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
     for name, values in sorted(spreads.items()):
         if (spread := Spread.of(values)) is not None:
             terminalreporter.line(f"{'measured':<10} {name:<34} {spread}")
-    for line in again.reasons:
+    for line in reruns.reasons:
         terminalreporter.line(f"run again  {line}")
     gone = missing()
     for line in gone:

@@ -1,5 +1,6 @@
 """leasehold: the distributed lock for Python."""
 
+from leasehold._inspection import Contender, LockInfo
 from leasehold.client import AsyncClient, Client
 from leasehold.errors import (
     AcquireTimeout,
@@ -13,23 +14,22 @@ from leasehold.errors import (
     Unsupported,
     WrongKind,
 )
-from leasehold.inspection import Contender, LockInfo
-from leasehold.primitives.barrier import AsyncBarrier, Barrier
-from leasehold.primitives.election import AsyncElection, Election, Leader
-from leasehold.primitives.hold import AsyncHold, Hold
-from leasehold.primitives.latch import AsyncLatch, Latch
-from leasehold.primitives.leadership import AsyncLeadership, Leadership
-from leasehold.primitives.lock import AsyncLock, Lock
-from leasehold.primitives.multi_hold import AsyncMultiHold, MultiHold
-from leasehold.primitives.multi_lock import AsyncMultiLock, MultiLock
-from leasehold.primitives.once import AsyncOnce, Once
-from leasehold.primitives.rlock import AsyncRLock, RLock
-from leasehold.primitives.rw_lock import AsyncRWLock, AsyncUpgradeableHold, RWLock, UpgradeableHold
-from leasehold.primitives.scheduled import AsyncScheduled, Scheduled
-from leasehold.primitives.semaphore import AsyncSemaphore, Semaphore
-from leasehold.primitives.shared import AsyncShared, Shared
-from leasehold.primitives.synchronized import AsyncSynchronized, Synchronized
-from leasehold.primitives.versioned import AsyncVersionedValue, Versioned, VersionedValue
+from leasehold.primitives.calls.once import AsyncOnce, Once
+from leasehold.primitives.calls.scheduled import AsyncScheduled, Scheduled
+from leasehold.primitives.calls.synchronized import AsyncSynchronized, Synchronized
+from leasehold.primitives.coordination.barrier import AsyncBarrier, Barrier
+from leasehold.primitives.coordination.election import AsyncElection, Election, Leader
+from leasehold.primitives.coordination.latch import AsyncLatch, Latch
+from leasehold.primitives.coordination.leadership import AsyncLeadership, Leadership
+from leasehold.primitives.locks.hold import AsyncHold, Hold
+from leasehold.primitives.locks.lock import AsyncLock, Lock
+from leasehold.primitives.locks.multi_hold import AsyncMultiHold, MultiHold
+from leasehold.primitives.locks.multi_lock import AsyncMultiLock, MultiLock
+from leasehold.primitives.locks.rlock import AsyncRLock, RLock
+from leasehold.primitives.locks.rw_lock import AsyncRWLock, AsyncUpgradeableHold, RWLock, UpgradeableHold
+from leasehold.primitives.locks.semaphore import AsyncSemaphore, Semaphore
+from leasehold.primitives.values.shared import AsyncShared, Shared
+from leasehold.primitives.values.versioned import AsyncVersionedValue, Versioned, VersionedValue
 
 __all__ = [
     "AcquireTimeout",

@@ -20,11 +20,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from leasehold import validate
+from leasehold import _validate
+from leasehold._validate import Seconds
 from leasehold.errors import AcquireTimeout, Unsupported
-from leasehold.guard.connection import Ask, Asking, arun, code_of, dialect_of, run
+from leasehold.guards.connection import Ask, Asking, arun, code_of, dialect_of, run
 from leasehold.stores.postgres.advisory import key_of
-from leasehold.validate import Seconds
 
 __all__ = ["async_transaction_lock", "transaction_lock"]
 
@@ -80,8 +80,8 @@ def _lock(
     found = dialect_of(connection)
     if found not in ("postgresql", ""):
         raise TypeError(f"transaction_lock needs a connection to PostgreSQL, not to {found}")
-    key = key_of(validate.name(namespace, "namespace"), validate.name(name))
-    left = validate.timeout(timeout)
+    key = key_of(_validate.name(namespace, "namespace"), _validate.name(name))
+    left = _validate.timeout(timeout)
     try:
         yield Ask("SAVEPOINT leasehold")
     except Exception as error:

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import cast
 
-from leasehold.runtimes.aio import AsyncioRuntime
-from leasehold.runtimes.base import Runtime, drive
-from leasehold.runtimes.blocking import BlockingRuntime
+from leasehold._runtimes.aio import AsyncioRuntime
+from leasehold._runtimes.base import Runtime, drive
+from leasehold._runtimes.blocking import BlockingRuntime
+from leasehold._url import Secret
 from leasehold.stores import registry
-from leasehold.stores.sql.schema import Prepared
-from leasehold.stores.url import Secret
+from leasehold.stores._sql.tables.schema import Prepared
 
 __all__ = ["create", "create_async", "script"]
 

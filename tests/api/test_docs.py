@@ -21,7 +21,7 @@ import pytest
 
 import leasehold
 from leasehold.cli.codes import Exit
-from leasehold.testing.servers import EtcdServer, RedisServer, ZooKeeperServer
+from leasehold_lab.servers import EtcdServer, RedisServer, ZooKeeperServer
 
 TOP = Path(__file__).parents[2]
 PAGES = [TOP / "README.md", *sorted((TOP / "docs").rglob("*.md"))]
@@ -49,7 +49,9 @@ def blocks(*languages: str) -> Iterator[Any]:
 
 def docstrings() -> Iterator[Any]:
     for info in pkgutil.walk_packages(leasehold.__path__, "leasehold."):
-        if info.name == "leasehold.__main__" or info.name.startswith("leasehold.bench.subjects."):  # drivers of others
+        if info.name == "leasehold.__main__" or info.name.startswith(
+            "leasehold_lab.bench.subjects."
+        ):  # drivers of others
             continue
         module = importlib.import_module(info.name)
         classes = [thing for thing in vars(module).values() if inspect.isclass(thing) and thing.__module__ == info.name]

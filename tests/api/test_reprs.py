@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from colours import both
 
-from leasehold.testing.worlds import World
+from leasehold_lab.runtimes.case_runtimes import World
+from support.flavors import both
 
 MADE: dict[str, Callable[[Any], Any]] = {
     "<Lock 'a'>": lambda client: client.lock("a"),

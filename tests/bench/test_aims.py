@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from leasehold.bench.aims import aims
-from leasehold.bench.contestants import CONTESTANTS
-from leasehold.bench.measures import MEASURES
-from leasehold.bench.result import Entry, Result, Row, Sample
-from leasehold.bench.trials.talk import Outcome
+from leasehold_lab.bench.contestants import CONTESTANTS
+from leasehold_lab.bench.measures import MEASURES
+from leasehold_lab.bench.report.aims import aims
+from leasehold_lab.bench.result import Entry, Result, Row, Sample
+from leasehold_lab.bench.trials.talk import Outcome
 
 
 def entry(key: str, operations: int, *, cpu: float = 0.5, server: float = 0.0, each: int = 0) -> Entry:

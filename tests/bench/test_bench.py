@@ -12,20 +12,20 @@ from types import SimpleNamespace
 
 import pytest
 
-from leasehold.bench.contestants import CONTESTANTS, by_key
-from leasehold.bench.measures import MEASURES
-from leasehold.bench.profile import Profile
-from leasehold.bench.result import Entry, Sample, Spread
-from leasehold.bench.run import Settings, takes_part
-from leasehold.bench.server import Look
-from leasehold.bench.subjects.base import Scope
-from leasehold.bench.subjects.tap import NAME, record
-from leasehold.bench.trials import pairs
-from leasehold.bench.trials.handover import CELLS, FREED, START, UNTIL, Tally
-from leasehold.bench.trials.sampling import KERNEL, OTHERS, Sampling, part_of
-from leasehold.bench.trials.talk import Outcome, quantile
-from leasehold.engine.hold import deadline_of
-from leasehold.testing.servers import RedisServer
+from leasehold._engine.lease import deadline_of
+from leasehold_lab.bench.contestants import CONTESTANTS, by_key
+from leasehold_lab.bench.measures import MEASURES
+from leasehold_lab.bench.processes.server_counters import Look
+from leasehold_lab.bench.profile import Profile
+from leasehold_lab.bench.result import Entry, Sample, Spread
+from leasehold_lab.bench.run import Settings, takes_part
+from leasehold_lab.bench.subjects.base import Scope
+from leasehold_lab.bench.subjects.floors.tap import NAME, record
+from leasehold_lab.bench.trials import pairs
+from leasehold_lab.bench.trials.handover import CELLS, FREED, START, UNTIL, Tally
+from leasehold_lab.bench.trials.sampling import KERNEL, OTHERS, Sampling, part_of
+from leasehold_lab.bench.trials.talk import Outcome, quantile
+from leasehold_lab.servers import RedisServer
 
 KEYS = ["blocking-1", "asyncio-100", "handover-2", "handover-asyncio", "sqlite-1"]
 

@@ -13,16 +13,16 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from leasehold.bench.contestants import CONTESTANTS, Role
-from leasehold.bench.measures import MEASURES
-from leasehold.bench.places import Place, place_of
-from leasehold.bench.relay import Relay
-from leasehold.bench.run import Settings, takes_part
-from leasehold.bench.server import Observers
-from leasehold.bench.subjects import majority, nodes
-from leasehold.bench.subjects.base import Scope
-from leasehold.bench.trials.pairs import shares
-from leasehold.testing.servers import RedlockNodes
+from leasehold_lab.bench.contestants import CONTESTANTS, Role
+from leasehold_lab.bench.measures import MEASURES
+from leasehold_lab.bench.places import Place, place_of
+from leasehold_lab.bench.processes.relay import Relay
+from leasehold_lab.bench.processes.server_counters import Observers
+from leasehold_lab.bench.run import Settings, takes_part
+from leasehold_lab.bench.subjects.base import Scope
+from leasehold_lab.bench.subjects.floors import majority, nodes
+from leasehold_lab.bench.trials.pairs import shares
+from leasehold_lab.servers import RedlockNodes
 
 FLOORS = {
     "redlock-1": "floor-majority",

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from leasehold.bench import worker
-from leasehold.bench.contestants import CONTESTANTS, by_key
-from leasehold.bench.foreign import FOREIGN
-from leasehold.bench.trials.talk import Task
-from leasehold.bench.workers import TrialFailed, Worker
-from leasehold.testing.servers import RedisServer
+from leasehold_lab.bench.contestants import CONTESTANTS, by_key
+from leasehold_lab.bench.foreign import FOREIGN
+from leasehold_lab.bench.processes import worker
+from leasehold_lab.bench.processes.workers import TrialFailed, Worker
+from leasehold_lab.bench.trials.talk import Task
+from leasehold_lab.servers import RedisServer
 
 NONE = "its program belongs to an environment that --peers-python names"
 
@@ -55,7 +55,9 @@ def test_a_program_is_measured_as_others_are(tmp_path: Path) -> None:
     assert rates["redsync"][0]["turns"] > 0
     assert "redsync" not in found["missing"]
     assert "Python" in found["facts"]["version of redsync (Go)"]
-    assert found["missing"]["Redisson (Java)"].endswith(f"java and mvn: python -m leasehold.bench.foreign {tmp_path}")
+    assert found["missing"]["Redisson (Java)"].endswith(
+        f"java and mvn: python -m leasehold_lab.bench.foreign {tmp_path}"
+    )
 
 
 def test_a_program_is_kept_on_its_cores(tmp_path: Path) -> None:
@@ -86,7 +88,7 @@ def test_a_program_that_cannot_start_is_missing(tmp_path: Path) -> None:
 
 
 def build(folder: Path | str, **environ: str) -> subprocess.CompletedProcess[str]:
-    words = [sys.executable, "-m", "leasehold.bench.foreign", str(folder)]
+    words = [sys.executable, "-m", "leasehold_lab.bench.foreign", str(folder)]
     return subprocess.run(
         words, capture_output=True, text=True, timeout=600, env={**os.environ, **environ}, check=False
     )
@@ -115,7 +117,7 @@ def test_a_build_that_fails_is_told(tmp_path: Path) -> None:
 def test_the_folder_must_exist(tmp_path: Path) -> None:
     done = build(tmp_path / "none")
     assert done.returncode == 2
-    assert "usage: python -m leasehold.bench.foreign FOLDER" in done.stderr
+    assert "usage: python -m leasehold_lab.bench.foreign FOLDER" in done.stderr
 
 
 @pytest.mark.nightly

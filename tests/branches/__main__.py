@@ -18,7 +18,10 @@ ROOT = Path(__file__).parent.parent.parent
 
 TESTS = (
     *("unit", "process", "sweep", "api/test_reprs.py", "conformance"),
-    *("simulated/test_getting_on.py", "simulated/test_barrier.py::test_one_that_was_stopped_for_too_long_is_told"),
+    *(
+        "simulated/histories/test_getting_on.py",
+        "simulated/objects/test_barrier.py::test_one_that_was_stopped_for_too_long_is_told",
+    ),
 )
 
 CHOSEN = "not redis and not servers and not simulated-1 and not simulated-2 and (not conformance or memory)"

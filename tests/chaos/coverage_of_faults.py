@@ -10,9 +10,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from leasehold.testing.conformance import cases
-from leasehold.verify.faults import KINDS
-from leasehold.verify.sites import PLANS
+from leasehold_lab.conformance import cases
+from leasehold_lab.verify.deployments import PLANS
+from leasehold_lab.verify.faults.client_faults import KINDS
 
 TESTS = Path(__file__).parents[1]
 PAGE = TESTS.parent / "docs" / "correctness.md"

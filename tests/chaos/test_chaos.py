@@ -12,13 +12,13 @@ from collections.abc import Callable
 
 import pytest
 
-from leasehold.stores.url import Secret, parse
-from leasehold.verify.faults import KINDS
-from leasehold.verify.figures import samples
-from leasehold.verify.nursery import Nursery
-from leasehold.verify.run import Outcome, Settings, possible, run
-from leasehold.verify.sites import PLANS, Site, known, site
-from leasehold.verify.workload import Load
+from leasehold._url import Secret, parse
+from leasehold_lab.verify.clients.forkserver import Nursery
+from leasehold_lab.verify.clients.workload import Load
+from leasehold_lab.verify.deployments import PLANS, Site, known, site
+from leasehold_lab.verify.faults.client_faults import KINDS
+from leasehold_lab.verify.report.figures import samples
+from leasehold_lab.verify.run import Outcome, Settings, possible, run
 
 SECONDS = {kind: 20.0 if kind in ("redis", "replicas", "sentinel", "cluster") else 8.0 for kind in PLANS}
 """Length of a run by day. A fault that has begun is finished, so it may take longer. Where an operation takes the least

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from leasehold import Client
-from leasehold.testing.servers import RedisServer
+from leasehold_lab.servers import RedisServer
 
 DAY = 86_400.0
 

@@ -6,11 +6,11 @@ import asyncio
 from typing import Any
 
 import pytest
-from leaks import alive
 from sites import SYSTEMS, Site
 
 from leasehold import AsyncClient
-from leasehold.runtimes.clock import boottime
+from leasehold._runtimes.clock import boottime
+from support.leaks import alive
 
 ANSWERED = 0.5
 """Seconds that the clients wait for an answer."""

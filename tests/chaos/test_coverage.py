@@ -36,6 +36,6 @@ def test_what_is_listed() -> None:
 
 
 def test_a_test_that_does_not_exist_is_seen() -> None:
-    assert missing("stores/test_redis_faults.py::test_nothing") is not None
+    assert missing("stores/redis/test_redis_faults.py::test_nothing") is not None
     assert missing("nowhere.py::test_nothing") is not None
     assert missing("kit:nothing") is not None

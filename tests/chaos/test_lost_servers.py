@@ -11,14 +11,14 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 
 import pytest
-from colours import both
-from patience import until
 
 from leasehold import Client, Hold, LeaseLost, StoreUnavailable, Unsupported, tables
-from leasehold.guard import Stale, sql
-from leasehold.testing.servers import EtcdServer, GaleraServer, PostgresServer, ZooKeeperServer
-from leasehold.testing.servers.postgres import find_binary, run_as
-from leasehold.testing.worlds import AsyncioWorld, BlockingWorld, World
+from leasehold.guards import Stale, sql
+from leasehold_lab.runtimes.case_runtimes import AsyncioWorld, BlockingWorld, World
+from leasehold_lab.servers import EtcdServer, GaleraServer, PostgresServer, ZooKeeperServer
+from leasehold_lab.servers.sql.postgres import find_binary, run_as
+from support.flavors import both
+from support.patience import until
 
 BUSY = 2.0
 """Seconds of a busy machine."""

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from leasehold import Client
-from leasehold.runtimes.clock import boottime
-from leasehold.testing.servers import RedisServer
-from leasehold.testing.servers.clock import Clock
+from leasehold._runtimes.clock import boottime
+from leasehold_lab.servers import RedisServer
+from leasehold_lab.servers.clock import Clock
 
 PARTY = Path(__file__).parents[1] / "stores" / "redis_party.py"
 BUSY = 2.0
@@ -63,7 +63,7 @@ def test_a_machine_that_was_suspended(colour: str, redis_server: RedisServer, na
 STARVED = """
 import json, os, sys
 from leasehold import Client, LeaseLost
-from leasehold.runtimes.clock import boottime
+from leasehold._runtimes.clock import boottime
 
 url, namespace, lease = sys.argv[1:]
 with Client.from_url(url, namespace=namespace) as locks:

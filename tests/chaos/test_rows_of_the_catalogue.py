@@ -9,13 +9,12 @@ import time
 from contextlib import closing
 from pathlib import Path
 
-from colours import both
-
 from leasehold import AsyncClient, Client
 from leasehold.stores.postgres.advisory import key_of
-from leasehold.testing.proxy import FaultProxy, Side
-from leasehold.testing.servers import PostgresServer, RedisServer
-from leasehold.testing.worlds import World
+from leasehold_lab.proxy.proxy import FaultProxy, Side
+from leasehold_lab.runtimes.case_runtimes import World
+from leasehold_lab.servers import PostgresServer, RedisServer
+from support.flavors import both
 
 
 @both

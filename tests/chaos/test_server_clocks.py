@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from colours import ASYNCIO, BLOCKING, both, by_day
 
 from leasehold import LeaseLost
 from leasehold.stores.redis import keys
-from leasehold.testing.servers import Node, RedisCluster, RedisSentinel, RedisServer, RedlockNodes
-from leasehold.testing.worlds import World
+from leasehold_lab.runtimes.case_runtimes import World
+from leasehold_lab.servers import Node, RedisCluster, RedisSentinel, RedisServer, RedlockNodes
+from support.flavors import ASYNCIO, BLOCKING, both, by_day
 
 sys.path.append(str(Path(__file__).parents[1] / "stores"))
-from failover_load import LEASE, NOISE, Load
+from support.stores.failover_load import LEASE, NOISE, Load
 
 FAR = 60.0
 """Seconds of a step: far more than any lease here."""

@@ -19,19 +19,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from colours import both
 from sites import SYSTEMS, Site, systems
-from telling_party import DEEDS
-from turns import US, Missed, turns_missed
 
 from leasehold import AsyncClient, Client, LeaseLost
-from leasehold.engine.keeper import RENEWALS_PER_LEASE
-from leasehold.model import DRIFT, MARGIN
-from leasehold.runtimes.base import Colour
-from leasehold.runtimes.clock import boottime
-from leasehold.testing.history import Stall
-from leasehold.testing.worlds import World
-from leasehold.verify.pulse import called_back
+from leasehold._engine.watchdog.watchdog import RENEWALS_PER_LEASE
+from leasehold._model import DRIFT, MARGIN
+from leasehold._runtimes.base import Colour
+from leasehold._runtimes.clock import boottime
+from leasehold_lab.history import Stall
+from leasehold_lab.runtimes.case_runtimes import World
+from leasehold_lab.verify.clients.stall_detector import called_back
+from support.flavors import both
+from support.programs.loss_notice_client import DEEDS
+from support.turns import US, Missed, turns_missed
 
 PARTY = Path(__file__).parent / "telling_party.py"
 

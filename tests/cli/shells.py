@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from patience import until
+from support.patience import until
 
 NOISE = 0.2
 """Seconds that a busy machine may add to what the protocol bounds."""

@@ -11,8 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from patience import until
 from shells import NOISE, SLACK, Shell, alive
+
+from support.patience import until
 
 LOST, TAKEN, KILLED = 76, 75, 128 + signal.SIGKILL
 

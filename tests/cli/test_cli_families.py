@@ -8,8 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from patience import until
 from shells import Shell, alive
+
+from support.patience import until
 
 FAMILY = """
 import os, random, signal, sys, time

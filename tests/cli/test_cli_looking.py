@@ -8,13 +8,13 @@ from collections.abc import Iterator
 import click
 import pytest
 from click.testing import CliRunner, Result
-from patience import until
 from shells import Shell
 
 from leasehold import Client
+from leasehold._model import Finding, Severity
 from leasehold.cli import main
 from leasehold.cli.output import printable, without_secrets
-from leasehold.model import Finding, Severity
+from support.patience import until
 
 NASTY = "\x1b]0;owned\x07\x1b[2J\r\n\u202egnp\u200b\u2028\x9b31m\x7f"
 LOCK = {"name", "kind", "token", "holders", "waiters", "free_in"}

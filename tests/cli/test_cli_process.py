@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from shells import Shell
 
 from leasehold.cli import main
-from leasehold.testing.servers.redis import RedisServer
+from leasehold_lab.servers.redis.server import RedisServer
 
 CANARY = "c4n4ry-p4ss"
 

@@ -9,10 +9,10 @@ import time
 from pathlib import Path
 
 import pytest
-from patience import until
 from shells import NOISE, SLACK, Shell, alive
 
-from leasehold.testing.servers.redis import RedisServer
+from leasehold_lab.servers.redis.server import RedisServer
+from support.patience import until
 
 LOST, TAKEN, UNAVAILABLE, USAGE = 76, 75, 69, 64
 WAITS = ("sh", "-c", "echo $$ >pid; exec sleep 60")

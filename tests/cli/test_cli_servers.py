@@ -8,10 +8,10 @@ import socket
 import subprocess
 
 import pytest
-from patience import until
 from shells import Shell, alive
 
-from leasehold.testing.servers.resp import Connection
+from leasehold_lab.servers.redis.resp import Connection
+from support.patience import until
 
 SIZES = {"replicas": 4, "sentinel": 7, "cluster": 6, "redlock": 5}
 

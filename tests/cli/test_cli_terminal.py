@@ -9,8 +9,9 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-from patience import until
 from shells import NOISE, Shell, alive
+
+from support.patience import until
 
 ON_TERMINAL = (
     sys.executable,

@@ -16,14 +16,15 @@ from leasehold.stores.mysql import MySQLSessionStore, MySQLStore
 from leasehold.stores.postgres.session import SessionStore
 from leasehold.stores.postgres.store import PostgresStore
 from leasehold.stores.redis import keys
-from leasehold.stores.redis.cluster import ClusterStore
-from leasehold.stores.redis.redlock import RedlockStore
-from leasehold.stores.redis.sentinel import SentinelStore
+from leasehold.stores.redis.cluster.store import ClusterStore
+from leasehold.stores.redis.redlock.store import RedlockStore
+from leasehold.stores.redis.sentinel.store import SentinelStore
 from leasehold.stores.redis.store import RedisStore
 from leasehold.stores.sqlite.store import SQLiteStore
 from leasehold.stores.zookeeper.store import ZooKeeperStore
-from leasehold.testing.conformance import Case, cases
-from leasehold.testing.servers import (
+from leasehold_lab.conformance import Case, cases
+from leasehold_lab.runtimes.case_runtimes import AsyncioWorld, BlockingWorld, SimulatedWorld, World
+from leasehold_lab.servers import (
     EtcdCluster,
     EtcdServer,
     Group,
@@ -33,7 +34,6 @@ from leasehold.testing.servers import (
     ZooKeeperEnsemble,
     ZooKeeperServer,
 )
-from leasehold.testing.worlds import AsyncioWorld, BlockingWorld, SimulatedWorld, World
 
 REAL: dict[str, Callable[[], World]] = {"blocking": BlockingWorld, "asyncio": AsyncioWorld}
 SIMULATED: dict[str, Callable[[], World]] = {f"simulated-{seed}": partial(SimulatedWorld, seed) for seed in range(3)}

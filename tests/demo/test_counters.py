@@ -9,10 +9,10 @@ from urllib.parse import urlsplit
 import pytest
 
 from leasehold import Client, LeaseLost, NotHeld
-from leasehold.demo.counters import Place, counter_at, prepared
-from leasehold.demo.rows import Guard
-from leasehold.guard import Stale
-from leasehold.testing.servers import PostgresServer
+from leasehold.guards import Stale
+from leasehold_lab.demo.counters import Place, counter_at, prepared
+from leasehold_lab.demo.rows import Guard
+from leasehold_lab.servers import PostgresServer
 
 PLACES = {
     "sqlite": "file",

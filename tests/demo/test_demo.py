@@ -16,22 +16,22 @@ from xml.etree import ElementTree
 
 import pytest
 
-from leasehold.demo import service
-from leasehold.demo.children import Children, nginx_config
-from leasehold.demo.overlaps import crowded, cut, most_at_once, overlapping_pairs, rest, shelves
-from leasehold.demo.picture import picture
-from leasehold.demo.report import page
-from leasehold.demo.result import DemoResult, Failure, RowResult, Visit
-from leasehold.demo.rows import Guard
-from leasehold.demo.run import Settings, repeat_command
-from leasehold.demo.table import table
-from leasehold.demo.timeline import close_up
-from leasehold.testing.servers import ZooKeeperServer
+from leasehold_lab.demo import service
+from leasehold_lab.demo.children import Children, nginx_config
+from leasehold_lab.demo.report.overlaps import crowded, cut, most_at_once, overlapping_pairs, rest, shelves
+from leasehold_lab.demo.report.page import page
+from leasehold_lab.demo.report.picture import picture
+from leasehold_lab.demo.report.table import table
+from leasehold_lab.demo.report.timeline import close_up
+from leasehold_lab.demo.result import DemoResult, Failure, RowResult, Visit
+from leasehold_lab.demo.rows import Guard
+from leasehold_lab.demo.run import Settings, repeat_command
+from leasehold_lab.servers import ZooKeeperServer
 
 CODE = """
 import signal
 signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever runs the tests may have it ignored
-from leasehold.cli.demo import demo
+from leasehold_lab.commands.demo import demo
 demo(prog_name="leasehold demo")
 """
 COMMAND = [sys.executable, "-c", CODE]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from leasehold import tables
-from leasehold.testing.servers import MariaDBServer
+from leasehold_lab.servers import MariaDBServer
 
 
 def counted(url: str, requests: int, within: float = 110.0) -> tuple[int, int]:

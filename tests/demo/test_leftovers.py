@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 
 from leasehold import Client
-from leasehold.demo.counters import prepared
-from leasehold.demo.rows import LEFT_FOR
-from leasehold.demo.tables import NOW, STEM
-from leasehold.guard.connection import Ask, Asking, dialect_of, run
-from leasehold.testing.servers import EtcdServer, MariaDBServer, PostgresServer
+from leasehold.guards.connection import Ask, Asking, dialect_of, run
+from leasehold_lab.demo.counters import prepared
+from leasehold_lab.demo.rows import LEFT_FOR
+from leasehold_lab.demo.tables import NOW, STEM
+from leasehold_lab.servers import EtcdServer, MariaDBServer, PostgresServer
 
 Server = PostgresServer | MariaDBServer
 DAY = round(LEFT_FOR)

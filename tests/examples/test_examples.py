@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import leasehold
-from leasehold.testing.servers import RedisServer
+from leasehold_lab.servers import RedisServer
 
 FOLDER = Path(__file__).parents[2] / "examples"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem != "side_by_side")

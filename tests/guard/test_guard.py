@@ -19,9 +19,9 @@ import pymysql
 import pytest
 import sqlalchemy
 
-from leasehold.guard import Stale, file, sql
-from leasehold.guard.connection import Answer, Asking
-from leasehold.testing.servers import MariaDBServer, PostgresServer
+from leasehold.guards import Stale, file, sql
+from leasehold.guards.connection import Answer, Asking
+from leasehold_lab.servers import MariaDBServer, PostgresServer
 
 asyncmy: Any = import_module("asyncmy")
 

@@ -9,9 +9,9 @@ import redis
 import redis.asyncio
 import redis.crc
 
-from leasehold.guard import Stale
-from leasehold.guard.redis import awrite, fence_key, write
-from leasehold.testing.servers import RedisServer
+from leasehold.guards import Stale
+from leasehold.guards.redis import awrite, fence_key, write
+from leasehold_lab.servers import RedisServer
 
 
 def test_a_key_is_set_by_newer_holders_only(redis_server: RedisServer, namespace: str) -> None:

@@ -10,11 +10,11 @@ from dataclasses import replace
 
 import pytest
 
-from leasehold.testing.history import Bounds, History, Hold, Mode, Promise, Stall, Try, Write, check
-from leasehold.testing.history.exclusion import overlaps, refused_while_free
-from leasehold.testing.history.fencing import tokens_against_claims, tokens_against_time
-from leasehold.testing.history.operations import FOREVER
-from leasehold.testing.history.turns import inversions
+from leasehold_lab.history import Bounds, History, Hold, Mode, Promise, Stall, Try, Write, check
+from leasehold_lab.history.exclusion import overlaps, refused_while_free
+from leasehold_lab.history.fencing import tokens_against_claims, tokens_against_time
+from leasehold_lab.history.operations import FOREVER
+from leasehold_lab.history.turns import inversions
 
 N = "stock"
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from leasehold.testing.history import Promise, check
-from leasehold.testing.history.journal import Journal, Record, assemble
-from leasehold.testing.history.operations import FOREVER
+from leasehold_lab.history import Promise, check
+from leasehold_lab.history.journal import Journal, Record, assemble
+from leasehold_lab.history.operations import FOREVER
 
 LIVED, DEAD = 1.99, 2.03
 """A client was killed between these moments: the store may have seen that it had ended before we did."""

@@ -17,11 +17,11 @@ from pathlib import Path
 import pytest
 
 from leasehold import Barrier, BrokenBarrier, Client, Hold, NotHeld, Semaphore
-from leasehold.primitives.mutex import Mutex
+from leasehold.primitives.locks.mutex import Mutex
 from leasehold.stores.memory import MemoryStore
 from leasehold.stores.redis.store import RedisStore
 from leasehold.stores.sqlite.store import SQLiteStore
-from leasehold.testing.servers import RedisServer
+from leasehold_lab.servers import RedisServer
 
 lock_tests = pytest.importorskip("test.lock_tests", reason="this Python has no package `test`: install it to run them")
 support = pytest.importorskip("test.support")

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from museum import page, scenarios  # noqa: F401 - puts them on show
 from museum.catalogue import EXHIBITS, Exhibit, Verdict, look, reason
 from museum.port import Place, Variant
 from museum.visit import PEERS, Report, visit
 
-from leasehold.testing.servers import RedisServer, ZooKeeperServer
+from leasehold_lab.servers import RedisServer, ZooKeeperServer
+from museum import page, scenarios  # noqa: F401 - puts them on show
 
 PAGE = Path(__file__).parents[2] / "docs" / "museum.md"
 COLOURS = ["blocking", "asyncio"]

@@ -14,11 +14,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from patience import until
-
 from leasehold import Client
-from leasehold.testing.servers import RedisServer
-from leasehold.testing.servers.base import free_port
+from leasehold_lab.servers import RedisServer
+from leasehold_lab.servers.base import free_port
+from support.patience import until
 
 PAGE = Path(__file__).parents[2] / "docs" / "shutdown.md"
 

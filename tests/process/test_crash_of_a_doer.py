@@ -15,7 +15,7 @@ import pytest
 
 import leasehold
 from leasehold import AcquireTimeout, Client
-from leasehold.testing.servers import RedisServer
+from leasehold_lab.servers import RedisServer
 
 LEASE = 1.0
 BOUND = {"redis": LEASE + 0.25, "sqlite": 1.0}

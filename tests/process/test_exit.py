@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from leasehold import Client, LeaseLost
-from leasehold.primitives.mutex import AsyncMutex
+from leasehold._validate import LONGEST_LEASE
+from leasehold.primitives.locks.mutex import AsyncMutex
 from leasehold.stores.memory import Memory
-from leasehold.validate import LONGEST_LEASE
 
 
 def run(code: str, *, code_expected: int = 0, within: float = 10.0) -> str:
@@ -39,7 +39,7 @@ REPORT = """
     atexit.register(lambda: os.write(1, ",".join(calls).encode()))  # runs after leasehold's own, which comes later
     from leasehold import Client
     from leasehold.stores.memory import Memory
-    from leasehold.testing.faulty import Faulty
+    from leasehold_lab.faulty_store import Faulty
     def plan(call):
         calls.append(call.method)
     client = Client(Faulty(Memory(), plan))

@@ -12,7 +12,7 @@ import pytest
 
 from leasehold import Client, LeaseLost
 from leasehold.stores.memory import Memory
-from leasehold.testing.faulty import Call, Fault, Faulty
+from leasehold_lab.faulty_store import Call, Fault, Faulty
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 

@@ -16,8 +16,8 @@ import pytest
 
 import leasehold
 from leasehold import BrokenBarrier, Client
-from leasehold.primitives.barrier_members import LOOK
-from leasehold.testing.servers import RedisServer
+from leasehold.primitives.coordination.barrier_members import LOOK
+from leasehold_lab.servers import RedisServer
 
 LEASE = 1.0
 NOISE = 1.5
@@ -35,7 +35,7 @@ barrier = client.barrier("phase", {parties}, lease={lease}, leave_out={leave_out
 def say(what):
     print(what, flush=True)
 if stage == "waiting":
-    from leasehold.primitives.barrier_members import Members
+    from leasehold.primitives.coordination.barrier_members import Members
     until_met = Members._until_met
     def arrived(self, *args):
         say("began")
@@ -48,7 +48,7 @@ elif stage == "inside":
     say("began")
     time.sleep(60)
 elif stage == "leaving":
-    from leasehold.primitives.barrier_members import Members
+    from leasehold.primitives.coordination.barrier_members import Members
     until_left = Members._until_left
     def departed(self, *args):
         say("began")

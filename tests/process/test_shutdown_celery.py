@@ -14,7 +14,7 @@ import pytest
 import redis
 from shutdown import PATIENCE, SHORT, Place, Program
 
-from leasehold.testing.servers import RedisServer
+from leasehold_lab.servers import RedisServer
 
 WORKER = ("-m", "celery", "--app", "tasks", "worker", "--concurrency", "1", "--loglevel", "INFO", "--without-mingle")
 

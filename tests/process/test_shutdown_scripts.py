@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from patience import until
 from shutdown import LOCK, SHORT, Place, examples
 
-from leasehold.testing.servers import RedisServer
+from leasehold_lab.servers import RedisServer
+from support.patience import until
 
 CUT = 128 + signal.SIGTERM
 

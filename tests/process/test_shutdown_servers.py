@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from shutdown import SHORT, Place, Program, Request, on_a_free_port, requested
 
-from leasehold.testing.servers import RedisServer
+from leasehold_lab.servers import RedisServer
 
 GUNICORN = ("-m", "gunicorn", "--bind", "127.0.0.1:PORT")
 UVICORN = ("-m", "uvicorn", "--port", "PORT")

@@ -10,7 +10,7 @@ import pytest
 
 from leasehold import AsyncClient, Client, NotHeld
 from leasehold.stores.memory import Memory
-from leasehold.testing.worlds import AsyncioWorld, BlockingWorld, SimulatedWorld, World
+from leasehold_lab.runtimes.case_runtimes import AsyncioWorld, BlockingWorld, SimulatedWorld, World
 
 
 def in_thread(call: Callable[[], object]) -> list[object]:

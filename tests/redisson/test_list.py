@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from leasehold.testing.conformance import cases
+from leasehold_lab.conformance import cases
 
 TESTS = Path(__file__).parents[1]
 LIST: dict[str, dict[str, Any]] = tomllib.loads(Path(__file__).with_name("list.toml").read_text(encoding="utf-8"))
@@ -74,6 +74,6 @@ def test_the_list_is_whole() -> None:
 
 def test_a_test_that_does_not_exist_is_seen() -> None:
     assert missing("kit:no_such_case")
-    assert missing("unit/test_rules.py::test_no_such_test")
+    assert missing("unit/rules/test_rules.py::test_no_such_test")
     assert missing("unit/no_such_file.py::test_x")
     assert missing("kit:tokens_increase") is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from releases.archive import fetch
 from releases.catalogue import RELEASES
 

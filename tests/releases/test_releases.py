@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from leasehold._runtimes.base import finish
+from leasehold._runtimes.blocking import BlockingRuntime
+from leasehold.stores import registry
+from leasehold_lab.servers import EtcdServer, MariaDBServer, PostgresServer, RedisServer, ZooKeeperServer
+from leasehold_lab.servers.base import ROOTS
 from releases.archive import fetch
 from releases.catalogue import RELEASES
-
-from leasehold.runtimes.base import finish
-from leasehold.runtimes.blocking import BlockingRuntime
-from leasehold.stores import registry
-from leasehold.testing.servers import EtcdServer, MariaDBServer, PostgresServer, RedisServer, ZooKeeperServer
-from leasehold.testing.servers.base import ROOTS
 
 TESTS = Path(__file__).parents[1]
 

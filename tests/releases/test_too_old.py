@@ -6,12 +6,12 @@ import re
 from typing import Any
 
 import pytest
-from releases.archive import fetch
 
 from leasehold import Client, Unsupported
-from leasehold.model import Severity
-from leasehold.testing.servers import MariaDBServer, RedisServer, ZooKeeperServer
-from leasehold.testing.servers.base import ROOTS
+from leasehold._model import Severity
+from leasehold_lab.servers import MariaDBServer, RedisServer, ZooKeeperServer
+from leasehold_lab.servers.base import ROOTS
+from releases.archive import fetch
 
 pytestmark = pytest.mark.nightly
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from colours import both
 
 from leasehold import Client, StoreUnavailable
-from leasehold.model import Severity
-from leasehold.testing.servers import RedisReplicas, RedisServer
-from leasehold.testing.worlds import World
+from leasehold._model import Severity
+from leasehold_lab.runtimes.case_runtimes import World
+from leasehold_lab.servers import RedisReplicas, RedisServer
+from support.flavors import both
 
 LONGEST = 20.0
 """Seconds of the leases here: a waiter's claim gets half of its lease for all."""

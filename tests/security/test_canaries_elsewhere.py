@@ -10,12 +10,12 @@ import pytest
 import test_canary
 from test_canary import CANARY, COLOURS, WRONG, Record, awaited, record, run, use
 
+from leasehold._url import Secret
 from leasehold.stores import registry
-from leasehold.stores.url import Secret
 from leasehold.stores.zookeeper import store as zookeeper_store
-from leasehold.testing.proxy import FaultProxy
-from leasehold.testing.servers import EtcdServer, RedisServer, ZooKeeperServer
-from leasehold.testing.servers.base import free_port
+from leasehold_lab.proxy.proxy import FaultProxy
+from leasehold_lab.servers import EtcdServer, RedisServer, ZooKeeperServer
+from leasehold_lab.servers.base import free_port
 
 __all__ = ["record"]  # pytest finds the fixture here
 

@@ -21,12 +21,12 @@ import redis
 import redis.asyncio
 
 from leasehold import AsyncClient, Client, tables
-from leasehold.engine.events import Event
+from leasehold._url import Secret
+from leasehold.events import Event
 from leasehold.stores import registry
-from leasehold.stores.url import Secret
-from leasehold.testing.proxy import FaultProxy
-from leasehold.testing.servers import MariaDBServer, RedisCluster, RedisSentinel, RedisServer
-from leasehold.testing.servers.base import free_port
+from leasehold_lab.proxy.proxy import FaultProxy
+from leasehold_lab.servers import MariaDBServer, RedisCluster, RedisSentinel, RedisServer
+from leasehold_lab.servers.base import free_port
 
 HERE = os.path.dirname(__file__)
 CANARY = "Zc4naryZ"

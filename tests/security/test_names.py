@@ -11,13 +11,13 @@ from collections.abc import Callable, Hashable, Iterable, Iterator
 
 import pytest
 
+from leasehold._url import parse
+from leasehold.stores.etcd.connection.settings import from_url
 from leasehold.stores.etcd.keys import Keys
 from leasehold.stores.mysql.session_statements import lock_name
 from leasehold.stores.postgres.advisory import key_of
 from leasehold.stores.redis import keys
-from leasehold.stores.url import parse
 from leasehold.stores.zookeeper.nodes import Paths
-from leasehold.wires.etcd.settings import from_url
 
 COUNT = 1_000_000
 """Pairs of namespace and name by night; by day there are a tenth of them."""

@@ -13,13 +13,13 @@ import test_canary
 from test_canary import CANARY, COLOURS, WRONG, Record, awaited, fail, record, run, use
 
 from leasehold import AsyncClient, Client, tables
-from leasehold.engine.events import Event
+from leasehold._url import Secret
+from leasehold.events import Event
 from leasehold.stores import registry
 from leasehold.stores.postgres.statements import script
-from leasehold.stores.url import Secret
-from leasehold.testing.proxy import FaultProxy
-from leasehold.testing.servers import PostgresServer
-from leasehold.testing.servers.base import free_port
+from leasehold_lab.proxy.proxy import FaultProxy
+from leasehold_lab.servers import PostgresServer
+from leasehold_lab.servers.base import free_port
 
 __all__ = ["record"]
 

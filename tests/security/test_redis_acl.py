@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from colours import COLOURS, both
 
+from leasehold._model import Change, Severity
 from leasehold.errors import StoreUnavailable
-from leasehold.model import Change, Severity
 from leasehold.stores.redis import scripts
-from leasehold.testing.servers import RedisCluster, RedisSentinel, RedisServer
-from leasehold.testing.servers.resp import RedisError
-from leasehold.testing.worlds import World
+from leasehold_lab.runtimes.case_runtimes import World
+from leasehold_lab.servers import RedisCluster, RedisSentinel, RedisServer
+from leasehold_lab.servers.redis.resp import RedisError
+from support.flavors import COLOURS, both
 
 PAGES = Path(__file__).parents[2] / "docs" / "backends"
 PAGE = PAGES / "redis.md"

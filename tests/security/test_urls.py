@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from leasehold import AsyncClient, Client
-from leasehold.stores.url import Secret, StoreURL, parse
-from leasehold.wires.redis import settings as redis_settings
+from leasehold._url import Secret, StoreURL, parse
+from leasehold.stores.redis.connection import settings as redis_settings
 
 MALFORMED = [
     "",

@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 
 from leasehold import Client
-from leasehold.testing.proxy import FaultProxy, Side
-from leasehold.testing.servers import RedisServer
+from leasehold_lab.proxy.proxy import FaultProxy, Side
+from leasehold_lab.servers import RedisServer
 
 PARTY = Path(__file__).with_name("soak_party.py")
 

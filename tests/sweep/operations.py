@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import Awaitable, Callable
 
 from leasehold import AcquireTimeout, AsyncClient, AsyncHold
-from leasehold.testing.worlds import World
+from leasehold_lab.runtimes.case_runtimes import World
 
 Operation = Callable[[World, AsyncClient, float], Awaitable[AsyncHold | None]]
 """What is done, with leases of so many seconds."""

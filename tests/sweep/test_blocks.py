@@ -9,7 +9,7 @@ import pytest
 
 from leasehold import AsyncClient, AsyncHold, Client, LeaseLost, NotHeld
 from leasehold.stores.memory import Memory
-from leasehold.testing.worlds import AsyncioWorld, SimulatedWorld, World
+from leasehold_lab.runtimes.case_runtimes import AsyncioWorld, SimulatedWorld, World
 
 Break = Callable[[AsyncHold], Awaitable[None]]
 

@@ -20,11 +20,11 @@ from operations import (
 )
 
 from leasehold import AsyncClient, AsyncHold, LeaseholdError
-from leasehold.engine.hold import ENDED, State
-from leasehold.runtimes.virtual import Scheduler, Task
+from leasehold._engine.lease import ENDED, State
 from leasehold.stores.memory import Memory
-from leasehold.testing.faulty import METHODS, Fault, Faulty, Kind
-from leasehold.testing.worlds import AsyncioWorld, SimulatedWorld, World
+from leasehold_lab.faulty_store import METHODS, Fault, Faulty, Kind
+from leasehold_lab.runtimes.case_runtimes import AsyncioWorld, SimulatedWorld, World
+from leasehold_lab.runtimes.virtual import Scheduler, Task
 
 LEASE = 20.0
 HOLD_UP = 8  # suspensions of each call of the store, before and after it has its effect

@@ -13,7 +13,7 @@ from test_cancel import LEASE, Slow, nobody_is_there
 
 from leasehold import LeaseholdError
 from leasehold.stores.memory import Memory
-from leasehold.testing.worlds import AsyncioWorld, World
+from leasehold_lab.runtimes.case_runtimes import AsyncioWorld, World
 
 HOLD_UP = 40
 """Suspensions of each call of the store: more than a close has that waits for nothing."""

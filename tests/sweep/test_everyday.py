@@ -9,7 +9,7 @@ import pytest
 
 from leasehold import AsyncClient
 from leasehold.stores.memory import Memory
-from leasehold.testing.worlds import SimulatedWorld, World
+from leasehold_lab.runtimes.case_runtimes import SimulatedWorld, World
 
 LEASE = 3.0
 WORK = 1.3  # seconds, long enough for a renewal

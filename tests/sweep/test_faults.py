@@ -5,12 +5,12 @@ import time
 from collections.abc import Callable
 
 import pytest
-from colours import both
 
 from leasehold import AsyncClient, LeaseholdError, LeaseLost, StoreUnavailable
 from leasehold.stores.memory import Memory
-from leasehold.testing.faulty import Call, Fault, Faulty, Kind, nth
-from leasehold.testing.worlds import SimulatedWorld, World
+from leasehold_lab.faulty_store import Call, Fault, Faulty, Kind, nth
+from leasehold_lab.runtimes.case_runtimes import SimulatedWorld, World
+from support.flavors import both
 
 LEASE = 1.0
 FAULTS = [

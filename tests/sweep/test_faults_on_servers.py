@@ -21,12 +21,12 @@ from typing import Any
 import pytest
 
 from leasehold import AsyncClient, Client, LeaseLost, StoreUnavailable
+from leasehold._url import Secret, parse
 from leasehold.stores import registry
-from leasehold.stores.url import Secret, parse
-from leasehold.testing.faults import Side
-from leasehold.testing.faulty import Call, Fault, Faulty, Kind, nth
-from leasehold.testing.proxy import FaultProxy
-from leasehold.verify.clients import Links
+from leasehold_lab.faulty_store import Call, Fault, Faulty, Kind, nth
+from leasehold_lab.proxy.faults import Side
+from leasehold_lab.proxy.proxy import FaultProxy
+from leasehold_lab.verify.clients.clients import Links
 
 AT_ONCE = 8
 NOISE = 0.25

@@ -25,13 +25,13 @@ from typing import Any
 import pytest
 from operations import OPERATIONS, PARTIES, done, nobody_is_there
 from places import SYSTEMS, Place, place_of, stored
-from turns import Missed, turns_missed
 
 from leasehold import AsyncClient, AsyncHold, LockInfo
-from leasehold.runtimes.base import Colour
-from leasehold.runtimes.clock import boottime
-from leasehold.testing.servers.zookeeper import TICK
-from leasehold.testing.worlds import AsyncioWorld, World
+from leasehold._runtimes.base import Colour
+from leasehold._runtimes.clock import boottime
+from leasehold_lab.runtimes.case_runtimes import AsyncioWorld, World
+from leasehold_lab.servers.zookeeper import TICK
+from support.turns import Missed, turns_missed
 
 PARTY = Path(__file__).with_name("kill_party.py")
 

@@ -14,15 +14,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from colours import COLOURS, both
 from operations import OPERATIONS, done, nobody_is_there
 from places import SYSTEMS, place_of
 from test_cancel import LEASE, outcome
 
 from leasehold import AsyncClient, LeaseholdError, Unsupported
 from leasehold.stores import registry
-from leasehold.testing.faulty import Fault, Faulty, Kind, always, nth
-from leasehold.testing.worlds import AsyncioWorld, World
+from leasehold_lab.faulty_store import Fault, Faulty, Kind, always, nth
+from leasehold_lab.runtimes.case_runtimes import AsyncioWorld, World
+from support.flavors import COLOURS, both
 
 KINDS = (Kind.REFUSE, Kind.DROP_REQUEST, Kind.DROP_REPLY, Kind.DUPLICATE)
 

@@ -16,14 +16,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from descriptors import WatchedWorld, Watcher
 from places import SYSTEMS, place_of
 from test_cancel import Cancelling, Slow
 
 from leasehold import AsyncClient, AsyncHold, LeaseholdError
-from leasehold.stores.base import Opener
+from leasehold.store_api import Opener
 from leasehold.stores.memory import Memory
-from leasehold.testing.worlds import World
+from leasehold_lab.runtimes.case_runtimes import World
+from support.descriptors import WatchedWorld, Watcher
 
 LEASE = 30.0
 SOON = 5.0

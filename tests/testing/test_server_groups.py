@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from leasehold.testing.servers import Node, RedisCluster, RedisReplicas, RedisSentinel, RedlockNodes
-from leasehold.testing.servers.resp import RedisError
+from leasehold_lab.servers import Node, RedisCluster, RedisReplicas, RedisSentinel, RedlockNodes
+from leasehold_lab.servers.redis.resp import RedisError
 
 
 def test_replicas_follow_and_can_be_promoted() -> None:

@@ -11,8 +11,8 @@ import time
 
 import pytest
 
-from leasehold.testing.servers import MariaDBServer, MissingServer, PgBouncerServer, PostgresServer, RedisServer
-from leasehold.testing.servers.resp import RedisError
+from leasehold_lab.servers import MariaDBServer, MissingServer, PgBouncerServer, PostgresServer, RedisServer
+from leasehold_lab.servers.redis.resp import RedisError
 
 
 def test_it_answers_and_counts_commands(redis_server: RedisServer) -> None:
@@ -106,7 +106,7 @@ def test_it_outlives_the_thread_that_started_it() -> None:
 
 @pytest.mark.parametrize("paused", [False, True])
 def test_it_dies_with_a_parent_that_is_killed(paused: bool) -> None:
-    code = "from leasehold.testing.servers import *; import time; s = RedisServer().start(); print(s.pid, flush=True);"
+    code = "from leasehold_lab.servers import *; import time; s = RedisServer().start(); print(s.pid, flush=True);"
     code += f"{'s.pause();' if paused else ''} time.sleep(60)"
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from leasehold.testing.worlds import AsyncioWorld, BlockingWorld, SimulatedWorld, World
+from leasehold_lab.runtimes.case_runtimes import AsyncioWorld, BlockingWorld, SimulatedWorld, World
 
 
 @pytest.fixture(params=[BlockingWorld, AsyncioWorld, SimulatedWorld], ids=lambda kind: kind.name)

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from leasehold.model import Departure, Granted, Ticket, Wait
-from leasehold.runtimes.base import Runtime
+from leasehold._model import Departure, Granted, Ticket, Wait
+from leasehold._runtimes.base import Runtime
+from leasehold._url import StoreURL
+from leasehold.store_api import Opener, Store
 from leasehold.stores import redis
-from leasehold.stores.base import Opener, Store
-from leasehold.stores.url import StoreURL
 
 
 class Broken:

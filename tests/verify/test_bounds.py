@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from leasehold.stores.url import parse
-from leasehold.testing.history import History, Hold, Promise, Try, Violation, Write, check
-from leasehold.verify.bounds import Suspension, judge
+from leasehold._url import parse
+from leasehold_lab.history import History, Hold, Promise, Try, Violation, Write, check
+from leasehold_lab.verify.faults.bounds import Suspension, judge
 
 LOST = Suspension("server-flush", begin=10.0, end=10.1, served=12.0, forgets=11.1)
 KEPT = replace(LOST, key="server-freeze", forgets=None)

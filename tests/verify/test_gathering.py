@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from leasehold.stores.url import Secret, parse
-from leasehold.testing.history import Bounds, Promise, check
-from leasehold.testing.history.journal import Record
-from leasehold.verify.faults import Done
-from leasehold.verify.gathering import Circumstances, gather
+from leasehold._url import Secret, parse
+from leasehold_lab.history import Bounds, Promise, check
+from leasehold_lab.history.journal import Record
+from leasehold_lab.verify.faults.client_faults import Done
+from leasehold_lab.verify.report.gathering import Circumstances, gather
 
 SERVER, FILE = parse(Secret("redis://h/0")), parse(Secret("sqlite:/tmp/x"))
 

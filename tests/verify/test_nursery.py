@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from leasehold.verify.nursery import Child, Nursery
+from leasehold_lab.verify.clients.forkserver import Child, Nursery
 
 SOON = 20.0
 

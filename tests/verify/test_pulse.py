@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from leasehold._runtimes.base import Colour
 from leasehold.client import Client
-from leasehold.runtimes.base import Colour
-from leasehold.testing.history import Bounds, History, Hold, Stall, check, joined, stood_still
-from leasehold.testing.history.journal import Journal, Record
-from leasehold.verify import worker
-from leasehold.verify.pulse import EVERY, NOTICED, Pulse, timed
-from leasehold.verify.workload import Load
+from leasehold_lab.history import Bounds, History, Hold, Stall, check, joined, stood_still
+from leasehold_lab.history.journal import Journal, Record
+from leasehold_lab.verify.clients import worker
+from leasehold_lab.verify.clients.stall_detector import EVERY, NOTICED, Pulse, timed
+from leasehold_lab.verify.clients.workload import Load
 
 
 class Machine:
@@ -66,7 +66,7 @@ def test_a_thread_that_tells_may_wait_while_this_one_has_its_turns() -> None:
 STARVED = """
 import os, threading, time
 from leasehold import Client
-from leasehold.verify.pulse import waited_by_keeper, waited_by_main
+from leasehold_lab.verify.clients.stall_detector import waited_by_keeper, waited_by_main
 
 with Client.from_url("memory:") as locks:
     hold = locks.lock("x", lease=0.3).acquire()

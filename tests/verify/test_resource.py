@@ -8,8 +8,8 @@ from time import monotonic
 
 import pytest
 
-from leasehold.guard import sql
-from leasehold.verify.resource import Resource, Values, Visitor
+from leasehold.guards import sql
+from leasehold_lab.verify.clients.resource import Resource, Values, Visitor
 
 
 @pytest.fixture(params=["values", "resource"])

@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
-from leasehold.stores.url import parse
-from leasehold.testing.history import Promise
-from leasehold.testing.servers import RedisServer
-from leasehold.verify.clients import VerifyError
-from leasehold.verify.faults import KINDS
-from leasehold.verify.run import possible, read_url
-from leasehold.verify.sites import PLANS
+from leasehold._url import parse
+from leasehold_lab.history import Promise
+from leasehold_lab.servers import RedisServer
+from leasehold_lab.verify.clients.clients import VerifyError
+from leasehold_lab.verify.deployments import PLANS
+from leasehold_lab.verify.faults.client_faults import KINDS
+from leasehold_lab.verify.run import possible, read_url
 
 HERE = Path(__file__).parent
 WITHIN = 60.0
@@ -178,8 +178,8 @@ def test_its_own_namespace_is_left_empty(tmp_path: Path) -> None:
 
 
 def test_the_url_in_the_command_that_repeats_a_run_has_no_password() -> None:
-    from leasehold.verify.facts import command
-    from leasehold.verify.run import Settings
+    from leasehold_lab.verify.report.run_information import command
+    from leasehold_lab.verify.run import Settings
 
     words = command(Settings(read_url("redis://user:canary@localhost/0"), faults=("stall",)))
     assert "canary" not in words

@@ -6,13 +6,13 @@ import sys
 
 import click
 
+from leasehold._inspection import LockInfo
 from leasehold.cli.codes import Exit
-from leasehold.cli.looking import connected
 from leasehold.cli.options import Command, Failed, json_option, store_options
 from leasehold.cli.output import as_json, complain, printable
+from leasehold.cli.reading import connected
 from leasehold.cli.show import describe
 from leasehold.client import Client
-from leasehold.inspection import LockInfo
 
 MEANING = (
     "The holder learns it at its next renewal (within a third of its lease) and stops then; until it does, its work "

@@ -11,12 +11,12 @@ from importlib.metadata import PackageNotFoundError, version
 
 import click
 
+from leasehold._model import Finding, Severity
 from leasehold.cli.codes import Exit
-from leasehold.cli.looking import connected
 from leasehold.cli.options import Command, Failed, json_option, store_options
 from leasehold.cli.output import as_json, printable, without_secrets
-from leasehold.cli.place import shown
-from leasehold.model import Finding, Severity
+from leasehold.cli.reading import connected
+from leasehold.cli.store_url import shown
 
 CODES = {Severity.OK: 0, Severity.NOTE: 0, Severity.WARNING: int(Exit.NO), Severity.ERROR: int(Exit.BAD)}
 """Exit code by the worst finding."""

@@ -6,10 +6,10 @@ import click
 
 from leasehold import tables
 from leasehold.cli.codes import Exit
-from leasehold.cli.looking import hush
 from leasehold.cli.options import Command, Failed
 from leasehold.cli.output import printable
-from leasehold.cli.place import shown, url_in_use
+from leasehold.cli.reading import hush
+from leasehold.cli.store_url import shown, url_in_use
 
 
 @click.command(cls=Command)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import click
 
-from leasehold.cli.looking import connected, with_leaders
+from leasehold._inspection import LockInfo
 from leasehold.cli.options import Command, json_option, store_options
 from leasehold.cli.output import as_json, lock_record, meta_text, printable, seconds, shortened, table, who
-from leasehold.inspection import LockInfo
+from leasehold.cli.reading import connected, with_leaders
 
 HEADS = ("NAME", "TOKEN", "HOLDER", "REMAINING", "WAITERS", "META")
 

@@ -10,7 +10,7 @@ from dataclasses import asdict
 
 import click
 
-from leasehold.inspection import Contender, LockInfo
+from leasehold._inspection import Contender, LockInfo
 
 SHOWN_AS_IS = frozenset({"L", "M", "N", "P", "S"})
 """First letters of the Unicode categories that are shown; of the others only the plain space."""

@@ -6,11 +6,11 @@ import sys
 
 import click
 
+from leasehold._inspection import Contender, LockInfo
 from leasehold.cli.codes import Exit
-from leasehold.cli.looking import connected, with_leaders
 from leasehold.cli.options import Command, json_option, store_options
 from leasehold.cli.output import as_json, lock_record, meta_text, printable, seconds, who
-from leasehold.inspection import Contender, LockInfo
+from leasehold.cli.reading import connected, with_leaders
 
 
 @click.command(cls=Command)

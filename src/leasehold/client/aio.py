@@ -6,38 +6,44 @@ from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any, Unpack
 
-from leasehold import validate
-from leasehold.engine.acquire import Engine
-from leasehold.engine.events import Observer
-from leasehold.inspection import LockInfo
-from leasehold.model import Departure, Finding, Kind, Rule
-from leasehold.observe.log import logged
-from leasehold.primitives.barrier import AsyncBarrier
-from leasehold.primitives.barrier_rounds import parties_of
-from leasehold.primitives.election import AsyncElection
-from leasehold.primitives.latch import DEFAULT_LIFE as LATCH_LIFE
-from leasehold.primitives.latch import AsyncLatch
-from leasehold.primitives.leadership import KIND
-from leasehold.primitives.lock import AsyncLock
-from leasehold.primitives.multi_lock import AsyncMultiLock
-from leasehold.primitives.multi_members import members_of
-from leasehold.primitives.mutex import AsyncMutex
-from leasehold.primitives.once import AsyncOnce
-from leasehold.primitives.options import DEFAULT_LEASE, LeaseOptions, LockOptions, Options, refuse_unknown
-from leasehold.primitives.rlock import AsyncRLock, Reentries
-from leasehold.primitives.rw_lock import AsyncRWLock
-from leasehold.primitives.rw_seats import Role, Seats
-from leasehold.primitives.scheduled import AsyncScheduled
-from leasehold.primitives.semaphore import AsyncSemaphore, permits_of
-from leasehold.primitives.shared import AsyncShared, TimeToLive
-from leasehold.primitives.synchronized import AsyncSynchronized, Naming
-from leasehold.primitives.versioned import DEFAULT_LIFE, AsyncVersionedValue
-from leasehold.runtimes import process
-from leasehold.runtimes.aio import AsyncioRuntime
-from leasehold.runtimes.base import Colour, Runtime
+from leasehold import _validate
+from leasehold._engine.engine import Engine
+from leasehold._inspection import LockInfo
+from leasehold._model import Departure, Finding, Kind, Rule
+from leasehold._runtimes import process
+from leasehold._runtimes.aio import AsyncioRuntime
+from leasehold._runtimes.base import Colour, Runtime
+from leasehold._validate import Meta, Seconds
+from leasehold.events import Observer
+from leasehold.observability.log import logged
+from leasehold.primitives.calls.once import AsyncOnce
+from leasehold.primitives.calls.scheduled import AsyncScheduled
+from leasehold.primitives.calls.synchronized import AsyncSynchronized, Naming
+from leasehold.primitives.coordination.barrier import AsyncBarrier
+from leasehold.primitives.coordination.barrier_rounds import parties_of
+from leasehold.primitives.coordination.election import AsyncElection
+from leasehold.primitives.coordination.latch import DEFAULT_LIFE as LATCH_LIFE
+from leasehold.primitives.coordination.latch import AsyncLatch
+from leasehold.primitives.coordination.leadership import KIND
+from leasehold.primitives.locks.lock import AsyncLock
+from leasehold.primitives.locks.multi_lock import AsyncMultiLock
+from leasehold.primitives.locks.multi_members import members_of
+from leasehold.primitives.locks.mutex import AsyncMutex
+from leasehold.primitives.locks.options import (
+    DEFAULT_LEASE,
+    LeaseOptions,
+    LockOptions,
+    Options,
+    refuse_unknown,
+)
+from leasehold.primitives.locks.rlock import AsyncRLock, Reentries
+from leasehold.primitives.locks.rw_entries import Role, Seats
+from leasehold.primitives.locks.rw_lock import AsyncRWLock
+from leasehold.primitives.locks.semaphore import AsyncSemaphore, permits_of
+from leasehold.primitives.values.shared import AsyncShared, TimeToLive
+from leasehold.primitives.values.versioned import DEFAULT_LIFE, AsyncVersionedValue
+from leasehold.store_api import Opener, Store
 from leasehold.stores import registry
-from leasehold.stores.base import Opener, Store
-from leasehold.validate import Meta, Seconds
 
 RESPONSE_TIMEOUT = 5.0
 """Seconds after which a store that has not answered counts as unavailable."""
@@ -73,16 +79,16 @@ class AsyncClient:
             store: what opens the store, as `from_url` and `from_client` make it.
             namespace: names of different namespaces never meet.
             response_timeout: seconds after which a store that has not answered counts as unavailable.
-            observer: called with each event (see `leasehold.engine.events`); must not block.
+            observer: called with each event (see `leasehold.events`); must not block.
             runtime: the world to run in; asyncio unless a test says otherwise.
 
         """
         runtime = AsyncioRuntime() if runtime is None else runtime
-        opened = store.open(runtime, validate.name(namespace, "namespace"))
+        opened = store.open(runtime, _validate.name(namespace, "namespace"))
         self._engine = Engine(
             runtime,
             opened,
-            response_timeout=validate.above_zero(response_timeout, "response_timeout", validate.LONGEST_ANSWER),
+            response_timeout=_validate.above_zero(response_timeout, "response_timeout", _validate.LONGEST_ANSWER),
             observe=logged(observer),
         )
         self._reentries = Reentries()
@@ -162,7 +168,7 @@ class AsyncClient:
             Unsupported: the store cannot promise what is asked for.
 
         """
-        return AsyncLock(self._engine, validate.name(name), self._exclusive(bool(fair), options))
+        return AsyncLock(self._engine, _validate.name(name), self._exclusive(bool(fair), options))
 
     def rlock(
         self,
@@ -173,7 +179,7 @@ class AsyncClient:
     ) -> AsyncRLock:
         """Make a lock that its holder (the asyncio task, or the thread) may acquire again. Arguments as for `lock`."""
         checked = self._exclusive(bool(fair), options)
-        return AsyncRLock(self._engine, validate.name(name), checked, self._reentries)
+        return AsyncRLock(self._engine, _validate.name(name), checked, self._reentries)
 
     def versioned(self, name: str, *, life: Seconds = DEFAULT_LIFE) -> AsyncVersionedValue:
         """Make a value with a version, for compare-and-set: optimistic locking.
@@ -271,7 +277,7 @@ class AsyncClient:
 
         """
         checked = self._options(Role.READER.rule(fair=bool(fair)), options)
-        return AsyncRWLock(self._engine, validate.name(name), checked, self._seats)
+        return AsyncRWLock(self._engine, _validate.name(name), checked, self._seats)
 
     def semaphore(
         self,
@@ -290,7 +296,7 @@ class AsyncClient:
 
         """
         rule = Rule(Kind.SEMAPHORE, limit=permits_of(permits), fair=bool(fair))
-        return AsyncSemaphore(self._engine, validate.name(name), self._options(rule, options))
+        return AsyncSemaphore(self._engine, _validate.name(name), self._options(rule, options))
 
     def multi_lock(
         self,
@@ -309,7 +315,7 @@ class AsyncClient:
 
         """
         checked = self._exclusive(bool(fair), options)
-        members = members_of(locks, lambda name: AsyncLock(self._engine, validate.name(name), checked))
+        members = members_of(locks, lambda name: AsyncLock(self._engine, _validate.name(name), checked))
         return AsyncMultiLock(self._engine, members, checked)
 
     def election(
@@ -330,7 +336,7 @@ class AsyncClient:
 
         """
         refuse_unknown(options, LeaseOptions)
-        lock = validate.name(f"{KIND}/{validate.name(name)}")
+        lock = _validate.name(f"{KIND}/{_validate.name(name)}")
         return AsyncElection(self._engine, lock, self._options(Rule(fair=bool(fair)), {**options, "meta": value}))
 
     def latch(self, name: str, count: int, *, life: Seconds = LATCH_LIFE) -> AsyncLatch:
@@ -365,7 +371,7 @@ class AsyncClient:
         """
         rule = Rule(Kind.SEMAPHORE, limit=parties_of(parties), fair=self._engine.store.capabilities.fair)
         checked = self._options(rule, {"lease": lease, "timeout": timeout})
-        return AsyncBarrier(self._engine, validate.name(name), checked, leave_out=bool(leave_out))
+        return AsyncBarrier(self._engine, _validate.name(name), checked, leave_out=bool(leave_out))
 
     async def holds(self, prefix: str = "") -> list[LockInfo]:
         """Show all names that begin with ``prefix`` and are held, waited for or kept free, in order of name."""
@@ -376,7 +382,7 @@ class AsyncClient:
     async def inspect(self, name: str) -> LockInfo | None:
         """Show who holds ``name`` and who waits for it; None if nobody does."""
         self._engine.ready()
-        views = await self._engine.store.look(validate.name(name), exact=True)
+        views = await self._engine.store.look(_validate.name(name), exact=True)
         return LockInfo.of(views[0]) if views else None
 
     async def break_(self, name: str, token: int) -> bool:
@@ -390,7 +396,7 @@ class AsyncClient:
 
         """
         self._engine.ready()
-        for view in await self._engine.store.look(validate.name(name), exact=True):
+        for view in await self._engine.store.look(_validate.name(name), exact=True):
             for seat in view.holders:
                 if seat.token == token:
                     within = self._engine.response_timeout

@@ -6,33 +6,33 @@ from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any, Unpack
 
+from leasehold._inspection import LockInfo
+from leasehold._model import Finding
+from leasehold._runtimes import process
+from leasehold._runtimes.base import Colour, drive
+from leasehold._runtimes.blocking import BlockingRuntime
+from leasehold._validate import Meta, Seconds
 from leasehold.client.aio import RESPONSE_TIMEOUT, AsyncClient
-from leasehold.engine.events import Observer
-from leasehold.inspection import LockInfo
-from leasehold.model import Finding
-from leasehold.primitives.barrier import Barrier
-from leasehold.primitives.election import Election
-from leasehold.primitives.latch import DEFAULT_LIFE as LATCH_LIFE
-from leasehold.primitives.latch import Latch
-from leasehold.primitives.lock import Lock
-from leasehold.primitives.multi_lock import MultiLock
-from leasehold.primitives.multi_members import cores_of
-from leasehold.primitives.mutex import Mutex
-from leasehold.primitives.once import Once
-from leasehold.primitives.options import DEFAULT_LEASE, LeaseOptions, LockOptions
-from leasehold.primitives.rlock import RLock
-from leasehold.primitives.rw_lock import RWLock
-from leasehold.primitives.scheduled import Scheduled
-from leasehold.primitives.semaphore import Semaphore
-from leasehold.primitives.shared import Shared, TimeToLive
-from leasehold.primitives.synchronized import Naming, Synchronized
-from leasehold.primitives.versioned import DEFAULT_LIFE, VersionedValue
-from leasehold.runtimes import process
-from leasehold.runtimes.base import Colour, drive
-from leasehold.runtimes.blocking import BlockingRuntime
+from leasehold.events import Observer
+from leasehold.primitives.calls.once import Once
+from leasehold.primitives.calls.scheduled import Scheduled
+from leasehold.primitives.calls.synchronized import Naming, Synchronized
+from leasehold.primitives.coordination.barrier import Barrier
+from leasehold.primitives.coordination.election import Election
+from leasehold.primitives.coordination.latch import DEFAULT_LIFE as LATCH_LIFE
+from leasehold.primitives.coordination.latch import Latch
+from leasehold.primitives.locks.lock import Lock
+from leasehold.primitives.locks.multi_lock import MultiLock
+from leasehold.primitives.locks.multi_members import cores_of
+from leasehold.primitives.locks.mutex import Mutex
+from leasehold.primitives.locks.options import DEFAULT_LEASE, LeaseOptions, LockOptions
+from leasehold.primitives.locks.rlock import RLock
+from leasehold.primitives.locks.rw_lock import RWLock
+from leasehold.primitives.locks.semaphore import Semaphore
+from leasehold.primitives.values.shared import Shared, TimeToLive
+from leasehold.primitives.values.versioned import DEFAULT_LIFE, VersionedValue
+from leasehold.store_api import Opener, Store
 from leasehold.stores import registry
-from leasehold.stores.base import Opener, Store
-from leasehold.validate import Meta, Seconds
 
 
 class Client:

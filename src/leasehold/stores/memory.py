@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
-from leasehold.model import (
+from leasehold._model import (
     Capabilities,
     Cell,
     Change,
@@ -24,11 +24,11 @@ from leasehold.model import (
     View,
     Wait,
 )
-from leasehold.rules import Queue
-from leasehold.runtimes.base import Runtime, Signal
-from leasehold.stores import ledger
-from leasehold.stores.cells import EMPTY, apply_change
-from leasehold.stores.url import StoreURL
+from leasehold._rules import Queue
+from leasehold._runtimes.base import Runtime, Signal
+from leasehold._url import StoreURL
+from leasehold.stores._common import queues
+from leasehold.stores._common.cells import EMPTY, apply_change
 
 IDLE_LIFE = 3600.0
 """Seconds for which a name that nobody uses is remembered, so that its tokens go on."""
@@ -54,7 +54,7 @@ _spaces: weakref.WeakValueDictionary[str, Space] = weakref.WeakValueDictionary()
 
 
 class MemoryStore:
-    """See `leasehold.stores.base.Store` for what each method promises."""
+    """See `leasehold.store_api.Store` for what each method promises."""
 
     capabilities = Capabilities(shared=True, permits=True, together=True, watches=True, crash_bound="with the process")
 
@@ -68,7 +68,7 @@ class MemoryStore:
         """Try to take ``name``."""
         since = self._runtime.now()
         with self._space.mutex:
-            step = ledger.claim(self._queue(name), ticket, join=join, now=since, floor=self._runtime.wall_us())
+            step = queues.claim(self._queue(name), ticket, join=join, now=since, floor=self._runtime.wall_us())
             self._write(name, step)
             if step.blocked is None:
                 self._space.signals.pop(ticket.id, None)
@@ -83,7 +83,7 @@ class MemoryStore:
             if waiting is not None:
                 waiting.set()
             now, floor = self._runtime.now(), self._runtime.wall_us()
-            step = ledger.leave(self._queue(name), ticket.id, how=how, now=now, floor=floor)
+            step = queues.leave(self._queue(name), ticket.id, how=how, now=now, floor=floor)
             self._write(name, step)
         return step.found
 
@@ -91,11 +91,11 @@ class MemoryStore:
         self, claims: Sequence[tuple[str, Ticket]], *, keep: bool, within: float
     ) -> Sequence[Granted | Wait]:
         """Claim in order, up to the first that cannot be had."""
-        since, steps = self._runtime.now(), list[tuple[str, ledger.Step]]()
+        since, steps = self._runtime.now(), list[tuple[str, queues.Step]]()
         with self._space.mutex:
             for name, ticket in claims:
                 floor = self._runtime.wall_us()
-                steps.append((name, ledger.claim(self._queue(name), ticket, join=False, now=since, floor=floor)))
+                steps.append((name, queues.claim(self._queue(name), ticket, join=False, now=since, floor=floor)))
                 if steps[-1][1].blocked is not None:
                     steps = steps if keep else steps[-1:]
                     break
@@ -113,8 +113,8 @@ class MemoryStore:
         with self._space.mutex:
             now = self._runtime.now()
             for name, ticket in tickets:
-                queue, standing = ledger.renew(self._queue(name), ticket.id, now)
-                self._write(name, ledger.Step(queue))
+                queue, standing = queues.renew(self._queue(name), ticket.id, now)
+                self._write(name, queues.Step(queue))
                 standings.append(standing)
         return standings
 
@@ -131,8 +131,8 @@ class MemoryStore:
         """Show names in use."""
         with self._space.mutex:
             now = self._runtime.now()
-            queues = [queue for (space, _), queue in self._space.queues.items() if space == self._namespace]
-        views = [ledger.view(queue, now) for queue in queues if _matches(queue.name, prefix, exact)]
+            known = [queue for (space, _), queue in self._space.queues.items() if space == self._namespace]
+        views = [queues.view(queue, now) for queue in known if _matches(queue.name, prefix, exact)]
         return [view for view in views if view.holders or view.waiters or view.free_in > 0]
 
     async def cell(self, name: str, change: Change) -> Cell:
@@ -184,7 +184,7 @@ class MemoryStore:
     def _queue(self, name: str) -> Queue:
         return self._space.queues.get((self._namespace, name)) or Queue(name)
 
-    def _write(self, name: str, step: ledger.Step) -> None:
+    def _write(self, name: str, step: queues.Step) -> None:
         space, key = self._space, (self._namespace, name)
         space.queues[key] = step.queue
         space.used[key] = self._runtime.now()
@@ -199,7 +199,7 @@ class MemoryStore:
     def _sweep(self) -> None:
         space, now = self._space, self._runtime.now()
         for key in [key for key, used in space.used.items() if used + IDLE_LIFE < now]:
-            queue = ledger.settle(space.queues[key], now)
+            queue = queues.settle(space.queues[key], now)
             if not queue.seats() and queue.barred <= now:
                 del space.queues[key], space.used[key]
         seated = {seat.ticket.id for queue in space.queues.values() for seat in queue.waiters}
@@ -212,7 +212,7 @@ class MemoryStore:
         return f"<MemoryStore {self._name!r}>"
 
 
-def _answer(step: ledger.Step, since: float) -> Granted | Wait:
+def _answer(step: queues.Step, since: float) -> Granted | Wait:
     if step.blocked is not None:
         by = step.blocked.by
         return Wait(None, step.blocked.until - since, None if by is None else by.ticket.terms.owner)

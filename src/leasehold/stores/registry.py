@@ -13,11 +13,11 @@ from importlib import import_module
 from pathlib import Path
 from urllib.parse import quote
 
+from leasehold._runtimes.base import Colour
+from leasehold._url import Secret, StoreURL, parse
 from leasehold.errors import MissingDriver
-from leasehold.runtimes.base import Colour
-from leasehold.stores.base import Opener
-from leasehold.stores.url import Secret, StoreURL, parse
-from leasehold.wires.redis import quorum
+from leasehold.store_api import Opener
+from leasehold.stores.redis.strict import quorum
 
 Strict = quorum.Strict
 """The options of strict mode on Redis."""
@@ -58,7 +58,7 @@ ADOPTERS: Mapping[str, str] = {
     "psycopg_pool": "leasehold.stores.postgres",
     "pymysql": "leasehold.stores.mysql",
     "asyncmy": "leasehold.stores.mysql",
-    "sqlalchemy": "leasehold.stores.sql.engines",
+    "sqlalchemy": "leasehold.stores._sql.engines",
     "redis": "leasehold.stores.redis",
 }
 """Top-level package of a client object to the module with ``adopt``."""

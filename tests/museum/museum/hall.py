@@ -15,8 +15,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from leasehold.testing.proxy import FaultProxy
-from leasehold.testing.servers.resp import Connection
+from leasehold_lab.proxy.proxy import FaultProxy
+from leasehold_lab.servers.redis.resp import Connection
 from museum.boot import command
 from museum.port import Actor, Lock, Place, Variant
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from leasehold.testing.proxy import Side
+from leasehold_lab.proxy.proxy import Side
 from museum.catalogue import Seen, Verdict, exhibit, exposed, partly, sound
 from museum.hall import Hall, fork_and_release, outcome
 

@@ -25,8 +25,8 @@ root = pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("unshare"), reas
 PEER = """
 import json, os, sys, threading, time
 from leasehold import Client, LeaseLost
-from leasehold.runtimes.base import finish
-from leasehold.model import Change
+from leasehold._runtimes.base import finish
+from leasehold._model import Change
 from leasehold.stores.sqlite import SQLite
 from leasehold.stores.sqlite.machine import Machine
 from pathlib import Path

@@ -10,8 +10,8 @@ import pytest
 from sqlite_peers import Peer, client_on, fake_proc, linux, raw, root, run_python
 
 from leasehold import Client, StoreUnavailable, Unsupported
-from leasehold.model import Change
-from leasehold.runtimes.base import finish
+from leasehold._model import Change
+from leasehold._runtimes.base import finish
 from leasehold.stores.sqlite.machine import Machine, Process
 
 
@@ -69,7 +69,7 @@ def test_who_waits_to_take_over_is_not_in_the_way(
             in_use.process.wait()
             raw(path, "UPDATE host SET boot = 'a third'", exclusive=True)
 
-    monkeypatch.setattr("leasehold.stores.sqlite.turns.time.sleep", pause)
+    monkeypatch.setattr("leasehold.stores.sqlite.busy_wait.time.sleep", pause)
     with client_on(path, fake_proc(tmp_path / "p", boot="the next boot")) as locks, locks.lock("x", timeout=0):
         assert len(pauses) == 1
 

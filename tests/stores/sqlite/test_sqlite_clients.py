@@ -12,13 +12,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from patience import until
 from sqlite_peers import Peer, boottime, raw
 
 from leasehold import AsyncClient, Client, StoreUnavailable
-from leasehold.model import Departure, Granted, Owner, Rule, Severity, Standing, Terms, Ticket, ticket_id
-from leasehold.runtimes.base import finish
-from leasehold.wires import datagram
+from leasehold._model import Departure, Granted, Owner, Rule, Severity, Standing, Terms, Ticket, ticket_id
+from leasehold._runtimes.base import finish
+from leasehold.stores._common import hints
+from support.patience import until
 
 
 def test_two_hundred_waiters(path: Path, locks: Client) -> None:
@@ -161,7 +161,7 @@ def test_close_ends_thread_and_socket(path: Path) -> None:
         assert any(thread.name == "leasehold-sqlite-bell" for thread in threading.enumerate())
     locks.close()
     assert not any(thread.name == "leasehold-sqlite-bell" for thread in threading.enumerate())
-    assert not datagram._bells
+    assert not hints._bells
     if sys.platform == "linux":
         for descriptor in os.listdir("/proc/self/fd"):
             with contextlib.suppress(FileNotFoundError):  # the one that lists them is closed by now
@@ -174,23 +174,23 @@ def test_close_goes_on_though_the_thread_has_closed_its_socket(path: Path, monke
     locks = Client.from_url(f"sqlite:{path}")
     with locks.lock("x"):
         assert locks.lock("x").acquire(timeout=0.05) is None
-        (bell,) = datagram._bells.values()
+        (bell,) = hints._bells.values()
         stop, thread, port = bell._stop, bell._thread, int(bell._address.split()[1])
         assert thread is not None
 
         def stop_at_once() -> None:
             threading.Event.set(stop)
-            datagram._send(port, bell._key)
+            hints._send(port, bell._key)
             thread.join(10)
 
         monkeypatch.setattr(stop, "set", stop_at_once)
     locks.close()
     assert not thread.is_alive()
-    assert not datagram._bells
+    assert not hints._bells
 
 
 def test_idle_bell_ends_by_itself(path: Path, locks: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(datagram, "LINGER", 1)
+    monkeypatch.setattr(hints, "LINGER", 1)
     for _ in range(2):
         with locks.lock("x"):
             assert locks.lock("x").acquire(timeout=0.05) is None

@@ -10,12 +10,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from patience import until
 from sqlite_peers import Peer, boottime
 
 from leasehold import Client
-from leasehold.model import Change, Granted, Kind, Owner, Rule, Terms, Ticket, ticket_id
-from leasehold.runtimes.base import finish
+from leasehold._model import Change, Granted, Kind, Owner, Rule, Terms, Ticket, ticket_id
+from leasehold._runtimes.base import finish
+from support.patience import until
 
 
 @pytest.mark.parametrize("reaped", [False, True], ids=["zombie", "reaped"])
@@ -139,7 +139,7 @@ def test_dead_permit_holders_make_room_for_all(path: Path, locks: Client, peers:
     for _ in range(2):
         row = "Rule(Kind.SEMAPHORE, permits=1, limit=2), locks._core._engine.owner, 60.0"
         code = f"locks.store.claim('s', Ticket(ticket_id(os.urandom(16)), Terms({row})), join=True, within=5)"
-        peer.ask("exec('from leasehold.model import *; from leasehold.model import ticket_id', globals())")
+        peer.ask("exec('from leasehold._model import *; from leasehold._model import ticket_id', globals())")
         peer.ask(f"finish({code}).token")
     got: list[float] = []
 

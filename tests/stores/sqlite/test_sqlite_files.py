@@ -13,7 +13,7 @@ import pytest
 from sqlite_peers import Peer, boottime, client_on, fake_proc, linux, raw, root, run_python
 
 from leasehold import Client, LeaseLost, StoreUnavailable, Unsupported
-from leasehold.model import Severity
+from leasehold._model import Severity
 from leasehold.stores.sqlite.database import LAYOUT
 
 MOUNTS = """\

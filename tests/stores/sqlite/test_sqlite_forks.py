@@ -16,8 +16,8 @@ def test_fork(path: Path) -> None:
     code = """
         import os, sys, time, warnings
         from leasehold import Client
-        from leasehold.model import Change
-        from leasehold.runtimes.base import finish
+        from leasehold._model import Change
+        from leasehold._runtimes.base import finish
         warnings.simplefilter("ignore", DeprecationWarning)  # 3.12 warns of any fork with threads
         locks = Client.from_url("sqlite:" + sys.argv[1])
         hold = locks.lock("x", lease=2).acquire()

@@ -18,8 +18,8 @@ import pytest
 from sqlite_peers import Peer, boottime
 
 from leasehold import Client, StoreUnavailable
-from leasehold.wires import datagram
-from leasehold.wires.datagram import Bell
+from leasehold.stores._common import hints
+from leasehold.stores._common.hints import Bell
 
 WORKER = """
 import asyncio, sys, time
@@ -91,7 +91,7 @@ def test_wakes_the_next_process_long_before_it_would_look_by_itself(path: Path, 
 
 def test_lost_hints_cost_a_quarter_of_a_second(path: Path, locks: Client, peers: Callable[..., Peer]) -> None:
     peer = peers()
-    peer.ask("setattr(__import__('leasehold.wires.datagram').wires.datagram, '_send', lambda *a: None)")
+    peer.ask("setattr(__import__('leasehold.stores._common.hints').wires.datagram, '_send', lambda *a: None)")
     peer.ask("take('x')")
     threading.Timer(0.3, lambda: peer.tell("holds['x'].release()")).start()
     began = boottime()
@@ -100,7 +100,7 @@ def test_lost_hints_cost_a_quarter_of_a_second(path: Path, locks: Client, peers:
 
 
 def test_no_socket_to_be_had(locks: Client, peers: Callable[..., Peer], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(datagram, "_loopback", lambda: None)
+    monkeypatch.setattr(hints, "_loopback", lambda: None)
     peer = peers()
     peer.ask("take('x')")
     threading.Timer(0.3, lambda: peer.tell("holds['x'].release()")).start()
@@ -115,11 +115,11 @@ def test_forged_hints_do_no_harm(locks: Client) -> None:
         waiter = threading.Thread(target=lambda: got.append(locks.lock("x").acquire(timeout=0.6)))
         waiter.start()
         time.sleep(0.1)
-        address = next(iter(datagram._bells))
+        address = next(iter(hints._bells))
         for _ in range(300):
-            datagram._send(int(address.split()[1]), os.urandom(38))
+            hints._send(int(address.split()[1]), os.urandom(38))
             for ticket in list(locks.store._waiters._waiting):  # type: ignore[attr-defined]
-                datagram._send(int(address.split()[1]), bytes.fromhex(address.split()[2]) + ticket.encode())
+                hints._send(int(address.split()[1]), bytes.fromhex(address.split()[2]) + ticket.encode())
         waiter.join()
         assert got == [None]
 
@@ -140,7 +140,7 @@ def test_a_claim_and_a_thread_that_ends_for_want_of_waiters_do_not_wait_for_each
         time.sleep(0.3)
         return listen(bell)
 
-    monkeypatch.setattr(datagram, "LINGER", 1)
+    monkeypatch.setattr(hints, "LINGER", 1)
     monkeypatch.setattr(Bell, "_ends_idle", end_late)
     with Client.from_url(f"sqlite:{path}") as holder, holder.lock("x"):
         assert locks.lock("x").acquire(timeout=0.05) is None

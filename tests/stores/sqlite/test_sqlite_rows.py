@@ -13,9 +13,9 @@ import pytest
 from sqlite_peers import boottime, raw
 
 from leasehold import Client, WrongKind
-from leasehold.model import Change, Departure, Granted, Kind, Owner, Rule, Terms, Ticket, ticket_id
-from leasehold.runtimes.base import Colour, finish
-from leasehold.runtimes.blocking import BlockingRuntime
+from leasehold._model import Change, Departure, Granted, Kind, Owner, Rule, Terms, Ticket, ticket_id
+from leasehold._runtimes.base import Colour, finish
+from leasehold._runtimes.blocking import BlockingRuntime
 from leasehold.stores.memory import Memory
 from leasehold.stores.sqlite import SQLite, rows, sweep
 

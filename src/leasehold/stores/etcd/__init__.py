@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from leasehold.runtimes.base import Runtime
+from leasehold._runtimes.base import Runtime
+from leasehold._url import StoreURL
+from leasehold.stores.etcd.connection import settings
+from leasehold.stores.etcd.connection.settings import Settings
 from leasehold.stores.etcd.store import EtcdStore
-from leasehold.stores.url import StoreURL
-from leasehold.wires.etcd import settings
-from leasehold.wires.etcd.settings import Settings
 
 
 @dataclass(frozen=True)

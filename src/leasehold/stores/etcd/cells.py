@@ -12,15 +12,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from leasehold._model import Cell, Change
+from leasehold._runtimes.base import Runtime
 from leasehold.errors import StoreUnavailable
-from leasehold.model import Cell, Change
-from leasehold.runtimes.base import Runtime
-from leasehold.stores.cells import EMPTY, apply_change, check_size
+from leasehold.stores._common.cells import EMPTY, apply_change, check_size
 from leasehold.stores.etcd.confirming import KeepAlive, keep_alive, through_log
+from leasehold.stores.etcd.connection.errors import Meaning, Refused
+from leasehold.stores.etcd.connection.gateway import Gateway
 from leasehold.stores.etcd.keys import Json, Keys, absent, found, only, put, ranged, txn, unb64, version_is, written
 from leasehold.stores.etcd.sessions import whole
-from leasehold.wires.etcd.faults import Meaning, Refused
-from leasehold.wires.etcd.gateway import Gateway
 
 WITHIN = 5.0
 """Seconds that one change may take."""

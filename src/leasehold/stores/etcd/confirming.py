@@ -27,9 +27,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from leasehold.runtimes.base import Runtime
+from leasehold._runtimes.base import Runtime
+from leasehold.stores.etcd.connection.gateway import Gateway
 from leasehold.stores.etcd.keys import Json, Keys, deleted, only, txn
-from leasehold.wires.etcd.gateway import Gateway
 
 NO_TERM = 0
 """Raft begins with term 1."""

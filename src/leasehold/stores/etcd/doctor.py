@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from leasehold._model import Finding, Severity
+from leasehold._runtimes.base import Runtime
 from leasehold.errors import StoreUnavailable
-from leasehold.model import Finding, Severity
-from leasehold.runtimes.base import Runtime
+from leasehold.stores.etcd.connection.errors import Refused
+from leasehold.stores.etcd.connection.gateway import Gateway
+from leasehold.stores.etcd.connection.settings import Settings
+from leasehold.stores.etcd.http.base import Place, Unanswered, Unsent
 from leasehold.stores.etcd.keys import Keys, only
 from leasehold.stores.etcd.releases import faults_of, numbers
-from leasehold.wires.etcd.faults import Refused
-from leasehold.wires.etcd.gateway import Gateway
-from leasehold.wires.etcd.settings import Settings
-from leasehold.wires.http.base import Place, Unanswered, Unsent
 
 WITHIN = 5.0
 """Seconds that the cluster may take to answer each question."""

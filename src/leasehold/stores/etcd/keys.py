@@ -12,7 +12,7 @@ import unicodedata
 from dataclasses import dataclass
 from typing import Any
 
-from leasehold.wires.etcd.settings import Settings
+from leasehold.stores.etcd.connection.settings import Settings
 
 Json = dict[str, Any]
 

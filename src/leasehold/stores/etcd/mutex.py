@@ -12,7 +12,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from leasehold.errors import WrongKind
-from leasehold.stores.etcd import seats
+from leasehold.stores._common.uses import refuse_other_use
+from leasehold.stores.etcd import entries
+from leasehold.stores.etcd.connection.gateway import Gateway
+from leasehold.stores.etcd.entries import Place
 from leasehold.stores.etcd.keys import (
     FIRST,
     LAST,
@@ -28,10 +31,7 @@ from leasehold.stores.etcd.keys import (
     span,
     txn,
 )
-from leasehold.stores.etcd.seats import Place
 from leasehold.stores.etcd.waiting import Mine
-from leasehold.stores.uses import refuse_other_use
-from leasehold.wires.etcd.gateway import Gateway
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ async def claim(gateway: Gateway, keys: Keys, mine: Mine, *, join: bool, until: 
 
     """
     line = span(keys.queue(mine.name))
-    write = put(mine.key, seats.value(mine.ticket, mine.session.length, holds=True), mine.session.id)
+    write = put(mine.key, entries.value(mine.ticket, mine.session.length, holds=True), mine.session.id)
     first, last = ranged(line, **FIRST), ranged(line, **LAST)
     unburied = absent(only(keys.grave(mine.seat)))
     if join:
@@ -75,7 +75,7 @@ async def claim(gateway: Gateway, keys: Keys, mine: Mine, *, join: bool, until: 
 
 
 async def _put(gateway: Gateway, mine: Mine, said: Json) -> Verdict:
-    revision, before = revision_of(said), [seats.place(kv) for kv in found(said, 0)]
+    revision, before = revision_of(said), [entries.place(kv) for kv in found(said, 0)]
     if not before:
         return Verdict(revision)
     try:
@@ -83,13 +83,13 @@ async def _put(gateway: Gateway, mine: Mine, said: Json) -> Verdict:
     except WrongKind:
         await gateway.call("/v3/kv/txn", txn([], [deleted(only(mine.key))]), within=1.0)
         raise
-    ahead = tuple(seats.place(kv).key for kv in found(said, 1))
+    ahead = tuple(entries.place(kv).key for kv in found(said, 1))
     return Verdict(0, ahead, revision, before[0])
 
 
 async def _found(gateway: Gateway, keys: Keys, mine: Mine, said: Json, *, within: float) -> Verdict:
     """Our key was there, or somebody whom a try does not wait for."""
-    first, own = ([seats.place(kv) for kv in found(said, index)] for index in (0, 1))
+    first, own = ([entries.place(kv) for kv in found(said, index)] for index in (0, 1))
     if not first:
         return Verdict(revision=revision_of(said))  # it was left before this claim arrived
     if own and first[0].key == own[0].key:
@@ -99,5 +99,5 @@ async def _found(gateway: Gateway, keys: Keys, mine: Mine, said: Json, *, within
         return Verdict(0, (), revision_of(said), first[0])
     before = {**span(keys.queue(mine.name)), **LAST, "max_create_revision": str(own[0].created - 1)}
     answer = await gateway.call("/v3/kv/range", before, within=within)
-    ahead = tuple(seats.place(kv).key for kv in answer.get("kvs", []))
+    ahead = tuple(entries.place(kv).key for kv in answer.get("kvs", []))
     return Verdict(0, ahead, revision_of(answer), first[0])

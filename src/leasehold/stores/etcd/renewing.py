@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from leasehold._model import Standing
+from leasehold._runtimes.base import Runtime
 from leasehold.errors import StoreUnavailable
-from leasehold.model import Standing
-from leasehold.runtimes.base import Runtime
 from leasehold.stores.etcd.confirming import KeepAlive, through_log
+from leasehold.stores.etcd.connection.errors import Meaning, Refused
+from leasehold.stores.etcd.connection.gateway import Gateway
 from leasehold.stores.etcd.keys import Json, Keys, deleted, found, only, put, ranged, span, txn, unb64
 from leasehold.stores.etcd.sessions import Sessions
 from leasehold.stores.etcd.waiting import Mine, Watch
-from leasehold.wires.etcd.faults import Meaning, Refused
-from leasehold.wires.etcd.gateway import Gateway
 
 PER_LOOK = 40
 """Tickets in one transaction: each has up to two operations in it, and etcd allows 128."""

@@ -19,13 +19,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+from leasehold._runtimes.base import Runtime
 from leasehold.errors import StoreUnavailable
-from leasehold.runtimes.base import Runtime
 from leasehold.stores.etcd.confirming import KeepAlive, keep_alive, through_log
+from leasehold.stores.etcd.connection.errors import Meaning, Refused
+from leasehold.stores.etcd.connection.gateway import Gateway
+from leasehold.stores.etcd.connection.keyed_lock import Turns
 from leasehold.stores.etcd.keys import Json, Keys
-from leasehold.wires.etcd.faults import Meaning, Refused
-from leasehold.wires.etcd.gateway import Gateway
-from leasehold.wires.etcd.turns import Turns
 
 FRESH = 1 / 3
 """A claim is granted under a session as it stands if less than this part of it has passed, else it is renewed first."""

@@ -11,9 +11,12 @@ The revision of the transaction that entered is the token: tokens increase from 
 
 from __future__ import annotations
 
+from leasehold._runtimes.base import Runtime
 from leasehold.errors import StoreUnavailable
-from leasehold.runtimes.base import Runtime
-from leasehold.stores.etcd import seats
+from leasehold.stores._common.uses import refuse_other_use
+from leasehold.stores.etcd import entries
+from leasehold.stores.etcd.connection.gateway import Gateway
+from leasehold.stores.etcd.entries import Place
 from leasehold.stores.etcd.keys import (
     Json,
     Keys,
@@ -29,10 +32,7 @@ from leasehold.stores.etcd.keys import (
     unwritten_since,
 )
 from leasehold.stores.etcd.mutex import Verdict
-from leasehold.stores.etcd.seats import Place
 from leasehold.stores.etcd.waiting import Mine
-from leasehold.stores.uses import refuse_other_use
-from leasehold.wires.etcd.gateway import Gateway
 
 PAUSE = 0.002
 """Seconds, times a random number and the number of attempts, before a ticket decides again that others overtook."""
@@ -57,16 +57,16 @@ class Entering:
         while not said.get("succeeded"):
             if found(said, 1):
                 return Verdict(revision=revision_of(said))  # it was left before this claim arrived
-            there, revision = seats.places(found(said, 0)), revision_of(said)
+            there, revision = entries.places(found(said, 0)), revision_of(said)
             own = next((one for one in there if one.key == self._mine.key), None)
             if own is not None and own.holds:
                 return Verdict(own.written)
             refuse_other_use(self._mine.name, [one.ticket for one in there], self._mine.ticket.terms.rule)
-            if own is not None and seats.is_its_turn(there, own):
+            if own is not None and entries.is_its_turn(there, own):
                 await self._pause(attempt)
                 attempt += 1
                 said = await self._enter_in_turn(own, revision)
-            elif (own is None or seats.passes(own.ticket)) and self._may_pass(there, join=join):
+            elif (own is None or entries.passes(own.ticket)) and self._may_pass(there, join=join):
                 await self._pause(attempt)
                 attempt += 1
                 said = await self._enter_past(own, revision)
@@ -79,12 +79,12 @@ class Entering:
     def _may_pass(self, there: list[Place], *, join: bool) -> bool:
         """Say whether it enters without having stood in the queue: by right, or to leave no trace if it cannot."""
         ticket = self._mine.ticket
-        if join and not seats.passes(ticket):
+        if join and not entries.passes(ticket):
             return False
-        return seats.may_enter(self._mine.name, there, ticket)
+        return entries.may_enter(self._mine.name, there, ticket)
 
     def _blocked(self, there: list[Place], revision: int) -> Verdict:
-        others = seats.blockers(there, self._mine.ticket)
+        others = entries.blockers(there, self._mine.ticket)
         held_by = next((one for one in there if one.holds), others[0] if others else None)
         return Verdict(0, tuple(one.key for one in others), revision, held_by)
 
@@ -108,7 +108,7 @@ class Entering:
 
     def _written(self, *, holds: bool) -> list[Json]:
         mine = self._mine
-        return [put(mine.key, seats.value(mine.ticket, mine.session.length, holds=holds), mine.session.id)]
+        return [put(mine.key, entries.value(mine.ticket, mine.session.length, holds=holds), mine.session.id)]
 
     async def _send(self, compare: list[Json], writes: list[Json]) -> Json:
         left = self._until - self._runtime.now()

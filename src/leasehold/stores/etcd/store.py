@@ -18,21 +18,33 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from leasehold._model import (
+    Capabilities,
+    Cell,
+    Change,
+    Departure,
+    Finding,
+    Granted,
+    Kind,
+    Standing,
+    Ticket,
+    View,
+    Wait,
+)
+from leasehold._runtimes.base import Colour, Runtime
 from leasehold.errors import StoreUnavailable, Unsupported
-from leasehold.model import Capabilities, Cell, Change, Departure, Finding, Granted, Kind, Standing, Ticket, View, Wait
-from leasehold.runtimes.base import Colour, Runtime
-from leasehold.stores.etcd import doctor, mutex, views
+from leasehold.stores.etcd import doctor, inspecting, mutex
 from leasehold.stores.etcd.cells import Cells
+from leasehold.stores.etcd.connection.errors import Meaning, Refused
+from leasehold.stores.etcd.connection.gateway import Gateway
+from leasehold.stores.etcd.connection.settings import Settings
+from leasehold.stores.etcd.http.base import Http
 from leasehold.stores.etcd.keys import Json, Keys, deleted, only, put, removed, span, txn, unb64
 from leasehold.stores.etcd.mutex import Verdict
 from leasehold.stores.etcd.renewing import Renewals
 from leasehold.stores.etcd.sessions import Sessions
 from leasehold.stores.etcd.shared import Entering
 from leasehold.stores.etcd.waiting import Mine, Watch
-from leasehold.wires.etcd.faults import Meaning, Refused
-from leasehold.wires.etcd.gateway import Gateway
-from leasehold.wires.etcd.settings import Settings
-from leasehold.wires.http.base import Http
 
 IDLE = 10
 """Leases after which a waiter asks again that need not: it is told, and the keeper's renewals look after it."""
@@ -45,7 +57,7 @@ CLOSE_WITHIN = 1.0
 
 
 class EtcdStore:
-    """See `leasehold.stores.base.Store` for what each method promises."""
+    """See `leasehold.store_api.Store` for what each method promises."""
 
     capabilities = Capabilities(
         shared=True,
@@ -150,7 +162,7 @@ class EtcdStore:
         return None
 
     async def look(self, prefix: str, *, exact: bool = False) -> list[View]:
-        return await views.look(self._runtime, self._gateway, self._keys, prefix, exact=exact)
+        return await inspecting.look(self._runtime, self._gateway, self._keys, prefix, exact=exact)
 
     async def cell(self, name: str, change: Change) -> Cell:
         return await self._cells.change(self._keys.cell(name), change)

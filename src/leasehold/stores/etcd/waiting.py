@@ -24,15 +24,15 @@ from collections import OrderedDict, defaultdict
 from collections.abc import Iterable
 from typing import Any, cast
 
+from leasehold._model import Ticket
+from leasehold._runtimes.base import Job, Runtime, Signal
 from leasehold.errors import StoreUnavailable
-from leasehold.model import Ticket
-from leasehold.runtimes.base import Job, Runtime, Signal
 from leasehold.stores.etcd.confirming import KeepAlive
+from leasehold.stores.etcd.connection.errors import Meaning, Refused, refusal
+from leasehold.stores.etcd.connection.gateway import Gateway
+from leasehold.stores.etcd.http.base import Stream, Unanswered
 from leasehold.stores.etcd.keys import Keys, deletions, seat_key, span, unb64
 from leasehold.stores.etcd.sessions import Session
-from leasehold.wires.etcd.faults import Meaning, Refused, refusal
-from leasehold.wires.etcd.gateway import Gateway
-from leasehold.wires.http.base import Stream, Unanswered
 
 REMEMBERED = 4096
 """Deletions kept in mind: one may be told before the answer arrives that says whom a ticket waits for."""

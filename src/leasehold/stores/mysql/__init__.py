@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from leasehold.runtimes.base import Colour, Runtime
+from leasehold._runtimes.base import Colour, Runtime
+from leasehold._url import StoreURL
 from leasehold.stores.mysql import statements
+from leasehold.stores.mysql.connection import adopting, settings
+from leasehold.stores.mysql.connection.settings import Settings
 from leasehold.stores.mysql.session import MySQLSessionStore
 from leasehold.stores.mysql.store import MySQLStore
-from leasehold.stores.url import StoreURL
-from leasehold.wires.mysql import adopting, settings
-from leasehold.wires.mysql.settings import Settings
 
 __all__ = ["MySQL", "MySQLSessionStore", "MySQLStore", "adopt", "from_url"]
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from leasehold.model import Finding, Severity
-from leasehold.runtimes.base import Runtime
+from leasehold._model import Finding, Severity
+from leasehold._runtimes.base import Runtime
+from leasehold.stores._sql.dialect import LAYOUT
+from leasehold.stores._sql.transport import Refused, Row, Statement, Transaction
+from leasehold.stores.mysql.connection.base import NO_SUCH_TABLE
+from leasehold.stores.mysql.connection.settings import OLDEST, Settings, kind_of
+from leasehold.stores.mysql.connection.transport import MySQLWire
 from leasehold.stores.mysql.statements import CLOCK, DIALECT
-from leasehold.stores.sql.dialect import LAYOUT
-from leasehold.wires.mysql.base import NO_SUCH_TABLE
-from leasehold.wires.mysql.settings import OLDEST, Settings, kind_of
-from leasehold.wires.mysql.wire import MySQLWire
-from leasehold.wires.sql import Refused, Row, Statement, Transaction
 
 WITHIN = 10.0
 """Seconds for each part."""

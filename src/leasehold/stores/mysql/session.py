@@ -28,25 +28,37 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from leasehold._model import (
+    Capabilities,
+    Cell,
+    Change,
+    Departure,
+    Finding,
+    Granted,
+    Owner,
+    Standing,
+    Ticket,
+    View,
+    Wait,
+)
+from leasehold._runtimes.base import Runtime
 from leasehold.errors import StoreUnavailable, WrongKind
-from leasehold.model import Capabilities, Cell, Change, Departure, Finding, Granted, Owner, Standing, Ticket, View, Wait
-from leasehold.runtimes.base import Runtime
-from leasehold.stores import ledger
-from leasehold.stores.base import Hear
+from leasehold.store_api import Hear
+from leasehold.stores._sql import rows
+from leasehold.stores._sql.queue_snapshot import above, ns
+from leasehold.stores._sql.session.claiming import Claims
+from leasehold.stores._sql.session.connection_watch import Watch
+from leasehold.stores._sql.session.wait_queue import Lines, Waiter
+from leasehold.stores._sql.store import PATIENCE
+from leasehold.stores._sql.tables import schema
+from leasehold.stores._sql.transport import Row, Statement, Transaction
 from leasehold.stores.mysql import session_statements as sql
-from leasehold.stores.mysql.places import Place, Places
+from leasehold.stores.mysql.connection.base import no_answer
+from leasehold.stores.mysql.connection.pool import Turns
+from leasehold.stores.mysql.connection.settings import Settings
+from leasehold.stores.mysql.connection.transport import REST, MySQLWire
+from leasehold.stores.mysql.session_entries import Place, Places
 from leasehold.stores.mysql.store import MySQLStore
-from leasehold.stores.sql import rows, schema
-from leasehold.stores.sql.claiming import Claims
-from leasehold.stores.sql.lines import Lines, Waiter
-from leasehold.stores.sql.pages import above, ns
-from leasehold.stores.sql.store import PATIENCE
-from leasehold.stores.sql.watch import Watch
-from leasehold.wires.mysql.base import no_answer
-from leasehold.wires.mysql.pool import Turns
-from leasehold.wires.mysql.settings import Settings
-from leasehold.wires.mysql.wire import REST, MySQLWire
-from leasehold.wires.sql import Row, Statement, Transaction
 
 ONCE = 16
 """Connections that try at the same time for those who do not wait."""
@@ -58,7 +70,7 @@ TAKES_PART = "with mode=session; use another name, or the same mode everywhere"
 
 
 class MySQLSessionStore:
-    """See `leasehold.stores.base.Store` for what each method promises, and above for what is not promised."""
+    """See `leasehold.store_api.Store` for what each method promises, and above for what is not promised."""
 
     capabilities = Capabilities(
         fair=False,
@@ -195,7 +207,7 @@ class MySQLSessionStore:
             if row[4] is not None
             and (used[bytes(row[1])] == int(row[19]) if row[5] == 0 else row[7] > ns(now))
         ]  # fmt: skip
-        return [_view(view) for view in (ledger.view(queue, now) for queue in rows.views_of(shown))]
+        return [_view(view) for view in (queues.view(queue, now) for queue in rows.views_of(shown))]
 
     async def cell(self, name: str, change: Change) -> Cell:
         """Change or read a cell."""

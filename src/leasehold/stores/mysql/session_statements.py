@@ -9,11 +9,11 @@ import hashlib
 from base64 import b32encode
 from collections.abc import Mapping, Sequence
 
-from leasehold.model import Seat, Ticket
+from leasehold._model import Seat, Ticket
+from leasehold.stores._sql.queue_snapshot import COLUMNS, Key, ns, row_of
+from leasehold.stores._sql.statements import ID, places
+from leasehold.stores._sql.transport import Statement
 from leasehold.stores.mysql.statements import CLOCK
-from leasehold.stores.sql.pages import COLUMNS, Key, ns, row_of
-from leasehold.stores.sql.words import ID, places
-from leasehold.wires.sql import Statement
 
 SHOWN_FOR = 30 * 86_400 * 10**9
 """Nanoseconds after which what a crashed holder left in the tables may be forgotten."""

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from functools import partial
 from importlib.resources import files
 
-from leasehold.stores.sql import words
-from leasehold.stores.sql.dialect import Dialect
-from leasehold.stores.sql.pages import COLUMNS
-from leasehold.stores.sql.words import ID, places
-from leasehold.wires.sql import Statement
+from leasehold.stores._sql import statements
+from leasehold.stores._sql.dialect import Dialect
+from leasehold.stores._sql.queue_snapshot import COLUMNS
+from leasehold.stores._sql.statements import ID, places
+from leasehold.stores._sql.transport import Statement
 
 CLOCK = "(TIMESTAMPDIFF(MICROSECOND, '1970-01-01 00:00:00', UTC_TIMESTAMP(6)) * 1000)"
 
@@ -79,37 +79,37 @@ def _standings(ids: Sequence[int], tickets: Sequence[str]) -> Statement:
 
 
 DIALECT = Dialect(
-    lock_name=words.LOCK_NAME,
+    lock_name=statements.LOCK_NAME,
     front=FRONT,
     seats=SEATS,
     edges=EDGES,
     add_name=ADD_NAME,
-    set_name=words.SET_NAME,
-    add_seat=words.ADD_SEAT,
-    set_seat=words.SET_SEAT,
-    drop_seat=words.DROP_SEAT,
+    set_name=statements.SET_NAME,
+    add_seat=statements.ADD_SEAT,
+    set_seat=statements.SET_SEAT,
+    drop_seat=statements.DROP_SEAT,
     lock_names=_lock_names,
     renew=_renew,
     standings=_standings,
-    sights=partial(words.sights, CLOCK),
-    names=words.NAMES,
-    clock=words.clock(CLOCK),
-    lock_cell=words.lock_cell(CLOCK),
-    read_cell=words.read_cell(CLOCK),
+    sights=partial(statements.sights, CLOCK),
+    names=statements.NAMES,
+    clock=statements.clock(CLOCK),
+    lock_cell=statements.lock_cell(CLOCK),
+    read_cell=statements.read_cell(CLOCK),
     add_cell="""
         INSERT INTO leasehold_cell (space, name, version, fence, expires, life) VALUES ($1, $2, 0, 0, 0, 0)
         ON DUPLICATE KEY UPDATE leasehold_cell.version = leasehold_cell.version
     """,
-    set_cell=words.SET_CELL,
+    set_cell=statements.SET_CELL,
     notify=None,
-    last_name=words.LAST_NAME,
+    last_name=statements.LAST_NAME,
     some_names="""
         SELECT id, CASE WHEN used < $1 AND barred < $2 THEN 1 ELSE 0 END FROM leasehold_name
         WHERE id > $3 ORDER BY id LIMIT $4
     """,
-    lock_idle=words.LOCK_IDLE,
-    unexpired=words.unexpired(CLOCK),
-    forget_name=words.forget_name,
+    lock_idle=statements.LOCK_IDLE,
+    unexpired=statements.unexpired(CLOCK),
+    forget_name=statements.forget_name,
     drop_cells=DROP_CELLS,
 )
 

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+from leasehold._model import Finding
+from leasehold._runtimes.base import Colour, Runtime
 from leasehold.errors import Unsupported
-from leasehold.model import Finding
-from leasehold.runtimes.base import Colour, Runtime
+from leasehold.stores._sql.store import RowStore
+from leasehold.stores._sql.tables.making import prepare
+from leasehold.stores._sql.transport import OnMessage, OnSilence, SQLWire
 from leasehold.stores.mysql import doctor, statements
-from leasehold.stores.sql.making import prepare
-from leasehold.stores.sql.store import RowStore
-from leasehold.wires.mysql.settings import Settings
-from leasehold.wires.mysql.wire import MySQLWire
-from leasehold.wires.sql import OnMessage, OnSilence, SQLWire
+from leasehold.stores.mysql.connection.settings import Settings
+from leasehold.stores.mysql.connection.transport import MySQLWire
 
 
 class MySQLStore(RowStore):
-    """See `leasehold.stores.base.Store` for what each method promises."""
+    """See `leasehold.store_api.Store` for what each method promises."""
 
     def __init__(self, runtime: Runtime, settings: Settings, namespace: str, wire: MySQLWire | None = None) -> None:
         """Make a store; ``wire`` reaches something else than the database of the settings, as a model of one."""

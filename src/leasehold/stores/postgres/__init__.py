@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from leasehold.runtimes.base import Colour, Runtime
+from leasehold._runtimes.base import Colour, Runtime
+from leasehold._url import StoreURL
 from leasehold.stores.postgres import statements
+from leasehold.stores.postgres.connection import adopting, settings
+from leasehold.stores.postgres.connection.settings import Settings
 from leasehold.stores.postgres.session import SessionStore
 from leasehold.stores.postgres.store import PostgresStore
-from leasehold.stores.url import StoreURL
-from leasehold.wires.postgres import adopting, settings
-from leasehold.wires.postgres.settings import Settings
 
 __all__ = ["Postgres", "PostgresStore", "adopt", "from_url"]
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from hashlib import blake2b
 
+from leasehold.stores._sql.queue_snapshot import COLUMNS
+from leasehold.stores._sql.statements import places
+from leasehold.stores._sql.transport import Statement
 from leasehold.stores.postgres.statements import CLOCK
-from leasehold.stores.sql.pages import COLUMNS
-from leasehold.stores.sql.words import places
-from leasehold.wires.sql import Statement
 
 KEYED = b"leasehold advisory lock 1"
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from leasehold.model import Finding, Severity
-from leasehold.runtimes.base import Runtime
-from leasehold.wires.sql import Row, Statement, Transaction
+from leasehold._model import Finding, Severity
+from leasehold._runtimes.base import Runtime
+from leasehold.stores._sql.transport import Row, Statement, Transaction
 
 NAMES = (
     "synchronous_commit",

@@ -20,25 +20,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from leasehold._model import Capabilities, Departure, Granted, Owner, Seat, Standing, Ticket, View, Wait
+from leasehold._rules import Queue
+from leasehold._runtimes.base import Runtime
 from leasehold.errors import LeaseholdError, StoreUnavailable
-from leasehold.model import Capabilities, Departure, Granted, Owner, Seat, Standing, Ticket, View, Wait
-from leasehold.rules import Queue
-from leasehold.runtimes.base import Runtime
-from leasehold.stores import ledger
-from leasehold.stores.base import Hear
+from leasehold.store_api import Hear
+from leasehold.stores._sql import rows
+from leasehold.stores._sql.queue_snapshot import above, ns
+from leasehold.stores._sql.session.claiming import Claims
+from leasehold.stores._sql.session.connection_watch import Watch
+from leasehold.stores._sql.session.wait_queue import Lines, Waiter
+from leasehold.stores._sql.store import PATIENCE
+from leasehold.stores._sql.tables import schema
+from leasehold.stores._sql.transport import Row, Statement, Transaction
 from leasehold.stores.postgres import advisory
+from leasehold.stores.postgres.connection.errors import no_answer
+from leasehold.stores.postgres.connection.pool import Pool
+from leasehold.stores.postgres.connection.settings import Settings
 from leasehold.stores.postgres.sessions import Session, Sessions
 from leasehold.stores.postgres.store import MakeWire, PostgresStore
-from leasehold.stores.sql import rows, schema
-from leasehold.stores.sql.claiming import Claims
-from leasehold.stores.sql.lines import Lines, Waiter
-from leasehold.stores.sql.pages import above, ns
-from leasehold.stores.sql.store import PATIENCE
-from leasehold.stores.sql.watch import Watch
-from leasehold.wires.postgres.errors import no_answer
-from leasehold.wires.postgres.pool import Pool
-from leasehold.wires.postgres.settings import Settings
-from leasehold.wires.sql import Row, Statement, Transaction
 
 COMES_UP, LONGEST_PAUSE = 0.002, 0.1
 """Seconds between two looks whether a session is in the server's queue: at first, and at most."""
@@ -64,7 +64,7 @@ class Held:
 
 
 class SessionStore(PostgresStore):
-    """See `leasehold.stores.base.Store` for what each method promises."""
+    """See `leasehold.store_api.Store` for what each method promises."""
 
     capabilities = Capabilities(
         shared=False, permits=False, delay=False, crash_bound="at once when the connection dies, else the lease"
@@ -147,7 +147,7 @@ class SessionStore(PostgresStore):
         now, found, locks = await self._transact(work, self._runtime.now() + PATIENCE)
         hints = {row[4]: row[19] for row in found if row[4] is not None}
         there = {(f"pid:{pid}", key) for pid, key in locks}
-        views = [ledger.view(self._living(queue, hints, there, now), now) for queue in rows.views_of(found)]
+        views = [queues.view(self._living(queue, hints, there, now), now) for queue in rows.views_of(found)]
         return [view for view in views if view.holders or view.waiters]
 
     def _living(self, queue: Queue, hints: dict[str, str], there: set[tuple[str, int]], now: float) -> Queue:

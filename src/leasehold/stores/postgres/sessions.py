@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from leasehold._model import Ticket
+from leasehold._runtimes.base import Runtime
 from leasehold.errors import StoreUnavailable
-from leasehold.model import Ticket
-from leasehold.runtimes.base import Runtime
+from leasehold.stores._sql.transport import Row, Statement
 from leasehold.stores.postgres import advisory
-from leasehold.wires.postgres.base import PostgresWire
-from leasehold.wires.postgres.errors import Broken, ServerError, no_answer, refused
-from leasehold.wires.postgres.link import Link
-from leasehold.wires.postgres.pool import Pool
-from leasehold.wires.sql import Row, Statement
+from leasehold.stores.postgres.connection.base import PostgresWire
+from leasehold.stores.postgres.connection.errors import Broken, ServerError, no_answer, refused
+from leasehold.stores.postgres.connection.exchange import Link
+from leasehold.stores.postgres.connection.pool import Pool
 
 
 @dataclass(eq=False, slots=True)
@@ -54,7 +54,7 @@ class Session:
 
 
 class Sessions:
-    """Those of one client; see `leasehold.stores.sql.lines.Sessions`."""
+    """Those of one client; see `leasehold.stores._sql.session.wait_queue.Sessions`."""
 
     def __init__(self, runtime: Runtime, wire: PostgresWire, namespace: str) -> None:
         self._runtime = runtime

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from leasehold._model import Finding
+from leasehold._runtimes.base import Colour, Runtime
 from leasehold.errors import Unsupported
-from leasehold.model import Finding
-from leasehold.runtimes.base import Colour, Runtime
+from leasehold.stores._sql.store import PATIENCE, RowStore
+from leasehold.stores._sql.tables.making import prepare
+from leasehold.stores._sql.transport import OnMessage, OnSilence, SQLWire, Statement
 from leasehold.stores.postgres import doctor, statements
-from leasehold.stores.sql.making import prepare
-from leasehold.stores.sql.store import PATIENCE, RowStore
-from leasehold.wires.postgres.aio import AioWire
-from leasehold.wires.postgres.base import PostgresWire
-from leasehold.wires.postgres.blocking import BlockingWire
-from leasehold.wires.postgres.settings import Settings
-from leasehold.wires.sql import OnMessage, OnSilence, SQLWire, Statement
+from leasehold.stores.postgres.connection.aio import AioWire
+from leasehold.stores.postgres.connection.base import PostgresWire
+from leasehold.stores.postgres.connection.blocking import BlockingWire
+from leasehold.stores.postgres.connection.settings import Settings
 
 MakeWire = Callable[[Runtime, Settings, OnMessage, OnSilence], PostgresWire]
 
@@ -23,7 +23,7 @@ ALONE = Statement("SELECT pg_advisory_xact_lock(7235419080266545006)")
 
 
 class PostgresStore(RowStore):
-    """See `leasehold.stores.base.Store` for what each method promises."""
+    """See `leasehold.store_api.Store` for what each method promises."""
 
     _postgres: PostgresWire
 

@@ -9,21 +9,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from leasehold.runtimes.base import Colour, Runtime
-from leasehold.stores.base import Opener
-from leasehold.stores.redis import strict
+from leasehold._runtimes.base import Colour, Runtime
+from leasehold._url import Secret, StoreURL, parse
+from leasehold.store_api import Opener
+from leasehold.stores.redis import deployments
+from leasehold.stores.redis.connection import adopting, settings
+from leasehold.stores.redis.connection.settings import Settings
+from leasehold.stores.redis.sentinel.sentinel import Watched
 from leasehold.stores.redis.store import RedisStore
-from leasehold.stores.url import Secret, StoreURL, parse
-from leasehold.wires.redis import adoption, deployments, settings
-from leasehold.wires.redis.quorum import Strict
-from leasehold.wires.redis.sentinel import Watched
-from leasehold.wires.redis.settings import Settings
+from leasehold.stores.redis.strict import strict
+from leasehold.stores.redis.strict.quorum import Strict
 
 if TYPE_CHECKING:
-    from leasehold.stores.redis.cluster import ClusterStore
-    from leasehold.stores.redis.redlock import RedlockStore
-    from leasehold.stores.redis.redlock_members import Member
-    from leasehold.stores.redis.sentinel import SentinelStore
+    from leasehold.stores.redis.cluster.store import ClusterStore
+    from leasehold.stores.redis.redlock.members import Member
+    from leasehold.stores.redis.redlock.store import RedlockStore
+    from leasehold.stores.redis.sentinel.store import SentinelStore
 
 KINDS = ("redis", "rediss", "valkey", "valkeys")
 
@@ -53,7 +54,7 @@ class Redis:
 
     def member(self) -> Member:
         """Make a node of a Redlock of it."""
-        from leasehold.stores.redis.redlock_members import Single
+        from leasehold.stores.redis.redlock.members import Single
 
         _refuse_strict(self.settings)
         return Single(self.settings)
@@ -67,13 +68,13 @@ class Sentinel:
 
     def open(self, runtime: Runtime, namespace: str) -> SentinelStore:
         """Open the store; it connects at the first use."""
-        from leasehold.stores.redis.sentinel import SentinelStore
+        from leasehold.stores.redis.sentinel.store import SentinelStore
 
         return SentinelStore(runtime, self.watched, namespace)
 
     def member(self) -> Member:
         """Make a node of a Redlock of it."""
-        from leasehold.stores.redis.redlock_members import Followed
+        from leasehold.stores.redis.redlock.members import Followed
 
         _refuse_strict(self.watched.server)
         return Followed(self.watched)
@@ -87,13 +88,13 @@ class Cluster:
 
     def open(self, runtime: Runtime, namespace: str) -> ClusterStore:
         """Open the store; it connects at the first use."""
-        from leasehold.stores.redis.cluster import ClusterStore
+        from leasehold.stores.redis.cluster.store import ClusterStore
 
         return ClusterStore(runtime, self.seeds, namespace)
 
     def member(self) -> Member:
         """Make a node of a Redlock of it."""
-        from leasehold.stores.redis.redlock_members import Sharded
+        from leasehold.stores.redis.redlock.members import Sharded
 
         _refuse_strict(self.seeds[0])
         return Sharded(self.seeds)
@@ -138,7 +139,7 @@ class Redlock:
 
     def open(self, runtime: Runtime, namespace: str) -> RedlockStore:
         """Open the store; it connects at the first use."""
-        from leasehold.stores.redis.redlock import RedlockStore
+        from leasehold.stores.redis.redlock.store import RedlockStore
 
         return RedlockStore(runtime, self._members, namespace, quarantine=self._quarantine)
 
@@ -206,10 +207,10 @@ def adopt(client: Any, colour: Colour, *, strict: Strict | None = None) -> Opene
 
     ``Client(adopt(client, Colour.BLOCKING, strict=Strict(longest=30)))`` does so in strict mode.
     """
-    if adoption.asks_sentinels(client):
-        return _strictly(Sentinel(adoption.watched(client, colour)), strict)
-    if isinstance(client, adoption.CLUSTERS):
-        return _strictly(Cluster(adoption.seeds(client, colour)), strict)
+    if adopting.asks_sentinels(client):
+        return _strictly(Sentinel(adopting.watched(client, colour)), strict)
+    if isinstance(client, adopting.CLUSTERS):
+        return _strictly(Cluster(adopting.seeds(client, colour)), strict)
     return _strictly(Redis(settings.from_client(client, colour)), strict)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Sequence
 
-from leasehold.model import Kind, Owner, Rule, Seat, Terms, Ticket
+from leasehold._model import Kind, Owner, Rule, Seat, Terms, Ticket
 
 SEPARATOR = "\x1f"
 

@@ -20,8 +20,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-from leasehold.errors import StoreUnavailable, Unsupported
-from leasehold.model import (
+from leasehold._model import (
     Capabilities,
     Cell,
     Change,
@@ -36,17 +35,12 @@ from leasehold.model import (
     Wait,
     ticket_id,
 )
-from leasehold.runtimes.base import Colour, Runtime
-from leasehold.stores.cells import check_size
-from leasehold.stores.redis import commands, doctor, keys, rights, strict, strict_checks, together, views
-from leasehold.stores.redis.calls import Calls
-from leasehold.stores.redis.commands import Batch, Command
-from leasehold.stores.redis.forms import Forms
-from leasehold.stores.redis.scripts import CELL, CLAIM, LEAVE, LOOK
-from leasehold.stores.redis.unanswered import Unanswered
-from leasehold.stores.redis.waiting import ASK_AGAIN_AT_LEAST, Waiting
-from leasehold.stores.uses import wrong_kind
-from leasehold.wires.redis.base import (
+from leasehold._runtimes.base import Colour, Runtime
+from leasehold.errors import StoreUnavailable, Unsupported
+from leasehold.stores._common.cells import check_size
+from leasehold.stores._common.uses import wrong_kind
+from leasehold.stores.redis import inspecting, keys
+from leasehold.stores.redis.connection.base import (
     DEMOTED,
     MakeWire,
     NotPermitted,
@@ -55,9 +49,17 @@ from leasehold.wires.redis.base import (
     Wire,
     refused,
 )
-from leasehold.wires.redis.blocking import BlockingWire
-from leasehold.wires.redis.settings import Settings
-from leasehold.wires.redis.waiting import aio_wire
+from leasehold.stores.redis.connection.blocking import BlockingWire
+from leasehold.stores.redis.connection.settings import Settings
+from leasehold.stores.redis.connection.wait_connection import aio_wire
+from leasehold.stores.redis.doctor import doctor, rights
+from leasehold.stores.redis.scripts import CELL, CLAIM, LEAVE, LOOK, batching, commands
+from leasehold.stores.redis.scripts.calls import Calls
+from leasehold.stores.redis.scripts.command_templates import Forms
+from leasehold.stores.redis.scripts.commands import Batch, Command
+from leasehold.stores.redis.strict import checks, strict
+from leasehold.stores.redis.unanswered import Unanswered
+from leasehold.stores.redis.waiting import ASK_AGAIN_AT_LEAST, Waiting
 
 SUBSCRIBE_WITHIN = 2.0
 """Seconds that opening the subscription may take."""
@@ -76,7 +78,7 @@ def single_wire(runtime: Runtime) -> MakeWire:
 
 
 class RedisStore:
-    """See `leasehold.stores.base.Store` for what each method promises."""
+    """See `leasehold.store_api.Store` for what each method promises."""
 
     capabilities = Capabilities(shared=True, permits=True, together=True, crash_bound="within the lease + 250 ms")
 
@@ -201,7 +203,7 @@ class RedisStore:
         again = self._unanswered.keys() & asked
         self._unanswered.update(dict.fromkeys(asked))
         try:
-            back, *replies = await self._calls.run(*together.claim(self._namespace, claims, keep=keep), within=within)
+            back, *replies = await self._calls.run(*batching.claim(self._namespace, claims, keep=keep), within=within)
         except StoreUnavailable as error:
             if not error.unknown:
                 self._unanswered.forget(again.symmetric_difference(asked))
@@ -340,7 +342,7 @@ class RedisStore:
             for name, reply in zip(some, await self._calls.run_all(looks, within=5.0), strict=True):
                 if isinstance(reply, ReplyError):
                     raise refused(self.where, reply, self.host)
-                view = views.view(name, reply)
+                view = inspecting.view(name, reply)
                 if view.holders or view.waiters or view.free_in > 0:
                     found.append(view)
         return found
@@ -367,8 +369,8 @@ class RedisStore:
         found = await doctor.diagnose(self._runtime, self._wire, self._settings, self._namespace, self._channel)
         if (demanded := self._settings.strict) is None or self._strict is None:
             return found
-        state = await strict_checks.state(self._wire, demanded, self._strict.marker)
-        return [*strict_checks.judged(found, demanded), state]
+        state = await checks.state(self._wire, demanded, self._strict.marker)
+        return [*checks.judged(found, demanded), state]
 
     async def close(self) -> None:
         await self._wire.close()

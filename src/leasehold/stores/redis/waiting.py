@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from leasehold.model import Granted, Standing, Ticket
-from leasehold.runtimes.base import Runtime
-from leasehold.stores.anchor import Anchor, Notice
+from leasehold._model import Granted, Standing, Ticket
+from leasehold._runtimes.base import Runtime
+from leasehold.stores._common.clock_sample import Anchor, Notice
+from leasehold.stores._common.slots import Slot, Slots
 from leasehold.stores.redis import shared
-from leasehold.stores.slots import Slot, Slots
 
 IDLE = 10
 """Leases after which a waiter asks again that need not: another watches the holder, and the keeper renews its place."""

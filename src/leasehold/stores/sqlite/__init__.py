@@ -6,10 +6,10 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from leasehold.runtimes.base import Runtime
+from leasehold._runtimes.base import Runtime
+from leasehold._url import StoreURL
 from leasehold.stores.sqlite.machine import Machine
 from leasehold.stores.sqlite.store import SQLiteStore
-from leasehold.stores.url import StoreURL
 
 __all__ = ["SQLite", "SQLiteStore", "from_url"]
 

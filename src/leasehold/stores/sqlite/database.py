@@ -29,11 +29,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
 
+from leasehold._runtimes.clock import boottime
 from leasehold.errors import StoreUnavailable, Unsupported
-from leasehold.runtimes.clock import boottime
 from leasehold.stores.sqlite import failures, volume
+from leasehold.stores.sqlite.busy_wait import Courtesy, Pauses, Turn
 from leasehold.stores.sqlite.machine import Machine
-from leasehold.stores.sqlite.turns import Courtesy, Pauses, Turn
 
 T = TypeVar("T")
 

@@ -6,7 +6,7 @@ import os
 import sqlite3
 from pathlib import Path
 
-from leasehold.model import Finding, Severity
+from leasehold._model import Finding, Severity
 from leasehold.stores.sqlite import volume
 from leasehold.stores.sqlite.database import Database
 

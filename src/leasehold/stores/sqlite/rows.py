@@ -6,12 +6,23 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from leasehold.model import Cell, Seat
-from leasehold.rules import Queue
-from leasehold.stores.cells import EMPTY
-from leasehold.stores.ledger import Alive, Step
-from leasehold.stores.sql import pages
-from leasehold.stores.sql.pages import ALL, COLUMNS, WINDOW, Added, Changed, Key, SeatRow, above, ns, row_of
+from leasehold._model import Cell, Seat
+from leasehold._rules import Queue
+from leasehold.stores._common.cells import EMPTY
+from leasehold.stores._common.queues import Alive, Step
+from leasehold.stores._sql import queue_snapshot
+from leasehold.stores._sql.queue_snapshot import (
+    ALL,
+    COLUMNS,
+    WINDOW,
+    Added,
+    Changed,
+    Key,
+    SeatRow,
+    above,
+    ns,
+    row_of,
+)
 from leasehold.stores.sqlite.machine import Machine, Process
 
 __all__ = ["ALL", "WINDOW", "Key", "Page", "ns"]
@@ -48,7 +59,7 @@ PUT_CELL = """
 
 
 @dataclass(slots=True)
-class Page(pages.Page):
+class Page(queue_snapshot.Page):
     """What was read of one name, and who sits in each seat."""
 
     processes: dict[str, Process] = field(default_factory=dict[str, Process])
@@ -77,7 +88,7 @@ def read(db: sqlite3.Connection, key: Key, ticket: str | None, now: float, windo
     if sum(1 for one in first if one[1]) >= window:
         more = db.execute(LAST_SEAT, (row[0],)).fetchall() + db.execute(OWN_SEAT, (ticket, row[0])).fetchall()
         more += db.execute(BESIDE_SEATS, (row[0],)).fetchall()
-    page = pages.page_of(name, row, first, more, now)
+    page = queue_snapshot.page_of(name, row, first, more, now)
     processes = {one[0]: Process(one[16], one[17], one[18]) for one in (*first, *(more or ()))}
     return Page(page.row, page.queue, page.whole, page.last, page.window, page.hints, processes)
 
@@ -100,7 +111,7 @@ def write(db: sqlite3.Connection, key: Key, page: Page, after: Queue, now: float
     if page.row is None and not after.seats():
         return
     name_id = _write_name(db, key, page, after, now)
-    for one in pages.differences(page, after, now, hint):
+    for one in queue_snapshot.differences(page, after, now, hint):
         if isinstance(one, Added):
             db.execute(ADD_SEAT, (name_id, *row_of(one.seat, one.place, hint), me.pid, me.started, me.pids))
         elif isinstance(one, Changed):
@@ -138,6 +149,6 @@ def _write_name(db: sqlite3.Connection, key: Key, page: Page, after: Queue, now:
     barred = ns(after.barred)
     if page.row is None:
         return int(db.execute(ADD_NAME, (*key, after.fence, barred, ns(now))).lastrowid or 0)
-    if pages.name_differs(page, after, now):
+    if queue_snapshot.name_differs(page, after, now):
         db.execute(SET_NAME, (after.fence, barred, ns(now), page.row[0]))
     return page.row[0]

@@ -24,8 +24,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from leasehold.errors import LeaseholdError, StoreUnavailable
-from leasehold.model import (
+from leasehold._model import (
     Capabilities,
     Cell,
     Change,
@@ -38,15 +37,16 @@ from leasehold.model import (
     View,
     Wait,
 )
-from leasehold.rules import Queue
-from leasehold.runtimes.base import Runtime
-from leasehold.stores import ledger
-from leasehold.stores.cells import apply_change, check_fence
+from leasehold._rules import Queue
+from leasehold._runtimes.base import Runtime
+from leasehold.errors import LeaseholdError, StoreUnavailable
+from leasehold.stores._common import queues
+from leasehold.stores._common.cells import apply_change, check_fence
 from leasehold.stores.sqlite import doctor, rows
+from leasehold.stores.sqlite.busy_wait import LONGEST_PAUSE, Busy
 from leasehold.stores.sqlite.database import Database
 from leasehold.stores.sqlite.machine import Machine, Process
 from leasehold.stores.sqlite.sweep import Sweeper
-from leasehold.stores.sqlite.turns import LONGEST_PAUSE, Busy
 from leasehold.stores.sqlite.waiting import LOOK_EVERY, Waiters
 
 T = TypeVar("T")
@@ -56,7 +56,7 @@ PATIENCE = 5.0
 
 
 class SQLiteStore:
-    """See `leasehold.stores.base.Store` for what each method promises."""
+    """See `leasehold.store_api.Store` for what each method promises."""
 
     capabilities = Capabilities(
         shared=True, permits=True, together=True, crash_bound="within one second (the process is gone)"
@@ -86,7 +86,7 @@ class SQLiteStore:
     def _claim(self, name: str, ticket: Ticket, join: bool, since: float, until: float) -> Granted | Wait:
         key = self._key(name)
 
-        def work(db: sqlite3.Connection, fence: int) -> tuple[rows.Page, ledger.Step, float, str | None]:
+        def work(db: sqlite3.Connection, fence: int) -> tuple[rows.Page, queues.Step, float, str | None]:
             now, me = self._runtime.now(), self._process()
             page, step = self._claim_step(db, name, ticket, now, fence, join=join)
             bell = self._waiters.expect(name, ticket.id) if join and step.blocked is not None else None
@@ -108,12 +108,12 @@ class SQLiteStore:
 
     def _claim_step(
         self, db: sqlite3.Connection, name: str, ticket: Ticket, now: float, fence: int, *, join: bool
-    ) -> tuple[rows.Page, ledger.Step]:
+    ) -> tuple[rows.Page, queues.Step]:
         floor, me = self._floor(fence), self._process()
 
-        def take(page: rows.Page) -> ledger.Step:
+        def take(page: rows.Page) -> queues.Step:
             alive = page.alive(self._machine, me)
-            return ledger.claim(page.queue, ticket, join=join, now=now, floor=floor, alive=alive)
+            return queues.claim(page.queue, ticket, join=join, now=now, floor=floor, alive=alive)
 
         return rows.advance(db, self._key(name), ticket.id, now, take)
 
@@ -128,9 +128,9 @@ class SQLiteStore:
     def _claim_many(
         self, claims: Sequence[tuple[str, Ticket]], keep: bool, since: float, until: float
     ) -> list[Granted | Wait]:
-        def work(db: sqlite3.Connection, fence: int) -> tuple[list[tuple[rows.Key, rows.Page, ledger.Step]], float]:
+        def work(db: sqlite3.Connection, fence: int) -> tuple[list[tuple[rows.Key, rows.Page, queues.Step]], float]:
             now, me = self._runtime.now(), self._process()
-            taken = list[tuple[rows.Key, rows.Page, ledger.Step]]()
+            taken = list[tuple[rows.Key, rows.Page, queues.Step]]()
             for name, ticket in claims:
                 taken.append((self._key(name), *self._claim_step(db, name, ticket, now, fence, join=False)))
                 if taken[-1][2].blocked is not None:
@@ -161,7 +161,7 @@ class SQLiteStore:
         for _, ticket in leaves:
             self._waiters.forget(ticket.id)
 
-        def work(db: sqlite3.Connection, fence: int) -> list[tuple[rows.Page, ledger.Step]]:
+        def work(db: sqlite3.Connection, fence: int) -> list[tuple[rows.Page, queues.Step]]:
             now = self._runtime.now()
             left = [self._leave_step(db, name, ticket.id, how, now, fence) for name, ticket in leaves]
             self._sweeper.step(db, now, self._process())
@@ -174,12 +174,12 @@ class SQLiteStore:
 
     def _leave_step(
         self, db: sqlite3.Connection, name: str, ticket: str, how: Departure, now: float, fence: int
-    ) -> tuple[rows.Page, ledger.Step]:
+    ) -> tuple[rows.Page, queues.Step]:
         key, floor, me = self._key(name), self._floor(fence), self._process()
 
-        def take(page: rows.Page) -> ledger.Step:
+        def take(page: rows.Page) -> queues.Step:
             alive = page.alive(self._machine, me)
-            return ledger.leave(page.queue, ticket, how=how, now=now, floor=floor, alive=alive)
+            return queues.leave(page.queue, ticket, how=how, now=now, floor=floor, alive=alive)
 
         page, step = rows.advance(db, key, ticket, now, take)
         rows.write(db, key, page, step.queue, now, me, "")
@@ -207,7 +207,7 @@ class SQLiteStore:
             return Standing.GONE
         token, expires, name_id = found
         alone = Queue(name, holders=(Seat(ticket, 0, expires, token),))  # the seats of others have no part in it
-        queue, standing = ledger.renew(alone, ticket.id, now)
+        queue, standing = queues.renew(alone, ticket.id, now)
         if standing is not Standing.GONE:
             db.execute(rows.SET_EXPIRY, (rows.ns(queue.holders[0].expires), ticket.id, name_id))
         return standing
@@ -255,10 +255,10 @@ class SQLiteStore:
         """
         now, me = self._runtime.now(), self._process()
 
-        def take(page: rows.Page) -> ledger.Step:
-            queue = ledger.settle(page.queue, now, page.alive(self._machine, me))
-            queue, woken = ledger.hand_over(queue, now, 0)
-            return ledger.Step(queue, woken=woken)
+        def take(page: rows.Page) -> queues.Step:
+            queue = queues.settle(page.queue, now, page.alive(self._machine, me))
+            queue, woken = queues.hand_over(queue, now, 0)
+            return queues.Step(queue, woken=woken)
 
         page, step = rows.advance(db, self._key(name), None, now, take)
         left = {seat.ticket.id for seat in step.queue.holders}
@@ -278,8 +278,8 @@ class SQLiteStore:
             now, me = self._runtime.now(), self._process()
             found = list(rows.names(db, self._space, prefix.encode("utf-8", "surrogatepass"), now, exact=exact))
             pages = [rows.read(db, (self._space, name), None, now, rows.ALL) for name in found]
-            settled = [ledger.settle(page.queue, now, page.alive(self._machine, me)) for page in pages]
-            return [ledger.view(queue, now) for queue in settled]
+            settled = [queues.settle(page.queue, now, page.alive(self._machine, me)) for page in pages]
+            return [queues.view(queue, now) for queue in settled]
 
         views = self._database.transact(work, until, writes=False)
         return [view for view in views if view.holders or view.waiters or view.free_in > 0]
@@ -350,7 +350,7 @@ class SQLiteStore:
         return f"<SQLiteStore {str(self._database.path)!r}>"
 
 
-def _answer(step: ledger.Step, since: float, now: float, *, told: bool) -> Granted | Wait:
+def _answer(step: queues.Step, since: float, now: float, *, told: bool) -> Granted | Wait:
     """Say what came of a claim; who will not be ``told`` of a change looks more often."""
     if step.blocked is not None:
         by, ask_again = step.blocked.by, step.blocked.until - now

@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 import sqlite3
 
-from leasehold.stores import ledger
+from leasehold.stores._common import queues
 from leasehold.stores.sqlite import rows
 from leasehold.stores.sqlite.machine import Machine, Process
 
@@ -58,8 +58,8 @@ class Sweeper:
         self._name = found[-1][0] if len(found) == STEP else 0
 
     def _in_use(self, db: sqlite3.Connection, key: rows.Key, now: float, me: Process) -> bool:
-        def settled(page: rows.Page) -> ledger.Step:
-            return ledger.Step(ledger.settle(page.queue, now, page.alive(self._machine, me)))
+        def settled(page: rows.Page) -> queues.Step:
+            return queues.Step(queues.settle(page.queue, now, page.alive(self._machine, me)))
 
         _, step = rows.advance(db, key, None, now, settled)
         return bool(step.queue.seats()) or step.queue.barred > now

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from leasehold.runtimes.base import Colour, Runtime, Signal
+from leasehold._runtimes.base import Colour, Runtime, Signal
+from leasehold.stores._common.hints import KEY_BYTES, Bell, hint
 from leasehold.stores.sqlite.machine import Machine
-from leasehold.wires.datagram import KEY_BYTES, Bell, hint
 
 LOOK_EVERY = 0.25
 """Seconds between two looks for dead holders and lost hints: how long a crash or a lost hint may cost, about."""

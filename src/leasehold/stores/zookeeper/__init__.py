@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from leasehold.runtimes.base import Runtime
-from leasehold.stores.url import StoreURL
+from leasehold._runtimes.base import Runtime
+from leasehold._url import StoreURL
+from leasehold.stores.zookeeper.connection import settings as wire_settings
+from leasehold.stores.zookeeper.connection.settings import Settings
 from leasehold.stores.zookeeper.nodes import spell
 from leasehold.stores.zookeeper.store import ZooKeeperStore
-from leasehold.wires.zookeeper import settings as wire_settings
-from leasehold.wires.zookeeper.settings import Settings
 
 __all__ = ["ZooKeeper", "ZooKeeperStore", "from_url"]
 

@@ -10,16 +10,16 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
+from leasehold._model import Cell, Change
+from leasehold._runtimes.base import Runtime
 from leasehold.errors import StoreUnavailable
-from leasehold.model import Cell, Change
-from leasehold.runtimes.base import Runtime
-from leasehold.stores.cells import EMPTY, apply_change, check_size
-from leasehold.stores.zookeeper.lines import Line
+from leasehold.stores._common.cells import EMPTY, apply_change, check_size
+from leasehold.stores.zookeeper.connection.errors import Answer, NoNode
+from leasehold.stores.zookeeper.connection.requests import EPHEMERAL, SEQUENCE, Node
+from leasehold.stores.zookeeper.connection.session import Wire
+from leasehold.stores.zookeeper.keyed_lock import Turns
 from leasehold.stores.zookeeper.nodes import Paths
-from leasehold.stores.zookeeper.turns import Turns
-from leasehold.wires.zookeeper.errors import Answer, NoNode
-from leasehold.wires.zookeeper.requests import EPHEMERAL, SEQUENCE, Node
-from leasehold.wires.zookeeper.session import Wire
+from leasehold.stores.zookeeper.queueing import Line
 
 CLOCK_FOR = 10.0
 """Seconds for which a reading of the server's clock serves."""

@@ -10,14 +10,14 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from leasehold._model import Finding, Severity
 from leasehold.errors import LeaseholdError
-from leasehold.model import Finding, Severity
-from leasehold.stores.zookeeper.lines import Line
+from leasehold.stores.zookeeper.connection.errors import Answer
+from leasehold.stores.zookeeper.connection.requests import EPHEMERAL, SEQUENCE, Node
+from leasehold.stores.zookeeper.connection.session import Session, Wire
+from leasehold.stores.zookeeper.connection.settings import Settings
 from leasehold.stores.zookeeper.nodes import Paths
-from leasehold.wires.zookeeper.errors import Answer
-from leasehold.wires.zookeeper.requests import EPHEMERAL, SEQUENCE, Node
-from leasehold.wires.zookeeper.session import Session, Wire
-from leasehold.wires.zookeeper.settings import Settings
+from leasehold.stores.zookeeper.queueing import Line
 
 OLDEST = (3, 5, 3)
 """Oldest server with containers and with creates that answer with the transaction."""

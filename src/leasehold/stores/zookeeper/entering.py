@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from leasehold.model import Kind
+from leasehold._model import Kind
 from leasehold.stores.zookeeper import order
-from leasehold.stores.zookeeper.lines import Line
+from leasehold.stores.zookeeper.connection.errors import NoNode
+from leasehold.stores.zookeeper.connection.requests import EPHEMERAL, SEQUENCE, Node, Request
+from leasehold.stores.zookeeper.entries import spell, words_of
 from leasehold.stores.zookeeper.nodes import LEASES, LOCKS, Contender, Mark, child_of, parse, stem
-from leasehold.stores.zookeeper.place import Place
-from leasehold.stores.zookeeper.seats import spell, words_of
-from leasehold.wires.zookeeper.errors import NoNode
-from leasehold.wires.zookeeper.requests import EPHEMERAL, SEQUENCE, Node, Request
+from leasehold.stores.zookeeper.queueing import Line
+from leasehold.stores.zookeeper.ticket_state import Place
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from urllib.parse import quote, unquote
 
-from leasehold.model import ticket_id
+from leasehold._model import ticket_id
 
 _PLAIN = "!#$&'()+,-.:;<=>@_|{}[]*?^`\" "  # '~' is ours, '/' ends a name; both are encoded, and so is what is not ASCII
 

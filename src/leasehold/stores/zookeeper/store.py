@@ -21,22 +21,33 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from leasehold._model import (
+    Capabilities,
+    Cell,
+    Change,
+    Departure,
+    Finding,
+    Granted,
+    Standing,
+    Ticket,
+    View,
+    Wait,
+)
+from leasehold._runtimes.base import Runtime
 from leasehold.errors import StoreUnavailable
-from leasehold.model import Capabilities, Cell, Change, Departure, Finding, Granted, Standing, Ticket, View, Wait
-from leasehold.runtimes.base import Runtime
-from leasehold.stores.base import Hear
-from leasehold.stores.zookeeper import looking, seats
+from leasehold.store_api import Hear
+from leasehold.stores.zookeeper import entries, inspecting
 from leasehold.stores.zookeeper.cells import Cells
+from leasehold.stores.zookeeper.connection.errors import NoNode
+from leasehold.stores.zookeeper.connection.requests import Node
+from leasehold.stores.zookeeper.connection.session import Link, Session, Wire
+from leasehold.stores.zookeeper.connection.settings import Settings
 from leasehold.stores.zookeeper.doctor import diagnose
 from leasehold.stores.zookeeper.entering import Behind, Entered, enter
-from leasehold.stores.zookeeper.lapses import Lapses
-from leasehold.stores.zookeeper.lines import Line
+from leasehold.stores.zookeeper.expiry import Lapses
 from leasehold.stores.zookeeper.nodes import Paths, parse
-from leasehold.stores.zookeeper.place import Bells, Place, folders
-from leasehold.wires.zookeeper.errors import NoNode
-from leasehold.wires.zookeeper.requests import Node
-from leasehold.wires.zookeeper.session import Link, Session, Wire
-from leasehold.wires.zookeeper.settings import Settings
+from leasehold.stores.zookeeper.queueing import Line
+from leasehold.stores.zookeeper.ticket_state import Bells, Place, folders
 
 VALID = 0.6
 """Part of the session's timeout for which a confirmed request proves that it lives: two thirds, less a tick."""
@@ -52,7 +63,7 @@ ASK_AGAIN = 60.0
 
 
 class ZooKeeperStore:
-    """See `leasehold.stores.base.Store` for what each method promises."""
+    """See `leasehold.store_api.Store` for what each method promises."""
 
     capabilities = Capabilities(
         shared=True,
@@ -126,7 +137,7 @@ class ZooKeeperStore:
             await self._line.remove(place, until)
             self._places.pop(place.ticket.id, None)
             (holder,) = await self._wire.ask_all((self._wire.get(verdict.holder),), until)
-        return Wait(None, ASK_AGAIN, seats.owner_of(holder.data) if isinstance(holder, Node) else None)
+        return Wait(None, ASK_AGAIN, entries.owner_of(holder.data) if isinstance(holder, Node) else None)
 
     async def _still_there(self, place: Place, until: float) -> bool:
         """Say whether the nodes of a holder are there, in a session that the leader knows."""
@@ -210,7 +221,7 @@ class ZooKeeperStore:
     async def look(self, prefix: str, *, exact: bool = False) -> list[View]:
         """Show names in use."""
         until = self._runtime.now() + PATIENCE
-        return await looking.look(self._wire, self._paths, prefix, exact=exact, until=until)
+        return await inspecting.look(self._wire, self._paths, prefix, exact=exact, until=until)
 
     async def cell(self, name: str, change: Change) -> Cell:
         """Change or read a cell."""

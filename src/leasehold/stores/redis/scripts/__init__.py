@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 
-from leasehold.wires.redis.base import bulk
+from leasehold.stores.redis.connection.base import bulk
 
 
 @dataclass(frozen=True, slots=True)

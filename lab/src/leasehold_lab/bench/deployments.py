@@ -1,0 +1,170 @@
+"""The stores of a run, each opened at the first measure that needs it: given by a URL, or started for the run."""
+
+from __future__ import annotations
+
+import secrets
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from leasehold import Client, tables
+from leasehold._url import parse
+from leasehold_lab.bench.other_stores import EtcdObserver, FileObserver, SqlObserver, ZooKeeperObserver
+from leasehold_lab.bench.places import Place, lacks
+from leasehold_lab.bench.processes.relay import Relay
+from leasehold_lab.bench.processes.server_counters import Observer, Observers, RedisObserver
+from leasehold_lab.bench.subjects.base import Scope
+from leasehold_lab.servers import (
+    EtcdServer,
+    MariaDBServer,
+    MissingServer,
+    PostgresServer,
+    RedisServer,
+    RedlockNodes,
+    ZooKeeperServer,
+)
+from leasehold_lab.servers.base import Server
+
+PORTS = {Place.POSTGRES: 5432, Place.MYSQL: 3306, Place.ZOOKEEPER: 2181, Place.ETCD: 2379}
+"""Where a URL without a port leads."""
+
+SAFE = {"fsync": "on", "full_page_writes": "on", "shared_buffers": "64MB"}
+"""Settings of a PostgreSQL that is to be measured: its commits reach the disk."""
+
+
+@dataclass(slots=True)
+class Site:
+    """One store that is measured.
+
+    Attributes:
+        scope: its URL, and a namespace for this run.
+        observer: who looks at it.
+        server: what this process started, where it is one process that can be pinned.
+        servers: those that this process started, where there are several of a kind.
+        relay: in front of it, for counting requests; None where the server counts, or there is no wire.
+        relayed: the URL through the relay.
+
+    """
+
+    scope: Scope
+    observer: Observer
+    server: RedisServer | None = None
+    relay: Relay | None = None
+    relayed: str = ""
+    servers: Sequence[RedisServer] = ()
+
+
+class Sites:
+    """Opens stores, and closes them at the end of the run."""
+
+    def __init__(self, stack: ExitStack, url: str | None) -> None:
+        self._stack = stack
+        self._url = url
+        self.folder = self._folder(url)
+        self.opened: dict[Place, Site] = {}
+
+    def open(self, place: Place) -> Site:
+        """Open one.
+
+        Raises:
+            MissingServer: its program or its driver is not installed; the message says what to install.
+            LeaseholdError: the server at the URL cannot be used.
+
+        """
+        if lack := lacks(place):
+            raise MissingServer(lack)
+        url, server = (self._url, None) if self._url else self._start(place)
+        scope = Scope(url or "", f"bench-{secrets.token_hex(4)}", 1, self.folder)
+        if place in (Place.POSTGRES, Place.MYSQL) and not self._url:
+            tables.create(scope.url)
+        if self._url:
+            _try(scope)
+        observer = _observer(place, scope, server.pid if isinstance(server, Server) else None)
+        self._stack.callback(observer.close)
+        self._stack.callback(observer.clean, scope.namespace)
+        site = Site(scope, observer, server if isinstance(server, RedisServer) else None)
+        if isinstance(server, RedlockNodes):
+            site.servers = server.nodes
+        if place in PORTS:
+            self._put_in_between(site, PORTS[place])
+        self.opened[place] = site
+        return site
+
+    def _start(self, place: Place) -> tuple[str, Any]:
+        if place is Place.FILE:
+            return f"sqlite:{self.folder}/locks.db", None
+        server = self._stack.enter_context(_server(place))
+        return server.url, server
+
+    def _put_in_between(self, site: Site, port: int) -> None:
+        there = parse(site.scope.url)
+        parts = urlsplit(site.scope.url)
+        if len(there.hosts) != 1:
+            return
+        host, given = there.hosts[0]
+        site.relay = self._stack.enter_context(Relay((host, given or port)))
+        user, at, _ = parts.netloc.rpartition("@")
+        site.relayed = parts._replace(netloc=f"{user}{at}127.0.0.1:{site.relay.port}").geturl()
+
+    def _folder(self, url: str | None) -> str:
+        """Make a folder for files: beside the file that the URL names, or where temporary files are."""
+        beside = None
+        if url is not None and url.startswith("sqlite:"):
+            beside = str(Path(parse(url).path).expanduser().absolute().parent)
+            self._url = None  # a file of its own on the same disk
+        return self._stack.enter_context(tempfile.TemporaryDirectory(prefix="leasehold-bench-", dir=beside))
+
+
+def _try(scope: Scope) -> None:
+    """See whether the store can be used, before anything is measured: leasehold's errors say best why not."""
+    with Client.from_url(scope.url, namespace=scope.namespace) as client:
+        hold = client.lock("try").acquire()
+        if hold is not None:
+            hold.release()
+
+
+def _server(place: Place) -> Any:
+    """Make a server that keeps what it has promised: for tests they do not force their data to the disk."""
+    match place:
+        case Place.REDIS:
+            return RedisServer()
+        case Place.REDLOCK:
+            return RedlockNodes(5)
+        case Place.POSTGRES:
+            return PostgresServer(config=SAFE)
+        case Place.MYSQL:
+            return MariaDBServer()
+        case Place.ZOOKEEPER:
+            return ZooKeeperServer(tick=2.0, properties={"zookeeper.forceSync": "yes"})
+        case Place.ETCD:
+            return EtcdServer(config={"unsafe-no-fsync": "false"})
+        case Place.FILE:
+            raise ValueError("a file has no server")
+
+
+def _observer(place: Place, scope: Scope, pid: int | None) -> Observer:
+    match place:
+        case Place.REDIS:
+            return RedisObserver(scope)
+        case Place.REDLOCK:
+            return Observers(scope)
+        case Place.POSTGRES:
+            return SqlObserver(scope, pid, import_module("leasehold_lab.bench.subjects.floors.postgres_rows"))
+        case Place.MYSQL:
+            return SqlObserver(scope, pid, import_module("leasehold_lab.bench.subjects.floors.mysql_rows"))
+        case Place.ZOOKEEPER:
+            return ZooKeeperObserver(scope, pid)
+        case Place.ETCD:
+            return EtcdObserver(scope, pid)
+        case Place.FILE:
+            return FileObserver(pid)
+
+
+def through(site: Site) -> Scope:
+    """Return the scope whose requests the relay counts."""
+    return replace(site.scope, url=site.relayed)

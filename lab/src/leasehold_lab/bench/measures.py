@@ -1,0 +1,174 @@
+"""What is measured: one row is one measure, run for each contestant that can take part."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from leasehold_lab.bench.contestants import Mode
+from leasehold_lab.bench.places import Place
+
+
+class Trial(enum.StrEnum):
+    """What a trial does with the lock."""
+
+    PAIRS = "pairs"
+    HANDOVER = "handover"
+    HELD = "held"
+    WAITING = "waiting"
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """One row.
+
+    Attributes:
+        key: for the command line and JSON.
+        title: for people.
+        trial: what is done.
+        mode: how the contestants are called.
+        concurrency: threads, tasks or processes that contend or take turns.
+        floor: key of the contestant that says what the wire allows.
+        work: seconds of work inside the lock.
+        full: only in a full run.
+        processes: the contenders are processes, not tasks of one.
+        place: the kind of store.
+        also: keys of further floors, for comparison.
+        names: how many there are, shared out among the threads or tasks.
+        harms: contestants are measured of which one server fails, beside leasehold with all that it has.
+
+    """
+
+    key: str
+    title: str
+    trial: Trial
+    mode: Mode
+    concurrency: int
+    floor: str
+    work: float = 0.0
+    full: bool = False
+    processes: bool = False
+    place: Place = Place.REDIS
+    also: tuple[str, ...] = ()
+    names: int = 1000
+    harms: bool = False
+
+    @property
+    def rests(self) -> bool:
+        """Whether it measures what it costs to do nothing."""
+        return self.trial in (Trial.HELD, Trial.WAITING)
+
+    def is_called(self, word: str) -> bool:
+        """Say whether ``word`` is the key, or whole parts from the beginning of it."""
+        return f"{self.key}-".startswith(f"{word}-")
+
+
+FEW = 8
+"""Names of each thread at the slower stores: each is used in the warm-up, so that its first use is not in the run."""
+
+
+def _pairs(key: str, title: str, mode: Mode, concurrency: int) -> Measure:
+    return Measure(key, title, Trial.PAIRS, mode, concurrency, "floor-scripts")
+
+
+def _elsewhere(place: Place, title: str, threads: int, floor: str, *also: str) -> Measure:
+    inside = "1 thread" if threads == 1 else f"{threads} threads"
+    title = f"{title}, acquire + release, {inside}"
+    return Measure(
+        f"{place}-{threads}",
+        title,
+        Trial.PAIRS,
+        Mode.BLOCKING,
+        threads,
+        floor,
+        place=place,
+        also=also,
+        names=FEW * threads,
+    )
+
+
+def _failing(mode: Mode, inside: str) -> Measure:
+    return Measure(
+        f"redlock-failing-{mode}",
+        f"Redlock on five servers, one of which fails, acquire + release, {inside}",
+        Trial.PAIRS,
+        mode,
+        1,
+        "leasehold",
+        place=Place.REDLOCK,
+        names=FEW,
+        harms=True,
+    )
+
+
+def _processes(count: int, work_ms: int, *, full: bool = False) -> Measure:
+    inside = f"{work_ms} ms inside" if work_ms else "no work inside"
+    return Measure(
+        f"handover-{count}" + (f"-{work_ms}ms" if work_ms else ""),
+        f"hand-over on one name, {count} processes, {inside}",
+        Trial.HANDOVER,
+        Mode.BLOCKING,
+        count,
+        "floor-token",
+        work=work_ms / 1000,
+        full=full,
+        processes=True,
+    )
+
+
+MEASURES: tuple[Measure, ...] = (
+    _pairs("blocking-1", "acquire + release, 1 thread", Mode.BLOCKING, 1),
+    _pairs("blocking-8", "acquire + release, 8 threads", Mode.BLOCKING, 8),
+    _pairs("asyncio-1", "acquire + release, 1 asyncio task", Mode.ASYNCIO, 1),
+    _pairs("asyncio-100", "acquire + release, 100 asyncio tasks", Mode.ASYNCIO, 100),
+    _pairs("asyncio-1000", "acquire + release, 1,000 asyncio tasks", Mode.ASYNCIO, 1000),
+    _processes(2, 0),
+    _processes(10, 0),
+    _processes(100, 0, full=True),
+    _processes(10, 1),
+    _processes(100, 1, full=True),
+    Measure(
+        "handover-asyncio-1000",
+        "hand-over on one name, 1,000 asyncio tasks, no work inside",
+        Trial.HANDOVER,
+        Mode.ASYNCIO,
+        1000,
+        "floor-token",
+    ),
+    _elsewhere(Place.REDLOCK, "Redlock on five servers", 1, "floor-majority"),
+    _failing(Mode.BLOCKING, "1 thread"),
+    _failing(Mode.ASYNCIO, "1 asyncio task"),
+    _elsewhere(Place.FILE, "SQLite file", 1, "floor-sqlite", "floor-synced"),
+    _elsewhere(Place.POSTGRES, "PostgreSQL", 1, "floor-postgresql", "floor-synced"),
+    _elsewhere(Place.POSTGRES, "PostgreSQL", 8, "floor-postgresql"),
+    _elsewhere(Place.MYSQL, "MySQL or MariaDB", 1, "floor-mysql", "floor-synced"),
+    _elsewhere(Place.MYSQL, "MySQL or MariaDB", 8, "floor-mysql"),
+    _elsewhere(Place.ZOOKEEPER, "ZooKeeper", 1, "floor-zookeeper", "floor-synced"),
+    _elsewhere(Place.ZOOKEEPER, "ZooKeeper", 8, "floor-zookeeper"),
+    _elsewhere(Place.ETCD, "etcd", 1, "floor-etcd", "floor-synced"),
+    _elsewhere(Place.ETCD, "etcd", 8, "floor-etcd"),
+    Measure(
+        "held-10000",
+        "10,000 locks held by tasks and renewed",
+        Trial.HELD,
+        Mode.ASYNCIO,
+        10_000,
+        "floor-renewals",
+        full=True,
+    ),
+    Measure(
+        "held-blocking-10000",
+        "10,000 locks held by a thread and renewed",
+        Trial.HELD,
+        Mode.BLOCKING,
+        10_000,
+        "",
+        full=True,
+    ),
+    Measure(
+        "waiting-10000", "10,000 asyncio tasks wait for one name", Trial.WAITING, Mode.ASYNCIO, 10_000, "", full=True
+    ),
+)
+
+LONG_SECONDS = 12.0
+"""Length of a trial that holds or waits, at least: in it each lock is renewed once."""

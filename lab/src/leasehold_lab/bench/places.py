@@ -1,0 +1,73 @@
+"""Where locks are kept while they are measured: each kind of store, its URLs, and what must be installed for it."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from importlib.util import find_spec
+
+from leasehold._url import parse
+
+
+class Place(enum.StrEnum):
+    """A kind of store."""
+
+    REDIS = "redis"
+    REDLOCK = "redlock"
+    FILE = "sqlite"
+    POSTGRES = "postgresql"
+    MYSQL = "mysql"
+    ZOOKEEPER = "zookeeper"
+    ETCD = "etcd"
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What is known of a kind of store.
+
+    Attributes:
+        title: for people.
+        schemes: of the URLs that can be measured.
+        modules: that must be importable.
+        extra: of leasehold, which installs them.
+
+    """
+
+    title: str
+    schemes: tuple[str, ...]
+    modules: tuple[str, ...] = ()
+    extra: str = ""
+
+
+KINDS = {
+    Place.REDIS: Kind("Redis", ("redis", "valkey"), ("redis", "hiredis"), "redis"),
+    Place.REDLOCK: Kind("Redlock", ("redlock",), ("redis", "hiredis"), "redis"),
+    Place.FILE: Kind("SQLite", ("sqlite",)),
+    Place.POSTGRES: Kind("PostgreSQL", ("postgresql", "postgres"), ("psycopg",), "postgres"),
+    Place.MYSQL: Kind("MySQL", ("mysql", "mariadb"), ("pymysql",), "mysql"),
+    Place.ZOOKEEPER: Kind("ZooKeeper", ("zookeeper",), ("kazoo",), "zookeeper"),
+    Place.ETCD: Kind("etcd", ("etcd",), ("h11",), "etcd"),
+}
+
+
+def place_of(url: str) -> Place:
+    """Return what a URL leads to.
+
+    Raises:
+        ValueError: it is malformed, or of a scheme that cannot be measured.
+
+    """
+    scheme = parse(url).scheme
+    for place, kind in KINDS.items():
+        if scheme in kind.schemes:
+            return place
+    known = ", ".join(f"{one}:" for kind in KINDS.values() for one in kind.schemes)
+    raise ValueError(f"a {scheme} URL cannot be measured: the floors speak to {known} only, without TLS")
+
+
+def lacks(place: Place) -> str:
+    """Say what must be installed before a kind of store can be measured; empty if nothing."""
+    kind = KINDS[place]
+    if all(find_spec(module) is not None for module in kind.modules):
+        return ""
+    return f"no driver; install it with: pip install 'leasehold[{kind.extra}]'"

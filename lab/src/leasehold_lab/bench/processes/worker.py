@@ -1,0 +1,108 @@
+"""The process of one contestant. It imports that once, and forks for each trial, so that none inherits a state.
+
+Run with another interpreter it measures what is installed there; of leasehold it takes this package's files, and
+nothing that is installed beside them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import os
+import resource
+import sys
+import traceback
+from importlib import metadata
+from pathlib import Path
+from types import ModuleType
+
+import leasehold
+import leasehold_lab
+from leasehold_lab.bench.subjects.base import Scope
+from leasehold_lab.bench.trials import handover, holding, pairs
+from leasehold_lab.bench.trials.talk import Talk, Task
+
+BOOT = """
+import importlib.util, sys
+for name, init, folder in {packages!r}:
+    spec = importlib.util.spec_from_file_location(name, init, submodule_search_locations=[folder])
+    package = importlib.util.module_from_spec(spec)
+    sys.modules[name] = package
+    spec.loader.exec_module(package)
+from leasehold_lab.bench.processes.worker import main
+main(sys.argv[1], sys.argv[2], sys.argv[3])
+"""
+"""Loads leasehold and its laboratory from their files, without what else is installed there."""
+
+TRIALS = {"pairs": pairs, "handover": handover, "held": holding, "waiting": holding}
+
+
+def command(python: str, module: str, requires: str, package: str) -> list[str]:
+    """Return the command line that starts a worker."""
+    files = [str(package.__file__) for package in (leasehold, leasehold_lab)]
+    packages = [(Path(file).parent.name, file, str(Path(file).parent)) for file in files]
+    return [python, "-c", BOOT.format(packages=packages), module, requires, package]
+
+
+def main(module: str, requires: str, package: str) -> None:
+    """Say hello, then run one trial for each line that comes, until none does."""
+    speaks = os.dup(1)
+    os.dup2(2, 1)  # what a library prints is no answer
+    talk = Talk(0, speaks)
+    allow_many_files()
+    try:
+        if requires:
+            importlib.import_module(requires)
+        subject = importlib.import_module(f"leasehold_lab.bench.subjects.{module}")
+    except ImportError as error:
+        talk.say(step="hello", missing=str(error))
+        return
+    talk.say(step="hello", version=version(package), runs=f"Python {sys.version.split()[0]}")
+    while (asked := talk.hear()) is not None:
+        task = Task(**asked)
+        child = os.fork()
+        if child == 0:
+            run(subject, task, talk)
+        _, status = os.waitpid(child, 0)
+        if status:
+            talk.say(step="error", error=f"the trial's process ended with status {status}")
+
+
+def version(package: str) -> str:
+    """Return the version of a package, with the driver's that it is installed with."""
+    if not package:
+        return ""
+    try:
+        driver = (
+            f" with redis-py {metadata.version('redis')}"
+            if package not in ("redis", "coredis", "filelock", "kazoo")
+            else ""
+        )
+    except metadata.PackageNotFoundError:
+        driver = ""
+    return metadata.version(package) + driver
+
+
+def run(subject: ModuleType, task: Task, talk: Talk) -> None:
+    """Run one trial in this process, and end it."""
+    try:
+        if task.cores:
+            os.sched_setaffinity(0, task.cores)
+        scope = Scope(task.url, task.namespace, task.concurrency, task.folder)
+        trial = TRIALS[task.trial]
+        if task.mode == "asyncio":
+            asyncio.run(trial.awaiting(subject, scope, task, talk))
+        else:
+            trial.blocking(subject, scope, task, talk)
+    except BaseException as error:
+        traceback.print_exc()
+        talk.say(step="error", error=f"{type(error).__name__}: {error}")
+    finally:
+        sys.stderr.flush()
+        os._exit(0)
+
+
+def allow_many_files() -> None:
+    """Let this process open as many connections as the system lets it."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

@@ -1,0 +1,1 @@
+"""The result of a run as text, Markdown, HTML and SVG."""

@@ -1,0 +1,147 @@
+"""What leasehold aims at in each measure, beside what a run reached."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from leasehold_lab.bench.report.table import ratio
+from leasehold_lab.bench.result import Entry, Result, Row
+
+
+@dataclass(frozen=True, slots=True)
+class Aim:
+    """What is to be reached in a measure.
+
+    Attributes:
+        measure: its key.
+        floor: part of the floor's rate; 0 for none.
+        redis_py: times the rate of redis-py's lock; 0 for none.
+        p50: times the floor's median time that ours may be at most; 0 for none.
+        p99: times the floor's 99th percentile that ours may be at most; 0 for none.
+        harmed: times as long as with all servers that a pair may take, on average, when one of them fails; 0 for none.
+        core: part of one core that the client, and the server, may take at most for all that is held; 0 for none.
+        memory: KiB of the client for each that is held or waits, at most; 0 for none.
+        server_bytes: bytes of the server for each of them, at most; 0 for none.
+
+    """
+
+    measure: str
+    floor: float = 0.0
+    redis_py: float = 0.0
+    p50: float = 0.0
+    p99: float = 0.0
+    harmed: float = 0.0
+    core: float = 0.0
+    memory: float = 0.0
+    server_bytes: float = 0.0
+
+
+AIMS = (
+    Aim("blocking-1", floor=0.75, redis_py=1.7),
+    Aim("blocking-8", redis_py=2.0),
+    Aim("asyncio-1", floor=0.7),
+    Aim("asyncio-100", floor=0.5, redis_py=5.0),
+    Aim("asyncio-1000", floor=0.5, redis_py=10.0),
+    Aim("handover-2", floor=0.6, p99=3.0),
+    Aim("handover-10", floor=0.6, p99=3.0),
+    Aim("handover-100", floor=0.6, p99=3.0),
+    Aim("handover-10-1ms", floor=0.9),
+    Aim("handover-100-1ms", floor=0.9),
+    Aim("handover-asyncio-1000", floor=0.5),
+    Aim("redlock-1", p50=1.5),
+    Aim("redlock-failing-blocking", harmed=1.2),
+    Aim("redlock-failing-asyncio", harmed=1.2),
+    Aim("held-10000", core=0.01, memory=2.0, server_bytes=250.0),
+    Aim("held-blocking-10000", core=0.01, memory=2.0, server_bytes=250.0),
+    Aim("waiting-10000", memory=2.5),
+)
+
+REASONS = """\
+Where an aim is missed, it is for this; the tables below say how much each part takes.
+
+- *One thread, one task*: the Python between two system calls. Each piece is a function call or an object that a promise
+  needs: an id chosen before anything is sent, a deadline read before that, a place with the keeper before that.
+  redis-py's lock sends one plain command to acquire and keeps nothing: its server part is cheaper than that of any lock
+  with a queue. What is left would take compiled code, which leasehold has none of: one wheel installs anywhere, and can
+  be read.
+- *1,000 tasks*: the state of 1,000 acquires does not fit the nearer caches, and the collector walks through it. Where
+  the floor itself hardly reaches what is aimed at beside redis-py, no client of Redis could.
+- *Hand-over*: the floor is two commands and one wake-up. A hand-over is a release, which reads and rewrites a queue (25
+  commands in two scripts with the next claim), a message, before it a word that counts who hears it, and a claim that
+  says "wait": one answer more to write, one more to read, and all of it stands between one holder and the next. It
+  takes as long whatever is done inside, so the longer the work, the nearer to one is the share.
+- *Redlock*: the floor is one thread that sends five times and waits for three answers. leasehold does the same, and
+  pays for each node: what was asked and by whom, whether it rests, what its answer adds up to; and each node's script
+  has a token to compare, too. Where one of them is stalled, the first rounds of a trial find that out.
+- *Holding*: 10,000 leases of 30 s are 1,000 renewals a second, each with a command to write, an answer to read, a
+  deadline to move and the next renewal to put down, for a lease that was last touched ten seconds ago and has left the
+  nearer caches. One hundredth of a core is ten microseconds for each, so this depends on the core.
+- *A waiter's memory* under asyncio: a task of its own takes 0.9 KiB, whatever it does, and the seven nested calls in
+  which it waits 1.9 KiB, since each keeps its frame. The rest is its lock object, ticket and lease, its places with the
+  keeper and the store, a timer that should never ring, and what the first claims of all took at once.
+
+Of the other stores no rate is aimed at, but the number of requests, each of which waits for its answer (the column
+**reads**). An acquire and a release are one request each on etcd and ZooKeeper, as in their floors. On PostgreSQL and
+MySQL they are two each: one that locks the name's row and reads who is there, and one that writes and commits, because
+what is written depends on what was read. MySQL parses the text of each of their 15 statements anew, and PyMySQL reads
+the description of each column in Python: a pair takes more than a millisecond of processor time on either side, where
+a bare pair of statements takes 0.2 and 0.4. With one thread the disk hides half of that; eight threads of one
+process share one interpreter lock, so there it counts in full. Commits are two in both.
+"""
+
+
+def aims(result: Result) -> str:
+    """Return a table of what was aimed at and reached, as Markdown; empty if nothing of it was measured."""
+    rows = {row.measure.key: row for row in result.rows}
+    lines = [line for aim in AIMS if (row := rows.get(aim.measure)) is not None for line in _lines(aim, row)]
+    if not lines:
+        return ""
+    head = ["| measure | beside | aim | reached |", "| --- | --- | ---: | ---: |"]
+    return "\n".join(["## Aims\n", *head, *lines, "", REASONS])
+
+
+def _lines(aim: Aim, row: Row) -> Iterator[str]:
+    ours, floor = row.ours, row.floor
+    if ours is None:
+        return
+    peer = next((one for one in row.entries if one.contestant.key == "redis-py" and one.samples), None)
+    beside_peer = "redis-py Lock"
+    if peer is not None and floor is not None and (best := floor.ratio(peer)) is not None:
+        beside_peer += f" (the floor reaches {ratio(best.median)} ×)"
+    for least, other, name in ((aim.floor, floor, "the floor"), (aim.redis_py, peer, beside_peer)):
+        reached = ours.ratio(other) if least else None
+        if reached is not None:
+            yield _line(row, name, f"≥ {least:g} ×", f"{reached.median:.2f} ×", reached.median >= least)
+    for most, part in ((aim.p50, "p50"), (aim.p99, "p99")):
+        if most and floor is not None:
+            times = ours.median(part) / max(floor.median(part), 1e-9)
+            yield _line(row, f"{part} of the floor", f"≤ {most:g} ×", f"{times:.1f} ×", times <= most)
+    for harmed in (one for one in row.entries if aim.harmed and one.contestant.harm and one.samples):
+        if (rates := ours.ratio(harmed)) is not None:
+            met = rates.median <= aim.harmed
+            name = f"time with one {harmed.contestant.harm}, of that with all"
+            yield _line(row, name, f"≤ {aim.harmed:g} ×", f"{rates.median:.2f} ×", met)
+    if row.measure.rests:
+        yield from _at_rest(aim, row, ours)
+
+
+def _at_rest(aim: Aim, row: Row, ours: Entry) -> Iterator[str]:
+    """Yield what it costs to hold, or to wait."""
+    for most, name, used, unit in (
+        (aim.core * 100, "the client's part of one core", ours.share("client") * 100, "%"),
+        (aim.core * 100, "the server's part of one core", ours.share("server") * 100, "%"),
+        (aim.memory, "the client's memory for each", ours.median("memory") / 1024, "KiB"),
+        (aim.server_bytes, "the server's memory for each", ours.server_bytes, "bytes"),
+    ):
+        if most:
+            yield _line(row, name, f"≤ {most:g} {unit}", f"{_figure(used)} {unit}", used <= most)
+
+
+def _line(row: Row, beside: str, aim: str, reached: str, met: bool) -> str:
+    return f"| {row.measure.title} | {beside} | {aim} | {reached if met else f'**{reached}**'} |"
+
+
+def _figure(value: float) -> str:
+    """Show a figure with two digits that matter, or all before the point."""
+    return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"

@@ -1,0 +1,208 @@
+"""One run: each measure in several rounds, in each round every contestant once, in an order that moves on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Protocol
+
+from leasehold_lab.bench.contestants import CONTESTANTS, Contestant, Role
+from leasehold_lab.bench.deployments import Site, Sites
+from leasehold_lab.bench.machine import facts
+from leasehold_lab.bench.measures import MEASURES, Measure, Trial
+from leasehold_lab.bench.places import KINDS, Place, place_of
+from leasehold_lab.bench.processes.pinning import Cores, Pin
+from leasehold_lab.bench.processes.runs import Tries
+from leasehold_lab.bench.processes.workers import Worker
+from leasehold_lab.bench.profile import may_be_profiled
+from leasehold_lab.bench.result import Entry, Result, Row, in_order
+from leasehold_lab.servers.base import MissingServer
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How to run.
+
+    Attributes:
+        url: the store, whose kind says what is measured; None measures all kinds, on servers started for the run.
+        seconds: length of a trial.
+        rounds: trials of each contestant in each measure.
+        only: keys of measures, or beginnings of them; none means all.
+        full: with the measures that take long.
+        peers_python: the interpreter that has further libraries; None measures what is installed here.
+        profile: whether to say of leasehold and the floor where the time goes, on Redis.
+        pin: which measures run on chosen cores, where the server is started here and the system can.
+
+    """
+
+    url: str | None = None
+    seconds: float = 0.5
+    rounds: int = 3
+    only: Sequence[str] = ()
+    full: bool = False
+    peers_python: str | None = None
+    pin: Pin = Pin.ALONE
+    profile: bool = False
+
+    @property
+    def again(self) -> str:
+        """The command that makes such a run again; the URL stands as a word, since it may have a password."""
+        words = ["leasehold", "bench", *(["URL"] if self.url else []), "--pin", self.pin.value]
+        words += ["--seconds", f"{self.seconds:g}", "--rounds", str(self.rounds)]
+        words += [word for key in self.only for word in ("--only", key)]
+        words += ["--full"] * self.full + ["--profile"] * self.profile
+        return " ".join(words + ["--peers-python peers/bin/python"] * (self.peers_python is not None))
+
+    def measures(self) -> list[Measure]:
+        """Choose the measures.
+
+        Raises:
+            ValueError: nothing is called so, or not on the store at the URL; or the URL cannot be measured.
+
+        """
+        place = place_of(self.url) if self.url else None
+        offered = [one for one in MEASURES if place in (None, one.place) and not (self.url and one.harms)]
+        for word in self.only:
+            if not any(measure.is_called(word) for measure in offered):
+                known = ", ".join(measure.key for measure in offered)
+                where = f" on {KINDS[place].title}" if place else ""
+                raise ValueError(f"no measure{where} is called {word!r}; there are: {known}")
+        if self.only:
+            return [measure for measure in offered if any(map(measure.is_called, self.only))]
+        return [measure for measure in offered if self.full or not measure.full]
+
+
+class Progress(Protocol):
+    """Who is told how far it is."""
+
+    def trial_begins(self, measure: Measure, contestant: Contestant, done: int, of: int) -> None:
+        """Hear what runs now."""
+        ...
+
+    def row_ends(self, row: Row) -> None:
+        """Hear what a measure came to."""
+        ...
+
+
+def run(settings: Settings, progress: Progress) -> Result:
+    """Measure. A store whose server or driver is not installed is left out, and the result says so.
+
+    Raises:
+        MissingServer: that is so for all of them; the message says what to install.
+        LeaseholdError: the server at the URL cannot be used.
+
+    """
+    measures, start = settings.measures(), time.monotonic()
+    with ExitStack() as stack:
+        sites, missing = Sites(stack, settings.url), dict[str, str]()
+        for place in dict.fromkeys(measure.place for measure in measures):
+            try:
+                sites.open(place)
+            except MissingServer as error:
+                missing[KINDS[place].title] = str(error)
+        if not sites.opened:
+            raise MissingServer("; ".join(f"{title}: {why}" for title, why in missing.items()))
+        measures = [measure for measure in measures if measure.place in sites.opened]
+        workers = _workers(stack, measures, settings, missing)
+        tries = Tries(settings.seconds, sites.opened, workers, _cores(settings, sites.opened))
+        bench = Bench(settings.rounds, workers, tries, progress, profile=settings.profile)
+        rows = bench.rows(measures)
+        versions = {one.title: workers[one.key].version for one in CONTESTANTS if one.key in workers}
+        told = facts(_servers(sites.opened), settings.seconds, settings.rounds, versions, own=settings.url is None)
+        told |= (
+            {"again": settings.again}
+            | tries.facts()
+            | {"disk": f"files of servers and locks are below {sites.folder.rpartition('/')[0]}"}
+        )
+    notes = {one.title + _where(one): one.settings for one in CONTESTANTS if one.key in workers}
+    return Result(rows, told, notes, missing, time.monotonic() - start)
+
+
+def _servers(sites: Mapping[Place, Site]) -> list[str]:
+    return [site.observer.version for site in sites.values() if site.observer.version]
+
+
+def _cores(settings: Settings, sites: Mapping[Place, Site]) -> Cores:
+    return Cores(settings.pin, sites[Place.REDIS].server if Place.REDIS in sites else None)
+
+
+def _where(contestant: Contestant) -> str:
+    """Tell apart contestants of one title."""
+    alike = [one for one in CONTESTANTS if one.title == contestant.title]
+    return "" if len(alike) == 1 else f" ({', '.join(KINDS[place].title for place in contestant.places)})"
+
+
+def takes_part(contestant: Contestant, measure: Measure) -> bool:
+    """Say whether a contestant is run in a measure."""
+    if measure.harms or contestant.harm is not None:
+        return measure.harms and contestant.role is Role.OURS
+    if contestant.role is Role.FLOOR:
+        return contestant.key in (measure.floor, *measure.also)
+    if measure.place not in contestant.places or measure.mode not in contestant.modes:
+        return False
+    match measure.trial:
+        case Trial.HANDOVER:
+            return contestant.contends
+        case Trial.HELD:
+            return contestant.role is Role.OURS  # of the others none renews by default without a thread for each
+        case Trial.WAITING:
+            return contestant.rests
+        case Trial.PAIRS:
+            return True
+
+
+def _workers(
+    stack: ExitStack, measures: Sequence[Measure], settings: Settings, missing: dict[str, str]
+) -> dict[str, Worker]:
+    found = dict[str, Worker]()
+    for contestant in CONTESTANTS:
+        if any(takes_part(contestant, measure) for measure in measures):
+            worker = stack.enter_context(Worker(contestant, settings.peers_python))
+            if worker.missing:
+                missing[contestant.title] = worker.missing
+            else:
+                found[contestant.key] = worker
+    return found
+
+
+class Bench:
+    """The order in which all is tried."""
+
+    def __init__(
+        self, rounds: int, workers: Mapping[str, Worker], tries: Tries, progress: Progress, *, profile: bool = False
+    ) -> None:
+        self._rounds = rounds
+        self._workers = workers
+        self._tries = tries
+        self._progress = progress
+        self._profile = profile
+        self._done = 0
+        self._of = 0
+
+    def rows(self, measures: Sequence[Measure]) -> list[Row]:
+        """Take one measure after the other."""
+        rows = [Row(measure, [Entry(one) for one in self._for(measure)]) for measure in measures]
+        self._of = sum(len(row.entries) for row in rows) * self._rounds
+        for row in rows:
+            self._measure(row)
+            row.entries = in_order(row.entries, row.measure.floor)
+            self._progress.row_ends(row)
+        return rows
+
+    def _for(self, measure: Measure) -> list[Contestant]:
+        return [one for one in CONTESTANTS if one.key in self._workers and takes_part(one, measure)]
+
+    def _measure(self, row: Row) -> None:
+        for number in range(self._rounds):
+            at = number % len(row.entries)
+            for entry in row.entries[at:] + row.entries[:at]:
+                self._progress.trial_begins(row.measure, entry.contestant, self._done, self._of)
+                self._done += 1
+                if not entry.error:
+                    self._tries.one(row.measure, entry)
+        if self._profile and may_be_profiled(row.measure):
+            for one in (row.floor, row.ours):
+                if one is not None:
+                    self._tries.profile(row.measure, one)

@@ -1,0 +1,1 @@
+"""Other lock libraries, each used as its documentation says."""

@@ -1,0 +1,39 @@
+"""python-redis-lock: a key with a time to live, and a list from which waiters are woken."""
+
+# pyright: reportUnknownMemberType=false
+# redis-py annotates `from_url` in part only.
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+import redis
+
+from leasehold_lab.bench.subjects.base import LEASE, Scope, Turn
+
+redis_lock: Any = import_module("redis_lock")
+
+
+class Blocking:
+    """See `leasehold_lab.bench.subjects.base.Session`."""
+
+    def __init__(self, scope: Scope) -> None:
+        self._scope = scope
+        self._client = redis.Redis.from_url(scope.url)
+
+    def turn(self, name: str) -> Turn:
+        lock = self._lock(name)
+        return lock.acquire, lock.release
+
+    def refused(self, name: str) -> bool:
+        return not self._lock(name).acquire(blocking=False)
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _lock(self, name: str) -> Any:
+        return redis_lock.Lock(self._client, self._scope.key(name), expire=LEASE)
+
+
+blocking = Blocking

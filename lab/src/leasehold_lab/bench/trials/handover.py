@@ -1,0 +1,250 @@
+"""Many contenders for one name: how fast it goes from one to the next, and whether ever two are inside."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import mmap
+import os
+import select
+import signal
+import time
+from dataclasses import dataclass, field, replace
+from types import ModuleType
+from typing import Any
+
+from leasehold_lab.bench.subjects.base import AsyncTurn, AsyncTurns, Scope, Turns
+from leasehold_lab.bench.subjects.floors.tap import NAME
+from leasehold_lab.bench.trials.pairs import NotLocked
+from leasehold_lab.bench.trials.sampling import Sampling, added
+from leasehold_lab.bench.trials.talk import Outcome, Talk, Task, quantile
+
+WARM = 0.3
+"""Seconds for which they contend before the run, unmeasured, at least."""
+
+WARM_AT_MOST = 3.0
+"""Seconds for which they do at most; before that each of them must have had the lock. Where some starve, it is this."""
+
+ENDS_WITHIN = 5.0
+"""Seconds in which contenders must see the end of the run; some poll, and come late."""
+
+NAME_OF_ALL = NAME % 0
+
+INSIDE, LAST, TOKEN, FREED, START, UNTIL, CELLS = range(7)
+"""Places in what the contenders share: who is inside, who was last, its token, when it freed the name (ns), the run.
+After them one for each contender, which says that it has had the lock at least once."""
+
+
+@dataclass(slots=True)
+class Tally:
+    """What one contender counts. The shared cells are read and written only by who holds the lock."""
+
+    me: int
+    cells: Any
+    turns: int = 0
+    switches: int = 0
+    overlaps: int = 0
+    took: list[float] = field(default_factory=list[float])
+
+    def enter(self, got: object, now: int) -> None:
+        """Note that the lock was had."""
+        cells = self.cells
+        token = getattr(got, "token", None)
+        if not got:
+            raise NotLocked("an acquire without a time limit gave nothing")
+        if cells[INSIDE] or (isinstance(token, int) and token <= cells[TOKEN]):
+            self.overlaps += 1
+        cells[INSIDE] = self.me
+        if isinstance(token, int):
+            cells[TOKEN] = token
+        if cells[START] <= now < cells[UNTIL]:
+            self.turns += 1
+            if cells[LAST] != self.me:
+                self.switches += 1
+                self.took.append((now - cells[FREED]) / 1e9)
+        cells[LAST] = self.me
+        cells[CELLS + self.me] = 1
+
+    def leave(self) -> None:
+        """Note that the lock is about to be freed."""
+        if self.cells[INSIDE] != self.me:
+            self.overlaps += 1
+        self.cells[INSIDE] = 0
+        self.cells[FREED] = time.monotonic_ns()
+
+
+def blocking(subject: ModuleType, scope: Scope, task: Task, talk: Talk) -> None:
+    """Run with processes."""
+    cells = memoryview(mmap.mmap(-1, 8 * (CELLS + 1 + task.concurrency))).cast("q")
+    if hasattr(subject, "prepare"):
+        subject.prepare(scope, NAME_OF_ALL)
+    cells[START] = cells[UNTIL] = _far()
+    contenders = [Contender(subject, scope, task, Tally(index + 1, cells)) for index in range(task.concurrency)]
+    for one in contenders:
+        one.ready()
+    for one in contenders:
+        one.go()
+    time.sleep(WARM)
+    until = time.monotonic() + WARM_AT_MOST - WARM
+    while sum(cells[CELLS + 1 : CELLS + 1 + task.concurrency]) < task.concurrency and time.monotonic() < until:
+        time.sleep(0.01)
+    talk.ready()
+    start = time.monotonic_ns()
+    cells[UNTIL] = start + int(task.seconds * 1e9)
+    cells[START] = start
+    time.sleep(task.seconds)
+    talk.done()
+    parts = [one.result(time.monotonic() + ENDS_WITHIN) for one in contenders]
+    talk.ended(_sum(parts, task.seconds))
+
+
+class Contender:
+    """A process that wants the lock, seen from the trial."""
+
+    def __init__(self, subject: ModuleType, scope: Scope, task: Task, tally: Tally) -> None:
+        self._from_it, its_end = os.pipe()
+        waits, self._to_it = os.pipe()
+        self._pid = os.fork()
+        if self._pid == 0:
+            _contend_and_end(subject, scope, task, tally, waits, its_end)
+        os.close(its_end)
+        os.close(waits)
+
+    def ready(self) -> None:
+        """Wait until it has connected."""
+        if not os.read(self._from_it, 1):
+            raise RuntimeError("a contender could not connect; its message is above")
+
+    def go(self) -> None:
+        """Let it contend."""
+        os.write(self._to_it, b"g")
+
+    def result(self, until: float) -> dict[str, Any]:
+        """Wait for its counts until a moment, then end it."""
+        data = b""
+        while select.select([self._from_it], [], [], max(0.0, until - time.monotonic()))[0]:
+            more = os.read(self._from_it, 1 << 20)
+            if not more:
+                break
+            data += more
+        os.kill(self._pid, signal.SIGKILL)
+        os.waitpid(self._pid, 0)
+        found: dict[str, Any] = json.loads(data) if data.endswith(b"}") else {}
+        if "error" in found:
+            raise NotLocked(found["error"])
+        return found
+
+
+def _contend_and_end(subject: ModuleType, scope: Scope, task: Task, tally: Tally, waits: int, says: int) -> None:
+    try:
+        session: Turns = subject.blocking(scope)
+        acquire, release = session.turn(NAME_OF_ALL)
+        os.write(says, b"r")
+        os.read(waits, 1)
+        cells, cpu, running = tally.cells, 0.0, False
+        sampling = Sampling()
+        while True:
+            got = acquire()
+            now = time.monotonic_ns()
+            if not running and now >= cells[START]:
+                cpu, running = time.process_time(), True
+                if task.profile:
+                    sampling.start()
+            tally.enter(got, now)
+            if task.work:
+                time.sleep(task.work)
+            tally.leave()
+            release()
+            if now >= cells[UNTIL]:
+                break
+        profile = sampling.stop() if task.profile and running else {}
+        said = _part(tally, time.process_time() - cpu if running else 0.0, profile)
+    except BaseException as error:
+        said = {"error": f"{type(error).__name__}: {error}"}
+    data = json.dumps(said).encode()
+    while data:
+        data = data[os.write(says, data) :]
+    os._exit(0)
+
+
+def _part(tally: Tally, cpu: float, profile: dict[str, float]) -> dict[str, Any]:
+    return {
+        "turns": tally.turns,
+        "switches": tally.switches,
+        "overlaps": tally.overlaps,
+        "cpu": cpu,
+        "took": tally.took,
+        "profile": profile,
+    }
+
+
+def _sum(parts: list[dict[str, Any]], seconds: float) -> Outcome:
+    turns = [part.get("turns", 0) for part in parts]
+    took = [one for part in parts for one in part.get("took", ())]
+    return Outcome(
+        sum(part.get("switches", 0) for part in parts),
+        sum(turns),
+        seconds,
+        sum(part.get("cpu", 0.0) for part in parts),
+        quantile(took, 0.5),
+        quantile(took, 0.99),
+        overlaps=sum(part.get("overlaps", 0) for part in parts),
+        fewest=min(turns),
+        most=max(turns),
+        profile=added(part.get("profile", {}) for part in parts),
+    )
+
+
+async def awaiting(subject: ModuleType, scope: Scope, task: Task, talk: Talk) -> None:
+    """Run with asyncio tasks of one process."""
+    cells = [0] * (CELLS + 1 + task.concurrency)
+    cells[START] = cells[UNTIL] = _far()
+    if hasattr(subject, "prepare"):
+        subject.prepare(scope, NAME_OF_ALL)
+    session: AsyncTurns = await subject.awaiting(scope)
+    tallies = [Tally(index + 1, cells) for index in range(task.concurrency)]
+    turns = [await session.turn(NAME_OF_ALL) for _ in tallies]
+    tasks = [asyncio.create_task(_contend(*one, task.work)) for one in zip(turns, tallies, strict=True)]
+    await asyncio.sleep(WARM)
+    until = time.monotonic() + WARM_AT_MOST - WARM
+    while sum(cells[CELLS + 1 :]) < task.concurrency and time.monotonic() < until:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    talk.ready()
+    sampling = Sampling()
+    if task.profile:
+        sampling.start()
+    cpu = time.process_time()
+    start = time.monotonic_ns()
+    cells[START], cells[UNTIL] = start, start + int(task.seconds * 1e9)
+    await asyncio.sleep(task.seconds)
+    cpu = time.process_time() - cpu
+    profile = sampling.stop() if task.profile else {}
+    talk.done()
+    ended, late = await asyncio.wait(tasks, timeout=ENDS_WITHIN)
+    for one in late:
+        one.cancel()
+    await asyncio.gather(*late, return_exceptions=True)
+    for one in ended:
+        one.result()
+    outcome = _sum([_part(tally, 0.0, {}) for tally in tallies], task.seconds)
+    talk.ended(replace(outcome, cpu=cpu, profile=profile))
+    await session.close()
+
+
+async def _contend(turn: AsyncTurn, tally: Tally, work: float) -> None:
+    acquire, release = turn
+    cells = tally.cells
+    while True:
+        got = await acquire()
+        now = time.monotonic_ns()
+        tally.enter(got, now)
+        if work:
+            await asyncio.sleep(work)
+        tally.leave()
+        await release()
+        if now >= cells[UNTIL]:
+            return
+
+
+def _far() -> int:
+    return time.monotonic_ns() + 10**15

@@ -1,0 +1,136 @@
+"""``leasehold bench``: measure locks on a server, beside the floor and other libraries."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import sys
+from pathlib import Path
+from types import FrameType
+
+import click
+
+from leasehold.cli.codes import SIGNALLED, Exit
+from leasehold.cli.options import Command, Failed, json_option
+from leasehold.cli.output import as_json
+from leasehold_lab.bench.contestants import Contestant
+from leasehold_lab.bench.measures import Measure
+from leasehold_lab.bench.processes.pinning import Pin
+from leasehold_lab.bench.report.bars import picture
+from leasehold_lab.bench.report.markdown import PICTURE, markdown
+from leasehold_lab.bench.report.page import page
+from leasehold_lab.bench.report.table import block, text
+from leasehold_lab.bench.result import Row
+from leasehold_lab.bench.run import Settings, run
+from leasehold_lab.servers.base import MissingServer
+
+TARGET = click.Path(dir_okay=False, path_type=Path)
+
+
+class ProgressLine:
+    """Shows on standard error what is measured now, and each measure when it is complete."""
+
+    def __init__(self) -> None:
+        self._moves = sys.stderr.isatty()
+
+    def trial_begins(self, measure: Measure, contestant: Contestant, done: int, of: int) -> None:
+        """Redraw the line."""
+        if self._moves:
+            line = f"{done * 100 // of:3} %  {measure.title}: {contestant.title}"
+            click.echo(f"\r\x1b[K{line[: shutil.get_terminal_size().columns - 1]}", nl=False, err=True)
+
+    def row_ends(self, row: Row) -> None:
+        """Show the measure."""
+        click.echo(("\r\x1b[K" if self._moves else "") + block(row) + "\n", err=True)
+
+
+def _terminated(signum: int, frame: FrameType | None) -> None:
+    """End as after Ctrl-C, so that nothing is left on the server or the disk."""
+    sys.exit(SIGNALLED + signum)
+
+
+@click.command(cls=Command)
+@click.argument("url", required=False)
+@click.option("--seconds", type=click.FloatRange(0.01, 60), default=0.5, show_default=True, help="Length of a trial.")
+@click.option("--rounds", type=click.IntRange(1, 100), default=3, show_default=True, help="Trials of each contestant.")
+@click.option("--only", multiple=True, metavar="KEY", help="A measure, or the beginning of its key; may be repeated.")
+@click.option("--full", is_flag=True, help="Also what takes long: 100 processes, 10,000 locks, 10,000 waiters.")
+@click.option(
+    "--peers-python",
+    type=click.Path(exists=True, dir_okay=False),
+    help="Interpreter of an environment that has other lock libraries.",
+)
+@click.option(
+    "--pin",
+    type=click.Choice([pin.value for pin in Pin]),
+    default=Pin.ALONE.value,
+    show_default=True,
+    help="Keep client and server on the same core, or on an other; alone: on the same for a single caller, else as the "
+    "kernel likes. Only on Linux and without URL.",
+)
+@click.option(
+    "--profile/--no-profile",
+    default=None,
+    help="Say of leasehold and the floor, on Redis, in which part of them the time goes. Default: with --docs only.",
+)
+@click.option("--report", type=TARGET, help="Write a page with charts, as HTML.")
+@click.option("--docs", type=TARGET, help=f"Write the documentation's page, as Markdown, and beside it {PICTURE}.")
+@json_option
+def bench(
+    url: str | None,
+    seconds: float,
+    rounds: int,
+    only: tuple[str, ...],
+    full: bool,
+    peers_python: str | None,
+    pin: str,
+    profile: bool | None,
+    report: Path | None,
+    docs: Path | None,
+    json_: bool,
+) -> None:
+    """Measure locks on the store at URL, beside the floor and other libraries.
+
+    Without URL it starts a server of each kind that is installed, and measures all. URL may be of redis:, redlock:,
+    sqlite:, postgresql:, mysql:, zookeeper: and etcd:, without TLS; a database needs its tables (leasehold init URL).
+    It works under names of its own, and deletes them at the end.
+
+    To measure other libraries too, make an environment for them and name its interpreter:
+
+    \b
+      python -m venv peers
+      peers/bin/pip install --upgrade pip
+      peers/bin/pip install 'redis[hiredis]' python-redis-lock pottery coredis sherlock redlock-ng aioredlock filelock
+      python -m leasehold_lab.bench.foreign peers/bin
+      leasehold bench --peers-python peers/bin/python
+
+    The fourth builds programs for Redisson and redsync there, where the tools of Java and Go are installed.
+
+    Exit code: 0 if all of leasehold's trials came to a result and never two were inside, 1 if not.
+    """  # noqa: D301
+    for file in (report, docs):
+        if file is not None and not file.absolute().parent.is_dir():
+            raise click.UsageError(f"the folder of {file} does not exist; make it first")
+    if profile is None:
+        profile = docs is not None
+    settings = Settings(url, seconds, rounds, only, full, peers_python, Pin(pin), profile)
+    try:
+        settings.measures()
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+    signal.signal(signal.SIGTERM, _terminated)
+    try:
+        result = run(settings, ProgressLine())
+    except MissingServer as error:
+        raise Failed(str(error), Exit.MISSING) from None
+    if report is not None:
+        report.write_text(page(result), encoding="utf-8")
+    if docs is not None:
+        docs.write_text(markdown(result), encoding="utf-8")
+        docs.with_name(PICTURE).write_text(picture(result), encoding="utf-8")
+    if json_:
+        as_json(result.as_json())
+    else:
+        click.echo(text(result))
+    if not result.sound:
+        sys.exit(Exit.NO)

@@ -1,0 +1,143 @@
+"""``leasehold demo``: count page views in several services, without and with a lock, and show what is lost."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import sys
+import time
+from pathlib import Path
+from types import FrameType
+
+import click
+
+from leasehold.cli.options import Command
+from leasehold.errors import MissingDriver, StoreUnavailable
+from leasehold_lab.demo.children import DemoError
+from leasehold_lab.demo.report.page import page
+from leasehold_lab.demo.report.picture import picture
+from leasehold_lab.demo.report.table import table
+from leasehold_lab.demo.result import DemoResult, RowResult
+from leasehold_lab.demo.rows import TITLES, Guard
+from leasehold_lab.demo.run import Settings, run
+
+REDRAW_EVERY = 0.1
+"""Seconds between two redraws of the progress line."""
+
+INTERRUPTED = 130
+"""Exit code after Ctrl-C, as shells have it."""
+
+
+class ProgressLine:
+    """Shows each row on standard error: one line that moves on a terminal, plain lines elsewhere."""
+
+    def __init__(self) -> None:
+        self._moves = sys.stderr.isatty()
+        self._title = ""
+        self._requests = 0
+        self._drawn = 0.0
+
+    def row_begins(self, guard: Guard, requests: int) -> None:
+        """Announce a row."""
+        self._title, self._requests, self._drawn = TITLES[guard], requests, 0.0
+        if not self._moves:
+            click.echo(f"{self._title}: {requests} requests ...", err=True)
+
+    def row_moves(self, answered: int, failed: int) -> None:
+        """Redraw the line, at most every `REDRAW_EVERY` seconds."""
+        now = time.monotonic()
+        if self._moves and now - self._drawn >= REDRAW_EVERY:
+            self._drawn = now
+            self._draw(f"{answered + failed} of {self._requests} answered" + (f", {failed} failed" if failed else ""))
+
+    def row_ends(self, row: RowResult) -> None:
+        """Say what the row came to."""
+        text = f"{row.final} of {row.requests} counted, {row.lost} lost, {row.seconds:.1f} s"
+        if row.failures:
+            text += f", {len(row.failures)} failed"
+        if self._moves:
+            self._draw(text)
+            click.echo(err=True)
+        else:
+            click.echo(f"{self._title}: {text}", err=True)
+
+    def _draw(self, text: str) -> None:
+        line = f"{self._title}: {text}"[: shutil.get_terminal_size().columns - 1]
+        click.echo(f"\r\x1b[K{line}", nl=False, err=True)
+
+
+@click.command(cls=Command)
+@click.option("--url", help="Store to use, as for Client.from_url. Default: SQLite in a temporary folder; no server.")
+@click.option("--requests", type=click.IntRange(1, 20_000), default=666, show_default=True, help="Sent all at once.")
+@click.option("--services", type=click.IntRange(1, 16), default=2, show_default=True, help="Processes that serve them.")
+@click.option("--nginx", is_flag=True, help="Let nginx spread the requests, as a reverse proxy.")
+@click.option("--report", type=click.Path(dir_okay=False, path_type=Path), help="Write a page with pictures, as HTML.")
+@click.option(
+    "--picture", "drawing", type=click.Path(dir_okay=False, path_type=Path), help="Write one picture, as SVG."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+def demo(
+    url: str | None,
+    requests: int,
+    services: int,
+    nginx: bool,
+    report: Path | None,
+    drawing: Path | None,
+    as_json: bool,
+) -> None:
+    """Count page views in several services, and see updates lost without a lock.
+
+    Real service processes read a counter from one store, add one, and write it back, for many requests at once:
+    without a lock, with a thread lock in each process, and with leasehold.
+
+    Exit code: 0 if leasehold lost nothing and no request failed, 1 if not, 64 for a mistake in the options.
+    """
+    _check_folders(report, drawing)
+    result = _run(Settings(url, requests, services, nginx))
+    if report is not None:
+        report.write_text(page(result), encoding="utf-8")
+    if drawing is not None:
+        drawing.write_text(picture(result), encoding="utf-8")
+    if as_json:
+        click.echo(json.dumps(result.as_json(), indent=2))
+    else:
+        _print(result, [path for path in (report, drawing) if path is not None])
+    sys.exit(0 if result.passed else 1)
+
+
+def _check_folders(*files: Path | None) -> None:
+    """Refuse before the run what could not be written after it."""
+    for file in files:
+        if file is not None and not file.absolute().parent.is_dir():
+            raise click.UsageError(f"the folder of {file} does not exist; make it first")
+
+
+def _run(settings: Settings) -> DemoResult:
+    signal.signal(signal.SIGTERM, _terminated)
+    try:
+        return run(settings, ProgressLine())
+    except KeyboardInterrupt:
+        click.echo("\ninterrupted; all services are ended", err=True)
+        sys.exit(INTERRUPTED)
+    except (ValueError, MissingDriver) as error:
+        raise click.UsageError(str(error)) from None
+    except (DemoError, StoreUnavailable) as error:
+        raise click.ClickException(str(error)) from None
+
+
+def _terminated(signum: int, frame: FrameType | None) -> None:
+    """End as after Ctrl-C, so that no child stays."""
+    sys.exit(128 + signum)
+
+
+def _print(result: DemoResult, written: list[Path]) -> None:
+    services = "1 service" if result.services == 1 else f"{result.services} services"
+    click.echo(f"\n{result.requests} requests at once, {services}, one counter in {result.store}; {result.balancer}\n")
+    click.echo(table(result.rows, lambda text, good: click.style(text, fg="green" if good else "red")))
+    for row in result.rows:
+        for reason, count in row.reasons.items():
+            click.secho(f"{row.title}: {count} failed: {reason}", fg="red")
+    click.echo(f"\n{result.verdict()}")
+    for path in written:
+        click.echo(f"Written: {path}")

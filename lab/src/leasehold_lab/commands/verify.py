@@ -1,0 +1,199 @@
+"""``leasehold verify``: let clients work in a store under faults, and say whether any promise was broken."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from leasehold.cli.codes import Exit
+from leasehold.cli.options import Command, Failed, json_option
+from leasehold.cli.output import as_json
+from leasehold_lab.history import Promise
+from leasehold_lab.servers import MissingServer
+from leasehold_lab.verify.clients.clients import VerifyError
+from leasehold_lab.verify.deployments import PLANS, Site, known, site
+from leasehold_lab.verify.faults.client_faults import KINDS
+from leasehold_lab.verify.faults.leases import default_lease
+from leasehold_lab.verify.report.figures import Figures, measure
+from leasehold_lab.verify.report.page import page
+from leasehold_lab.verify.report.run_information import command, facts
+from leasehold_lab.verify.run import Outcome, Settings, read_url, run
+
+REDRAW_EVERY = 0.2
+"""Seconds between two redraws of the progress line."""
+
+
+class ProgressLine:
+    """Shows on standard error how far the run is: one line that moves on a terminal, else nothing."""
+
+    def __init__(self) -> None:
+        self._moves = sys.stderr.isatty()
+        self._drawn = 0.0
+
+    def moves(self, seconds: float, of: float, fault: str) -> None:
+        """Redraw the line."""
+        now = time.monotonic()
+        if self._moves and now - self._drawn >= REDRAW_EVERY:
+            self._drawn = now
+            line = f"{min(seconds, of):.0f} of {of:.0f} s" + (f", fault: {fault}" if fault else "")
+            click.echo(f"\r\x1b[K{line[: shutil.get_terminal_size().columns - 1]}", nl=False, err=True)
+
+    def ends(self) -> None:
+        """Leave the line."""
+        if self._moves:
+            click.echo("\r\x1b[K", nl=False, err=True)
+
+
+@click.command(cls=Command)
+@click.argument("url", required=False)
+@click.option(
+    "--servers",
+    type=click.Choice(list(PLANS)),
+    metavar="KIND",
+    help=f"Start servers on this machine instead, and break them, too: {', '.join(PLANS)}.",
+)
+@click.option("--clients", type=click.IntRange(2, 64), default=8, show_default=True, help="Processes that work.")
+@click.option("--seconds", type=click.FloatRange(1, 86_400), default=60.0, show_default=True, help="For how long.")
+@click.option("--faults", metavar="A,B", help="Which faults to make; none for none. Default: all. See --list.")
+@click.option(
+    "--lease", type=click.FloatRange(0.5, 60), default=None, help="Seconds. Default: 1, or what the store needs."
+)
+@click.option("--seed", default=None, help="Chooses faults and work. Default: a new one, which is printed.")
+@click.option("--html", type=click.Path(dir_okay=False, path_type=Path), help="Write a page with a time line.")
+@click.option("--list", "list_", is_flag=True, help="List the faults, and end.")
+@json_option
+def verify(
+    url: str | None,
+    servers: str | None,
+    clients: int,
+    seconds: float,
+    faults: str | None,
+    lease: float | None,
+    seed: str | None,
+    html: Path | None,
+    list_: bool,
+    json_: bool,
+) -> None:
+    """Look for broken promises in the store at URL, or LEASEHOLD_URL, while faults are made.
+
+    Several processes acquire locks, read-write locks and semaphores and write to a guarded resource; they are stopped,
+    killed, and cut off from the store. What they saw is checked. Only a namespace of the run's own is touched, and no
+    server, but those that --servers starts. It ends with 0 if every promise was kept, with 2 if one was broken.
+    """
+    if list_:
+        _list(servers)
+        return
+    if servers is not None and url is not None:
+        raise click.UsageError("give a URL or --servers, not both: a run breaks only servers that it started itself")
+    seed = os.urandom(4).hex() if seed is None else seed
+    chosen = _chosen(faults, servers)
+    if servers is None:
+        where = read_url(url)
+        lease = default_lease(where) if lease is None else lease
+        outcome = _run(Settings(where, clients, seconds, chosen, seed, lease), None)
+    else:
+        outcome = _run_on(servers, clients, seconds, chosen, seed, lease)
+    figures = measure(outcome)
+    if html is not None:
+        html.write_text(page(outcome, figures), encoding="utf-8")
+    if json_:
+        as_json(record(outcome, figures))
+    else:
+        _print(outcome, figures, html)
+    if not outcome.ok:
+        raise click.exceptions.Exit(Exit.BAD)
+
+
+def _run_on(
+    servers: str, clients: int, seconds: float, chosen: tuple[str, ...], seed: str, lease: float | None
+) -> Outcome:
+    lease = PLANS[servers].lease if lease is None else lease
+    try:
+        with site(servers) as started:
+            where = read_url(started.url)
+            return _run(Settings(where, clients, seconds, chosen, seed, lease, servers=servers), started)
+    except MissingServer as error:
+        raise Failed(str(error), Exit.MISSING) from None
+
+
+def _run(settings: Settings, started: Site | None) -> Outcome:
+    line = ProgressLine()
+    try:
+        return run(settings, line, started)
+    except VerifyError as error:
+        raise Failed(str(error), Exit.UNAVAILABLE) from None
+    finally:
+        line.ends()
+
+
+def _chosen(faults: str | None, servers: str | None) -> tuple[str, ...]:
+    possible = known(servers)
+    if faults is None:
+        return tuple(possible)
+    chosen = tuple(dict.fromkeys(word.strip() for word in faults.split(",") if word.strip() != "none"))
+    for word in chosen:
+        if word not in possible:
+            raise click.BadParameter(
+                f"{word!r} is no fault; known are: {', '.join(possible)}, none", param_hint="--faults"
+            )
+    return chosen
+
+
+def _list(servers: str | None) -> None:
+    """Print all faults, with the rows of the catalogue that they provoke."""
+    for kind in KINDS.values():
+        click.echo(f"{kind.key:<24} {kind.says} [{' '.join(kind.ids)}]")
+    for name, plan in PLANS.items():
+        if servers in (None, name):
+            click.echo(f"\n--servers {name}: {plan.says}")
+            for fault in plan.faults:
+                excuse = "; may lose grants" if fault.loses else ""
+                click.echo(f"{fault.key:<24} {fault.says}{excuse} [{' '.join(fault.ids)}]")
+
+
+def _print(outcome: Outcome, figures: Figures, html: Path | None) -> None:
+    for promise in Promise:
+        count = outcome.verdict.by_promise.get(promise, 0)
+        click.echo(f"{'BROKEN ' + str(count) + ' x' if count else 'kept':<10} {promise.value}")
+    if outcome.outside:
+        click.echo(
+            f"{'outside':<10} {len(outcome.outside)} times a fault of the servers suspended a promise, as documented"
+        )
+    for violation in outcome.verdict.violations[:3]:
+        click.echo(f"\n{violation}")
+    click.echo()
+    for name, text in figures.lines().items():
+        click.echo(f"{name:<22} {text}")
+    made = {kind: sum(fault.kind == kind for fault in outcome.faults) for kind in outcome.settings.faults}
+    click.echo(f"{'faults':<22} " + (", ".join(f"{kind} {count}" for kind, count in made.items() if count) or "none"))
+    if outcome.left_out:
+        why = next(iter(outcome.left_out.values()))
+        click.echo(f"{'not made':<22} {', '.join(outcome.left_out)}: {why}")
+    for who, words in outcome.broken.items():
+        click.echo(f"client {who} failed: {words}")
+    click.echo(f"{'again':<22} {command(outcome.settings)}")
+    if html is not None:
+        click.echo(f"{'picture':<22} {html}")
+
+
+def record(outcome: Outcome, figures: Figures) -> dict[str, object]:
+    """Return what ``--json`` prints."""
+    return {
+        "ok": outcome.ok,
+        "promises": {promise.name.lower(): outcome.verdict.by_promise.get(promise, 0) for promise in Promise},
+        "violations": [str(violation) for violation in outcome.verdict.violations],
+        "outside": [str(violation) for violation in outcome.outside],
+        "operations": outcome.verdict.checked,
+        "figures": asdict(figures),
+        "faults": [asdict(fault) for fault in outcome.faults],
+        "not_made": outcome.left_out,
+        "failed_clients": outcome.broken,
+        "run": facts(outcome),
+        "again": command(outcome.settings),
+    }

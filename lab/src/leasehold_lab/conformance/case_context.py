@@ -1,0 +1,225 @@
+"""Where a case takes place: clients in a namespace of its own, and the lock that the case is about."""
+
+from __future__ import annotations
+
+import enum
+import os
+import secrets
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from leasehold._inspection import LockInfo
+from leasehold._model import Capabilities, Owner, Rule, Terms, Ticket, ticket_id
+from leasehold.client import AsyncClient
+from leasehold.primitives.locks.hold import AsyncHold
+from leasehold.primitives.locks.mutex import AsyncMutex
+from leasehold.store_api import Opener
+from leasehold_lab.runtimes.case_runtimes import World
+
+E = TypeVar("E", bound=BaseException)
+H = TypeVar("H", bound=AsyncHold)
+
+NAME = "stock:42"
+
+SHORT = 0.4
+"""Seconds of a lease that a case lets run out."""
+
+NOISE = 1.0
+"""Seconds that a busy machine may be late."""
+
+GIVES_UP = 1.5
+"""Seconds after which a waiter gives up: by then the next one stands behind it, on a busy machine, too."""
+
+SOON = 5.0
+"""Seconds in which something that does not depend on a lease must have happened."""
+
+WITHIN = 5.0
+"""Seconds that one call of a store may take."""
+
+Case = Callable[[World, str | Opener], Coroutine[Any, Any, None]]
+"""A case as it is run: in which world, and what opens the store."""
+
+
+class Variant(enum.Enum):
+    """Which lock a case is about."""
+
+    LOCK = "lock"
+    FAIR_LOCK = "fair-lock"
+    RLOCK = "rlock"
+    FAIR_RLOCK = "fair-rlock"
+    WRITER = "writer"
+    ONE_PERMIT = "one-permit"
+    ONE_NAME = "one-name"
+    ELECTION = "election"
+
+    @property
+    def fair(self) -> bool:
+        """Whether it serves in order of arrival."""
+        return self in (Variant.FAIR_LOCK, Variant.FAIR_RLOCK)
+
+    @property
+    def kind(self) -> str:
+        """As what it is shown to people."""
+        return {Variant.WRITER: "rw", Variant.ONE_PERMIT: "semaphore"}.get(self, "mutex")
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """The capabilities without which there is no such lock."""
+        match self:
+            case Variant.WRITER:
+                return ("shared", "fair")
+            case Variant.ONE_PERMIT:
+                return ("permits", "fair")
+            case Variant.ELECTION:
+                return ("cells",)
+        return ("fair",) if self.fair else ()
+
+
+ALL = tuple(Variant)
+STAND_INS = (Variant.WRITER, Variant.ONE_PERMIT, Variant.ONE_NAME, Variant.ELECTION)
+"""What else excludes all others: a writer, a semaphore of one permit, a multi-lock of one name, a candidate."""
+
+UNFAIR = (Variant.LOCK, Variant.RLOCK, *STAND_INS)
+MUTEX = (Variant.LOCK, *STAND_INS)
+
+
+@dataclass(frozen=True, slots=True)
+class Stated:
+    """A case as it is registered: its id, its body, and the capabilities without which it does not apply."""
+
+    id: str
+    body: Case
+    needs: tuple[str, ...] = ()
+
+
+REGISTER: defaultdict[str, list[Stated]] = defaultdict(list)
+"""All cases by the module that states them."""
+
+
+class Arena:
+    """One run of one case. Its clients share a namespace that nobody else has."""
+
+    def __init__(self, world: World, where: str | Opener, variant: Variant) -> None:
+        self.world = world
+        self.where = where
+        self.variant = variant
+        self.namespace = f"conformance-{secrets.token_hex(8)}"
+        self._promised: Capabilities | None = None
+
+    @property
+    def name(self) -> str:
+        """The name of the lock as people see it."""
+        return self.spelled(NAME)
+
+    def spelled(self, name: str) -> str:
+        """Return a lock's name as people see it."""
+        return f"election/{name}" if self.variant is Variant.ELECTION else name
+
+    def client(self, **options: Any) -> AsyncClient:
+        """Make a client; the world closes it."""
+        client = self.world.client(self.where, **{"namespace": self.namespace, **options})
+        self._promised = client.store.capabilities
+        return client
+
+    @property
+    def promised(self) -> Capabilities:
+        """What the store promises."""
+        if self._promised is None:
+            self.client()
+        assert self._promised is not None
+        return self._promised
+
+    @property
+    def short(self) -> float:
+        """Seconds of a lease that a case lets run out: as short as the store can keep one."""
+        return self.kept(SHORT)
+
+    def kept(self, seconds: float) -> float:
+        """Return for how many seconds the store keeps a lease or a cell that asks for so many."""
+        return max(seconds, self.promised.shortest)
+
+    def gone(self, seconds: float) -> float:
+        """Return after how many seconds the store has surely noticed that a lease or a cell of so many has ended."""
+        return self.kept(seconds) + 0.1 + self.promised.tardy
+
+    def lock(self, client: AsyncClient | None = None, name: str = NAME, **options: Any) -> AsyncMutex:
+        """Make the lock that the case is about, of a client of its own unless one is given."""
+        client = self.client() if client is None else client
+        if self.variant in (Variant.RLOCK, Variant.FAIR_RLOCK):
+            return client.rlock(name, fair=self.variant.fair, **options)
+        if self.variant is Variant.WRITER:
+            return client.rw_lock(name, **options).writer()
+        if self.variant is Variant.ONE_PERMIT:
+            return client.semaphore(name, 1, **options).permits(1)
+        if self.variant is Variant.ONE_NAME:
+            return client.multi_lock([name], **options)
+        if self.variant is Variant.ELECTION:
+            return client.election(name, options.pop("meta", None), **options)
+        return client.lock(name, fair=self.variant.fair, **options)
+
+    async def holder(self, client: AsyncClient | None = None, name: str = NAME, **options: Any) -> AsyncHold:
+        """Acquire the lock at once, which must succeed."""
+        return held(await self.lock(client, name, **options).acquire(timeout=SOON))
+
+    async def queued(self, client: AsyncClient, count: int, name: str | None = None) -> LockInfo:
+        """Wait until ``count`` tickets wait for the name, and return what is seen."""
+        name = self.name if name is None else name
+        until = self.world.now() + SOON
+        while True:
+            info = await client.inspect(name)
+            if info is not None and len(info.waiters) == count:
+                return info
+            assert self.world.now() < until, f"{count} waiters expected, but seen is {info}"
+            await self.world.sleep(0.005)
+
+
+Body = Callable[[Arena], Coroutine[Any, Any, None]]
+
+
+def case(variants: tuple[Variant, ...] = (Variant.LOCK,), needs: tuple[str, ...] = ()) -> Callable[[Body], Body]:
+    """Register a body as one case for each variant, in the order of definition."""
+
+    def register(body: Body) -> Body:
+        for variant in variants:
+            name = f"{variant.value}/{body.__name__}"
+            REGISTER[body.__module__].append(Stated(name, _run(body, variant), needs + variant.needs))
+        return body
+
+    return register
+
+
+def _run(body: Body, variant: Variant) -> Case:
+    async def run(world: World, where: str | Opener) -> None:
+        await body(Arena(world, where, variant))
+
+    run.__name__ = run.__qualname__ = body.__name__
+    run.__doc__ = body.__doc__
+    return run
+
+
+def held(hold: H | None) -> H:
+    """Return the hold, which must be one."""
+    assert hold is not None, "the lock was not had"
+    return hold
+
+
+async def raised(expected: type[E], work: Awaitable[object]) -> E:
+    """Await ``work`` and return the error that it must raise."""
+    try:
+        result = await work
+    except expected as error:
+        return error
+    raise AssertionError(f"{expected.__name__} expected, but it returned {result!r}")
+
+
+async def checked(hold: AsyncHold) -> None:
+    """Call `AsyncHold.check`, as something to await."""
+    hold.check()
+
+
+def ticket(client: AsyncClient, rule: Rule | None = None, *, lease: float = 30.0, delay: float = 0.0) -> Ticket:
+    """Make a ticket as the engine would, for cases that speak with the store itself."""
+    terms = Terms(rule or Rule(), Owner.parse(client.owner), lease, delay)
+    return Ticket(ticket_id(os.urandom(16)), terms)

@@ -1,0 +1,128 @@
+"""At most one holds, each with a higher token than the one before; who cannot have it is told so in time."""
+
+from __future__ import annotations
+
+from leasehold.errors import AcquireTimeout
+from leasehold_lab.conformance.case_context import ALL, NOISE, SOON, Arena, case, held, raised
+
+JOBS = 4
+ROUNDS = 6
+
+
+@case(ALL)
+async def no_update_is_lost(arena: Arena) -> None:
+    """Read, wait, write back, by several clients at once: every round counts, and nobody is inside beside another."""
+    world, count, inside, tokens = arena.world, 0, 0, list[int]()
+
+    async def work() -> None:
+        nonlocal count, inside
+        lock = arena.lock()
+        for _ in range(ROUNDS):
+            async with lock as hold:
+                inside += 1
+                assert inside == 1
+                tokens.append(hold.token)
+                seen = count
+                await world.sleep(0.001)
+                count = seen + 1
+                inside -= 1
+
+    for job in [world.spawn(work) for _ in range(JOBS)]:
+        await job.result()
+    assert count == JOBS * ROUNDS
+    assert tokens == sorted(set(tokens))
+
+
+@case(ALL)
+async def one_object_serves_many(arena: Arena) -> None:
+    """Threads or tasks that share one lock object exclude each other as if each had its own."""
+    world, lock, inside = arena.world, arena.lock(), 0
+
+    async def work() -> None:
+        nonlocal inside
+        for _ in range(ROUNDS):
+            async with lock:
+                inside += 1
+                assert inside == 1
+                await world.sleep(0.001)
+                inside -= 1
+
+    for job in [world.spawn(work) for _ in range(JOBS)]:
+        await job.result()
+    assert not await lock.locked()
+
+
+@case(ALL)
+async def tokens_increase(arena: Arena) -> None:
+    """Each hold has a higher token than the one before, whoever has it."""
+    locks, last = [arena.lock(), arena.lock()], 0
+    for turn in range(6):
+        hold = held(await locks[turn % 2].acquire(timeout=SOON))
+        assert isinstance(hold.token, int)
+        assert hold.token > last
+        last = hold.token
+        await hold.release()
+
+
+@case(ALL)
+async def a_try_does_not_wait(arena: Arena) -> None:
+    """Without blocking, a taken name is None at once and leaves no trace; a free one is a hold."""
+    client, rival = arena.client(), arena.lock()
+    for blocking, timeout in ((False, None), (True, 0)):
+        hold = await arena.holder(client)
+        start = arena.world.now()
+        assert await rival.acquire(blocking, timeout) is None
+        assert arena.world.now() - start < NOISE
+        info = await client.inspect(arena.name)
+        assert info is not None
+        assert info.waiters == ()
+        await hold.release()
+        await held(await rival.acquire(blocking, timeout)).release()
+
+
+@case(ALL)
+async def a_timeout_is_kept_and_leaves_no_trace(arena: Arena) -> None:
+    """After the timeout the answer is None; nobody waits any more, and the name is free after the release."""
+    client = arena.client()
+    hold = await arena.holder(client)
+    start = arena.world.now()
+    assert await arena.lock().acquire(timeout=0.25) is None
+    assert 0.25 <= arena.world.now() - start < 0.25 + NOISE
+    info = await client.inspect(arena.name)
+    assert info is not None
+    assert info.waiters == ()
+    await hold.release()
+    assert await client.inspect(arena.name) is None
+
+
+@case(ALL)
+async def with_raises_instead_of_running_the_block(arena: Arena) -> None:
+    """``with`` on a lock that is not had in time raises `AcquireTimeout`: who waited for whom, and how long."""
+    mine, other = arena.client(), arena.client()
+    hold = await arena.holder(mine)
+    ran = False
+
+    async def work() -> None:
+        nonlocal ran
+        async with arena.lock(other, timeout=0.2):
+            ran = True
+
+    error = await raised(AcquireTimeout, work())
+    assert not ran
+    assert isinstance(error, TimeoutError)
+    assert (error.name, error.owner, error.held_by) == (arena.name, other.owner, mine.owner)
+    assert error.waited is not None
+    assert 0.2 <= error.waited < 0.2 + NOISE
+    await hold.release()
+
+
+@case(ALL)
+async def locked_says_whether_anyone_holds(arena: Arena) -> None:
+    """`locked` is about the name, not about the object that is asked."""
+    lock, other = arena.lock(), arena.lock()
+    assert not await other.locked()
+    async with lock:
+        assert await lock.locked()
+        assert await other.locked()
+    assert not await lock.locked()
+    assert not await other.locked()

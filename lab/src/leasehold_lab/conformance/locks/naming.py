@@ -1,0 +1,159 @@
+"""Any text is a name; different names, and the same name in different namespaces or kinds, never meet."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+
+from leasehold._model import Departure, Granted, Kind, Rule
+from leasehold.client import AsyncClient
+from leasehold.errors import WrongKind
+from leasehold_lab.conformance.case_context import NAME, WITHIN, Arena, case, held, raised, ticket
+
+Look = Callable[[], Awaitable[object]]
+"""Asks about a name."""
+
+NAMES = (
+    "plain",
+    "Plain",
+    "plain ",
+    " plain",
+    "Müller & Söhne",
+    "Mu\u0308ller & So\u0308hne",  # the same to the eye, other characters
+    "鍵🔒",
+    "{braces}",
+    "{}",
+    "}{",
+    "{a}b",
+    "a{b}",
+    "a:b",
+    "a%3Ab",
+    "a%b",
+    "a/b",
+    "../a",
+    "a\\b",
+    "'; --",
+    '"quoted"',
+    "*",
+    "?",
+    "[a-z]",
+    "nul\0inside",
+    "line\nbreak",
+    "\r\n",
+    "\x01\x1f\x7f",
+    "\u2028",
+    "x" * 512,
+    "é" * 256,
+)
+
+
+@case()
+async def any_text_is_a_name(arena: Arena) -> None:
+    """All of them are held at the same time, each found under its own name and no other."""
+    client = arena.client()
+    holds = {name: held(await client.lock(name).acquire(blocking=False)) for name in NAMES}
+    for name, hold in holds.items():
+        info = await client.inspect(name)
+        assert info is not None
+        assert info.name == name
+        assert [who.token for who in info.holders] == [hold.token]
+        assert name in [info.name for info in await client.holds(name)]
+    assert [info.name for info in await client.holds()] == sorted(NAMES)
+    for hold in holds.values():
+        assert await hold.release() is True
+    assert await client.holds() == []
+
+
+@case()
+async def namespaces_do_not_meet(arena: Arena) -> None:
+    """The same name is another lock in another namespace, however the two are spelled together."""
+    root = arena.namespace
+    pairs = [(root, "a:b"), (f"{root}:a", "b"), (f"{root}{{a}}", "b"), (f"{root}*", "b"), (f"{root}%", "b")]
+    clients = [(arena.client(namespace=namespace), name) for namespace, name in pairs]
+    holds = [held(await client.lock(name).acquire(blocking=False)) for client, name in clients]
+    for client, name in clients:
+        assert [info.name for info in await client.holds()] == [name]
+    for hold in holds:
+        assert await hold.release() is True
+
+
+@case(needs=("permits",))
+async def a_name_has_one_kind_at_a_time(arena: Arena) -> None:
+    """A name in use as a semaphore refuses a lock, and the other way round; when it is free, it is free for either."""
+    client = arena.client()
+    mine = ticket(client, Rule(Kind.SEMAPHORE, exclusive=False, permits=1, limit=3))
+    other = ticket(client, Rule(Kind.SEMAPHORE, exclusive=False, permits=1, limit=4))
+    answer = await client.store.claim(NAME, mine, join=True, within=WITHIN)
+    assert isinstance(answer, Granted)
+    error = await raised(WrongKind, arena.lock().acquire(timeout=1))
+    assert error.name == NAME
+    await raised(WrongKind, client.store.claim(NAME, other, join=True, within=WITHIN))
+    assert await client.store.leave(NAME, mine, how=Departure.RELEASE, within=WITHIN)
+    hold = await arena.holder()
+    await raised(WrongKind, client.store.claim(NAME, mine, join=True, within=WITHIN))
+    hold.check()
+    assert await hold.release() is True
+
+
+def as_lock(client: AsyncClient) -> list[Look]:
+    """Return what says whether a name is taken as a lock: of every kind of lock."""
+    return [client.lock(NAME).locked, client.rlock(NAME).locked]
+
+
+def as_read_write(client: AsyncClient) -> list[Look]:
+    """Return what says whether a side of a read-write lock is taken."""
+    both = client.rw_lock(NAME)
+    return [both.reader().locked, both.writer().locked, both.upgradeable().locked]
+
+
+def as_semaphore(client: AsyncClient, limit: int) -> list[Look]:
+    """Return what says how many permits are taken, of so many."""
+    permits = client.semaphore(NAME, limit)
+    return [permits.locked, permits.available, permits.permits(limit).locked]
+
+
+async def all_refuse(client: AsyncClient, looks: Sequence[Look], acquire: Look) -> None:
+    """See that none of them says anything of a name that is in use as something else; they raise, as acquire does."""
+    for ask in (acquire, *looks):
+        error = await raised(WrongKind, ask())
+        assert error.name == NAME
+
+
+@case(needs=("permits", "fair"))
+async def who_looks_at_a_semaphore_names_its_limit(arena: Arena) -> None:
+    """Whether it is taken is not said of a name that is a lock, or has another limit: it would be a guess."""
+    one, two = arena.client(), arena.client()
+    for limit in (1, 2):
+        hold = held(await one.semaphore(NAME, limit).acquire(limit))
+        assert await two.semaphore(NAME, limit).available() == 0
+        assert await two.semaphore(NAME, limit).locked()
+        await all_refuse(two, as_semaphore(two, 40), two.semaphore(NAME, 40).acquire)
+        await all_refuse(two, as_lock(two), two.lock(NAME).acquire)
+        waiter = arena.world.spawn(two.semaphore(NAME, limit).acquire)
+        await arena.queued(two, 1)
+        assert await two.semaphore(NAME, limit).available() == 0
+        await all_refuse(two, as_semaphore(two, 40), two.semaphore(NAME, 40).acquire)
+        await hold.release()
+        await held(await waiter.result()).release()
+        assert await two.semaphore(NAME, 40).available() == 40
+        assert not await two.lock(NAME).locked()
+    mutex = held(await one.lock(NAME).acquire())
+    for limit in (1, 2, 40):
+        await all_refuse(two, as_semaphore(two, limit), two.semaphore(NAME, limit).acquire)
+    await mutex.release()
+    assert not await two.semaphore(NAME, 2).locked()
+
+
+@case(needs=("shared",))
+async def who_looks_at_a_read_write_lock_looks_at_one(arena: Arena) -> None:
+    """Whether it is taken is not said of a name that is in use as another kind of lock."""
+    one, two = arena.client(), arena.client()
+    hold = held(await one.rw_lock(NAME).reader().acquire())
+    assert await two.rw_lock(NAME).writer().locked()
+    assert not await two.rw_lock(NAME).reader().locked()
+    await all_refuse(two, as_lock(two), two.lock(NAME).acquire)
+    await hold.release()
+    assert not await two.lock(NAME).locked()
+    mutex = held(await one.lock(NAME).acquire())
+    await all_refuse(two, as_read_write(two), two.rw_lock(NAME).writer().acquire)
+    await mutex.release()
+    assert not await two.rw_lock(NAME).writer().locked()

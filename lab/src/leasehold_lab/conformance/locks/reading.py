@@ -1,0 +1,321 @@
+"""Readers hold together, a writer alone; who reads may become the writer, and who writes a reader, without a gap."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from leasehold.client import AsyncClient
+from leasehold.errors import LeaseLost, NotHeld, WrongKind
+from leasehold.primitives.locks.rw_lock import AsyncRWLock
+from leasehold_lab.conformance.case_context import (
+    GIVES_UP,
+    NAME,
+    NOISE,
+    SHORT,
+    SOON,
+    Arena,
+    case,
+    held,
+    raised,
+)
+from leasehold_lab.runtimes.case_runtimes import Job
+
+RW = ("shared", "fair")
+WRITERS, READERS, ROUNDS = 2, 4, 5
+
+
+def rw(arena: Arena, client: AsyncClient | None = None, **options: Any) -> AsyncRWLock:
+    """Make a read-write lock of a client of its own unless one is given."""
+    return (arena.client() if client is None else client).rw_lock(NAME, **options)
+
+
+@case(needs=RW)
+async def readers_hold_together(arena: Arena) -> None:
+    """Any number of readers hold at the same time, each with a token and a lease of its own."""
+    locks = [rw(arena) for _ in range(READERS)]
+    holds = [held(await lock.reader().acquire(blocking=False)) for lock in locks]
+    assert len({hold.token for hold in holds}) == READERS
+    for lock in locks:
+        assert await lock.writer().locked()
+        assert not await lock.reader().locked()
+    assert await rw(arena).writer().acquire(blocking=False) is None
+    for hold in holds:
+        hold.check()
+        assert await hold.release() is True
+    assert not await locks[0].writer().locked()
+
+
+@case(needs=RW)
+async def a_writer_holds_alone(arena: Arena) -> None:
+    """Beside a writer nobody reads or writes; its token is above those of all readers before it."""
+    reader = held(await rw(arena).reader().acquire())
+    other = held(await rw(arena).reader().acquire())
+    await reader.release()
+    await other.release()
+    writer = held(await rw(arena).writer().acquire(blocking=False))
+    assert writer.token > max(reader.token, other.token)
+    stranger = rw(arena)
+    for side in (stranger.reader(), stranger.upgradeable(), stranger.writer()):
+        assert await side.locked()
+        assert await side.acquire(blocking=False) is None
+    await writer.release()
+    assert held(await stranger.reader().acquire(blocking=False)).token > writer.token
+
+
+@case(needs=RW)
+async def no_reader_sees_half_a_change(arena: Arena) -> None:
+    """Writers change two values, not at the same time; readers always see both or neither changed."""
+    world, pair, tokens = arena.world, [0, 0], list[int]()
+
+    async def write() -> None:
+        side = rw(arena).writer()
+        for _ in range(ROUNDS):
+            async with side as hold:
+                tokens.append(hold.token)
+                pair[0] += 1
+                await world.sleep(0.001)
+                pair[1] += 1
+
+    async def read() -> None:
+        side = rw(arena).reader()
+        for _ in range(ROUNDS):
+            async with side:
+                seen = pair[0]
+                await world.sleep(0.001)
+                assert seen == pair[1] == pair[0]
+
+    for job in [world.spawn(work) for work in (write, read) for _ in range(WRITERS)]:
+        await job.result()
+    assert pair == [WRITERS * ROUNDS] * 2
+    assert tokens == sorted(set(tokens))
+
+
+@case(needs=RW)
+async def order_of_arrival_with_readers_together(arena: Arena) -> None:
+    """Whoever waits enters in turn, readers that follow each other at the same time; neither kind starves."""
+    client, entered, inside = arena.client(), list[str](), 0
+    first = held(await rw(arena, client).writer().acquire())
+
+    async def wait(what: str) -> None:
+        nonlocal inside
+        lock = rw(arena)
+        async with lock.writer() if what[0] == "w" else lock.reader():
+            entered.append(what)
+            if what[0] == "r":
+                inside += 1
+                until = arena.world.now() + SOON
+                while inside % 2 and arena.world.now() < until:
+                    await arena.world.sleep(0.002)
+                assert inside % 2 == 0, "the two readers are inside together"
+
+    jobs = list[Job[None]]()
+    for what in ("r1", "r2", "w1", "r3", "r4", "w2"):
+        jobs.append(arena.world.spawn(partial(wait, what)))
+        await arena.queued(client, len(jobs))
+    await first.release()
+    for job in jobs:
+        await job.result()
+    in_turn = sorted(entered[:2]), entered[2], sorted(entered[3:5]), entered[5]
+    assert in_turn == (["r1", "r2"], "w1", ["r3", "r4"], "w2")
+
+
+@case(needs=RW)
+async def a_writer_who_waits_is_not_passed(arena: Arena) -> None:
+    """By default a reader that comes later waits behind the writer; with ``fair=False`` it enters."""
+    client = arena.client()
+    reader = held(await rw(arena, client).reader().acquire())
+    writer = arena.world.spawn(lambda: rw(arena).writer().acquire())
+    await arena.queued(client, 1)
+    assert await rw(arena).reader().acquire(blocking=False) is None
+    passing = held(await rw(arena, fair=False).reader().acquire(blocking=False))
+    await passing.release()
+    await reader.release()
+    await held(await writer.result()).release()
+
+
+@case(needs=RW)
+async def a_writer_who_gave_up_lets_readers_in(arena: Arena) -> None:
+    """Readers who waited only for a writer that waits enter at once when it gives up."""
+    client = arena.client()
+    first = held(await rw(arena, client).reader().acquire())
+    writer = arena.world.spawn(lambda: rw(arena).writer().acquire(timeout=GIVES_UP))
+    await arena.queued(client, 1)
+    reader = arena.world.spawn(lambda: rw(arena).reader().acquire())
+    await arena.queued(client, 2)
+    start = arena.world.now()
+    assert await writer.result() is None
+    await held(await reader.result()).release()
+    assert arena.world.now() - start < GIVES_UP + NOISE
+    await first.release()
+
+
+@case(needs=RW)
+async def a_reader_that_reads_again_never_waits_for_a_writer(arena: Arena) -> None:
+    """Reading inside reading is one seat, whoever waits; it is free after the last release."""
+    client = arena.client()
+    lock = rw(arena, client)
+    outer = held(await lock.reader().acquire())
+    writer = arena.world.spawn(lambda: rw(arena).writer().acquire())
+    await arena.queued(client, 1)
+    inner = held(await rw(arena, client).reader().acquire(timeout=SOON))
+    assert inner.token == outer.token
+    await lock.reader().release()
+    outer.check()
+    assert not writer.done()
+    await lock.reader().release()
+    await held(await writer.result()).release()
+    await raised(NotHeld, lock.reader().release())
+
+
+@case(needs=RW)
+async def a_writer_reads_and_steps_down_without_a_gap(arena: Arena) -> None:
+    """A writer may read too; releasing the writer first leaves the reader, and no writer comes between."""
+    client = arena.client()
+    lock = rw(arena, client)
+    writer = held(await lock.writer().acquire())
+    waiting = arena.world.spawn(lambda: rw(arena).writer().acquire())
+    await arena.queued(client, 1)
+    reader = held(await lock.reader().acquire(timeout=SOON))
+    assert reader.token > writer.token
+    await writer.release()
+    reader.check()
+    await arena.world.sleep(0.05)
+    assert not waiting.done()
+    await reader.release()
+    after = held(await waiting.result())
+    assert after.token > reader.token
+    await after.release()
+
+
+@case(needs=RW)
+async def one_upgradeable_reader_beside_readers(arena: Arena) -> None:
+    """It reads beside plain readers; a second one waits, plain readers do not wait for that."""
+    reader = held(await rw(arena).reader().acquire(blocking=False))
+    first = held(await rw(arena).upgradeable().acquire(blocking=False))
+    later = held(await rw(arena).reader().acquire(blocking=False))
+    client = arena.client()
+    second = arena.world.spawn(lambda: rw(arena, client).upgradeable().acquire())
+    await arena.queued(client, 1)
+    await held(await rw(arena).reader().acquire(blocking=False)).release()
+    await first.release()
+    assert await held(await second.result()).release()
+    await reader.release()
+    await later.release()
+
+
+@case(needs=RW)
+async def an_upgrade_waits_for_readers_and_passes_all_others(arena: Arena) -> None:
+    """It becomes the writer when the readers have gone, ahead of writers that waited before, and steps down again."""
+    client = arena.client()
+    reader = held(await rw(arena).reader().acquire())
+    hold = held(await rw(arena, client).upgradeable().acquire())
+    ahead = arena.world.spawn(lambda: rw(arena).writer().acquire())
+    await arena.queued(client, 1)
+    assert await hold.upgrade(timeout=0) is None
+    assert await hold.upgrade(timeout=0.1) is None
+    hold.check()
+    upgrade = arena.world.spawn(lambda: hold.upgrade())
+    await arena.queued(client, 2)
+    assert await rw(arena).reader().acquire(blocking=False) is None
+    await reader.release()
+    writer = held(await upgrade.result())
+    assert writer.token > hold.token
+    assert not ahead.done()
+    assert await rw(arena).reader().locked()
+    await writer.release()
+    hold.check()
+    assert not ahead.done()
+    await hold.release()
+    await held(await ahead.result()).release()
+
+
+@case(needs=RW)
+async def readers_who_come_later_do_not_pass_an_upgrade_that_waits(arena: Arena) -> None:
+    """Or readers who come and go, so that there is always one, would keep it waiting for ever."""
+    client = arena.client()
+    first = held(await rw(arena).reader().acquire())
+    hold = held(await rw(arena, client).upgradeable().acquire())
+    upgrade = arena.world.spawn(lambda: hold.upgrade())
+    await arena.queued(client, 1)
+    assert await rw(arena).reader().acquire(blocking=False) is None
+    later = arena.world.spawn(lambda: rw(arena).reader().acquire())
+    await arena.queued(client, 2)
+    await first.release()
+    writer = held(await upgrade.result())
+    assert not later.done()
+    await writer.release()
+    await held(await later.result()).release()
+    await hold.release()
+
+
+@case(needs=RW)
+async def two_who_would_upgrade_do_not_wait_for_each_other(arena: Arena) -> None:
+    """Each reads, decides and writes under one upgradeable reader: no update is lost, and all get on."""
+    world, count = arena.world, 0
+
+    async def work() -> None:
+        nonlocal count
+        lock = rw(arena)
+        for _ in range(ROUNDS):
+            async with lock.upgradeable() as hold:
+                seen = count
+                async with lock.reader():
+                    await world.sleep(0.001)
+                async with held(await hold.upgrade()) as writing:
+                    assert writing.token > hold.token
+                    count = seen + 1
+
+    for job in [world.spawn(work) for _ in range(READERS)]:
+        await job.result()
+    assert count == READERS * ROUNDS
+
+
+@case(needs=RW)
+async def a_reader_that_asks_to_write_is_refused(arena: Arena) -> None:
+    """It could wait for ever; the reader's hold goes on."""
+    lock = rw(arena)
+    async with lock.reader() as hold:
+        for side in (lock.writer(), lock.upgradeable()):
+            await raised(RuntimeError, side.acquire(timeout=0))
+        hold.check()
+    await held(await lock.writer().acquire(blocking=False)).release()
+
+
+@case(needs=RW)
+async def a_dead_reader_blocks_a_writer_for_its_lease(arena: Arena) -> None:
+    """Each reader has its own lease: one that is not renewed ends, whatever the others do."""
+    alive = held(await rw(arena, lease=arena.short).reader().acquire())
+    dead = held(await rw(arena, lease=arena.short, renew=False).reader().acquire())
+    start = arena.world.now()
+    await arena.world.sleep(arena.short / 2)
+    await alive.release()
+    writer = held(await rw(arena).writer().acquire(timeout=SOON))
+    assert arena.world.now() - start < arena.gone(SHORT) + NOISE
+    await raised(LeaseLost, dead.release())
+    writer.check()
+    await writer.release()
+
+
+@case(needs=RW)
+async def an_upgradeable_that_was_lost_does_not_become_the_writer(arena: Arena) -> None:
+    """Its holder is told: another may have written since it read."""
+    hold = held(await rw(arena, lease=arena.short, renew=False).upgradeable().acquire())
+    reader = held(await rw(arena).reader().acquire())
+    await raised(LeaseLost, hold.upgrade(timeout=arena.short * 3))
+    await raised(LeaseLost, hold.upgrade(timeout=0))
+    await raised(LeaseLost, hold.release())
+    await reader.release()
+    await held(await rw(arena).writer().acquire(timeout=SOON)).release()
+
+
+@case(needs=RW)
+async def it_is_neither_a_lock_nor_a_semaphore(arena: Arena) -> None:
+    """A name in use as a read-write lock refuses other uses until nobody uses it."""
+    client = arena.client()
+    hold = held(await rw(arena).reader().acquire())
+    error = await raised(WrongKind, client.lock(NAME).acquire(timeout=1))
+    assert error.name == NAME
+    await hold.release()
+    async with client.lock(NAME):
+        await raised(WrongKind, rw(arena).reader().acquire(timeout=1))

@@ -1,0 +1,83 @@
+"""Renewals: a holder of each kind is kept alive for as long as it lives, in whatever order it releases."""
+
+from __future__ import annotations
+
+from leasehold.errors import LeaseLost
+from leasehold_lab.conformance.case_context import SOON, STAND_INS, Arena, Variant, case, held
+
+NAME = "prices"
+HOLDS = (Variant.LOCK, Variant.RLOCK, Variant.FAIR_RLOCK, *STAND_INS)
+
+
+@case((Variant.LOCK,), needs=("shared", "permits"))
+async def a_holder_of_each_kind_is_renewed(arena: Arena) -> None:
+    """Readers, an upgradeable one among them, a writer and permits hold for many times their lease, all at once."""
+    lease, client = arena.short, arena.client()
+    readers = [held(await arena.client().rw_lock(NAME, lease=lease).reader().acquire(timeout=SOON)) for _ in range(3)]
+    upgradeable = held(await client.rw_lock(NAME, lease=lease).upgradeable().acquire(timeout=SOON))
+    writer = held(await client.rw_lock("other", lease=lease).writer().acquire(timeout=SOON))
+    permits = held(await client.semaphore("partner", 3, lease=lease).acquire(2, timeout=SOON))
+    tokens = [hold.token for hold in (*readers, upgradeable)]
+    await arena.world.sleep(3 * lease)
+    for hold in (*readers, upgradeable, writer, permits):
+        hold.check()
+    info = await client.inspect(NAME)
+    assert info is not None
+    assert sorted(holder.token or 0 for holder in info.holders) == sorted(tokens)
+    for hold in (*readers, upgradeable, writer, permits):
+        assert await hold.release()
+
+
+@case((Variant.LOCK,), needs=("shared",))
+async def what_is_left_is_renewed_in_whatever_order_one_releases(arena: Arena) -> None:
+    """One who writes and reads may release either first: the other is renewed on, and goes with its own release."""
+    lease = arena.short
+    for first in ("writer", "reader"):
+        lock, other = arena.client().rw_lock(NAME, lease=lease), arena.client().rw_lock(NAME, lease=lease)
+        holds = {"writer": held(await lock.writer().acquire(timeout=SOON))}
+        holds["reader"] = held(await lock.reader().acquire(timeout=SOON))
+        await holds.pop(first).release()
+        (left,) = holds.values()
+        await arena.world.sleep(2.5 * lease)
+        left.check()
+        assert await other.writer().acquire(blocking=False) is None
+        await left.release()
+        await held(await other.writer().acquire(timeout=SOON)).release()
+
+
+@case(HOLDS)
+async def it_is_held_on_when_the_task_or_thread_that_acquired_it_has_ended(arena: Arena) -> None:
+    """A lease lives as long as its hold can be reached, whoever acquired it."""
+    lock, rival = arena.lock(lease=arena.short), arena.lock()
+    hold = held(await arena.world.spawn(lambda: lock.acquire(timeout=SOON)).result())
+    await arena.world.sleep(3 * arena.short)
+    hold.check()
+    assert hold.held
+    assert await rival.acquire(blocking=False) is None
+    assert await hold.release()
+    await held(await rival.acquire(timeout=SOON)).release()
+
+
+@case((Variant.LOCK,), needs=("shared",))
+async def several_are_held_on_when_the_task_or_thread_that_acquired_them_has_ended(arena: Arena) -> None:
+    """So do a re-entrant lock and a reader that are held together."""
+    lease, client, rival = arena.short, arena.client(), arena.client()
+    parts = [client.rlock("a", lease=lease), client.rw_lock(NAME, lease=lease).reader()]
+    hold = held(await arena.world.spawn(lambda: client.multi_lock(parts).acquire(timeout=SOON)).result())
+    await arena.world.sleep(3 * lease)
+    hold.check()
+    assert await rival.lock("a").acquire(blocking=False) is None
+    assert await rival.rw_lock(NAME).writer().acquire(blocking=False) is None
+    assert await hold.release()
+
+
+@case(HOLDS)
+async def a_client_that_is_closed_tells_of_a_loss_before_another_enters(arena: Arena) -> None:
+    """The holder may be another task or thread than the one that closes; the lock is free when the close returns."""
+    client, rival, told = arena.client(), arena.lock(), list[LeaseLost]()
+    hold = held(await arena.lock(client).acquire())
+    hold.on_lost(told.append)
+    await arena.world.spawn(client.close).result()
+    assert hold.lost
+    assert [error.name for error in told] == [arena.name]
+    await held(await rival.acquire(timeout=SOON)).release()

@@ -1,0 +1,254 @@
+"""Several locks are held all or none; nobody waits in a circle, and the loss of one is the loss of all."""
+
+from __future__ import annotations
+
+import random
+from functools import partial
+from typing import Any
+
+from leasehold.client import AsyncClient
+from leasehold.errors import AcquireTimeout, LeaseLost, NotHeld, WrongKind
+from leasehold.primitives.locks.multi_lock import AsyncMultiLock
+from leasehold_lab.conformance.case_context import NOISE, SHORT, SOON, Arena, case, held, raised
+from leasehold_lab.runtimes.case_runtimes import Job
+
+NAMES: tuple[str, ...] = ("a", "b", "c")
+JOBS, ROUNDS = 4, 5
+
+
+def multi(arena: Arena, *names: Any, client: AsyncClient | None = None, **options: Any) -> AsyncMultiLock:
+    """Make a multi-lock of a client of its own unless one is given."""
+    return (arena.client() if client is None else client).multi_lock(names or NAMES, **options)
+
+
+async def names_in_use(client: AsyncClient) -> list[str]:
+    """Return the names that are held or waited for."""
+    return [info.name for info in await client.holds()]
+
+
+@case()
+async def all_are_held_and_all_are_released(arena: Arena) -> None:
+    """Inside, each of the names is held, with a token of its own; after, none is."""
+    client = arena.client()
+    async with multi(arena, "c", "a", "b") as hold:
+        assert hold.names == NAMES
+        assert await names_in_use(client) == list(NAMES)
+        for info in await client.holds():
+            assert info.holders[0].token == hold.tokens[info.name]
+            assert await client.lock(info.name).acquire(blocking=False) is None
+        assert 0 < hold.remaining() <= 30
+        assert not hold.lost
+        hold.check()
+        await hold.extend()
+    assert await names_in_use(client) == []
+    assert not hold.lost
+    assert hold.remaining() == 0
+    assert await hold.release()
+    await raised(NotHeld, _check(hold))
+
+
+@case()
+async def a_try_takes_all_or_none(arena: Arena) -> None:
+    """Without waiting, one that is taken is enough for None, and none of the others is held after that."""
+    client = arena.client()
+    for taken in NAMES:
+        async with client.lock(taken):
+            for blocking, timeout in ((False, None), (True, 0)):
+                start = arena.world.now()
+                assert await multi(arena).acquire(blocking, timeout) is None
+                assert arena.world.now() - start < NOISE
+                info = await client.inspect(taken)
+                assert info is not None
+                assert info.waiters == ()
+                assert await names_in_use(client) == [taken]
+    await held(await multi(arena).acquire(blocking=False)).release()
+
+
+@case()
+async def one_deadline_for_all(arena: Arena) -> None:
+    """The timeout is that of all waits together; after it none is held and nobody waits."""
+    client = arena.client()
+    late = await arena.client().lock("b").acquire()
+    async with client.lock("a") as early:
+
+        async def free_the_first() -> None:
+            await arena.world.sleep(0.3)
+            await early.release()
+
+        job = arena.world.spawn(free_the_first)
+        start = arena.world.now()
+        error = await raised(AcquireTimeout, multi(arena, timeout=0.6).__aenter__())
+        assert 0.6 <= arena.world.now() - start < 0.6 + NOISE
+        assert error.waited is not None
+        assert 0.6 <= error.waited < 0.6 + NOISE
+        assert error.name == "a + b + c"
+        assert error.held_by is not None
+        await job.result()
+    info = await client.inspect("b")
+    assert info is not None
+    assert info.waiters == ()
+    assert await names_in_use(client) == ["b"]
+    await held(late).release()
+
+
+@case()
+async def it_waits_for_the_last_and_gets_them_all(arena: Arena) -> None:
+    """A multi-lock is had as soon as its last name is free; meanwhile nobody overtakes it where it holds already."""
+    client = arena.client()
+    taken = held(await client.lock("b").acquire())
+    job = arena.world.spawn(lambda: multi(arena).acquire(timeout=SOON))
+    await arena.queued(client, 1, "b")
+    assert await client.lock("a").acquire(blocking=False) is None
+    assert await client.inspect("c") is None
+    await taken.release()
+    hold = held(await job.result())
+    assert hold.names == NAMES
+    await hold.release()
+    assert await names_in_use(client) == []
+
+
+@case()
+async def opposite_orders_do_not_deadlock(arena: Arena) -> None:
+    """Clients that name the same locks in any order, and in part, all get on, and nobody is inside beside another."""
+    world, inside, done = arena.world, set[str](), 0
+    chance = random.Random(7)
+
+    async def work(lists: list[list[str]]) -> None:
+        nonlocal done
+        client = arena.client()
+        for names in lists:
+            async with client.multi_lock(names, timeout=60):
+                assert not inside & set(names)
+                inside.update(names)
+                await world.sleep(0.001)
+                inside.difference_update(names)
+                done += 1
+
+    jobs = list[Job[None]]()
+    for number in range(JOBS):
+        lists = [chance.sample(NAMES, chance.randint(2, 3)) for _ in range(ROUNDS)]
+        jobs.append(world.spawn(partial(work, [names[:: 1 if number % 2 else -1] for names in lists])))
+    for job in jobs:
+        await job.result()
+    assert done == JOBS * ROUNDS
+    assert await names_in_use(arena.client()) == []
+
+
+@case()
+async def a_name_that_is_there_twice_is_locked_once(arena: Arena) -> None:
+    """The same name again is the same lock; two different uses of one name are an error, as is no name at all."""
+    client = arena.client()
+    async with client.multi_lock(["a", "b", "a", client.lock("b")]) as hold:
+        assert hold.names == ("a", "b")
+    other = arena.client()
+    for twice in (["a", client.rlock("a")], ["a", other.lock("a")], []):
+        await raised(ValueError, _make(client, twice))
+    for wrong in ("abc", [7], [None], 7):
+        await raised(TypeError, _make(client, wrong))
+
+
+@case()
+async def locks_of_several_clients(arena: Arena) -> None:
+    """Locks of other clients, in other places, are members like any other."""
+    one, two = arena.client(), arena.client(namespace=arena.namespace + "-two")
+    async with one.multi_lock(["b", two.lock("a"), two.lock("c")]) as hold:
+        assert hold.names == NAMES
+        assert await names_in_use(one) == ["b"]
+        assert await names_in_use(two) == ["a", "c"]
+        assert await two.multi_lock(["z", "a"]).acquire(blocking=False) is None
+    assert await names_in_use(one) + await names_in_use(two) == []
+
+
+@case(needs=("shared", "permits", "fair"))
+async def members_of_all_kinds(arena: Arena) -> None:
+    """Readers, permits and re-entrant locks are members like any other, each with its own meaning."""
+    client, other = arena.client(), arena.client()
+    lock = client.multi_lock(
+        ["d", client.rw_lock("a").reader(), client.semaphore("b", 3).permits(2), client.rlock("c")], timeout=SOON
+    )
+    async with client.rlock("c"), lock as hold:
+        assert hold.names == ("a", "b", "c", "d")
+        async with other.rw_lock("a").reader(), other.semaphore("b", 3):
+            assert await other.semaphore("b", 3).available() == 0
+        assert await other.rw_lock("a").writer().acquire(blocking=False) is None
+        assert await other.lock("c").acquire(blocking=False) is None
+    assert await names_in_use(client) == []
+    async with other.semaphore("b", 3).permits(2):
+        assert await lock.acquire(blocking=False) is None
+        assert await names_in_use(client) == ["b"]
+
+
+@case(needs=("shared",))
+async def a_wrong_kind_gives_the_others_back(arena: Arena) -> None:
+    """A name in use as another primitive is an error, and then none is held."""
+    client = arena.client()
+    async with client.rw_lock("b").reader():
+        for timeout in (0, 1):
+            error = await raised(WrongKind, multi(arena).acquire(timeout=timeout))
+            assert error.name == "b"
+            assert await names_in_use(client) == ["b"]
+    assert await names_in_use(client) == []
+
+
+@case()
+async def the_loss_of_one_is_the_loss_of_all(arena: Arena) -> None:
+    """When one lease is lost the block is told, and at its end the others are released."""
+    client, told = arena.client(), list[str | None]()
+
+    async def work() -> None:
+        async with multi(arena, lease=arena.kept(1.5)) as hold:
+            hold.on_lost(lambda error: told.append(error.name))
+            info = await client.inspect("b")
+            assert info is not None
+            assert info.holders[0].token is not None
+            assert await client.break_("b", info.holders[0].token)
+            until = arena.world.now() + SOON
+            while arena.world.now() < until:
+                hold.check()
+                await arena.world.sleep(0.01)
+
+    error = await raised(LeaseLost, work())
+    assert error.name == "b"
+    assert told == ["b"]
+    assert await names_in_use(client) == []
+
+
+@case()
+async def a_fixed_lease_begins_when_all_are_held(arena: Arena) -> None:
+    """With ``renew=False`` what is had early is kept while the rest is waited for, and then all have the full lease."""
+    client = arena.client()
+    taken = held(await client.lock("c").acquire())
+    job = arena.world.spawn(lambda: multi(arena, lease=arena.kept(SHORT), renew=False).acquire(timeout=SOON))
+    await arena.queued(client, 1, "c")
+    await arena.world.sleep(2 * arena.kept(SHORT))
+    assert await client.lock("a").acquire(blocking=False) is None
+    await taken.release()
+    hold = held(await job.result())
+    assert hold.remaining() > arena.kept(SHORT) / 4
+    start = arena.world.now()
+    await held(await client.lock("a").acquire(timeout=SOON)).release()
+    assert arena.world.now() - start < arena.gone(SHORT) + NOISE
+    assert hold.lost
+    await raised(LeaseLost, hold.release())
+    assert await names_in_use(client) == []
+
+
+@case()
+async def a_holder_that_died_blocks_for_a_lease(arena: Arena) -> None:
+    """What is not renewed is free when the leases have run out, all of it."""
+    hold = held(await multi(arena, lease=arena.kept(SHORT), renew=False).acquire())
+    start = arena.world.now()
+    after = held(await multi(arena, "c", "b", "a").acquire(timeout=SOON))
+    assert arena.kept(SHORT) * 0.9 < arena.world.now() - start < arena.gone(SHORT) + NOISE
+    assert all(after.tokens[name] > hold.tokens[name] for name in NAMES)
+    await raised(LeaseLost, hold.release())
+    after.check()
+    await after.release()
+
+
+async def _check(hold: Any) -> None:
+    hold.check()
+
+
+async def _make(client: AsyncClient, locks: Any) -> object:
+    return client.multi_lock(locks)

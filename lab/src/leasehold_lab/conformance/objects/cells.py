@@ -1,0 +1,107 @@
+"""A cell is a value with a version: it changes only if every condition holds, and an older holder cannot undo it."""
+
+from __future__ import annotations
+
+from leasehold._model import CELL_LIMIT, Change
+from leasehold_lab.conformance.case_context import Arena, case, raised
+
+NAME = "a {cell}: ключ"
+
+
+@case(needs=("cells",))
+async def a_cell_counts_its_versions(arena: Arena) -> None:
+    """There is none at first; each change is one version more, and any bytes are a value."""
+    store = arena.client().store
+    nothing = await store.cell(NAME, Change())
+    assert (nothing.value, nothing.version, nothing.changed) == (None, 0, False)
+    for version, value in enumerate((b"", b"\x00\xff\r\n", "ü".encode(), b"x" * CELL_LIMIT), start=1):
+        after = await store.cell(NAME, Change(value))
+        assert (after.value, after.version, after.changed) == (value, version, True)
+        seen = await store.cell(NAME, Change())
+        assert (seen.value, seen.version, seen.changed) == (value, version, False)
+
+
+@case(needs=("cells",))
+async def a_change_is_made_on_its_version_only(arena: Arena) -> None:
+    """A compare-and-set that lost the race changes nothing and shows what is there."""
+    first, second = arena.client().store, arena.client().store
+    assert (await first.cell(NAME, Change(b"a", if_version=0))).changed
+    late = await second.cell(NAME, Change(b"b", if_version=0))
+    assert (late.value, late.version, late.changed) == (b"a", 1, False)
+    assert (await second.cell(NAME, Change(b"b", if_version=1))).changed
+    assert not (await first.cell(NAME, Change(b"c", if_version=1))).changed
+    assert not (await first.cell(NAME, Change(b"c", if_version=3))).changed
+    seen = await first.cell(NAME, Change())
+    assert (seen.value, seen.version) == (b"b", 2)
+
+
+@case(needs=("cells",))
+async def of_many_who_add_one_none_is_lost(arena: Arena) -> None:
+    """Read, add, compare-and-set, and again if another was faster: every addition counts."""
+
+    async def add() -> None:
+        store = arena.client().store
+        for _ in range(5):
+            while True:
+                cell = await store.cell(NAME, Change())
+                value = b"%d" % (int(cell.value or b"0") + 1)
+                if (await store.cell(NAME, Change(value, if_version=cell.version))).changed:
+                    break
+
+    for job in [arena.world.spawn(add) for _ in range(3)]:
+        await job.result()
+    seen = await arena.client().store.cell(NAME, Change())
+    assert (seen.value, seen.version) == (b"15", 15)
+
+
+@case(needs=("cells",))
+async def an_older_token_is_refused(arena: Arena) -> None:
+    """A write with a fence below the highest that ever wrote is late: it changes nothing."""
+    store = arena.client().store
+    big = 1_700_000_000_000_000  # of the size of real tokens: microseconds since 1970
+    assert (await store.cell(NAME, Change(b"a", fence=big))).fence == big
+    assert (await store.cell(NAME, Change(b"b", fence=big))).changed
+    late = await store.cell(NAME, Change(b"c", fence=big - 1))
+    assert (late.value, late.fence, late.changed) == (b"b", big, False)
+    assert (await store.cell(NAME, Change(b"d", fence=big + 1))).changed
+    assert not (await store.cell(NAME, Change(b"e", if_version=1, fence=big + 2))).changed
+    assert not (await store.cell(NAME, Change(b"e", if_version=3, fence=big))).changed
+    seen = await store.cell(NAME, Change())
+    assert (seen.value, seen.version, seen.fence) == (b"d", 3, big + 1)
+
+
+@case(needs=("cells",))
+async def an_untouched_cell_is_forgotten(arena: Arena) -> None:
+    """``life`` counts from the last change."""
+    store = arena.client().store
+    life = arena.kept(0.8)
+    assert (await store.cell(NAME, Change(b"a", life=life))).changed
+    await arena.world.sleep(0.6 * life)
+    assert (await store.cell(NAME, Change(b"b", life=life))).changed
+    await arena.world.sleep(0.6 * life)
+    assert (await store.cell(NAME, Change())).value == b"b"
+    await arena.world.sleep(arena.gone(0.4 * life))
+    gone = await store.cell(NAME, Change())
+    assert (gone.value, gone.version, gone.fence) == (None, 0, 0)
+
+
+@case(needs=("cells",))
+async def a_cell_is_not_a_lock(arena: Arena) -> None:
+    """Cells and locks of the same name, and cells of other names and namespaces, have nothing to do with each other."""
+    client, elsewhere = arena.client(), arena.client(namespace=f"{arena.namespace}-other")
+    hold = await arena.holder(client, NAME)
+    assert (await client.store.cell(NAME, Change(b"a", if_version=0))).changed
+    assert (await client.store.cell(f"{NAME} ", Change())).value is None
+    assert (await elsewhere.store.cell(NAME, Change())).value is None
+    hold.check()
+    assert [info.name for info in await client.holds()] == [NAME]
+    assert await hold.release() is True
+    assert (await client.store.cell(NAME, Change())).value == b"a"
+
+
+@case(needs=("cells",))
+async def a_value_that_is_too_large_is_refused(arena: Arena) -> None:
+    """It is said at once, and nothing changes."""
+    store = arena.client().store
+    await raised(ValueError, store.cell(NAME, Change(b"x" * (CELL_LIMIT + 1))))
+    assert (await store.cell(NAME, Change())).value is None

@@ -1,0 +1,138 @@
+"""Latches: every count counts once, an open one stays open, nobody waits longer than needed."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from leasehold.errors import WrongKind
+from leasehold.primitives.coordination.latch import AsyncLatch
+from leasehold_lab.conformance.case_context import NOISE, SOON, Arena, Variant, case, raised
+
+NAME = "import {7}"
+WAITERS = 4
+
+
+@case((Variant.LOCK,), needs=("cells",))
+async def a_latch_opens_at_the_last_count(arena: Arena) -> None:
+    """It is closed at its full count before anybody counts, and stays at 0 however many count after that."""
+    ours, theirs = arena.client().latch(NAME, 3), arena.client().latch(NAME, 3)
+    assert (ours.total, await ours.count()) == (3, 3)
+    assert not await ours.wait(timeout=0)
+    assert await ours.count_down() == 2
+    assert await theirs.count() == 2
+    assert not await theirs.wait(timeout=0.05)
+    assert await theirs.count_down(2) == 0
+    for latch in (ours, theirs):
+        assert await latch.wait()
+        assert await latch.wait(timeout=0)
+        assert await latch.count_down(5) == 0
+        assert await latch.count() == 0
+
+
+@case((Variant.LOCK,), needs=("cells",))
+async def all_who_wait_go_on(arena: Arena) -> None:
+    """Several clients wait, some of them twice; each goes on soon after the last count, and not before it."""
+    counted = arena.world.event()
+
+    async def wait(latch: AsyncLatch) -> None:
+        assert await latch.wait(timeout=SOON)
+        assert counted.is_set()
+
+    one = arena.client().latch(NAME, 2)
+    latches = [arena.client().latch(NAME, 2) for _ in range(WAITERS)] + [one, one]
+    jobs = [arena.world.spawn(partial(wait, latch)) for latch in latches]
+    latch = arena.client().latch(NAME, 2)
+    await latch.count_down()
+    await arena.world.sleep(0.1)
+    assert not any(job.done() for job in jobs)
+    counted.set()
+    await latch.count_down()
+    start = arena.world.now()
+    for job in jobs:
+        await job.result()
+    assert arena.world.now() - start < 0.25 + NOISE
+
+
+@case((Variant.LOCK,), needs=("cells",))
+async def counts_of_many_at_the_same_time_count_once_each(arena: Arena) -> None:
+    """However many come together, none is lost and none counts twice."""
+    each, clients = 5, 6
+    left: list[int] = []
+
+    async def count() -> None:
+        latch = arena.client().latch(NAME, each * clients + 1)
+        left.extend([await latch.count_down() for _ in range(each)])
+
+    await arena.world.gather(*(count() for _ in range(clients)))
+    latch = arena.client().latch(NAME, each * clients + 1)
+    assert await latch.count() == 1
+    assert min(left) == 1
+    assert await latch.count_down() == 0
+
+
+@case((Variant.LOCK,), needs=("cells",))
+async def a_wait_gives_up_at_its_timeout(arena: Arena) -> None:
+    """It returns False, not before and not long after."""
+    latch = arena.client().latch(NAME, 1)
+    start = arena.world.now()
+    assert not await latch.wait(timeout=0.3)
+    assert 0.29 <= arena.world.now() - start < 0.3 + NOISE
+
+
+@case((Variant.LOCK,), needs=("cells",))
+async def a_reset_closes_it_again(arena: Arena) -> None:
+    """Who waits goes on waiting; who waited in a round that opened goes on, however soon the reset followed."""
+    latch = arena.client().latch(NAME, 2)
+    waiting = arena.world.spawn(lambda: arena.client().latch(NAME, 2).wait(timeout=SOON))
+    await arena.world.sleep(0.05)
+    await latch.count_down()
+    await latch.reset()
+    assert await latch.count() == 2
+    await arena.world.sleep(0.05)
+    assert not waiting.done()
+    await latch.count_down(2)
+    await latch.reset()
+    assert await waiting.result()
+    assert not await latch.wait(timeout=0)
+
+
+@case((Variant.LOCK,), needs=("cells",))
+async def all_say_the_same_count(arena: Arena) -> None:
+    """Who says another is told both; a reset takes the new one."""
+    ours, theirs = arena.client().latch(NAME, 3), arena.client().latch(NAME, 5)
+    await ours.count_down()
+    for work in (theirs.count(), theirs.count_down(), theirs.wait(timeout=1)):
+        error = await raised(WrongKind, work)
+        assert "3" in str(error)
+        assert "5" in str(error)
+    await theirs.reset()
+    assert await theirs.count() == 5
+    await raised(WrongKind, ours.count())
+
+
+@case((Variant.LOCK,), needs=("cells",))
+async def a_latch_that_nobody_counts_is_forgotten(arena: Arena) -> None:
+    """After its life it is closed at its full count."""
+    latch = arena.client().latch(NAME, 1, life=0.2)
+    await latch.count_down()
+    assert await latch.wait(timeout=0)
+    await arena.world.sleep(arena.gone(0.2))
+    assert await latch.count() == 1
+
+
+@case((Variant.LOCK,), needs=("cells",))
+async def a_latch_refuses_what_is_no_count(arena: Arena) -> None:
+    """Before anything is sent."""
+    client = arena.client()
+
+    async def made(count: Any, **options: Any) -> AsyncLatch:
+        return client.latch(NAME, count, **options)
+
+    for wrong in (0, -1, 1_000_001):
+        await raised(ValueError, made(wrong))
+        await raised(ValueError, client.latch(NAME, 2).count_down(wrong))
+    for odd in (True, 1.5, "2"):
+        await raised(TypeError, made(odd))
+    await raised(ValueError, made(2, life=0))
+    await raised(ValueError, client.latch(NAME, 2).wait(timeout=-2))

@@ -1,0 +1,215 @@
+"""One leads at a time, all can see who, and nobody is shown an older leader after a newer one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from leasehold.client import AsyncClient
+from leasehold.errors import AcquireTimeout, LeaseLost, NotHeld
+from leasehold.primitives.coordination.election import AsyncElection, Leader
+from leasehold.primitives.coordination.leadership import AsyncLeadership
+from leasehold_lab.conformance.case_context import NOISE, SHORT, SOON, Arena, case, held, raised
+
+CELLS = ("cells",)
+EVERY = 0.02
+
+
+def candidate(arena: Arena, value: Any = None, client: AsyncClient | None = None, **options: Any) -> AsyncElection:
+    """Make a candidate of a client of its own unless one is given."""
+    return (arena.client() if client is None else client).election("scheduler", value, **options)
+
+
+async def following(stream: Any) -> Leader | None:
+    """Return what an observer sees next, in either colour."""
+    if hasattr(stream, "__anext__"):
+        seen: Leader | None = await anext(stream)
+        return seen
+    for seen in stream:
+        return seen
+    raise StopAsyncIteration
+
+
+async def until(arena: Arena, true: Callable[[], bool]) -> None:
+    """Wait until something is true."""
+    end = arena.world.now() + SOON
+    while not true():
+        assert arena.world.now() < end, "it never came true"
+        await arena.world.sleep(0.005)
+
+
+@case(needs=CELLS)
+async def one_leads_and_all_see_it(arena: Arena) -> None:
+    """Who campaigns first leads, with its value and token; the others wait, and lead after it, with higher tokens."""
+    one, two = candidate(arena, "one"), candidate(arena, {"host": "two"})
+    assert await two.leader() is None
+    first = held(await one.campaign(timeout=SOON))
+    seen = await two.leader()
+    assert seen is not None
+    assert (seen.value, seen.token, seen.owner) == ("one", first.token, first.owner)
+    assert first.value == "one"
+    assert await two.campaign(blocking=False) is None
+    assert await two.campaign(timeout=0.1) is None
+    job = arena.world.spawn(lambda: two.campaign(timeout=SOON))
+    await arena.queued(arena.client(), 1, "election/scheduler")
+    await first.resign()
+    second = held(await job.result())
+    assert second.token > first.token
+    seen = await one.leader()
+    assert seen is not None
+    assert (seen.value, seen.token) == ({"host": "two"}, second.token)
+    await second.release()
+    assert await one.leader() is None
+
+
+@case(needs=CELLS)
+async def a_leader_changes_its_value(arena: Arena) -> None:
+    """What is proclaimed is seen by all from then on; the next leader begins with a value of its own."""
+    one, two = candidate(arena, "one"), candidate(arena, "two")
+    async with one as leadership:
+        for value in ("again", {"port": 9090}, None, "end"):
+            await leadership.proclaim(value)
+            assert leadership.value == value
+            seen = await two.leader()
+            assert seen == Leader(value, leadership.token, leadership.owner)
+        await one.proclaim("through the election")
+        assert leadership.value == "through the election"
+        await raised(ValueError, leadership.proclaim("x" * 2000))
+        number: Any = 7
+        await raised(TypeError, leadership.proclaim(number))
+    await raised(NotHeld, leadership.proclaim("too late"))
+    await raised(NotHeld, one.proclaim("too late"))
+    assert await two.leader() is None
+    async with two as leadership:
+        seen = await one.leader()
+        assert seen == Leader("two", leadership.token, leadership.owner)
+
+
+@case(needs=CELLS)
+async def who_resigns_leads_no_more(arena: Arena) -> None:
+    """`resign` ends the lead that was won last through the object; without one it is an error."""
+    one = candidate(arena)
+    await raised(NotHeld, one.resign())
+    leadership = held(await one.campaign(timeout=SOON))
+    await one.resign()
+    await raised(NotHeld, _check(leadership))
+    assert await one.leader() is None
+
+
+@case(needs=CELLS)
+async def a_lost_leader_says_nothing_more(arena: Arena) -> None:
+    """A leader whose lease ran out is told, and what it proclaims is an error and seen by nobody."""
+    one, two = candidate(arena, "one", lease=arena.kept(SHORT), renew=False), candidate(arena, "two")
+    old = held(await one.campaign(timeout=SOON))
+    await old.proclaim("proclaimed by one")
+    start = arena.world.now()
+    new = held(await two.campaign(timeout=SOON))
+    assert arena.world.now() - start < arena.gone(SHORT) + NOISE
+    assert old.lost
+    await raised(LeaseLost, old.proclaim("too late"))
+    seen = await one.leader()
+    assert seen == Leader("two", new.token, new.owner)
+    await raised(LeaseLost, old.resign())
+    await new.resign()
+
+
+@case(needs=CELLS)
+async def an_observer_sees_every_state_that_lasts(arena: Arena) -> None:
+    """First the present state, then each change of leader or value, in order, with nobody between two leaders."""
+    client = arena.client()
+    stream = candidate(arena, client=client).observe(every=EVERY)
+    assert await following(stream) is None
+    last = 0
+    for value in ("one", "two"):
+        async with candidate(arena, value) as leadership:
+            assert leadership.token > last
+            last = leadership.token
+            assert await following(stream) == Leader(value, last, leadership.owner)
+            await leadership.proclaim(value + " again")
+            assert await following(stream) == Leader(value + " again", last, leadership.owner)
+        assert await following(stream) is None
+    await client.close()
+    await raised(StopAsyncIteration, following(stream))
+
+
+@case(needs=CELLS)
+async def an_observer_ends_with_the_last_state(arena: Arena) -> None:
+    """However fast leaders follow each other: tokens never go back, and the last state is seen."""
+    stream = candidate(arena).observe(every=EVERY)
+    tokens = list[int]()
+
+    async def reign() -> None:
+        for number in range(12):
+            async with candidate(arena, str(number)) as leadership:
+                await leadership.proclaim(f"{number} in office")
+                if number == 11:
+                    await until(arena, lambda: leadership.token in tokens)
+
+    job = arena.world.spawn(reign)
+    while not job.done() or not tokens:
+        seen = await following(stream)
+        if seen is not None:
+            tokens.append(seen.token)
+            assert seen.value in (f"{int(seen.value.split()[0])}", f"{int(seen.value.split()[0])} in office")
+        elif job.done():
+            break
+    await job.result()
+    assert tokens == sorted(tokens)
+
+
+@case(needs=CELLS)
+async def run_leads_until_its_work_is_done(arena: Arena) -> None:
+    """`run` calls the work as a leader, and resigns when it has ended; what it returns or raises is passed on."""
+    one, two = candidate(arena, "one"), candidate(arena, "two")
+
+    async def work(leadership: AsyncLeadership) -> int:
+        leadership.check()
+        assert await two.campaign(blocking=False) is None
+        return leadership.token
+
+    async def fail(leadership: AsyncLeadership) -> None:
+        raise ZeroDivisionError
+
+    assert await one.run(work) > 0
+    assert await two.leader() is None
+    await raised(ZeroDivisionError, one.run(fail))
+    assert await two.leader() is None
+    async with two:
+        await raised(AcquireTimeout, candidate(arena, timeout=0.1).run(work))
+
+
+@case(needs=CELLS)
+async def run_campaigns_again_after_a_loss(arena: Arena) -> None:
+    """Work that lost the lead is told; it is done again when this candidate leads again."""
+    client, tokens = arena.client(), list[int]()
+    one = candidate(arena, lease=arena.kept(1.5))
+
+    async def work(leadership: AsyncLeadership) -> str:
+        tokens.append(leadership.token)
+        if len(tokens) < 3:
+            assert await client.break_("election/scheduler", leadership.token)
+            end = arena.world.now() + SOON
+            while arena.world.now() < end:
+                leadership.check()
+                await arena.world.sleep(0.01)
+        return "done"
+
+    assert await one.run(work) == "done"
+    assert len(tokens) == 3
+    assert tokens == sorted(set(tokens))
+    assert await one.leader() is None
+
+
+@case(needs=CELLS)
+async def elections_and_locks_never_meet(arena: Arena) -> None:
+    """An election, a lock and a value of one name have nothing to do with each other."""
+    client = arena.client()
+    async with client.lock("scheduler"), client.election("scheduler", "leader") as leadership:
+        await client.versioned("scheduler").put("value")
+        await leadership.proclaim("proclaimed")
+        assert (await client.versioned("scheduler").get()).value == "value"
+        assert [info.name for info in await client.holds()] == ["election/scheduler", "scheduler"]
+
+
+async def _check(hold: Any) -> None:
+    hold.check()

@@ -1,0 +1,116 @@
+"""What the demo's locks protect: a counter, kept where its locks are and written through a guard of `leasehold.guards`.
+
+A row of a table on PostgreSQL, MySQL and MariaDB, a row of a SQLite file of the demo's own beside locks in SQLite or of
+Redlock, whose servers have no value in common, a key on one Redis server and on etcd. Elsewhere (ZooKeeper, Redis under
+Sentinel or as a cluster, a database whose user may make no table) it is a cell of the store, whose write compares the
+token, too.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Generator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from leasehold.client import Client
+from leasehold.stores import registry
+from leasehold_lab.demo.counter_stores import ANSWERS_WITHIN, Cells, Counter, EtcdKeys, Keys, Rows
+from leasehold_lab.demo.tables import table_of_a_run
+
+CELL, REDIS, ETCD, TABLE, FILE = "cell", "redis", "etcd", "table", "file"
+
+WORDS = {
+    CELL: "a cell of the store, whose write compares the token",
+    REDIS: "a key of Redis, written by leasehold.guards.redis",
+    ETCD: "a key of etcd, written by leasehold.guards.etcd",
+    TABLE: "a row of a table there, written by leasehold.guards.sql",
+    FILE: "a row of a SQLite file, written by leasehold.guards.sql",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the counters are: what they are, and the name of the table, the path of the file, or the lease in etcd."""
+
+    kind: str
+    name: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.name}"
+
+    @classmethod
+    def read(cls, text: str) -> Place:
+        """Read what ``str`` wrote."""
+        kind, _, name = text.partition(":")
+        return cls(kind, name)
+
+    @property
+    def words(self) -> str:
+        """Say it to people."""
+        return WORDS[self.kind]
+
+
+@contextmanager
+def prepared(client: Client, url: str, namespace: str, folder: Path) -> Generator[Place]:
+    """Make the counters, and take them away in the end; those that end by themselves stay for `COUNTER_LIFE`."""
+    opener: Any = registry.opener(url)
+    match _maker(opener):
+        case "redis.Redis":
+            yield Place(REDIS)
+        case "etcd.Etcd":
+            lease = EtcdKeys.make(client)
+            try:
+                yield Place(ETCD, str(lease))
+            finally:
+                EtcdKeys(client, opener.settings.root, namespace, lease).discard()
+        case "postgres.Postgres" | "mysql.MySQL":
+            with table_of_a_run(lambda: _connection(opener)) as name:
+                yield Place(TABLE, name) if name else Place(CELL)
+        case "sqlite.SQLite" | "redis.Redlock":
+            path = str(folder / "page-views.db")
+            with closing(Rows(_file(path), "page_views")) as rows:
+                rows.create()
+            yield Place(FILE, path)
+        case _:
+            yield Place(CELL)
+
+
+def counter_at(place: Place, client: Client, url: str, namespace: str) -> Counter:
+    """Return the counters that were prepared; to be closed."""
+    opener: Any = registry.opener(url)
+    match place.kind:
+        case "redis":
+            return Keys(opener.settings, namespace)
+        case "etcd":
+            return EtcdKeys(client, opener.settings.root, namespace, int(place.name))
+        case "table":
+            return Rows(_connection(opener), place.name)
+        case "file":
+            return Rows(_file(place.name), "page_views")
+        case _:
+            return Cells(client)
+
+
+def _maker(opener: Any) -> str:
+    """Say which store of ours it opens, by module and class."""
+    return f"{type(opener).__module__.removeprefix('leasehold.stores.')}.{type(opener).__name__}"
+
+
+def _file(path: str) -> sqlite3.Connection:
+    return sqlite3.connect(path, timeout=ANSWERS_WITHIN, isolation_level=None, check_same_thread=False)
+
+
+def _connection(opener: Any) -> Any:
+    """Connect to the database of the locks, as a program of the user would."""
+    settings = opener.settings
+    if _maker(opener) == "postgres.Postgres":
+        import psycopg
+
+        return psycopg.connect(settings.conninfo().reveal(), autocommit=True, prepare_threshold=None)
+    pymysql: Any = import_module("pymysql")  # untyped
+    plain = {} if "ssl" in settings.options else {"ssl_disabled": True}
+    return pymysql.connect(charset="utf8mb4", autocommit=True, **plain, **settings.options)

@@ -1,0 +1,1 @@
+"""The result of the demo as text, HTML page and picture."""

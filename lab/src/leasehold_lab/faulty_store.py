@@ -1,0 +1,269 @@
+"""A store that fails as planned: wrap any opener, in any world, to see what your code does then.
+
+Theory of operation
+-------------------
+Each call of a store is a request and a reply, and either can be lost, doubled or late. `Faulty` numbers the calls and
+asks a *plan* for each: ``plan(call)`` returns a `Fault`, or None to let it pass. What the caller sees is what a real
+store would show: `StoreUnavailable`, with ``unknown`` true where it cannot know whether the request was carried out.
+
+Example:
+    ```python
+    from leasehold.stores import registry
+
+    store = Faulty(registry.opener("memory:"), nth(0, Fault(Kind.DROP_REPLY), method="claim"))
+    with Client(store) as locks:
+        with locks.lock("stock:42"):  # the first claim is carried out, its reply is lost: it is asked again
+            ...
+    ```
+
+"""
+
+from __future__ import annotations
+
+import enum
+import random
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar, cast
+
+from leasehold._model import (
+    Capabilities,
+    Cell,
+    Change,
+    Departure,
+    Finding,
+    Granted,
+    Standing,
+    Ticket,
+    View,
+    Wait,
+)
+from leasehold._runtimes.base import Runtime, Signal
+from leasehold.errors import StoreUnavailable
+from leasehold.store_api import ManyStore, Opener, Store, Watching
+
+T = TypeVar("T")
+
+
+class Kind(enum.Enum):
+    """What goes wrong with a call."""
+
+    REFUSE = "refuse"  # not carried out, and the caller knows
+    DROP_REQUEST = "drop request"  # not carried out; the caller cannot know
+    DROP_REPLY = "drop reply"  # carried out; the caller cannot know
+    DUPLICATE = "duplicate"  # carried out twice; the second answer counts
+    DELAY_REQUEST = "delay request"  # carried out later, if the caller's patience lasts; else as LATE
+    DELAY_REPLY = "delay reply"  # carried out now, answered later, if the caller's patience lasts
+    LATE = "late"  # the caller gives up; the request is carried out after that
+    DEAF = "deaf"  # `changed` and `cell_changed` only: the message that wakes the waiter is lost
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A kind, and the seconds that it takes: before an error is raised, or of a delay."""
+
+    kind: Kind
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call of the store: its number through this opener, from 0, its method, and the name concerned."""
+
+    number: int
+    method: str
+    name: str
+
+
+Plan = Callable[[Call], Fault | None]
+
+METHODS = ("claim", "claim_many", "leave", "leave_many", "renew", "look", "cell")
+"""All that a store is asked, but for `changed`."""
+
+
+def nth(number: int, fault: Fault, *, method: str | None = None) -> Plan:
+    """Plan one fault: at the call of that number, from 0; of that method, if one is named."""
+    met = -1
+
+    def plan(call: Call) -> Fault | None:
+        nonlocal met
+        if method is not None and call.method != method:
+            return None
+        met += 1
+        return fault if met == number else None
+
+    return plan
+
+
+def always(fault: Fault, methods: Iterable[str] = METHODS) -> Plan:
+    """Plan a fault at each call of some methods."""
+    concerned = frozenset(methods)
+    return lambda call: fault if call.method in concerned else None
+
+
+def sometimes(chance: random.Random, rates: Mapping[Kind, float], longest: float) -> Plan:
+    """Plan faults by chance: each kind at its rate, taking up to ``longest`` seconds."""
+
+    def plan(call: Call) -> Fault | None:
+        draw = chance.random()
+        for kind, rate in rates.items():
+            if (kind is Kind.DEAF) != (call.method in ("changed", "cell_changed")):
+                continue
+            draw -= rate
+            if draw < 0:
+                return Fault(kind, chance.uniform(0.0, longest))
+        return None
+
+    return plan
+
+
+@dataclass(eq=False)
+class Faulty:
+    """An opener that wraps another; all stores that it opens share its plan. ``calls`` is what was called so far."""
+
+    opener: Opener
+    plan: Plan
+    calls: list[Call] = field(default_factory=list[Call])
+
+    def open(self, runtime: Runtime, namespace: str) -> FaultyStore:
+        """Open the store."""
+        return FaultyStore(self.opener.open(runtime, namespace), runtime, self)
+
+    def over(self, opener: Opener) -> Faulty:
+        """Wrap another opener with the same plan and the same count."""
+        return replace(self, opener=opener)
+
+
+class FaultyStore:
+    """A store whose calls fail as planned."""
+
+    def __init__(self, inner: Store, runtime: Runtime, faulty: Faulty) -> None:
+        self._inner = inner
+        self._runtime = runtime
+        self._faulty = faulty
+        self._mutex = runtime.mutex()
+        self._deaf: dict[str, Signal] = {}  # by ticket id, those who wait for a message that will not come
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return self._inner.capabilities
+
+    async def claim(self, name: str, ticket: Ticket, *, join: bool, within: float) -> Granted | Wait:
+        since = self._runtime.now()
+        answer = await self._meet(
+            "claim", name, within, lambda: self._inner.claim(name, ticket, join=join, within=within)
+        )
+        return _since(answer, since)
+
+    async def claim_many(
+        self, claims: Sequence[tuple[str, Ticket]], *, keep: bool, within: float
+    ) -> Sequence[Granted | Wait]:
+        since, inner = self._runtime.now(), cast(ManyStore, self._inner)
+        name = claims[0][0] if claims else ""
+        answers = await self._meet(
+            "claim_many", name, within, lambda: inner.claim_many(claims, keep=keep, within=within)
+        )
+        return [_since(answer, since) for answer in answers]
+
+    async def leave_many(self, leaves: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[bool]:
+        name, inner = leaves[0][0] if leaves else "", cast(ManyStore, self._inner)
+        return await self._meet("leave_many", name, within, lambda: inner.leave_many(leaves, within=within))
+
+    async def leave(self, name: str, ticket: Ticket, *, how: Departure, within: float) -> bool:
+        return await self._meet("leave", name, within, lambda: self._inner.leave(name, ticket, how=how, within=within))
+
+    async def renew(self, tickets: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[Standing]:
+        name = tickets[0][0] if tickets else ""
+        standings = await self._meet("renew", name, within, lambda: self._inner.renew(tickets, within=within))
+        for (_, ticket), standing in zip(tickets, standings, strict=True):
+            deaf = self._deaf.get(ticket.id)
+            if deaf is not None and standing is not Standing.QUEUED:
+                deaf.set()  # the renewal tells what the lost message said
+        return standings
+
+    async def changed(self, name: str, ticket: Ticket, mark: object, *, timeout: float) -> Granted | None:
+        fault = self._next("changed", name)
+        if fault is None:
+            return await self._inner.changed(name, ticket, mark, timeout=timeout)
+        if fault.kind is not Kind.DEAF:
+            raise await self._failure("changed", fault, timeout)
+        signal = self._deaf[ticket.id] = self._runtime.signal()
+        try:
+            await signal.wait(timeout)
+        finally:
+            del self._deaf[ticket.id]
+        return None
+
+    async def look(self, prefix: str, *, exact: bool = False) -> list[View]:
+        return await self._meet("look", prefix, 5.0, lambda: self._inner.look(prefix, exact=exact))
+
+    async def cell(self, name: str, change: Change) -> Cell:
+        return await self._meet("cell", name, 5.0, lambda: self._inner.cell(name, change))
+
+    async def cell_changed(self, name: str, version: int, *, timeout: float) -> None:
+        fault = self._next("cell_changed", name)
+        if fault is None:
+            await cast(Watching, self._inner).cell_changed(name, version, timeout=timeout)
+        elif fault.kind is Kind.DEAF:
+            await self._runtime.sleep(timeout)
+        else:
+            raise await self._failure("cell_changed", fault, timeout)
+
+    async def diagnose(self) -> list[Finding]:
+        return await self._inner.diagnose()
+
+    async def close(self) -> None:
+        await self._inner.close()
+
+    def after_fork(self) -> None:
+        self._mutex = self._runtime.mutex()
+        self._deaf.clear()
+        self._inner.after_fork()
+
+    def _next(self, method: str, name: str) -> Fault | None:
+        with self._mutex:
+            call = Call(len(self._faulty.calls), method, name)
+            self._faulty.calls.append(call)
+            return self._faulty.plan(call)
+
+    async def _meet(self, method: str, name: str, within: float, request: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        fault = self._next(method, name)
+        if fault is None:
+            return await request()
+        match fault.kind:
+            case Kind.DUPLICATE:
+                await request()
+                return await request()
+            case Kind.DELAY_REQUEST if fault.seconds < within:
+                await self._runtime.sleep(fault.seconds)
+                return await request()
+            case Kind.DELAY_REPLY if fault.seconds < within:
+                answer = await request()
+                await self._runtime.sleep(fault.seconds)
+                return answer
+            case Kind.DELAY_REPLY | Kind.DROP_REPLY:
+                await request()
+            case Kind.DELAY_REQUEST | Kind.LATE:
+                self._runtime.spawn(lambda: self._later(request, fault.seconds), "late request")
+        raise await self._failure(method, fault, within)
+
+    async def _later(self, request: Callable[[], Coroutine[Any, Any, T]], seconds: float) -> None:
+        await self._runtime.sleep(seconds)
+        try:
+            await request()
+        except StoreUnavailable:  # nobody listens any more
+            pass
+
+    async def _failure(self, method: str, fault: Fault, within: float) -> StoreUnavailable:
+        if fault.kind is not Kind.LATE:
+            await self._runtime.sleep(min(fault.seconds, within))
+        unknown = fault.kind is not Kind.REFUSE
+        return StoreUnavailable(f"{method} met a planned fault: {fault.kind.value}", unknown=unknown)
+
+    def __repr__(self) -> str:
+        return f"<FaultyStore {self._inner!r}>"
+
+
+def _since(answer: Granted | Wait, since: float) -> Granted | Wait:
+    """Count a grant from before the caller asked; one that counts from earlier still, as with a session, does so."""
+    return answer._replace(since=min(since, answer.since)) if isinstance(answer, Granted) else answer

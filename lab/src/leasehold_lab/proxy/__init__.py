@@ -1,0 +1,1 @@
+"""A TCP proxy that injects faults between a client and a server."""

@@ -1,0 +1,1 @@
+"""Runtimes for tests: virtual time, and a network inside it."""

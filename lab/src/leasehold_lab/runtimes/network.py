@@ -1,0 +1,141 @@
+"""A network of virtual time between a client and its store: the store has its own machine, requests and replies travel.
+
+A client that is killed or stopped while its request is under way does not stop the request, as in life.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar, cast
+
+from leasehold._model import (
+    Capabilities,
+    Cell,
+    Change,
+    Departure,
+    Finding,
+    Granted,
+    Standing,
+    Ticket,
+    View,
+    Wait,
+)
+from leasehold._runtimes.base import Runtime
+from leasehold.errors import StoreUnavailable, Unsupported
+from leasehold.store_api import ManyStore, Opener, Store, Watching
+from leasehold_lab.runtimes.simulated import SimulatedRuntime
+
+T = TypeVar("T")
+
+
+class InVirtualTime:
+    """What opens a store that lives in simulated time by itself, with a network of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """Opens a store on a machine of its own; a message takes ``latency`` seconds at least and at most."""
+
+    opener: Opener
+    server: SimulatedRuntime
+    latency: tuple[float, float] = (0.0001, 0.001)
+
+    def open(self, runtime: Runtime, namespace: str) -> RemoteStore:
+        """Open the store for one client."""
+        if not isinstance(runtime, SimulatedRuntime):
+            raise Unsupported("a simulated network serves clients of simulated worlds only")
+        return RemoteStore(self.opener.open(self.server, namespace), runtime, self.server, self.latency)
+
+
+class RemoteStore:
+    """A store as a client sees it through the network. Its clock is the server's, validity counts by the client's."""
+
+    def __init__(
+        self, inner: Store, runtime: SimulatedRuntime, server: SimulatedRuntime, latency: tuple[float, float]
+    ) -> None:
+        self._inner = inner
+        self._runtime = runtime
+        self._server = server
+        self._latency = latency
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return self._inner.capabilities
+
+    async def claim(self, name: str, ticket: Ticket, *, join: bool, within: float) -> Granted | Wait:
+        since = self._runtime.now()
+        answer = await self._ask(lambda: self._inner.claim(name, ticket, join=join, within=within), "claim", within)
+        return answer._replace(since=since) if isinstance(answer, Granted) else answer
+
+    async def claim_many(
+        self, claims: Sequence[tuple[str, Ticket]], *, keep: bool, within: float
+    ) -> Sequence[Granted | Wait]:
+        since, inner = self._runtime.now(), cast(ManyStore, self._inner)
+        answers = await self._ask(lambda: inner.claim_many(claims, keep=keep, within=within), "claim_many", within)
+        return [answer._replace(since=since) if isinstance(answer, Granted) else answer for answer in answers]
+
+    async def leave_many(self, leaves: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[bool]:
+        inner = cast(ManyStore, self._inner)
+        return await self._ask(lambda: inner.leave_many(leaves, within=within), "leave_many", within)
+
+    async def leave(self, name: str, ticket: Ticket, *, how: Departure, within: float) -> bool:
+        return await self._ask(lambda: self._inner.leave(name, ticket, how=how, within=within), "leave", within)
+
+    async def renew(self, tickets: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[Standing]:
+        return await self._ask(lambda: self._inner.renew(tickets, within=within), "renew", within)
+
+    async def changed(self, name: str, ticket: Ticket, mark: object, *, timeout: float) -> Granted | None:
+        granted = await self._inner.changed(name, ticket, mark, timeout=timeout)
+        assert granted is None, "a grant that is pushed has the time of the server's clock"
+        await self._runtime.sleep(self._delay())
+        return None
+
+    async def look(self, prefix: str, *, exact: bool = False) -> list[View]:
+        return await self._ask(lambda: self._inner.look(prefix, exact=exact), "look", 5.0)
+
+    async def cell(self, name: str, change: Change) -> Cell:
+        return await self._ask(lambda: self._inner.cell(name, change), "cell", 5.0)
+
+    async def cell_changed(self, name: str, version: int, *, timeout: float) -> None:
+        await cast(Watching, self._inner).cell_changed(name, version, timeout=timeout)
+        await self._runtime.sleep(self._delay())
+
+    async def diagnose(self) -> list[Finding]:
+        return await self._inner.diagnose()
+
+    async def close(self) -> None:
+        await self._inner.close()
+
+    def after_fork(self) -> None:
+        self._inner.after_fork()
+
+    def _delay(self) -> float:
+        return self._server.scheduler.random.uniform(*self._latency)
+
+    async def _ask(self, call: Callable[[], Coroutine[Any, Any, T]], what: str, within: float) -> T:
+        """Send a request and wait for the reply, at most ``within`` seconds; the request goes on without its client."""
+        arrived = self._runtime.signal()
+        reply: list[T | BaseException] = []
+
+        async def travel() -> None:
+            await self._server.sleep(self._delay())
+            self._server.scheduler.note(self._runtime.machine.name, f"reaches the store with {what}")
+            try:
+                answer: T | BaseException = await call()
+            except Exception as error:  # travels back
+                answer = error
+            await self._server.sleep(self._delay())
+            reply.append(answer)
+            arrived.set()
+
+        self._server.spawn(travel, what)
+        if not await arrived.wait(within):
+            raise StoreUnavailable(f"no answer to {what} within {within:.3g} s", unknown=True)
+        (answer,) = reply
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+    def __repr__(self) -> str:
+        return f"<RemoteStore {self._inner!r}>"

@@ -1,0 +1,1 @@
+"""Redis servers for tests, in each deployment."""

@@ -1,0 +1,1 @@
+"""PostgreSQL, MySQL and MariaDB servers for tests."""

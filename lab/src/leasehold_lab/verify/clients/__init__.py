@@ -1,0 +1,1 @@
+"""The clients of a run: one process each."""

@@ -1,0 +1,224 @@
+"""Holds that are passed on: one task or thread acquires, and ends; another one uses the hold, and releases or drops it.
+
+Users write this every day without a thought: ``await asyncio.wait_for(lock.acquire(), 5)`` runs an inner task on Python
+3.11, and a synchronous fixture or dependency is entered in a thread of a pool that ends. A lease must last as long as
+somebody has a hold on it, whoever acquired. So the hold is used for longer than a few renewals: whatever gives up the
+lease too early does so meanwhile.
+
+Whoever has no hold any more may still listen for its loss. So a hold that was dropped counts as a claim until the
+listener is told; the history says when it was dropped.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
+from random import Random
+from typing import Any, Protocol
+
+from leasehold._engine.engine import Engine
+from leasehold._engine.lease import HOLDING
+from leasehold._runtimes.base import Runtime
+from leasehold.errors import LeaseLost
+from leasehold.primitives.locks.hold import AsyncHold
+from leasehold.primitives.locks.mutex import AsyncMutex
+from leasehold_lab.history.journal import Journal
+
+Work = Callable[[], Coroutine[Any, Any, None]]
+
+IN_QUEUE = 0.8
+"""Leases that a hold waits at most until somebody takes it: longer than the time to the next renewal."""
+
+LEAST, MOST = 0.5, 2.0
+"""Leases for which it is used then: several renewals fall into most of them."""
+
+SLICES = 4
+"""The parts into which that time is divided; after each the user asks whether it still holds, and writes."""
+
+
+class Way(enum.Enum):
+    """What becomes of a hold that is passed on."""
+
+    BLOCK = "another task uses it in a block"
+    PLAIN = "another task uses it without a block, and releases it"
+    DROPPED = "another task uses it, and drops it"
+    REENTERED = "another task uses it in a block, while the one that acquired acquires again"
+
+    __hash__ = object.__hash__
+
+
+class Load(Protocol):
+    """See `leasehold_lab.verify.clients.workload.Load`."""
+
+    @property
+    def lease(self) -> float: ...
+
+
+class Target(Protocol):
+    """See `leasehold_lab.verify.clients.workload.Target`."""
+
+    @property
+    def lock(self) -> AsyncMutex: ...
+
+    @property
+    def reenters(self) -> bool: ...
+
+
+class Worker(Protocol):
+    """See `leasehold_lab.verify.clients.workload.Worker`."""
+
+    _engine: Engine
+    _journal: Journal
+    _random: Random
+    _sleep: Callable[[float], Awaitable[None]]
+
+    @property
+    def _load(self) -> Load: ...
+
+    @property
+    def closed(self) -> bool: ...
+
+    def _ask(self, target: Any) -> int: ...
+
+    async def _acquire(self, n: int, target: Any, got: list[AsyncHold]) -> None: ...
+
+    async def _use(self, n: int, target: Any, hold: AsyncHold, length: float, slices: int) -> None: ...
+
+
+async def pass_on(worker: Worker, target: Target) -> None:
+    """Acquire, and let another task or thread use what was acquired."""
+    way, got, n = chosen(worker, target), list[AsyncHold](), worker._ask(target)
+    acquire = partial(worker._acquire, n, target, got)
+    if way is Way.REENTERED:
+        await acquire()
+        if got:
+            await _reenter(worker, n, target, got)
+        return
+    await elsewhere(worker._engine.runtime, acquire)
+    if got:
+        await worker._sleep(worker._random.uniform(0.0, IN_QUEUE) * worker._load.lease)
+        await elsewhere(worker._engine.runtime, partial(USES[way], worker, n, target, got))
+
+
+def chosen(worker: Worker, target: Target) -> Way:
+    """Return what becomes of the next hold."""
+    return worker._random.choice([way for way in Way if target.reenters or way is not Way.REENTERED])
+
+
+async def elsewhere(runtime: Runtime, work: Work) -> None:
+    """Run ``work()`` in a task or thread of its own, and wait for its end; raise its error."""
+    await start(runtime, work)()
+
+
+def start(runtime: Runtime, work: Work) -> Work:
+    """Run ``work()`` in a task or thread of its own; return what waits for its end, and raises its error."""
+    ended, errors = runtime.signal(), list[BaseException]()
+
+    async def run() -> None:
+        try:
+            await work()
+        except BaseException as error:  # raised where somebody waits
+            errors.append(error)
+        finally:
+            ended.set()
+
+    async def join() -> None:
+        await ended.wait(None)
+        if errors:
+            raise errors.pop()
+
+    runtime.spawn(run, "passed")
+    return join
+
+
+async def _in_block(worker: Worker, n: int, target: Target, got: list[AsyncHold]) -> None:
+    hold = got.pop()
+    try:
+        async with hold:
+            await _use(worker, n, target, hold)
+            worker._journal.leaving(n)
+            confirmed = await hold.release()
+    except LeaseLost:
+        return
+    worker._journal.freed(n, confirmed)
+
+
+async def _plain(worker: Worker, n: int, target: Target, got: list[AsyncHold]) -> None:
+    hold = got.pop()
+    try:
+        await _use(worker, n, target, hold)
+        worker._journal.leaving(n)
+        confirmed = await hold.release()
+    except LeaseLost:
+        return
+    worker._journal.freed(n, confirmed)
+
+
+async def _drop(worker: Worker, n: int, target: Target, got: list[AsyncHold]) -> None:
+    hold = got.pop()
+    try:
+        await _use(worker, n, target, hold)
+    except LeaseLost:
+        return
+    worker._journal.dropped(n)
+    del hold
+
+
+USES = {Way.BLOCK: _in_block, Way.PLAIN: _plain, Way.DROPPED: _drop}
+
+
+async def _use(worker: Worker, n: int, target: Target, hold: AsyncHold) -> None:
+    length = worker._random.uniform(LEAST, MOST) * worker._load.lease
+    await worker._use(n, target, hold, length, SLICES)
+
+
+async def _reenter(worker: Worker, n: int, target: Target, got: list[AsyncHold]) -> None:
+    """Acquire again what another task uses; both hold one lease, and the last to release gives it up."""
+    hold, again = got.pop(), list[AsyncHold]()
+    over, lease = worker._engine.runtime.signal(), hold._lease
+    first = worker._random.random() < 0.5  # whether the user gives its hold back first
+
+    async def use() -> None:
+        try:
+            async with hold:
+                await _use(worker, n, target, hold)
+                await over.wait(None)
+                if first:
+                    await hold.release()
+                    return
+                worker._journal.leaving(n)
+                confirmed = await hold.release()
+        except LeaseLost:
+            return
+        worker._journal.freed(n, confirmed)
+
+    join = start(worker._engine.runtime, use)
+    try:
+        await worker._sleep(worker._random.uniform(0.0, 1.0) * worker._load.lease)
+        await _again(worker, target, hold, again)
+        if again and not first:
+            await again.pop().release()
+    except LeaseLost:
+        pass
+    except RuntimeError:
+        if not worker.closed:
+            raise
+    finally:
+        over.set()
+        await join()
+    if again:
+        await _plain(worker, n, target, again)
+    elif first and lease.state in HOLDING:
+        raise AssertionError("it was given back by its user alone, and is still held")
+
+
+async def _again(worker: Worker, target: Target, hold: AsyncHold, again: list[AsyncHold]) -> None:
+    """Acquire what this task holds: at once, and with the same token."""
+    if not hold.held:
+        return
+    got = await target.lock.acquire(timeout=0)
+    if got is not None and got.token == hold.token:
+        again.append(got)
+    elif hold.held:
+        raise AssertionError(f"{hold.name} was not acquired again by who holds it: {got}")

@@ -1,0 +1,283 @@
+"""What each thread or task of a run does, again and again: acquire something, work, write under its token, release.
+
+Written once for both colours: in a thread the client's ports block.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Awaitable, Callable, Collection, Generator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+from leasehold._runtimes.base import Colour
+from leasehold.client import AsyncClient
+from leasehold.errors import LeaseLost, StoreUnavailable, Unsupported
+from leasehold.events import Event, Queued
+from leasehold.primitives.locks.hold import AsyncHold
+from leasehold.primitives.locks.mutex import AsyncMutex
+from leasehold_lab.history import Mode
+from leasehold_lab.history.journal import Journal
+from leasehold_lab.verify.clients.passing import pass_on
+from leasehold_lab.verify.clients.stall_detector import called_back
+
+LIMIT = 3
+"""Permits of the semaphore."""
+
+LONG = 0.05
+"""The part of the holds that last longer than a renewal."""
+
+SLICES = 3
+"""The most parts into which a hold is divided."""
+
+PAUSE = 0.05
+"""Seconds to wait after an error, so that a store that is down is not asked in a tight loop."""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """How hard the clients work.
+
+    Attributes:
+        lease: seconds.
+        names: how many locks of each kind.
+        work: longest time, in seconds, that a hold is used, but for a few, which outlive a renewal.
+        patience: longest timeout of an acquire.
+        tardy: seconds by which the store may be late to notice that a lease has run out.
+        long: the part of the holds that last longer than a renewal.
+        longest: how many leases these last, at most.
+        blocks: the part of the holders that also block their thread or loop, for longer than their lease perhaps.
+        slices: the most parts into which a short hold is divided: after each its holder asks whether it still holds,
+            and writes.
+        slow: how often a hold lasts long or its lease is fixed, as a part of what is usual. These take most of the
+            time, so with fewer of them there are more holds in it.
+        passed: the part of the holds that a task or thread acquires for another one; see `passing`.
+        closes: leases after which each client is closed while its locks are in use, and made anew; 0 for never.
+
+    """
+
+    lease: float = 2.0
+    names: int = 2
+    work: float = 0.02
+    patience: float = 4.0
+    tardy: float = 0.0
+    long: float = LONG
+    longest: float = 1.0
+    blocks: float = 0.0
+    slices: int = SLICES
+    slow: float = 1.0
+    passed: float = 0.0
+    closes: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One thing to acquire, and how it stands beside others."""
+
+    lock: AsyncMutex
+    mode: Mode = Mode.EXCLUSIVE
+    permits: int = 1
+    fair: bool = False
+    fixed: bool = False  # the lease is not renewed, and often runs out
+    reenters: bool = False  # who holds it may acquire it again
+
+
+_asking: ContextVar[tuple[Journal, int] | None] = ContextVar("_asking", default=None)
+
+
+def note_queueing(event: Event) -> None:
+    """Write down, as the client's observer, that the acquire under way has its place in the queue."""
+    if isinstance(event, Queued) and (asking := _asking.get()) is not None:
+        journal, n = asking
+        journal.queued(n)
+
+
+@contextmanager
+def _asking_for(journal: Journal, n: int) -> Generator[None]:
+    reset = _asking.set((journal, n))
+    try:
+        yield
+    finally:
+        _asking.reset(reset)
+
+
+class Worker:
+    """One thread or task."""
+
+    def __init__(
+        self,
+        client: AsyncClient,
+        load: Load,
+        journal: Journal,
+        write: Callable[[str, str, int], bool],
+        sleep: Callable[[float], Awaitable[None]],
+        now: Callable[[], float],
+        random_: random.Random,
+        kinds: Collection[str] | None = None,
+    ) -> None:
+        self._load = load
+        self._journal = journal
+        self._write = write
+        self._sleep = sleep
+        self._now = now
+        self._random = random_
+        self._targets = targets(client, load, kinds)
+        self._engine = client._engine
+        self._colour = client._engine.runtime.colour
+
+    @property
+    def closed(self) -> bool:
+        """Whether its client was closed: then it can do nothing more."""
+        return self._engine.closed
+
+    async def run(self, until: Callable[[], bool]) -> None:
+        """Work until told to stop."""
+        while not until() and not self.closed:
+            target = self._random.choice(self._targets)
+            if not target.fixed or self._load.slow >= 1 or self._random.random() < self._load.slow:
+                await self._once(target)
+
+    async def _once(self, target: Target) -> None:
+        if self._load.passed and self._random.random() < self._load.passed:
+            await pass_on(self, target)
+            return
+        got = list[AsyncHold]()
+        n = self._ask(target)
+        await self._acquire(n, target, got)
+        if got:
+            await self._hold(n, target, got.pop())
+
+    def _ask(self, target: Target) -> int:
+        """Write down that an acquire begins; return its number."""
+        return self._journal.asked(
+            target.lock.name,
+            target.mode,
+            lease=self._load.lease + self._load.tardy,
+            permits=target.permits,
+            limit=LIMIT if target.mode is Mode.PERMITS else 1,
+            fair=target.fair,
+            renews=not target.fixed,
+        )
+
+    async def _acquire(self, n: int, target: Target, got: list[AsyncHold]) -> None:
+        """Acquire, write down what came of it, and put the hold into ``got``: nothing else refers to it then."""
+        timeout = self._random.choice((0.0, 1.0, 1.0, 1.0)) * self._random.uniform(0.05, 1.0) * self._load.patience
+        try:
+            with _asking_for(self._journal, n):
+                hold = await target.lock.acquire(timeout=timeout)
+        except (StoreUnavailable, LeaseLost) as error:
+            self._journal.failed(n, error)
+            await self._sleep(PAUSE)
+        except RuntimeError as error:
+            if not self.closed:
+                raise
+            self._journal.failed(n, error)
+        else:
+            if hold is None:
+                self._journal.refused(n)
+            else:
+                lease = hold._lease
+                self._journal.granted(n, hold.token, lease.since, lease.deadline)
+                hold.on_lost(called_back(lambda _: self._journal.told(n, lease.deadline)))
+                got.append(hold)
+
+    async def _hold(self, n: int, target: Target, hold: AsyncHold) -> None:
+        try:
+            async with hold:
+                await self._work(n, target, hold)
+                self._journal.leaving(n)
+                confirmed = await hold.release()
+        except LeaseLost:
+            return
+        self._journal.freed(n, confirmed)
+
+    async def _work(self, n: int, target: Target, hold: AsyncHold) -> None:
+        length, slices = self._random.uniform(0, self._load.work), self._load.slices
+        if target.fixed:  # most of them run out, and whoever comes next is right behind
+            length, slices = self._random.uniform(0.5, 1.5) * self._load.lease, SLICES
+        elif self._random.random() < self._load.long * self._load.slow:
+            length, slices = self._random.uniform(0, self._load.longest * self._load.lease), SLICES
+        await self._use(n, target, hold, length, slices)
+
+    async def _use(self, n: int, target: Target, hold: AsyncHold, length: float, slices: int) -> None:
+        """Work for so many seconds, and ask now and then whether it is still held."""
+        if self._load.blocks and self._random.random() < self._load.blocks:
+            self._block(n)
+        slices = self._random.randint(1, slices)
+        for _ in range(slices):
+            await self._sleep(length / slices)
+            asked = self._now()
+            hold.check()
+            self._journal.checked(n, asked, hold._lease.deadline)
+            if target.mode is Mode.EXCLUSIVE:
+                self._write(self._journal.who, hold.name, hold.token)
+
+    def _block(self, n: int) -> None:
+        """Hold up the whole thread or event loop, as a call of a C library would, and write down that it was so."""
+        length = self._random.uniform(0.5, 1.5) * self._load.lease
+        time.sleep(length)
+        whole = self._journal.who.partition(".")[0]
+        self._journal.blocked(n, length, whole if self._colour is Colour.ASYNCIO else self._journal.who)
+
+
+def targets(client: AsyncClient, load: Load, kinds: Collection[str] | None = None) -> list[Target]:
+    """Return what this store can offer, each as often as it is to be chosen: of these kinds, or of all."""
+    found: list[Target] = []
+    for number in range(load.names):
+        for kind, make in KINDS.items():
+            if kinds is None or kind in kinds:
+                try:
+                    found += make(client, load, number)
+                except Unsupported:
+                    continue
+    return found
+
+
+def _plain(client: AsyncClient, load: Load, number: int) -> list[Target]:
+    return [Target(client.lock(f"lock-{number}", lease=load.lease))] * 5
+
+
+def _fixed(client: AsyncClient, load: Load, number: int) -> list[Target]:
+    names = (f"fixed-{number}", f"fixed-{load.names + number}")  # more of them, since each is taken for a lease or so
+    return [Target(client.lock(name, lease=load.lease, renew=False), fixed=True) for name in names]
+
+
+def _fair(client: AsyncClient, load: Load, number: int) -> list[Target]:
+    return [Target(client.lock(f"fair-{number}", fair=True, lease=load.lease), fair=True)] * 3
+
+
+def _sides(client: AsyncClient, load: Load, number: int) -> list[Target]:
+    sides = client.rw_lock(f"read-write-{number}", lease=load.lease)
+    reader = Target(sides.reader(), Mode.SHARED, reenters=True)
+    return [reader] * 2 + [Target(sides.writer(), reenters=True)]
+
+
+def _permits(client: AsyncClient, load: Load, number: int) -> list[Target]:
+    semaphore = client.semaphore(f"permits-{number}", LIMIT, lease=load.lease)
+    return [Target(semaphore.permits(count), Mode.PERMITS, count) for count in (1, 2)]
+
+
+def _reentrant(client: AsyncClient, load: Load, number: int) -> list[Target]:
+    lock = client.rlock(f"reentrant-{number}", lease=load.lease)
+    return [Target(lock, reenters=True)] * 2 + [Target(client.multi_lock([lock], lease=load.lease))]
+
+
+def _seats(client: AsyncClient, load: Load, number: int) -> list[Target]:
+    """Return other ways to the sides of the same locks; whoever may rise to a writer stands beside readers."""
+    sides = client.rw_lock(f"read-write-{number}", lease=load.lease)
+    several = client.multi_lock([sides.writer()], lease=load.lease)
+    return [Target(sides.upgradeable(), Mode.SHARED, reenters=True), Target(several)]
+
+
+KINDS: Mapping[str, Callable[[AsyncClient, Load, int], list[Target]]] = {
+    "lock": _plain,
+    "fixed": _fixed,
+    "fair": _fair,
+    "read": _sides,
+    "permits": _permits,
+    "reentrant": _reentrant,
+    "seats": _seats,
+}
+"""By the first word of their names."""

@@ -1,0 +1,140 @@
+"""Local sets of servers for a run that may break them: what each kind starts, and which faults are made on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from leasehold import tables
+from leasehold_lab.servers import (
+    EtcdCluster,
+    MariaDBServer,
+    PostgresServer,
+    RedisCluster,
+    RedisReplicas,
+    RedisSentinel,
+    RedisServer,
+    RedlockNodes,
+    ZooKeeperEnsemble,
+)
+from leasehold_lab.verify.faults import group_faults, quorum_faults, redis_faults, sql_faults, sqlite_faults
+from leasehold_lab.verify.faults.actions import ServerFault
+from leasehold_lab.verify.faults.client_faults import KINDS
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a kind of servers is.
+
+    Attributes:
+        says: for people.
+        make: makes the servers, which are started by ``with``.
+        faults: what can be made on them.
+        lease: as short as they can keep it.
+        tables: whether tables must be made first.
+
+    """
+
+    says: str
+    make: Callable[[], Any]
+    faults: tuple[ServerFault, ...]
+    lease: float = 1.0
+    tables: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """Servers that run."""
+
+    kind: str
+    servers: Any
+    faults: Mapping[str, ServerFault]
+
+    @property
+    def url(self) -> str:
+        """How clients reach them."""
+        return str(self.servers.url)
+
+
+SESSION = 3.0
+"""Seconds of a session with ZooKeeper; ten ticks, so that all promises bind."""
+
+
+WRITTEN = {"appendfsync": "no"}
+"""Redis writes to its file before it answers, and does not wait for the disk. What was written so survives the end of
+the server, however it comes; only a loss of power takes it away, and no run switches the machine off."""
+
+COMMITTED = {"innodb-flush-log-at-trx-commit": "2"}
+"""The same for MariaDB and MySQL. Our PostgreSQL and etcd do not wait for the disk either."""
+
+
+def _lone_redis() -> RedisServer:
+    return RedisServer(append_only=True, config=WRITTEN)
+
+
+def _replicas() -> RedisReplicas:
+    return RedisReplicas(2)
+
+
+def _sentinel() -> RedisSentinel:
+    return RedisSentinel(replicas=2)
+
+
+class _Ensemble(ZooKeeperEnsemble):
+    """An ensemble whose clients have sessions as short as the lease."""
+
+    @property
+    def url(self) -> str:
+        return f"{super().url}/?session_timeout={SESSION:g}"
+
+
+def _zookeeper() -> ZooKeeperEnsemble:
+    return _Ensemble(tick=SESSION / 10)
+
+
+def _mariadb() -> MariaDBServer:
+    return MariaDBServer(config=COMMITTED)
+
+
+def _redlock() -> RedlockNodes:
+    return RedlockNodes(append_only=True, config=WRITTEN)
+
+
+PLANS: Mapping[str, Plan] = {
+    "redis": Plan("one Redis server, with an append-only file", _lone_redis,
+                  redis_faults.PROCESS + redis_faults.COMMANDS),
+    "replicas": Plan("a Redis primary with two replicas", _replicas, group_faults.REPLICAS),
+    "sentinel": Plan("a Redis primary, two replicas and three sentinels", _sentinel, group_faults.SENTINEL),
+    "cluster": Plan("a Redis Cluster: three primaries with a replica each", RedisCluster, group_faults.CLUSTER),
+    "redlock": Plan("five Redis servers for Redlock", _redlock, group_faults.REDLOCK),
+    "postgresql": Plan("one PostgreSQL server", PostgresServer, sql_faults.POSTGRESQL, tables=True),
+    "mariadb": Plan("one MariaDB server", _mariadb, sql_faults.MARIADB, tables=True),
+    "zookeeper": Plan("a ZooKeeper ensemble of three", _zookeeper, quorum_faults.ZOOKEEPER, lease=SESSION),
+    "etcd": Plan("an etcd cluster of three", EtcdCluster, quorum_faults.ETCD, lease=2.0),
+    "sqlite": Plan("one file of SQLite, which other programs use, too", sqlite_faults.File, sqlite_faults.SQLITE),
+}  # fmt: skip
+"""What stands behind ``--servers KIND``."""
+
+
+def known(kind: str | None) -> dict[str, str]:
+    """Return the faults that can be made on servers of a kind (None: on the user's own), with their words."""
+    found = {fault.key: fault.says for fault in KINDS.values()}
+    return found if kind is None else found | {fault.key: fault.says for fault in PLANS[kind].faults}
+
+
+@contextmanager
+def site(kind: str) -> Generator[Site]:
+    """Start servers of a kind, and end them after the block.
+
+    Raises:
+        MissingServer: a program is not installed; the message says how to install it.
+
+    """
+    plan = PLANS[kind]
+    with plan.make() as servers:
+        found = Site(kind, servers, {fault.key: fault for fault in plan.faults})
+        if plan.tables:
+            tables.create(found.url)
+        yield found

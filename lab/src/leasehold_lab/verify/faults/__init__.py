@@ -1,0 +1,1 @@
+"""The faults that a run injects, on clients and on servers."""

@@ -1,0 +1,117 @@
+"""Which violations lie outside the bounds of the promises: what a fault of the servers excuses, and for how long.
+
+Two kinds of promises are never excused: tokens that increase (with them, guarded writes), and news of a loss. Excused
+is what no lock can keep without its servers: to overlap with a claim that the servers forgot, and to serve in time and
+in order while they are away.
+
+A claim that was granted before the data were lost ends at its last deadline, a lease after the loss at most; after
+that, an overlap has no excuse. Nor has an overlap of two claims that were both granted after the loss. Which were, is
+known without any tolerance: the lease of a grant counts from before its request was sent, so what counts from after the
+loss was granted after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from leasehold._url import StoreURL
+from leasehold_lab.history import Bounds, History, Hold, Promise, Try, Verdict, Violation, Write, check
+
+WAKES = 0.3
+"""Seconds beyond a third of the lease (when the place of a waiter is renewed) until a lost message is noticed."""
+
+TOLD_WITHIN = 0.05
+"""Seconds after the deadline in which a holder that can run must have heard of its loss, however busy the machine."""
+
+GIVES_UP = 2.0
+"""Leases after which a client has given up what was dropped: at the next renewal, which needs no answer for that."""
+
+LIVENESS = (Promise.WOKEN, Promise.TURNS, Promise.FREE)
+"""What servers must be there for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Suspension:
+    """A time in which some promises do not bind.
+
+    Attributes:
+        key: the fault that is the reason.
+        begin: when it began, by the history's clock.
+        end: when the servers served again.
+        served: when everyone had found back to them, and what was left of the dead had run out.
+        forgets: when the last claim that was granted before `end` has run out; None if nothing was forgotten.
+
+    """
+
+    key: str
+    begin: float
+    end: float
+    served: float
+    forgets: float | None = None
+
+    def excuses(self, violation: Violation) -> bool:
+        """Say whether it is the reason of a violation."""
+        if violation.promise in LIVENESS:
+            begin, end = _spans(violation)
+            return begin <= self.served and end >= self.begin
+        if self.forgets is None or not _exclusive(violation):
+            return False
+        granted = [one for one in violation.operations if isinstance(one, Hold) and one.granted is not None]
+        moments = [hold.granted or 0.0 for hold in granted]
+        moments += [one.at for one in violation.operations if isinstance(one, Write)]
+        return self.begin <= max(moments) <= self.forgets and any(map(self._may_forget, granted))
+
+    def _may_forget(self, hold: Hold) -> bool:
+        """Say whether the servers may have granted it before the loss, whenever its holder heard of it."""
+        return (hold.asked if hold.since is None else hold.since) <= self.end
+
+
+def judge(
+    history: History, lease: float, url: StoreURL, suspensions: Sequence[Suspension]
+) -> tuple[Verdict, tuple[Violation, ...]]:
+    """Check a history; return the verdict, and apart from it what lies outside the bounds."""
+    linearizable = url.scheme not in ("redlock", "redlocks")
+    woken, gives_up = lease / 3 + WAKES, GIVES_UP * lease
+    verdict = check(history, Bounds(TOLD_WITHIN, woken, linearizable, gives_up=gives_up))
+    excused = outside(verdict.violations, suspensions)
+    inside = tuple(one for one in verdict.violations if one not in excused)
+    counts = {promise: sum(one.promise is promise for one in inside) for promise in Promise}
+    return replace(verdict, violations=inside, by_promise=counts), excused
+
+
+def outside(violations: Iterable[Violation], suspensions: Sequence[Suspension]) -> tuple[Violation, ...]:
+    """Return those that a suspension excuses."""
+    return tuple(one for one in violations if any(suspension.excuses(one) for suspension in suspensions))
+
+
+def _exclusive(violation: Violation) -> bool:
+    """Say whether two claims at once are what it shows.
+
+    Two grants whose requests were under way together are in no order of time: that the one whose reply came later has
+    the smaller token says that both held at once, and not that tokens went back.
+    """
+    if violation.promise is Promise.EXCLUSION:
+        return True
+    holds = [one for one in violation.operations if isinstance(one, Hold)]
+    return (
+        violation.promise is Promise.TOKENS
+        and len(holds) == 2
+        and holds[0].token != holds[1].token
+        and max(hold.asked for hold in holds) < min(hold.granted or 0.0 for hold in holds)
+    )
+
+
+def _spans(violation: Violation) -> tuple[float, float]:
+    """Return from when to when those waited who waited too long, or asked in vain, or were overtaken."""
+    waited = violation.operations if violation.promise is Promise.TURNS else violation.operations[-1:]
+    spans = [_span(one) for one in waited]
+    return min(begin for begin, _ in spans), max(end for _, end in spans)
+
+
+def _span(one: Hold | Try | Write) -> tuple[float, float]:
+    if isinstance(one, Write):
+        return one.at, one.at
+    if isinstance(one, Try):
+        return one.asked, one.answered
+    return one.asked, one.until if one.granted is None else one.granted

@@ -1,0 +1,46 @@
+"""On what a run was made, and how to make it again."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shlex
+from datetime import UTC, datetime
+from importlib import metadata
+
+from leasehold_lab.verify.deployments import PLANS, known
+from leasehold_lab.verify.run import Outcome, Settings
+
+
+def facts(outcome: Outcome) -> dict[str, str]:
+    """Return the facts of a run, as text."""
+    settings = outcome.settings
+    started = {} if settings.servers is None else {"servers": f"{PLANS[settings.servers].says}, started for this run"}
+    return started | {
+        "store": str(settings.url),
+        "when": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "length": f"{outcome.end - outcome.begin:.1f} s",
+        "clients": f"{settings.clients} processes, half blocking and half asyncio, of "
+        f"{settings.workers} threads or tasks each",
+        "lease": f"{settings.lease:g} s",
+        "leasehold": metadata.version("leasehold"),
+        "Python": f"{platform.python_implementation()} {platform.python_version()}",
+        "machine": f"{platform.system()} {platform.release()}, {platform.machine()}, {os.cpu_count()} cores",
+        "namespace": f"{outcome.namespace} (its own; what is left of it ends by itself)",
+    }
+
+
+def repeat(outcome: Outcome) -> str:
+    """Return the command that makes such a run again; a password stands as ``***``."""
+    return command(outcome.settings)
+
+
+def command(settings: Settings) -> str:
+    """Return the command line of these settings."""
+    where = [str(settings.url)] if settings.servers is None else ["--servers", settings.servers]
+    words = ["leasehold", "verify", *where]
+    words += ["--clients", str(settings.clients), "--seconds", f"{settings.seconds:g}"]
+    words += ["--lease", f"{settings.lease:g}", "--seed", settings.seed]
+    if set(settings.faults) != set(known(settings.servers)):
+        words += ["--faults", ",".join(settings.faults) or "none"]
+    return shlex.join(words)

@@ -1,0 +1,192 @@
+"""Who may enter: the one decision that every lock in this library is made of. Pure. The page to read first.
+
+Theory of operation
+-------------------
+A name has *holders* and a queue of *waiters*, each a `Seat` with an expiry on the store's clock. Everything that a
+primitive is, is a `Rule` on that one queue:
+
+* a **lock** conflicts with every holder;
+* a **writer** conflicts with every holder, a **reader** with writers only, an *upgradeable* reader also with its like;
+* a **semaphore** ticket conflicts when its permits and those of the holders exceed the limit.
+
+Whoever conflicts with no holder may enter, unless the name is *barred* (lock-delay: a holder's lease expired and it
+asked that nobody gets the name for a while), or the ticket is *fair* and someone it must not overtake waits ahead.
+
+When a holder leaves, the store hands the name to `successors` in the same step. There is thus no moment at which
+the name is free while someone waits, no herd and no retry; a newcomer can be first only where a lease expired.
+
+Stores in Python call these functions; the Redis scripts state the same in Lua and are compared with them by random
+sequences of operations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from leasehold._model import Kind, Rule, Seat, Ticket
+
+UNKNOWN = 0
+"""The limit of a semaphore whose permit another program took, and did not say of how many."""
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """All that decides at one name. Times are readings of the store's clock in seconds.
+
+    Attributes:
+        fence: the highest token given out.
+        barred: nobody enters before this time.
+        holders: who holds.
+        waiters: who waits, in order of arrival.
+
+    """
+
+    name: str
+    fence: int = 0
+    barred: float = 0.0
+    holders: tuple[Seat, ...] = ()
+    waiters: tuple[Seat, ...] = ()
+
+    def seats(self) -> tuple[Seat, ...]:
+        """Return holders, then waiters in order."""
+        return self.holders + self.waiters
+
+
+@dataclass(frozen=True, slots=True)
+class Enter:
+    """The ticket may hold the name now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Blocked:
+    """The ticket must wait; before ``until`` nothing changes unless someone leaves.
+
+    Attributes:
+        until: reading of the store's clock.
+        by: the seat in the way, if it is a seat.
+
+    """
+
+    until: float
+    by: Seat | None = None
+
+
+def decide(queue: Queue, me: Ticket, now: float) -> Enter | Blocked:
+    """Say whether ticket ``me`` may hold the name at time ``now``. A seat that has expired does not count."""
+    if queue.barred > now:
+        return Blocked(queue.barred)
+    others = _others(queue, me, now)
+    rule = me.terms.rule
+    if conflicts(rule, [seat.ticket.terms.rule for seat in others]):
+        return Blocked(min(seat.expires for seat in others), others[0])
+    if not rule.fair or is_inside(queue, me, now):
+        return Enter()
+    ahead = next((seat for seat in _ahead(queue, me.id, now) if seat.expires > now and _before(seat, rule)), None)
+    return Enter() if ahead is None else Blocked(ahead.expires, ahead)
+
+
+def is_inside(queue: Queue, me: Ticket, now: float) -> bool:
+    """Say whether the ticket beside which this one stands holds: then it overtakes all who wait for that one."""
+    return any(seat.ticket.id == me.beside and seat.expires > now for seat in queue.holders)
+
+
+def conflicts(rule: Rule, holding: Sequence[Rule]) -> bool:
+    """Say whether ``rule`` cannot hold beside all of ``holding``."""
+    match rule.kind:
+        case Kind.MUTEX:
+            return bool(holding)
+        case Kind.READ_WRITE if rule.exclusive:
+            return bool(holding)
+        case Kind.READ_WRITE:
+            return any(other.exclusive or (rule.upgradeable and other.upgradeable) for other in holding)
+        case Kind.SEMAPHORE:
+            return sum(other.permits for other in holding) + rule.permits > rule.limit
+
+
+def successors(queue: Queue, now: float) -> Iterator[Seat]:
+    """Yield, in order of arrival, the waiters who hold the name next if each before them accepts.
+
+    Those who stand beside a ticket of their own that holds come first. One of them that cannot enter is an upgrade,
+    which waits for the readers to go: then nobody else enters, or readers who come and go could keep it waiting for
+    ever. Else it stops at the first who cannot enter, even if a later one could: nobody starves. An upgradeable reader
+    is passed over, for it may wait only for its like, and then it is nothing to the readers behind it; any writer
+    behind it waits as well.
+    """
+    if queue.barred > now:
+        return
+    now_holding = [seat for seat in queue.holders if seat.expires > now]
+    inside, others_wait = _inside_first(queue, now)
+    upgrade_waits = False
+    for seat in (*inside, *others_wait):
+        if seat.expires <= now:
+            continue
+        if upgrade_waits and seat not in inside:
+            return
+        others = [other.ticket.terms.rule for other in now_holding if other.ticket.id != seat.ticket.beside]
+        if not conflicts(seat.ticket.terms.rule, others):
+            yield seat
+            now_holding.append(seat)
+        elif seat in inside:
+            upgrade_waits = True
+        elif not seat.ticket.terms.rule.upgradeable:
+            return
+
+
+def stops(seat: Seat) -> bool:
+    """Say whether nobody behind this waiter may enter before it, wherever it may stand; see `successors`."""
+    return not (seat.ticket.beside or seat.ticket.terms.rule.upgradeable)
+
+
+def same_use(mine: Rule, other: Rule) -> bool:
+    """Say whether two tickets use the name as the same thing: the same kind, with the same limit as far as is known."""
+    return mine.kind is other.kind and other.limit in (mine.limit, UNKNOWN)
+
+
+def other_use(tickets: Iterable[Ticket], rule: Rule) -> Ticket | None:
+    """Return one of the tickets that uses its name as something else than ``rule`` does; None if none does."""
+    return next((ticket for ticket in tickets if not same_use(rule, ticket.terms.rule)), None)
+
+
+def clash(name: str, used: str, rule: Rule) -> str:
+    """Return the words of the error for a name that is in use as something else; they name both."""
+    return (
+        f"{name!r} is in use as a {used} and cannot be used as a {use_of(rule)}; choose another name, or wait until "
+        "nobody uses it"
+    )
+
+
+def use_of(rule: Rule) -> str:
+    """Return what a rule uses its name as, for people."""
+    return rule.kind.value + (f" of {rule.limit}" if rule.kind is Kind.SEMAPHORE and rule.limit != UNKNOWN else "")
+
+
+def next_token(fence: int, floor: int) -> int:
+    """Return the next fencing token: above the last one, and not below the store's clock in microseconds.
+
+    The clock makes tokens go on increasing when the stored number was lost (flush, eviction, failover, an old
+    backup), as long as the clock was not set back past the last grant.
+    """
+    return max(fence + 1, floor)
+
+
+def _others(queue: Queue, me: Ticket, now: float) -> list[Seat]:
+    return [seat for seat in queue.holders if seat.expires > now and seat.ticket.id not in (me.id, me.beside)]
+
+
+def _inside_first(queue: Queue, now: float) -> tuple[list[Seat], list[Seat]]:
+    inside = [seat for seat in queue.waiters if is_inside(queue, seat.ticket, now)]
+    return inside, [seat for seat in queue.waiters if seat not in inside]
+
+
+def _ahead(queue: Queue, me: str, now: float) -> Iterator[Seat]:
+    inside, others = _inside_first(queue, now)
+    for seat in (*inside, *others):
+        if seat.ticket.id == me:
+            return
+        yield seat
+
+
+def _before(seat: Seat, rule: Rule) -> bool:
+    """Say whether a fair ticket must not overtake ``seat``: always, but a reader may enter beside a reader."""
+    return rule.kind is not Kind.READ_WRITE or rule.exclusive or seat.ticket.terms.rule.exclusive

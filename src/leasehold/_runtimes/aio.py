@@ -1,0 +1,299 @@
+"""The asyncio world: a port call suspends the calling task."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import os
+import queue
+import random
+import threading
+import weakref
+from collections.abc import Callable, Coroutine
+from contextlib import AbstractContextManager
+from typing import Any, TypeVar
+
+from leasehold._runtimes import clock
+from leasehold._runtimes.base import TIDIES_WITHIN, Colour, Job, Party, RecursiveMutex, Scope, Signal
+
+T = TypeVar("T")
+
+
+class AsyncioRuntime:
+    """Tasks of one event loop: the loop in which the runtime is first used."""
+
+    colour = Colour.ASYNCIO
+
+    now = staticmethod(clock.boottime)
+    wall_us = staticmethod(clock.wall_us)
+    random_bytes = staticmethod(os.urandom)
+    jitter = staticmethod(random.random)
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._worker: Worker | None = None
+        self._running: set[asyncio.Task[None]] = set()  # a loop itself keeps tasks by weak references only
+
+    def mutex(self) -> AbstractContextManager[Any]:
+        return threading.Lock()  # a store may be shared with threads; uncontended it costs 50 ns
+
+    def recursive_mutex(self) -> RecursiveMutex:
+        return threading.RLock()  # type: ignore[return-value]
+
+    def signal(self) -> Signal:
+        return TaskSignal()
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(max(0.0, seconds))
+
+    def spawn(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> Job:
+        # Not by the loop's task factory: an eager one would run the first step here, inside the caller's mutex.
+        loop, context = asyncio.get_running_loop(), contextvars.Context()
+        task = asyncio.Task(work(), loop=loop, name=name, context=context)
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        return TaskJob(task)
+
+    async def gather(self, *work: Coroutine[Any, Any, T]) -> list[T | BaseException]:
+        return list(await asyncio.gather(*work, return_exceptions=True))
+
+    async def shield(self, work: Coroutine[Any, Any, T]) -> T:
+        task = asyncio.ensure_future(work)
+        cancelled: asyncio.CancelledError | None = None
+        while not task.done():
+            try:
+                await asyncio.wait((task,))
+            except asyncio.CancelledError as error:
+                cancelled = error
+        if cancelled is not None:
+            if not task.cancelled():
+                task.exception()  # seen: the cancellation is what the caller hears of
+            raise cancelled
+        return task.result()
+
+    async def offload(self, call: Callable[[], T]) -> T:
+        if self._worker is None or not self._worker.alive():
+            self._worker = Worker()
+        return await self._worker.run(call)
+
+    def me(self) -> Party:
+        task = asyncio.current_task()
+        if task is None:
+            raise RuntimeError("an asyncio lock is used outside a task; await it inside one")
+        return TaskParty(task)
+
+    def scope(self) -> Scope:
+        return TaskScope()
+
+    def before_blocking(self) -> None:
+        loop = asyncio.get_running_loop()
+        if self._loop is None or self._loop.is_closed():
+            self._loop = loop
+        elif self._loop is not loop:
+            raise RuntimeError("this AsyncClient belongs to another event loop; make one client for each loop")
+
+    def before_release(self) -> None:
+        self.before_blocking()
+
+    def interrupts(self) -> bool:
+        return False  # a signal handler cannot await
+
+    def close(self) -> None:
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            worker.close()
+
+
+class TaskSignal:
+    """An `asyncio.Event` whose `set` may be called from any thread."""
+
+    __slots__ = ("_flag", "_loop", "_waiter")
+
+    def __init__(self) -> None:
+        self._flag = False
+        self._waiter: asyncio.Future[None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def set(self) -> None:
+        self._flag = True
+        loop = self._loop
+        if loop is None or self._waiter is None:
+            return
+        if asyncio._get_running_loop() is loop:
+            self._wake()
+        else:
+            try:
+                loop.call_soon_threadsafe(self._wake)
+            except RuntimeError:  # the loop is closed: nobody waits any more
+                pass
+
+    def clear(self) -> None:
+        self._flag = False
+
+    def is_set(self) -> bool:
+        return self._flag
+
+    async def wait(self, timeout: float | None) -> bool:
+        """Wait for the flag. One task waits for a signal at a time."""
+        self._loop = asyncio.get_running_loop()
+        waiter = self._waiter = self._loop.create_future()
+        timer = None if timeout is None else self._loop.call_later(max(0.0, timeout), self._wake)
+        try:
+            if not self._flag:  # looked at after the waiter stands, so that a set from a thread is not missed
+                await waiter
+        finally:
+            self._waiter = None
+            if timer is not None:
+                timer.cancel()
+        return self._flag
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+
+class TaskJob:
+    """A task, kept alive by this reference."""
+
+    def __init__(self, task: asyncio.Task[None]) -> None:
+        self._task = task
+        self._asked = False  # to end: a second time, it would disturb what the task does at its end
+
+    def alive(self) -> bool:
+        return not self._task.done() and not self._task.get_loop().is_closed()
+
+    def cancel(self) -> None:
+        if not self._asked and self.alive():
+            self._asked = True
+            self._task.cancel()
+
+    async def join(self, timeout: float) -> bool:
+        if self._task is asyncio.current_task():
+            return False
+        if not self.alive():
+            return True
+        done, _ = await asyncio.wait((self._task,), timeout=timeout)
+        if not done:
+            self.cancel()
+            await asyncio.wait((self._task,), timeout=TIDIES_WITHIN)
+        return bool(done)
+
+
+class TaskParty:
+    """A task."""
+
+    __slots__ = ("_task", "key")
+
+    def __init__(self, task: asyncio.Task[Any]) -> None:
+        self.key = id(task)
+        self._task = weakref.ref(task)
+
+    def alive(self) -> bool:
+        task = self._task()
+        return task is not None and not task.done()
+
+
+class TaskScope:
+    """Cancels the task inside its block and takes that one cancellation back at the end, as `asyncio.timeout` does."""
+
+    __slots__ = ("_cancelling", "_inside", "_interrupted", "_loop", "_owner", "_task")
+
+    def __init__(self) -> None:
+        self._inside = False
+        self._interrupted = False
+
+    def enter(self, owner: object) -> None:
+        task = asyncio.current_task()
+        if task is None:
+            raise RuntimeError("async with needs a task")
+        self._task = task
+        self._loop = task.get_loop()
+        self._cancelling = task.cancelling()
+        self._owner = None if owner is None else weakref.ref(owner)
+        self._inside = True
+
+    def is_over(self) -> bool:
+        return not self._inside or (self._owner is not None and self._owner() is None)
+
+    def interrupt(self) -> None:
+        if asyncio._get_running_loop() is self._loop:
+            self._cancel()
+        else:
+            try:
+                self._loop.call_soon_threadsafe(self._cancel)
+            except RuntimeError:  # the loop is closed, and the block with it
+                pass
+
+    def is_mine(self) -> bool:
+        return asyncio.current_task() is self._task
+
+    def exit(self, error: BaseException | None) -> bool:
+        self._inside = False
+        if not self._interrupted:
+            return False
+        return self._task.uncancel() <= self._cancelling and isinstance(error, asyncio.CancelledError)
+
+    def _cancel(self) -> None:
+        if not self.is_over() and not self._interrupted and asyncio.current_task() is not self._task:
+            self._interrupted = True  # a task that finds out by itself is told by the error that it gets
+            self._task.cancel("the lease of the lock was lost")
+
+
+class Worker:
+    """One daemon thread that runs blocking calls in the order in which they came."""
+
+    def __init__(self) -> None:
+        self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._pid = os.getpid()
+        self._thread = threading.Thread(target=_work, args=(self._calls,), name="leasehold-worker", daemon=True)
+        self._thread.start()
+        self._end = weakref.finalize(self, self._calls.put, _stop)
+
+    def alive(self) -> bool:
+        return self._pid == os.getpid() and self._thread.is_alive()
+
+    def close(self) -> None:
+        """Let the thread end when it has done what came before."""
+        self._end()
+
+    async def run(self, call: Callable[[], T]) -> T:
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[T] = loop.create_future()
+
+        def work() -> None:
+            try:
+                result = call()
+            except BaseException as error:
+                _tell(loop, answer, None, error)
+            else:
+                _tell(loop, answer, result, None)
+
+        self._calls.put(work)
+        return await answer
+
+
+def _work(calls: queue.SimpleQueue[Callable[[], None]]) -> None:
+    while (call := calls.get()) is not _stop:
+        call()
+        del call  # it has the caller's future, and with that its loop
+
+
+def _stop() -> None:
+    """Stand in the queue for the end of the thread, when its `Worker` is gone."""
+
+
+def _tell(
+    loop: asyncio.AbstractEventLoop, answer: asyncio.Future[Any], result: Any, error: BaseException | None
+) -> None:
+    def settle() -> None:
+        if answer.done():  # the caller was cancelled; whoever undoes the call is queued behind it
+            return
+        if error is not None:
+            answer.set_exception(error)
+        else:
+            answer.set_result(result)
+
+    try:
+        loop.call_soon_threadsafe(settle)
+    except RuntimeError:  # the loop was closed meanwhile
+        pass

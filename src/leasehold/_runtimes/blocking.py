@@ -1,0 +1,206 @@
+"""The blocking world: a port call blocks the calling thread and never suspends."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import threading
+import time
+import warnings
+import weakref
+from collections.abc import Callable, Coroutine
+from contextlib import AbstractContextManager
+from typing import Any, TypeVar
+
+from leasehold._runtimes import clock
+from leasehold._runtimes.base import (
+    INTERRUPTS,
+    Colour,
+    Job,
+    Party,
+    RecursiveMutex,
+    Scope,
+    Signal,
+    calls,
+    finish,
+    interrupts,
+)
+
+T = TypeVar("T")
+
+
+class BlockingRuntime:
+    """Threads, and waits that block them."""
+
+    colour = Colour.BLOCKING
+
+    now = staticmethod(clock.boottime)
+    wall_us = staticmethod(clock.wall_us)
+    random_bytes = staticmethod(os.urandom)
+    jitter = staticmethod(random.random)
+
+    def mutex(self) -> AbstractContextManager[Any]:
+        return threading.Lock()
+
+    def recursive_mutex(self) -> RecursiveMutex:
+        return threading.RLock()  # type: ignore[return-value]
+
+    def signal(self) -> Signal:
+        return ThreadSignal()
+
+    async def sleep(self, seconds: float) -> None:
+        time.sleep(max(0.0, seconds))  # noqa: ASYNC251 it blocks: that is what this runtime is for
+
+    def spawn(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> Job:
+        job = ThreadJob(work, name)
+        job.thread.start()
+        return job
+
+    async def gather(self, *work: Coroutine[Any, Any, T]) -> list[T | BaseException]:
+        results: list[T | BaseException] = [RuntimeError("not run")] * len(work)
+
+        def run(index: int, one: Coroutine[Any, Any, T]) -> None:
+            try:
+                results[index] = finish(one)
+            except BaseException as error:  # handed to the caller, who decides
+                results[index] = error
+
+        threads = [
+            threading.Thread(target=run, args=(index, one), daemon=True) for index, one in enumerate(work[1:], start=1)
+        ]
+        for thread in threads:
+            thread.start()
+        if work:
+            run(0, work[0])
+        for thread in threads:
+            thread.join()
+        return results
+
+    async def shield(self, work: Coroutine[Any, Any, T]) -> T:
+        return await work  # nothing cancels a thread
+
+    async def offload(self, call: Callable[[], T]) -> T:
+        return call()
+
+    def me(self) -> Party:
+        party: ThreadParty | None = getattr(_mine, "party", None)
+        if party is None:
+            party = _mine.party = ThreadParty()
+        return party
+
+    def scope(self) -> Scope | None:
+        return None  # a thread cannot be cancelled from outside: it is told by `Hold.check`, and at its end
+
+    interrupts = staticmethod(interrupts)
+
+    def before_blocking(self) -> None:
+        if calls.depth > 1 and interrupts():
+            raise RuntimeError(INTERRUPTS)
+        if asyncio._get_running_loop() is not None:
+            _warn_of_a_loop()
+
+    def before_release(self) -> None:
+        if asyncio._get_running_loop() is not None:
+            _warn_of_a_loop()
+
+    def close(self) -> None:
+        pass
+
+
+def _warn_of_a_loop() -> None:
+    warnings.warn(
+        "a blocking leasehold call inside a running event loop stops every task of that loop; use AsyncClient there",
+        RuntimeWarning,
+        stacklevel=5,
+    )
+
+
+class ThreadSignal:
+    """A flag, and a gate that is open while the flag is set.
+
+    Not a `threading.Event`: its mutex could be held by the very frame that a signal handler interrupted. The gate is a
+    lock that is locked while nobody may pass; each step on it is one that cannot be interrupted.
+    """
+
+    __slots__ = ("_flag", "_gate")
+
+    def __init__(self) -> None:
+        self._flag = False
+        self._gate = threading.Lock()
+        self._gate.acquire()
+
+    def set(self) -> None:
+        self._flag = True
+        self._open()
+
+    def clear(self) -> None:
+        self._gate.acquire(blocking=False)
+        self._flag = False  # after the gate: a set in between leaves the gate open, and whoever comes looks at the flag
+
+    def is_set(self) -> bool:
+        return self._flag
+
+    async def wait(self, timeout: float | None) -> bool:
+        if self._flag:
+            return True
+        until = None if timeout is None else clock.boottime() + timeout
+        while True:
+            left = -1.0 if until is None else min(max(0.0, until - clock.boottime()), threading.TIMEOUT_MAX)
+            passed = self._gate.acquire(timeout=left)
+            if self._flag:
+                self._open()  # for others who wait
+                return True
+            if not passed:
+                return False
+
+    def _open(self) -> None:
+        try:
+            self._gate.release()
+        except RuntimeError:  # it is open
+            pass
+
+
+class ThreadJob:
+    """A daemon thread."""
+
+    def __init__(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
+        self._work = work
+        self._ended = False
+        self.thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def _run(self) -> None:
+        try:
+            finish(self._work())
+        finally:
+            self._ended = True
+
+    def alive(self) -> bool:
+        return not self._ended  # not the thread's own word, which takes a lock: it is asked at each acquire
+
+    def cancel(self) -> None:
+        pass
+
+    async def join(self, timeout: float) -> bool:
+        if self.thread is threading.current_thread():
+            return False
+        self.thread.join(timeout)
+        return not self.thread.is_alive()
+
+
+class ThreadParty:
+    """The calling thread."""
+
+    __slots__ = ("_thread", "key")
+
+    def __init__(self) -> None:
+        self.key = threading.get_ident()
+        self._thread = weakref.ref(threading.current_thread())
+
+    def alive(self) -> bool:
+        thread = self._thread()
+        return thread is not None and thread.is_alive()
+
+
+_mine = threading.local()
+"""The `ThreadParty` of each thread, made once: a lock asks at each acquire and release."""

@@ -1,0 +1,75 @@
+"""Which process this is, and what happens to clients when it forks or ends."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import platform
+import weakref
+from typing import Protocol
+
+from leasehold._model import Owner, ticket_id
+from leasehold._runtimes.base import Runtime
+
+
+class Forks(Protocol):
+    """Someone who must know, in the child, that the process forked."""
+
+    def _after_fork(self) -> None: ...
+
+
+class Closes(Protocol):
+    """Someone who is closed when the interpreter ends."""
+
+    def close(self) -> None: ...
+
+
+log = logging.getLogger("leasehold")
+
+_ending = False
+_forks: weakref.WeakSet[Forks] = weakref.WeakSet()
+_closes: weakref.WeakSet[Closes] = weakref.WeakSet()
+
+
+def whoami(runtime: Runtime) -> Owner:
+    """Name this client to people: host, process, and eight random characters."""
+    return Owner(platform.node()[:64], os.getpid(), ticket_id(runtime.random_bytes(16))[:8])
+
+
+def remember(client: Forks) -> None:
+    """Tell ``client`` when it finds itself in a forked child."""
+    _forks.add(client)
+
+
+def close_at_exit(client: Closes) -> None:
+    """Close ``client`` when the interpreter ends, so that what it holds is free at once and not at its lease's end."""
+    _closes.add(client)
+
+
+def _after_fork() -> None:
+    for client in list(_forks):
+        try:
+            client._after_fork()
+        except Exception:
+            log.exception("%r could not be made anew after a fork", client)
+
+
+def ending() -> bool:
+    """Return whether the interpreter has begun to end: only daemon threads still run beside."""
+    return _ending
+
+
+def _at_exit() -> None:
+    global _ending
+    _ending = True
+    for client in list(_closes):
+        try:
+            client.close()
+        except Exception:  # noqa: S110 the interpreter ends: the lease frees what could not be freed now
+            pass
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+atexit.register(_at_exit)

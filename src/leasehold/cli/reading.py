@@ -1,0 +1,41 @@
+"""What the commands that only look have in common: a client for the length of a command."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import replace
+
+from leasehold import Client
+from leasehold._inspection import LockInfo
+from leasehold.primitives.coordination.leadership import KIND
+
+
+@contextmanager
+def connected(url: str | None, namespace: str) -> Generator[Client]:
+    """Give a client; library messages stay off the terminal, since a command says itself what happened."""
+    hush()
+    with Client.from_url(url, namespace=namespace) as client:
+        yield client
+
+
+def with_leaders(client: Client, infos: list[LockInfo]) -> list[LockInfo]:
+    """Show each leader with the value that it proclaimed last, not the one with which it campaigned."""
+    return [_led(client, info) if info.name.startswith(f"{KIND}/") else info for info in infos]
+
+
+def _led(client: Client, info: LockInfo) -> LockInfo:
+    leader = client.election(info.name.removeprefix(f"{KIND}/")).leader()
+    holders = tuple(
+        replace(holder, meta=leader.value) if leader is not None and leader.token == holder.token else holder
+        for holder in info.holders
+    )
+    return replace(info, kind=KIND, holders=holders)
+
+
+def hush() -> None:
+    """Keep the library's log off standard error."""
+    log = logging.getLogger("leasehold")
+    log.addHandler(logging.NullHandler())
+    log.propagate = False

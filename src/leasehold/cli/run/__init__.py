@@ -1,0 +1,1 @@
+"""``leasehold run``: a command that runs while a lock is held."""

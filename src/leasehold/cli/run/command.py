@@ -1,0 +1,118 @@
+"""``leasehold run``: a command under a lock."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from leasehold import _validate
+from leasehold.cli.codes import Exit
+from leasehold.cli.options import Command, Failed, store_options, usage
+from leasehold.cli.reading import hush
+from leasehold.cli.store_url import url_in_use
+
+SECONDS = click.FloatRange(min=0)
+
+
+class RunCommand(Command):
+    """Takes its options before and after NAME; those after the first word of COMMAND are the command's own."""
+
+    allow_interspersed_args = False
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        before, rest = self._options_first(ctx, args)
+        after, command = self._options_first(ctx, rest[1:])
+        return super().parse_args(ctx, [*before, *after, "--", *rest[:1], *command])
+
+    def _options_first(self, ctx: click.Context, args: list[str]) -> tuple[list[str], list[str]]:
+        """Split ``args`` into the options that they begin with, and what follows them or a ``--``."""
+        options_only = click.Command(self.name, params=[one for one in self.params if isinstance(one, click.Option)])
+        try:
+            rest = options_only.make_parser(ctx).parse_args(list(args))[1]
+        except click.UsageError as error:
+            raise usage(error) from None
+        options = args[: len(args) - len(rest)]
+        return options[:-1] if options[-1:] == ["--"] else options, rest
+
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        return ["NAME", "[OPTIONS]", "[--]", "COMMAND..."]
+
+
+@click.command(cls=RunCommand)
+@click.argument("name")
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.option("--timeout", type=SECONDS, metavar="S", help="Wait at most S seconds. Default: for ever.")
+@click.option("--no-wait", is_flag=True, help="Do not wait: give up at once if someone else has it.")
+@click.option("--lease", type=SECONDS, metavar="S", default=30.0, show_default=True, help="Renewed while it runs.")
+@click.option("--fair", is_flag=True, help="Nobody overtakes who came first.")
+@click.option("--delay", type=SECONDS, metavar="S", default=0.0, help="Keep it from all for S seconds after an expiry.")
+@click.option("--meta", metavar="TEXT", help="Shown to people who look.")
+@click.option("--max-hold", type=SECONDS, metavar="S", help="Renew it no more after S seconds.")
+@click.option(
+    "--grace", type=SECONDS, metavar="S", default=10.0, show_default=True, help="From SIGTERM to SIGKILL if it is lost."
+)
+@click.option(
+    "-E",
+    "--conflict-exit-code",
+    "taken_code",
+    type=click.IntRange(0, 255),
+    metavar="N",
+    default=int(Exit.TAKEN),
+    show_default=True,
+    help="Exit code if someone else has it.",
+)
+@click.option("-q", "--quiet", is_flag=True, help="Say nothing about the lock, only errors.")
+@store_options
+def run(
+    name: str,
+    command: tuple[str, ...],
+    timeout: float | None,
+    no_wait: bool,
+    lease: float,
+    fair: bool,
+    delay: float,
+    meta: str | None,
+    max_hold: float | None,
+    grace: float,
+    taken_code: int,
+    quiet: bool,
+    url: str | None,
+    namespace: str,
+) -> None:
+    """Run COMMAND while holding the lock NAME.
+
+    The command is started without a shell, with LEASEHOLD_NAME, LEASEHOLD_TOKEN, LEASEHOLD_URL and
+    LEASEHOLD_NAMESPACE in its environment. It is stopped if the lock is lost, and does not outlive this process.
+
+    \b
+    Exit code: that of the command, or 128+n if signal n ended it; and
+      64   a mistake in the command line     126  the command cannot be executed
+      69   the store is unavailable          127  the command is not found
+      75   someone else has the lock (-E)    76   the lock was lost; the command was stopped
+
+    Example: leasehold run nightly --no-wait -- ./backup.sh --full
+    """  # noqa: D301 - click reads the backspace, which keeps the lines of the table
+    if no_wait and timeout is not None:
+        raise Failed("--no-wait and --timeout contradict each other; leave one of them out", Exit.USAGE)
+    from leasehold.cli.run.order import Order
+    from leasehold.cli.run.supervise import supervise
+
+    hush()
+    order = Order(
+        name=_validate.name(name),
+        argv=command,
+        url=url_in_use(url),
+        namespace=_validate.name(namespace, "namespace"),
+        wait=not no_wait,
+        timeout=timeout,
+        lease=_validate.lease(lease),
+        fair=fair,
+        delay=delay,
+        meta=meta,
+        max_hold=max_hold,
+        grace=_validate.at_least_zero(grace, "grace"),
+        taken_code=taken_code,
+        quiet=quiet,
+    )
+    sys.exit(supervise(order))

@@ -1,0 +1,62 @@
+"""Guards: what a resource does with fencing tokens, so that no write of an older holder follows one of a newer.
+
+A lock alone cannot promise that: a holder may be stopped between its last look at the lock and its write. The resource
+can, if it remembers the highest token that ever wrote to it and refuses lower ones. One file here is one kind of
+resource: `guard.sql` for rows of a database, `guard.file` for a file, `guard.redis` for keys of Redis,
+`guard.etcd` for those of etcd.
+
+Example:
+    ```python
+    import sqlite3
+    from leasehold.guards import Stale, sql
+
+    stock = sqlite3.connect(":memory:")
+    stock.execute("CREATE TABLE stock (item INTEGER PRIMARY KEY, left_over INTEGER, fence INTEGER NOT NULL DEFAULT 0)")
+    stock.execute("INSERT INTO stock (item, left_over) VALUES (42, 10)")
+    with client.lock("stock:42") as hold:
+        sql.update(stock, "stock", {"left_over": 9}, where={"item": 42}, token=hold.token)
+    try:
+        # an older holder wakes up
+        sql.update(stock, "stock", {"left_over": 8}, where={"item": 42}, token=hold.token - 1)
+    except Stale as error:
+        print(f"refused: {error}")
+    stock.close()
+    ```
+
+"""
+
+from __future__ import annotations
+
+from leasehold.errors import LeaseholdError
+
+__all__ = ["Stale"]
+
+
+class Stale(LeaseholdError):
+    """A write was refused: the resource has seen a higher token. Whoever wrote has lost its lock and does not know.
+
+    Attributes:
+        token: the token of the write that was refused.
+        fence: the highest token that the resource has seen, where it is known.
+
+    """
+
+    def __init__(self, message: str, *, token: int | None = None, fence: int | None = None, **facts: object) -> None:
+        super().__init__(message, token=token)
+        self.fence = fence
+        self.__dict__.update(facts)
+
+
+def check_token(token: int) -> int:
+    """Return a token that can be one.
+
+    Raises:
+        TypeError: it is no int.
+        ValueError: it is not above zero, or too large for 64 bits.
+
+    """
+    if isinstance(token, bool) or not isinstance(token, int):
+        raise TypeError(f"a fencing token is an int, hold.token, not {type(token).__name__}")
+    if not 0 < token < 2**63:
+        raise ValueError(f"a fencing token is from 1 to 2**63 - 1, not {token}")
+    return token

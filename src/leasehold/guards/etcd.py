@@ -1,0 +1,174 @@
+"""A fence for what is kept in etcd: writes that etcd itself makes only while the lock is held.
+
+Theory of operation
+-------------------
+The lock is a key of etcd, made by one revision, which is the hold's token; nobody can make that key at that revision
+again. So a transaction that compares the key's revision with the token, and then writes, writes only if the lock was
+held at that very moment: no clock, no lease and no pause matters. It is the check that etcd's own documentation asks
+for, since a lock alone protects nothing.
+
+`comparison` is for transactions of your own; `EtcdGuard` and `AsyncEtcdGuard` send the simple ones.
+
+Example:
+    ```python
+    from leasehold import Client
+    from leasehold.guards.etcd import EtcdGuard
+
+    with Client.from_url("etcd://localhost:2379") as locks:
+        with locks.lock("stock:42") as hold:
+            EtcdGuard(hold).put("stock/42", b"17")  # LeaseLost if somebody else may have the lock by now
+    ```
+
+"""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+from leasehold._engine.engine import Engine
+from leasehold._model import Kind
+from leasehold._runtimes.base import drive
+from leasehold.errors import LeaseLost, NotHeld
+from leasehold.primitives.locks.hold import AsyncHold, Hold
+from leasehold.stores.etcd.keys import Json, b64, created, deleted, only, txn, written
+from leasehold.stores.etcd.store import EtcdStore
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What a transaction must compare to be void once the lock is not held.
+
+    Attributes:
+        key: the lock's key.
+        revision: what its revision must be: the hold's token.
+        target: which revision: ``CREATE`` for a lock, as Go's ``Mutex.IsOwner`` compares; ``MOD`` for a shared one.
+
+    """
+
+    key: str
+    revision: int
+    target: str
+
+    def json(self) -> Json:
+        """Return it as a member of ``compare`` in a transaction of the HTTP/JSON gateway."""
+        where = only(self.key)
+        return created(where, self.revision) if self.target == "CREATE" else written(where, self.revision)
+
+
+def comparison(hold: Hold | AsyncHold) -> Comparison:
+    """Return what to compare in a transaction of one's own.
+
+    Raises:
+        TypeError: it is not a hold of one lock on etcd.
+        LeaseLost: it was lost.
+        NotHeld: it was released.
+
+    """
+    core = _core(hold)
+    store, leases = _engine(core).store, core._leases()
+    if not isinstance(store, EtcdStore) or len(leases) != 1:
+        raise TypeError(f"only a hold of one lock on etcd can be compared there, not {hold!r}")
+    core.check()
+    place = store.place_of(leases[0].ticket.id)
+    if place is None:
+        raise leases[0].error()
+    key, kind = place
+    return Comparison(key, core.token, "CREATE" if kind is Kind.MUTEX else "MOD")
+
+
+class AsyncEtcdGuard:
+    """Writes to keys of one's own, of the same etcd, that are made only while the lock is held.
+
+    Args:
+        hold: of a lock of an `AsyncClient`.
+
+    """
+
+    def __init__(self, hold: AsyncHold) -> None:
+        self._hold = hold
+        self._compare = comparison(hold)
+
+    @property
+    def comparison(self) -> Comparison:
+        """What is compared."""
+        return self._compare
+
+    async def put(self, key: str | bytes, value: bytes, *, lease: int = 0) -> int:
+        """Write a key; return the revision at which it was written.
+
+        Args:
+            key: any.
+            value: what to set it to.
+            lease: the ID of a lease of etcd of your own, with which the key ends; 0 keeps it.
+
+        Raises:
+            LeaseLost: the lock was not held any more; nothing was written.
+            StoreUnavailable: no answer; with ``unknown`` it may have been written.
+
+        """
+        put = {"key": b64(key), "value": b64(value), "lease": str(lease)}
+        return await self._send({"request_put": put})
+
+    async def delete(self, key: str | bytes) -> int:
+        """Delete a key, if it is there; return the revision after that. Errors as `put`."""
+        return await self._send(deleted({"key": b64(key)}))
+
+    async def _send(self, operation: Json) -> int:
+        engine = _engine(self._hold)
+        engine.ready()
+        store = engine.store
+        assert isinstance(store, EtcdStore)  # `comparison` looked
+        body = txn([self._compare.json()], [operation])
+
+        def ask(within: float) -> Coroutine[Any, Any, Json]:
+            return store.send("/v3/kv/txn", body, within=within)
+
+        said, _ = await engine.repeat(ask, engine.response_timeout)  # the same write twice is one write
+        if not said.get("succeeded"):
+            raise self._refused()
+        return int(said["header"]["revision"])
+
+    def _refused(self) -> LeaseLost | NotHeld:
+        try:
+            self._hold.check()
+        except (LeaseLost, NotHeld) as error:
+            return error
+        return LeaseLost(
+            f"the write was refused: the lock {self._hold.name!r} is not held any more (expired, broken or deleted)",
+            name=self._hold.name,
+            owner=self._hold.owner,
+            token=self._hold.token,
+        )
+
+
+class EtcdGuard:
+    """Writes to keys of one's own, of the same etcd, that are made only while the lock is held: `AsyncEtcdGuard`."""
+
+    def __init__(self, hold: Hold) -> None:
+        self._core = AsyncEtcdGuard(_core(hold))
+
+    @property
+    def comparison(self) -> Comparison:
+        """What is compared."""
+        return self._core.comparison
+
+    def put(self, key: str | bytes, value: bytes, *, lease: int = 0) -> int:
+        """Write a key; return the revision at which it was written. As `AsyncEtcdGuard.put`."""
+        return drive(self._core.put(key, value, lease=lease))
+
+    def delete(self, key: str | bytes) -> int:
+        """Delete a key, if it is there; return the revision after that. As `AsyncEtcdGuard.delete`."""
+        return drive(self._core.delete(key))
+
+
+def _core(hold: Hold | AsyncHold) -> AsyncHold:
+    core = hold if isinstance(hold, AsyncHold) else getattr(hold, "_core", None)
+    if not isinstance(core, AsyncHold):
+        raise TypeError(f"a guard is made of a hold, not of {type(hold).__name__}")
+    return core
+
+
+def _engine(core: AsyncHold) -> Engine:
+    return core._engine

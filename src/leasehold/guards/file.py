@@ -1,0 +1,79 @@
+"""A guard for a file: it is replaced as a whole, and only by a holder whose token is not below the last one's.
+
+The fence stands in a file beside it, ``NAME.fence``, locked while a write goes on (``flock``; so all writers are on
+one host, or on a file system whose locks work between hosts). The fence is raised, on the disk, before the file is
+replaced: a crash in between refuses the older holder, too.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+from leasehold.guards import Stale, check_token
+
+
+def write(path: str | os.PathLike[str], data: bytes, *, token: int) -> None:
+    """Replace the file by ``data``, in one step for its readers.
+
+    Raises:
+        Stale: a holder with a higher token has written it.
+        OSError: as for any file.
+
+    """
+    check_token(token)
+    target = Path(path)
+    with _fence(target) as descriptor:
+        fence = int(os.pread(descriptor, 32, 0) or b"0")
+        if fence > token:
+            raise Stale(
+                f"{target} was written by a holder with token {fence}, and this one has {token}: its lock was lost",
+                token=token,
+                fence=fence,
+            )
+        os.pwrite(descriptor, b"%019d\n" % token, 0)
+        os.fsync(descriptor)
+        _replace(target, data)
+
+
+def fence_of(path: str | os.PathLike[str]) -> int:
+    """Return the highest token that has written the file; 0 if none has."""
+    try:
+        return int(_beside(Path(path)).read_bytes() or b"0")
+    except FileNotFoundError:
+        return 0
+
+
+@contextmanager
+def _fence(target: Path) -> Generator[int]:
+    import fcntl
+
+    descriptor = os.open(_beside(target), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _beside(target: Path) -> Path:
+    return target.with_name(target.name + ".fence")
+
+
+def _replace(target: Path, data: bytes) -> None:
+    fresh = target.with_name(f".{target.name}.{os.getpid()}.new")
+    try:
+        with fresh.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(fresh, target)
+    finally:
+        fresh.unlink(missing_ok=True)
+    folder = os.open(target.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

@@ -1,0 +1,166 @@
+"""Guards for rows of a database: a fenced update, and a table of fences for what has no column for one.
+
+Both work in your own transaction, on your own connection, with PostgreSQL, MySQL, MariaDB and SQLite, at whatever
+isolation level, and whatever that transaction has read before; the functions whose names begin with ``a`` are for
+asyncio drivers. Nothing is committed here. At PostgreSQL's REPEATABLE READ and SERIALIZABLE the server itself may
+refuse an older holder's write, by its error 40001 in place of `Stale`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from leasehold.guards import Stale, check_token
+from leasehold.guards.connection import Ask, Asking, arun, dialect_of, run
+
+TABLE = """
+CREATE TABLE IF NOT EXISTS leasehold_fence (
+    resource VARCHAR(255) NOT NULL PRIMARY KEY,
+    fence BIGINT NOT NULL
+)
+"""
+"""What makes the table of fences, in the words of all databases. One row for each resource, until you delete it."""
+
+IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)?")
+LONGEST = 255
+
+
+def update(
+    connection: Any,
+    table: str,
+    changes: Mapping[str, Any],
+    *,
+    where: Mapping[str, Any],
+    token: int,
+    fence: str = "fence",
+) -> int:
+    """Change the rows that no newer holder has written to, and mark them with the token.
+
+    Runs ``UPDATE table SET …, fence = token WHERE … AND fence <= token``.
+
+    Args:
+        connection: yours, or a cursor or session; in a transaction or not.
+        table: its name, as in SQL; a name and not an expression.
+        changes: the new values by column.
+        where: the values by column that the rows have.
+        token: of your hold.
+        fence: the column that keeps the highest token, a 64-bit integer that is never null, 0 at first.
+
+    Returns:
+        How many rows were changed.
+
+    Raises:
+        Stale: a row was written with a higher token. Of several rows the others may have been changed: roll back.
+        LookupError: there is no such row.
+
+    """
+    return run(connection, _update(table, changes, where, token, fence, dialect_of(connection)))
+
+
+async def aupdate(
+    connection: Any,
+    table: str,
+    changes: Mapping[str, Any],
+    *,
+    where: Mapping[str, Any],
+    token: int,
+    fence: str = "fence",
+) -> int:
+    """Do what `update` does, on an asyncio connection."""
+    return await arun(connection, _update(table, changes, where, token, fence, dialect_of(connection)))
+
+
+def advance(connection: Any, resource: str, token: int) -> None:
+    """Let the holder of ``token`` write to ``resource``, of which the table ``leasehold_fence`` keeps the fence.
+
+    Call it in the transaction that writes, before the write: it locks the resource's row of that table to the end of
+    the transaction, so that no other holder's write comes in between.
+
+    Raises:
+        Stale: a holder with a higher token has been there.
+
+    """
+    run(connection, _advance(resource, token, dialect_of(connection)))
+
+
+async def aadvance(connection: Any, resource: str, token: int) -> None:
+    """Do what `advance` does, on an asyncio connection."""
+    await arun(connection, _advance(resource, token, dialect_of(connection)))
+
+
+def create(connection: Any) -> None:
+    """Make the table that `advance` needs; `TABLE` is what your migrations may run instead."""
+    run(connection, _create())
+
+
+async def acreate(connection: Any) -> None:
+    """Do what `create` does, on an asyncio connection."""
+    await arun(connection, _create())
+
+
+def _create() -> Asking[None]:
+    yield Ask(TABLE)
+
+
+def _update(
+    table: str, changes: Mapping[str, Any], where: Mapping[str, Any], token: int, fence: str, dialect: str
+) -> Asking[int]:
+    check_token(token)
+    for name in (table, fence, *changes, *where):
+        if not IDENTIFIER.fullmatch(name):
+            raise ValueError(f"{name!r} is not a plain name of a table or column")
+    if not where:
+        raise ValueError("where is empty: name the rows that the lock is for")
+    if fence in changes:
+        raise ValueError(f"the column {fence!r} is set to the token; leave it out of the changes")
+    sets = ", ".join(f"{column} = {{}}" for column in (*changes, fence))
+    those = " AND ".join(f"{column} = {{}}" for column in where)
+    text = f"UPDATE {table} SET {sets} WHERE {those} AND {fence} <= {{}}"
+    done = yield Ask(text, (*changes.values(), token, *where.values(), token))
+    look = f"SELECT max({fence}), count(*) FROM {table} WHERE {those}{AS_IT_IS.get(dialect, '')}"
+    found = yield Ask(look, tuple(where.values()))
+    highest, rows = found.rows[0]
+    if not rows:
+        raise LookupError(f"no row of {table} has {', '.join(where)} as given")
+    if int(highest) > token:
+        raise Stale(
+            f"{table} was written by a holder with token {highest}, and this write has {token}: its lock was lost",
+            token=token,
+            fence=int(highest),
+        )
+    return max(done.changed, 0)
+
+
+def _advance(resource: str, token: int, dialect: str) -> Asking[None]:
+    check_token(token)
+    if not resource or len(resource) > LONGEST:
+        raise ValueError(f"a resource has a name of 1 to {LONGEST} characters")
+    yield Ask(MYSQL_RAISE if dialect == "mysql" else RAISE, (resource, token))
+    look = f"SELECT fence FROM leasehold_fence WHERE resource = {{}}{AS_IT_IS.get(dialect, '')}"
+    found = yield Ask(look, (resource,))
+    fence = int(found.rows[0][0])
+    if fence > token:
+        raise Stale(
+            f"{resource!r} was written by a holder with token {fence}, and this one has {token}: its lock was lost",
+            token=token,
+            fence=fence,
+        )
+
+
+AS_IT_IS = {"mysql": " FOR UPDATE"}
+"""What lets a look see what is written, and not what a transaction that began to read earlier saw.
+
+MySQL's REPEATABLE READ, which it has unless told otherwise, needs that: its writes go by the rows as they are, its
+looks by what the first look saw. The others refuse to write to a row that has changed since.
+"""
+
+RAISE = """
+    INSERT INTO leasehold_fence (resource, fence) VALUES ({}, {}) ON CONFLICT (resource) DO UPDATE
+    SET fence = CASE WHEN excluded.fence > leasehold_fence.fence THEN excluded.fence ELSE leasehold_fence.fence END
+"""
+MYSQL_RAISE = """
+    INSERT INTO leasehold_fence (resource, fence) VALUES ({}, {})
+    ON DUPLICATE KEY UPDATE fence = GREATEST(fence, VALUES(fence))
+"""

@@ -1,0 +1,51 @@
+"""Events to `logging`: what a holder must know as warnings, the rest for those who debug."""
+
+from __future__ import annotations
+
+import logging
+import traceback
+
+from leasehold._runtimes.base import outside
+from leasehold.events import Choosy, Event, InDoubt, Lost, Observer, Released
+
+log = logging.getLogger("leasehold")
+
+
+class Logged:
+    """An observer that logs, and then calls the user's own if there is one."""
+
+    __slots__ = ("_observer",)
+
+    def __init__(self, observer: Observer | None) -> None:
+        self._observer = observer
+
+    def wants(self, kind: type[Event]) -> bool:
+        """Say whether anybody reads events of a kind that may be no warning."""
+        return self._observer is not None or log.isEnabledFor(logging.DEBUG)
+
+    def __call__(self, event: Event) -> None:
+        try:
+            level = severity(event)
+            if log.isEnabledFor(level):
+                log.log(level, "%s", event)
+        except Exception:  # a filter that fails; whoever lost a lock is told of it all the same
+            traceback.print_exc()
+        if self._observer is not None:
+            try:
+                outside(self._observer, event)
+            except Exception:
+                log.exception("an observer failed")
+
+
+def logged(observer: Observer | None) -> Choosy:
+    """Return an observer that logs, and then calls ``observer`` if there is one."""
+    return Logged(observer)
+
+
+def severity(event: Event) -> int:
+    """Return the logging level of an event."""
+    match event:
+        case Lost() | InDoubt() | Released(confirmed=False):
+            return logging.WARNING
+        case _:
+            return logging.DEBUG

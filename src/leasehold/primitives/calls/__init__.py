@@ -1,0 +1,1 @@
+"""Functions under a lock: ``once``, ``scheduled``, ``synchronized``, and locks as decorators."""

@@ -1,0 +1,134 @@
+"""The name of a lock from the arguments of a call: ``order:{order_id}``. All that can be checked early is.
+
+Different arguments give different names. Where a template has several fields, each value has ``%`` and the character
+that follows its field percent-encoded, so that no value reaches over into the next field: ``{a}:{b}`` is ``x%3Ay:z``
+for ``"x:y", "z"``. Not told apart are values with the same text, as ``7`` and ``"7"``.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import string
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from leasehold import _validate
+from leasehold.primitives.calls.callables import named
+
+ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+>")
+"""In the text of an object that has none of its own: different in each process, so it names nothing."""
+
+
+class Template:
+    """A format string over the arguments of one function."""
+
+    def __init__(self, text: str, signature: inspect.Signature, where: str) -> None:
+        self._text = text
+        self._signature = signature
+        try:
+            self._parts = list(string.Formatter().parse(text))
+        except ValueError as error:
+            raise ValueError(f"the name {text!r} is no format string: {error}") from None
+        fields = [index for index, part in enumerate(self._parts) if part[1] is not None]
+        for index in fields:
+            self._check(index, where, last=index == fields[-1])
+        if not fields:
+            _validate.name(self.render((), {}))
+
+    def _check(self, index: int, where: str, *, last: bool) -> None:
+        _, field, spec, conversion = self._parts[index]
+        root = re.split(r"[.\[]", field or "", maxsplit=1)[0]
+        if not root or root.isdecimal():
+            raise ValueError(f"the name {self._text!r} has a field without a name; write the argument's: {{order_id}}")
+        if root not in self._signature.parameters:
+            known = ", ".join(self._signature.parameters) or "none"
+            raise ValueError(f"{where} has no argument {root!r}, which the name {self._text!r} uses; it has: {known}")
+        if "{" in (spec or "") or conversion not in (None, "r", "s", "a"):
+            raise ValueError(f"the name {self._text!r} formats {field!r} in a way that is not supported; make it plain")
+        following = "" if last else self._parts[index + 1][0][:1]
+        if not last and (not following or following.isalnum() or following == "%"):
+            raise ValueError(f"the fields of the name {self._text!r} need a separator that is a sign, as {{a}}:{{b}}")
+
+    def render(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+        """Return the name for a call."""
+        bound: Mapping[str, Any] = {}
+        if any(part[1] is not None for part in self._parts):
+            call = self._signature.bind(*args, **kwargs)
+            call.apply_defaults()
+            bound = call.arguments
+        formatter = string.Formatter()
+        pieces: list[str] = []
+        followed = [part[0][:1] for part in self._parts[1:]]
+        followed += [""] * (len(self._parts) - len(followed))
+        for index, (literal, field, spec, conversion) in enumerate(self._parts):
+            pieces.append(literal)
+            if field is not None:
+                value, _ = formatter.get_field(field, (), bound)
+                text = format(formatter.convert_field(value, conversion), spec or "")
+                pieces.append(_fenced(_own(text, field), followed[index] if self._more(index) else ""))
+        return "".join(pieces)
+
+    def _more(self, index: int) -> bool:
+        return any(part[1] is not None for part in self._parts[index + 1 :])
+
+
+def _own(text: str, field: str) -> str:
+    if ADDRESS.search(text):
+        raise TypeError(
+            f"the argument {field!r} has no text of its own, only an address, which differs in each process; "
+            f"name what identifies it, as {{{field}.id}}"
+        )
+    return text
+
+
+def _fenced(text: str, following: str) -> str:
+    """Encode the character that ends the field, and the sign of the encoding."""
+    if not following:
+        return text
+    return re.sub(f"[%{re.escape(following)}]", lambda found: "".join(f"%{b:02X}" for b in found[0].encode()), text)
+
+
+class CallName:
+    """Names the lock of each call of one function, and says where the hold goes."""
+
+    def __init__(self, name: str | Callable[..., str], function: Callable[..., Any], hold: str | None) -> None:
+        signature = inspect.signature(function)
+        where = named(function)
+        self._template: Template | None = None
+        if isinstance(name, str):
+            self._template = Template(_validate.name(name), _without(signature, hold), where)
+        elif not callable(name):
+            raise TypeError(f"the name must be a str or a function that returns one, not {type(name).__name__}")
+        self._name = name
+        self._hold = hold
+        if hold is not None:
+            _check_hold(signature, hold, where)
+
+    def of(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+        """Return the name of the lock for a call."""
+        if self._template is not None:
+            return _validate.name(self._template.render(args, kwargs))
+        assert callable(self._name)
+        return _validate.name(self._name(*args, **kwargs))
+
+    def put_hold(self, kwargs: dict[str, Any], hold: object) -> None:
+        """Put the hold among the arguments, if the function wants it."""
+        if self._hold is not None:
+            kwargs[self._hold] = hold
+
+    def refuse_hold(self, kwargs: Mapping[str, Any]) -> None:
+        """Refuse a call that brings the argument which the hold takes."""
+        if self._hold in kwargs:
+            raise TypeError(f"the argument {self._hold!r} is the hold, which the decorator passes; leave it out")
+
+
+def _without(signature: inspect.Signature, hold: str | None) -> inspect.Signature:
+    parameters = [parameter for parameter in signature.parameters.values() if parameter.name != hold]
+    return signature.replace(parameters=parameters)
+
+
+def _check_hold(signature: inspect.Signature, hold: str, where: str) -> None:
+    parameter = signature.parameters.get(hold)
+    if parameter is None or parameter.kind is not inspect.Parameter.KEYWORD_ONLY:
+        raise TypeError(f"{where} needs a keyword-only argument {hold!r} to get the hold: (..., *, {hold}=None)")

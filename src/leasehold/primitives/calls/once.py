@@ -1,0 +1,135 @@
+"""Do it once and keep the result: `AsyncOnce` and its blocking face `Once`.
+
+Theory of operation
+-------------------
+Whoever finds no result takes the lock, looks again, does the work, and writes the result before it releases. The
+result is written only if there is none yet, and fenced. So there is one result for all, also where a lease was lost
+on the way and two did the work: the first that was recorded is what everybody gets.
+
+It is *at least once*. A crash between the work and the record makes another do the work again; no order of the two
+steps avoids that, unless the work itself can be told apart by its key (an idempotency key of a payment service, a
+unique index).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from leasehold import _validate
+from leasehold._engine.engine import Engine
+from leasehold._runtimes.base import drive, outside, ready
+from leasehold._validate import Seconds
+from leasehold.primitives.calls.callables import refuse_coroutines
+from leasehold.primitives.locks.inner_lock import guard
+from leasehold.primitives.values.register import Body, Form, Record, Register
+from leasehold.primitives.values.versioned import LONGEST_LIFE
+
+
+class AsyncOnce:
+    """Work that is done once for its key; later callers get its result.
+
+    Example:
+        ```python
+        async def charge(order):
+            return {"order": order, "paid": True}
+
+        receipt = await client.once("payment:7", keep=86_400).run(charge, 7)
+        ```
+
+    """
+
+    def __init__(self, engine: Engine, key: str, *, keep: Seconds, lease: Seconds, timeout: Seconds | None) -> None:
+        self._engine = engine
+        self._register = Register(engine, "once", key)
+        self._lock = guard(engine, "once", key, lease=lease, timeout=timeout)
+        self._keep = _validate.above_zero(keep, "keep", LONGEST_LIFE)
+        self._key = key
+
+    @property
+    def key(self) -> str:
+        """What is done once."""
+        return self._key
+
+    async def run(self, work: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Return the kept result, or do ``work(*args, **kwargs)`` and keep what it returns.
+
+        Everyone gets the result as JSON has it, the first caller too; bytes are kept as they are. If the work raises,
+        nothing is kept, the error is the caller's, and the next caller does the work.
+
+        Raises:
+            AcquireTimeout: another was still at it until the ``timeout``.
+            LeaseLost: the lease ended meanwhile, so another may have done it too; ask again to see the result.
+            StoreUnavailable: no answer. If the work was done, its result may not be kept: it may be done again.
+            TypeError: the result cannot be kept. It is recorded that the work was done, and later callers get a
+                `ValueError`: it is not done again.
+
+        """
+        self._engine.ready()
+        seen = await self._register.read()
+        if not seen.version:
+            seen = await self._in_turn(partial(work, *args, **kwargs))
+        if seen.unkept:
+            raise ValueError(f"{self.key!r} was done, but there is no result of it: {seen.unkept}")
+        return seen.value
+
+    async def done(self) -> bool:
+        """Return whether it was done and the result is still kept."""
+        self._engine.ready()
+        return (await self._register.read()).version > 0
+
+    async def _in_turn(self, work: Callable[[], Any]) -> Record:
+        async with self._lock as hold:
+            seen = await self._register.read()
+            if seen.version:
+                return seen
+            result = await ready(outside(work))
+            return await self._engine.runtime.shield(self._record(result, hold.token))
+
+    async def _record(self, result: Any, token: int) -> Record:
+        try:
+            body, problem = Body.of(result), None
+        except (TypeError, ValueError) as error:
+            body, problem = Body(Form.UNKEPT, str(error).encode()), error
+        record = await self._register.write(body, life=self._keep, if_version=0, fence=token)
+        if problem is not None:
+            raise TypeError(f"the result of {self.key!r} cannot be kept: {problem}") from None
+        return record
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.key!r}>"
+
+
+class Once:
+    """Work that is done once for its key; later callers get its result.
+
+    Example:
+        ```python
+        def charge(order):
+            return {"order": order, "paid": True}
+
+        receipt = client.once("payment:7", keep=86_400).run(charge, 7)
+        ```
+
+    """
+
+    def __init__(self, core: AsyncOnce) -> None:
+        self._core = core
+
+    @property
+    def key(self) -> str:
+        """What is done once."""
+        return self._core.key
+
+    def run(self, work: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Return the kept result, or do ``work(*args, **kwargs)`` and keep what it returns. As `AsyncOnce.run`."""
+        refuse_coroutines(work)
+        return drive(self._core.run(work, *args, **kwargs))
+
+    def done(self) -> bool:
+        """Return whether it was done and the result is still kept."""
+        return drive(self._core.done())
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.key!r}>"

@@ -1,0 +1,1 @@
+"""Primitives that coordinate: election, latch, barrier."""

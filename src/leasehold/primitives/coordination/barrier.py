@@ -1,0 +1,218 @@
+"""A barrier: so many go on together, and may leave together. `AsyncBarrier` and its blocking face `Barrier`."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Coroutine
+from types import TracebackType
+from typing import Any
+
+from leasehold._engine.engine import Engine
+from leasehold._runtimes.base import drive
+from leasehold._runtimes.blocks import Block, ends_block, opened
+from leasehold._validate import Seconds
+from leasehold.primitives.coordination.barrier_members import Inside, Members
+from leasehold.primitives.locks.options import Options
+
+
+class AsyncBarrier:
+    """Whoever comes waits until ``parties`` are there; then all go on, and it can be used again.
+
+    Each member has a lease, which is renewed while it waits or is inside. If one dies, gives up or fails, the barrier
+    is broken, as one of `threading` is: all others get `BrokenBarrier`, until somebody calls `reset`. With
+    ``leave_out`` it is left out instead, and the others wait for another in its place, or leave without it.
+
+    Example:
+        ```python
+        together = client.barrier("import:7", 1)
+        index = await together.wait(timeout=10)
+        async with together:
+            print("all are here, and leave together")
+        ```
+
+    """
+
+    def __init__(self, engine: Engine, name: str, options: Options, *, leave_out: bool) -> None:
+        self._engine = engine
+        self._members = Members(engine, name, options, leave_out=leave_out)
+        self._inside = Inside()
+        self._name = name
+
+    @property
+    def name(self) -> str:
+        """The barrier's name."""
+        return self._name
+
+    @property
+    def parties(self) -> int:
+        """How many meet."""
+        return self._members.book.parties
+
+    async def wait(self, timeout: Seconds | None = None) -> int:
+        """Wait until all are there, and go on.
+
+        Args:
+            timeout: seconds to wait at most; None takes the barrier's own ``timeout``, -1 waits for ever.
+
+        Returns:
+            The place in the order of arrival, from 0: each member has another.
+
+        Raises:
+            BrokenBarrier: it is broken, or broke meanwhile; also by this timeout, unless ``leave_out``.
+            AcquireTimeout: the others were not there in time; with ``leave_out`` only.
+            LeaseLost: this member was stopped for longer than its lease; with ``leave_out`` only.
+            WrongKind: others use the name with another number of parties, or with another ``leave_out``.
+            StoreUnavailable: the store did not answer.
+
+        """
+        member = await self._members.meet(timeout, stays=False)
+        return member.index
+
+    async def enter(self, timeout: Seconds | None = None) -> int:
+        """Wait until all are there, and be inside, until `leave`. Otherwise as `wait`."""
+        return await self._enter(timeout, None)
+
+    async def _enter(self, timeout: Seconds | None, block: Block | None) -> int:
+        key, inside = self._engine.runtime.me().key, self._inside
+        if key in inside and inside[key].lives():
+            raise RuntimeError(f"this thread or task is inside barrier {self.name!r} already; leave first")
+        member = await self._members.meet(timeout, stays=True)
+        member.lease.kept = weakref.ref(inside)
+        index = member.index
+        if block is not None:  # it belongs to the block
+            block.hold, block.grip = member, member.grip
+            member.grip = None
+        inside[key] = member
+        return index  # in the next statement: Python runs no signal handler in between
+
+    async def leave(self, timeout: Seconds | None = None) -> None:
+        """Wait until all who are inside leave.
+
+        Raises:
+            NotHeld: the calling thread or task is not inside.
+            BrokenBarrier: another died or failed inside, or it was broken otherwise; also by this timeout, unless
+                ``leave_out``.
+            AcquireTimeout: the others did not leave in time; with ``leave_out`` only. This member has left.
+            LeaseLost: this member was stopped for longer than its lease, and left out.
+
+        """
+        self._engine.ready()
+        await self._members.leave(self._inside.pop(self._engine.runtime.me().key, None), timeout)
+
+    async def abort(self) -> None:
+        """Break it: whoever waits or is inside gets `BrokenBarrier`, and so does who comes later, until `reset`."""
+        self._engine.ready()
+        await self._members.book.abort(f"{self._engine.owner} aborted it")
+
+    async def reset(self) -> None:
+        """Make it whole and empty: whoever waits or is inside gets `BrokenBarrier`, who comes later does not."""
+        self._engine.ready()
+        await self._members.book.reset()
+
+    async def broken(self) -> bool:
+        """Return whether it is broken."""
+        self._engine.ready()
+        return (await self._members.book.look()).broken != ""
+
+    async def n_waiting(self) -> int:
+        """Return how many wait for others to come."""
+        self._engine.ready()
+        return len((await self._members.book.look()).arrived)
+
+    def __aenter__(self) -> Coroutine[Any, Any, int]:
+        return self._enter(None, opened(self))
+
+    @ends_block
+    async def __aexit__(  # noqa: PLE0302 the decorator takes the block away
+        self,
+        block: Block,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._exit(block, error)
+
+    async def _exit(self, block: Block, error: BaseException | None) -> None:
+        """End a block; ``block`` keeps the lease of this member alive until it has left."""
+        if error is None:
+            await self.leave()
+        else:  # it cannot leave together with the others: they hear of it, and the error goes on
+            await self._members.fail(self._inside.pop(self._engine.runtime.me().key, None), error)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r} of {self.parties}>"
+
+
+class Barrier:
+    """Whoever comes waits until ``parties`` are there; then all go on, and it can be used again.
+
+    Each member has a lease, which is renewed while it waits or is inside. If one dies, gives up or fails, the barrier
+    is broken, as one of `threading` is: all others get `BrokenBarrier`, until somebody calls `reset`. With
+    ``leave_out`` it is left out instead, and the others wait for another in its place, or leave without it.
+
+    Example:
+        ```python
+        together = client.barrier("import:7", 1)
+        index = together.wait(timeout=10)
+        with together:
+            print("all are here, and leave together")
+        ```
+
+    """
+
+    def __init__(self, core: AsyncBarrier) -> None:
+        self._core = core
+
+    @property
+    def name(self) -> str:
+        """The barrier's name."""
+        return self._core.name
+
+    @property
+    def parties(self) -> int:
+        """How many meet."""
+        return self._core.parties
+
+    def wait(self, timeout: Seconds | None = None) -> int:
+        """Wait until all are there; return the place in the order of arrival. As `AsyncBarrier.wait`."""
+        return drive(self._core.wait(timeout))
+
+    def enter(self, timeout: Seconds | None = None) -> int:
+        """Wait until all are there, and be inside, until `leave`. As `AsyncBarrier.enter`."""
+        return drive(self._core.enter(timeout))
+
+    def leave(self, timeout: Seconds | None = None) -> None:
+        """Wait until all who are inside leave. As `AsyncBarrier.leave`."""
+        drive(self._core.leave(timeout))
+
+    def abort(self) -> None:
+        """Break it, until `reset`. As `AsyncBarrier.abort`."""
+        drive(self._core.abort())
+
+    def reset(self) -> None:
+        """Make it whole and empty. As `AsyncBarrier.reset`."""
+        drive(self._core.reset())
+
+    def broken(self) -> bool:
+        """Return whether it is broken."""
+        return drive(self._core.broken())
+
+    def n_waiting(self) -> int:
+        """Return how many wait for others to come."""
+        return drive(self._core.n_waiting())
+
+    def __enter__(self) -> int:
+        return drive(self._core._enter(None, opened(self)))
+
+    @ends_block
+    def __exit__(  # noqa: PLE0302 the decorator takes the block away
+        self,
+        block: Block,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        drive(self._core._exit(block, error))
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r} of {self.parties}>"

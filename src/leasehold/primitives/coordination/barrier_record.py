@@ -1,0 +1,103 @@
+"""What is kept of a barrier: its rounds in a journal, beside the seats of its members; and who of them is dead."""
+
+from __future__ import annotations
+
+from leasehold import _validate
+from leasehold._engine.cell_wait import Pace
+from leasehold._engine.engine import Engine
+from leasehold.errors import BrokenBarrier, StoreUnavailable, WrongKind
+from leasehold.primitives.coordination import barrier_rounds as rounds_of
+from leasehold.primitives.coordination.barrier_rounds import SHORT, SPELLING, Rounds, Step
+from leasehold.primitives.coordination.journal import Journal, Seen
+
+LIFE = 7 * 86_400.0
+"""Seconds for which the rounds are kept after the last change. Who waits writes now and then."""
+
+DIED = "a member died, or was stopped for longer than its lease"
+
+
+class Book:
+    """The rounds of one barrier, as one client sees them.
+
+    Attributes:
+        queue: the name at which members have their seats.
+        parties: how many meet.
+        leave_out: whether the dead are left out.
+
+    """
+
+    def __init__(self, engine: Engine, name: str, parties: int, *, leave_out: bool) -> None:
+        self._engine = engine
+        self._journal: Journal[Rounds] = Journal(engine, "barrier", name, SPELLING, LIFE)
+        self._name = name
+        self.queue = _validate.name(f"barrier/{_validate.name(name)}")
+        self.parties = parties
+        self.leave_out = leave_out
+
+    async def look(self) -> Rounds:
+        """Return the rounds as they are."""
+        return self._mine((await self._journal.read()).state)
+
+    async def read(self, patience: float | None = None) -> Seen[Rounds]:
+        """Return the rounds and their version; as `Journal.read`."""
+        return await self._journal.read(patience)
+
+    async def changed(self, version: int, timeout: float, pace: Pace) -> None:
+        """Sleep until they may have another version, or the client is closed; as `Journal.changed`."""
+        await self._journal.changed(version, timeout, pace)
+        self._engine.refuse_closed()
+
+    async def change(self, step: Step) -> Rounds:
+        """Make a step, exactly once, through an outage too: there is a seat already, and others wait."""
+        patience = self._engine.response_timeout
+        seen = await self._journal.change(lambda rounds: step(self._mine(rounds)), patience)
+        return self._mine(seen.state)
+
+    async def abort(self, why: str) -> None:
+        """Break the barrier."""
+        await self.change(lambda rounds: None if rounds.broken else rounds_of.break_(rounds, why))
+
+    async def reset(self) -> None:
+        """Make it whole; also with another number of parties than before."""
+        fresh, why = self._mine(None), f"{self._engine.owner} reset it"
+
+        def step(rounds: Rounds | None) -> Rounds | None:
+            return None if rounds is None else rounds_of.reset(rounds, why, like=fresh)
+
+        await self._journal.change(step)
+
+    async def look_for_dead(self, seen: Seen[Rounds], *, touch: bool = False) -> None:
+        """Bury members of the rounds that were ``seen`` who have no seat; with ``touch`` write in any case."""
+        members = () if seen.state is None else seen.state.members()
+        if not members:
+            return
+        try:
+            views = await self._engine.store.look(self.queue, exact=True)
+        except StoreUnavailable as error:  # whoever is asked next finds out whether the store is down
+            if error.lasting:
+                raise
+            return
+        seated = {seat.ticket.id[:SHORT] for view in views for seat in view.holders}
+        dead = [member for member in members if member not in seated]
+        if dead:
+            await self.change(lambda rounds: rounds_of.bury(rounds, dead, DIED))
+        elif touch:
+            await self.change(lambda rounds: rounds)
+
+    def broken(self, why: str) -> BrokenBarrier:
+        """Make the error of a broken barrier."""
+        return BrokenBarrier(
+            f"the barrier {self._name!r} is broken: {why}", name=self._name, owner=str(self._engine.owner)
+        )
+
+    def _mine(self, rounds: Rounds | None) -> Rounds:
+        if rounds is None:
+            return Rounds(self.parties, self.leave_out)
+        if (rounds.parties, rounds.leave_out) != (self.parties, self.leave_out):
+            raise WrongKind(
+                f"the barrier {self._name!r} has {rounds.parties} parties and leave_out={rounds.leave_out} where "
+                f"others use it, not {self.parties} and {self.leave_out}; use those, another name, or reset it",
+                name=self._name,
+                owner=str(self._engine.owner),
+            )
+        return rounds

@@ -1,0 +1,296 @@
+"""One leader at a time, and what it says of itself: `AsyncElection` and its blocking face `Election`.
+
+Theory of operation
+-------------------
+To lead is to hold the lock ``election/NAME``, whose ticket carries the candidate's value: so a leader and its value are
+there in one step, and candidates who wait can be seen with theirs. A leader that `proclaims` another value writes it,
+with its token, into a cell that refuses lower tokens. Who looks reads the lock first and then the cell: a cell of the
+leader's own token has its value, an older one is of somebody who leads no more, and a newer one says that the lead has
+changed since the lock was read, so both are read again. Therefore nobody is ever shown a value of an older leader after
+one of a newer.
+
+A leader is told that it lost by its own clock, before the store can give the lead away; and the lead is released at the
+end of the block that uses it, when its work has drained, not when somebody wishes to stop.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from dataclasses import dataclass
+from typing import Any, cast
+
+from leasehold import _validate
+from leasehold._engine.acquire import Missed
+from leasehold._engine.engine import Engine
+from leasehold._engine.lease import Grip
+from leasehold._model import Seat
+from leasehold._runtimes.base import drive, outside, ready
+from leasehold._runtimes.blocks import Block, opened
+from leasehold._validate import Meta, Seconds
+from leasehold.errors import LeaseLost, NotHeld, StoreUnavailable
+from leasehold.primitives.calls.callables import refuse_coroutines
+from leasehold.primitives.coordination.leadership import AsyncLeadership, Leadership, Office
+from leasehold.primitives.locks.hold import AsyncHold
+from leasehold.primitives.locks.lock import AsyncLock
+from leasehold.primitives.locks.mutex import Mutex
+from leasehold.primitives.locks.options import Options
+
+EVERY = 1.0
+"""Seconds between two looks of an observer."""
+
+LOOK_AGAIN = 0.25
+"""Seconds between two attempts of `run` to reach a store that does not answer, at least; with jitter twice as long."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leader:
+    """Who leads.
+
+    Attributes:
+        value: what the leader says of itself now: a text, a mapping or None. Written by the leader: do not trust it.
+        token: the fencing token of its lead: higher than that of every leader before.
+        owner: ``host:pid:client``.
+
+    """
+
+    value: Any
+    token: int
+    owner: str
+
+
+class AsyncElection(AsyncLock):
+    """One leader at a time. A candidate campaigns, leads, and resigns at the end of its block.
+
+    Example:
+        ```python
+        election = client.election("scheduler", value="http://10.0.0.7:8080")
+        async with election as leadership:
+            print("we lead, with token", leadership.token)
+            await leadership.proclaim("http://10.0.0.7:9090")
+            print(await election.leader())
+        ```
+
+    """
+
+    def __init__(self, engine: Engine, name: str, options: Options) -> None:
+        super().__init__(engine, name, options)
+        self._office = Office(engine, name)
+
+    async def campaign(self, blocking: bool = True, timeout: Seconds | None = None) -> AsyncLeadership | None:
+        """Wait until this candidate leads; the same as `acquire`.
+
+        Args:
+            blocking: False tries once and never waits.
+            timeout: seconds to wait at most; None takes its own ``timeout``, -1 waits for ever, 0 tries once.
+
+        Returns:
+            The leadership; None if someone else led all that time.
+
+        Raises:
+            StoreUnavailable: nobody knows who leads.
+            LeaseLost: the lead was granted too late to be of use.
+
+        """
+        return await self.acquire(blocking, timeout)
+
+    async def acquire(self, blocking: bool = True, timeout: Seconds | None = None) -> AsyncLeadership | None:
+        """Wait until this candidate leads, as `campaign` says."""
+        got = await super().acquire(blocking, timeout)
+        assert got is None or isinstance(got, AsyncLeadership)
+        return got
+
+    async def resign(self) -> None:
+        """End the lead that the calling task won last through this object; the same as `release`.
+
+        Call it when the work has ended, or leave it to the end of the block.
+
+        Raises:
+            NotHeld: it does not lead.
+            LeaseLost: the lead was lost before.
+
+        """
+        await self.release()
+
+    async def proclaim(self, value: Meta | None) -> None:
+        """Change what the leader says of itself, if the calling task leads; as `AsyncLeadership.proclaim`.
+
+        Raises:
+            NotHeld: it does not lead.
+            LeaseLost: the lead was lost, and nobody will see the value.
+
+        """
+        hold = self._last(self._engine.runtime.me())
+        if not isinstance(hold, AsyncLeadership):
+            raise NotHeld(f"the calling thread or task does not lead in {self.name!r}", name=self.name)
+        await hold.proclaim(value)
+
+    async def leader(self) -> Leader | None:
+        """Return who leads now, with value and token; None if nobody does."""
+        self._engine.ready()
+        return await self._leader()
+
+    def observe(self, every: Seconds = EVERY) -> AsyncIterator[Leader | None]:
+        """Yield who leads now, and again at each change of leader or value; None where nobody leads.
+
+        It looks ``every`` so many seconds. A leader between two looks may be missed, the last one never, and none
+        comes after a later one. An outage of the store after the first look is waited out. It ends when the client is
+        closed.
+
+        Raises:
+            StoreUnavailable: there was no answer to the first look.
+
+        """
+        return self._observe(_validate.above_zero(every, "every"))
+
+    async def _observe(self, pause: float) -> AsyncIterator[Leader | None]:
+        seen = await self.leader()
+        yield seen
+        while not self._engine.closed:
+            await self._engine.runtime.sleep(pause)
+            found = await self._look(seen)
+            if found != seen:
+                seen = found
+                yield seen
+
+    async def run(self, work: Callable[[AsyncLeadership], Any]) -> Any:
+        """Campaign, call ``work(leadership)`` while leading, resign when it ends; return what it returned.
+
+        If the lead is lost the work is cut short as any block is, and called again when this candidate leads again: so
+        it is always called by a leader, and ends by itself only. An outage of the store is waited out once this
+        candidate has led.
+
+        Raises:
+            AcquireTimeout: someone else led for the election's whole ``timeout``.
+            StoreUnavailable: there was no answer at the first campaign.
+
+        """
+        led = False
+        while True:
+            leadership = await self._elected(patient=led)
+            led = True
+            try:
+                async with leadership:
+                    return await ready(outside(work, leadership))
+            except LeaseLost:
+                if not leadership.lost:  # it is about a lock that the work uses
+                    raise
+
+    def __aenter__(self) -> Coroutine[Any, Any, AsyncLeadership]:
+        return self._enter(opened(self))
+
+    async def _enter(self, block: Block | None) -> AsyncLeadership:
+        return cast(AsyncLeadership, await super()._enter(block))
+
+    async def _elected(self, *, patient: bool) -> AsyncLeadership:
+        while True:
+            try:
+                got = await self._acquire(True, None)
+            except (StoreUnavailable, LeaseLost) as error:
+                if not patient or (isinstance(error, StoreUnavailable) and error.lasting):
+                    raise
+                await self._engine.runtime.sleep(LOOK_AGAIN * (1 + self._engine.runtime.jitter()))
+                continue
+            if isinstance(got, Missed):
+                raise self._timed_out(got)
+            assert isinstance(got, AsyncLeadership)
+            return got
+
+    def _hold(self, grip: Grip) -> AsyncHold:
+        return AsyncLeadership(self._engine, grip.lease, self._kept.ref, self._office)
+
+    async def _look(self, seen: Leader | None) -> Leader | None:
+        """Look; without an answer, what was seen stays."""
+        try:
+            found = None if self._engine.closed else await self._leader()
+        except StoreUnavailable as error:
+            if error.lasting:
+                raise
+            return seen
+        return seen if self._engine.closed else found
+
+    async def _leader(self) -> Leader | None:
+        token = 0
+        while True:
+            seat = await self._seat()
+            if seat is None or seat.token is None:
+                return None
+            said = await self._office.read()
+            if said is None or said.token <= seat.token or seat.token == token:
+                break
+            token = seat.token  # the lead has changed since; if not, the store's tokens began anew
+        owner = str(seat.ticket.terms.owner)
+        if said is not None and said.token == seat.token:
+            return Leader(said.value, seat.token, owner)
+        meta = seat.ticket.terms.meta
+        return Leader(json.loads(meta) if meta else None, seat.token, owner)
+
+    async def _seat(self) -> Seat | None:
+        views = await self._engine.store.look(self.name, exact=True)
+        return next((seat for view in views for seat in view.holders), None)
+
+
+class Election(Mutex):
+    """One leader at a time. A candidate campaigns, leads, and resigns at the end of its block.
+
+    Example:
+        ```python
+        election = client.election("scheduler", value="http://10.0.0.7:8080")
+        with election as leadership:
+            print("we lead, with token", leadership.token)
+            leadership.proclaim("http://10.0.0.7:9090")
+            print(election.leader())
+        ```
+
+    """
+
+    def __init__(self, core: AsyncElection) -> None:
+        super().__init__(core)
+        self._election = core
+
+    def campaign(self, blocking: bool = True, timeout: Seconds | None = None) -> Leadership | None:
+        """Wait until this candidate leads; the same as `acquire`. As `AsyncElection.campaign`."""
+        return self.acquire(blocking, timeout)
+
+    def acquire(self, blocking: bool = True, timeout: Seconds | None = None) -> Leadership | None:
+        """Wait until this candidate leads, as `campaign` says."""
+        return self._acquired(drive(self._election._acquire(blocking, timeout)), Leadership)
+
+    def resign(self) -> None:
+        """End the lead that the calling thread won last through this object; the same as `release`."""
+        drive(self._election.resign())
+
+    def proclaim(self, value: Meta | None) -> None:
+        """Change what the leader says of itself, if the calling thread leads. As `AsyncElection.proclaim`."""
+        drive(self._election.proclaim(value))
+
+    def leader(self) -> Leader | None:
+        """Return who leads now, with value and token; None if nobody does."""
+        return drive(self._election.leader())
+
+    def observe(self, every: Seconds = EVERY) -> Iterator[Leader | None]:
+        """Yield who leads now, and again at each change of leader or value. As `AsyncElection.observe`."""
+        return _blocking(self._election.observe(every))
+
+    def run(self, work: Callable[[Leadership], Any]) -> Any:
+        """Campaign, call ``work(leadership)`` while leading, resign when it ends. As `AsyncElection.run`.
+
+        A blocking work cannot be cut short when the lead is lost: let it call ``leadership.check()``.
+        """
+        refuse_coroutines(work)
+        return drive(self._election.run(lambda core: work(Leadership(core))))
+
+    def __enter__(self) -> Leadership:
+        return Leadership(drive(self._election._enter(opened(self))))
+
+
+def _blocking(stream: AsyncIterator[Leader | None]) -> Iterator[Leader | None]:
+    async def following() -> Leader | None:
+        return await anext(stream)
+
+    while True:
+        try:
+            seen = drive(following())
+        except StopAsyncIteration:
+            return
+        yield seen

@@ -1,0 +1,225 @@
+"""A count-down latch: who waits goes on when so many have counted. `AsyncLatch` and its blocking face `Latch`.
+
+Theory of operation
+-------------------
+The latch is a journal with the total, what is left, and the number of its round. One that nobody has touched is closed
+at its full count, so nobody slips through before the first count; one that is open stays open until it is reset.
+
+Each call of `count_down` counts exactly once, whatever replies are lost, as every change of a journal does. A `reset`
+begins a new round. Who waits remembers the round that it saw, and the journal remembers the last round that opened: so
+nobody misses an opening that a reset followed at once, and who waited in a round that never opened waits for the next.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from leasehold import _validate
+from leasehold._engine.cell_wait import Pace
+from leasehold._engine.engine import Engine
+from leasehold._runtimes.base import drive
+from leasehold._validate import Seconds
+from leasehold.errors import WrongKind
+from leasehold.primitives.coordination.journal import Journal, Spelling
+from leasehold.primitives.locks.options import DEFAULT_LEASE
+from leasehold.primitives.locks.semaphore import permits_of
+from leasehold.primitives.values.versioned import LONGEST_LIFE
+
+DEFAULT_LIFE = 7 * 86_400.0
+"""Seconds for which a latch is kept after the last count."""
+
+MOST = 1_000_000
+"""The largest count."""
+
+PATIENCE = DEFAULT_LEASE
+"""Seconds of an outage that those who wait ride over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """What is stored.
+
+    Attributes:
+        total: how many must count.
+        left: how many have not yet.
+        round: one more for each reset.
+        opened: the last round that opened; -1 if none has.
+
+    """
+
+    total: int
+    left: int
+    round: int = 0
+    opened: int = -1
+
+
+SPELLING: Spelling[Tally] = Spelling(
+    lambda tally: [tally.total, tally.left, tally.round, tally.opened], lambda plain: Tally(*map(int, plain))
+)
+
+
+class AsyncLatch:
+    """Opens when ``count`` calls of `count_down` have been made, by whomever, in whatever process.
+
+    All who use a name say the same count. Names of latches and of locks never meet.
+
+    Example:
+        ```python
+        loaded = client.latch("import:7", 2)
+        for part in ("stock", "prices"):
+            await loaded.count_down()
+        assert await loaded.wait(timeout=10)
+        ```
+
+    """
+
+    def __init__(self, engine: Engine, name: str, count: int, life: Seconds) -> None:
+        self._engine = engine
+        self._total = permits_of(count, "count", MOST)
+        life = _validate.above_zero(life, "life", LONGEST_LIFE)
+        self._journal: Journal[Tally] = Journal(engine, "latch", name, SPELLING, life)
+        self._name = name
+
+    @property
+    def name(self) -> str:
+        """The latch's name."""
+        return self._name
+
+    @property
+    def total(self) -> int:
+        """How many must count before it opens."""
+        return self._total
+
+    async def count_down(self, n: int = 1) -> int:
+        """Count ``n`` times, exactly once per call; return how many are left.
+
+        An open latch stays at 0.
+
+        Raises:
+            WrongKind: others use the name with another count.
+            StoreUnavailable: no answer; with ``unknown`` it may have been counted all the same.
+
+        """
+        permits_of(n, "n", MOST)
+        self._engine.ready()
+
+        def counted(seen: Tally | None) -> Tally | None:
+            tally = self._mine(seen)
+            if tally.left == 0:
+                return None
+            left = max(0, tally.left - n)
+            return replace(tally, left=left, opened=tally.opened if left else tally.round)
+
+        return self._mine((await self._journal.change(counted)).state).left
+
+    async def wait(self, timeout: Seconds | None = None) -> bool:
+        """Wait until it is open.
+
+        Args:
+            timeout: seconds to wait at most; None waits for ever, 0 only looks.
+
+        Returns:
+            Whether it opened in time.
+
+        Raises:
+            WrongKind: others use the name with another count.
+            StoreUnavailable: the store did not answer: at first contact at once, later for half a minute.
+
+        """
+        limit = _validate.timeout(timeout)
+        self._engine.ready()
+        runtime, pace, waiting_in = self._engine.runtime, Pace(), None
+        until = float("inf") if limit is None else runtime.now() + limit
+        seen = await self._journal.read()
+        while True:
+            tally = self._mine(seen.state)
+            if tally.left == 0 or (waiting_in is not None and tally.opened >= waiting_in):
+                return True
+            waiting_in = tally.round
+            left = until - runtime.now()
+            if left <= 0:
+                return False
+            await self._journal.changed(seen.version, left, pace)
+            self._engine.refuse_closed()
+            seen = await self._journal.read(min(PATIENCE, max(0.0, until - runtime.now())))
+
+    async def count(self) -> int:
+        """Return how many have not counted yet; 0 when it is open."""
+        self._engine.ready()
+        return self._mine((await self._journal.read()).state).left
+
+    async def reset(self) -> None:
+        """Close it at its full count, whatever it was before: also with another count than others gave.
+
+        Who waits goes on waiting, for the new count.
+        """
+        self._engine.ready()
+
+        def closed(seen: Tally | None) -> Tally:
+            before = Tally(self._total, self._total, -1) if seen is None else seen
+            return Tally(self._total, self._total, before.round + 1, before.opened)
+
+        await self._journal.change(closed)
+
+    def _mine(self, seen: Tally | None) -> Tally:
+        if seen is None:
+            return Tally(self._total, self._total)
+        if seen.total != self._total:
+            raise WrongKind(
+                f"the latch {self.name!r} has the count {seen.total} where others use it, not {self._total}; "
+                "use that, take another name, or reset it",
+                name=self.name,
+                owner=str(self._engine.owner),
+            )
+        return seen
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r} of {self.total}>"
+
+
+class Latch:
+    """Opens when ``count`` calls of `count_down` have been made, by whomever, in whatever process.
+
+    All who use a name say the same count. Names of latches and of locks never meet.
+
+    Example:
+        ```python
+        loaded = client.latch("import:7", 2)
+        for part in ("stock", "prices"):
+            loaded.count_down()
+        assert loaded.wait(timeout=10)
+        ```
+
+    """
+
+    def __init__(self, core: AsyncLatch) -> None:
+        self._core = core
+
+    @property
+    def name(self) -> str:
+        """The latch's name."""
+        return self._core.name
+
+    @property
+    def total(self) -> int:
+        """How many must count before it opens."""
+        return self._core.total
+
+    def count_down(self, n: int = 1) -> int:
+        """Count ``n`` times, exactly once per call; return how many are left. As `AsyncLatch.count_down`."""
+        return drive(self._core.count_down(n))
+
+    def wait(self, timeout: Seconds | None = None) -> bool:
+        """Wait until it is open; return whether it opened in time. As `AsyncLatch.wait`."""
+        return drive(self._core.wait(timeout))
+
+    def count(self) -> int:
+        """Return how many have not counted yet; 0 when it is open."""
+        return drive(self._core.count())
+
+    def reset(self) -> None:
+        """Close it at its full count, whatever it was before. As `AsyncLatch.reset`."""
+        drive(self._core.reset())
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r} of {self.total}>"

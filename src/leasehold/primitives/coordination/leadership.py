@@ -1,0 +1,129 @@
+"""The lead that was won, and where its value is shown: `AsyncLeadership` and its blocking face `Leadership`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from leasehold import _validate
+from leasehold._engine.engine import Engine
+from leasehold._engine.lease import Lease
+from leasehold._runtimes.base import drive
+from leasehold._validate import Meta
+from leasehold.primitives.locks.hold import AsyncHold, Hold
+from leasehold.primitives.locks.kept import Kept
+from leasehold.primitives.values.register import Body, Register
+from leasehold.primitives.values.versioned import DEFAULT_LIFE
+
+KIND = "election"
+"""The lock and the cell of an election are named so, before its own name."""
+
+PROCLAIMED_FOR = DEFAULT_LIFE
+"""Seconds for which a value that was proclaimed is kept; then the leader's first value counts again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Proclaimed:
+    """A value that a leader proclaimed, with its token."""
+
+    token: int
+    value: Any
+
+
+class Office:
+    """The cell where leaders show a new value. Those with lower tokens than the last who wrote cannot write."""
+
+    def __init__(self, engine: Engine, name: str) -> None:
+        self._register = Register(engine, KIND, name.removeprefix(f"{KIND}/"))
+
+    async def read(self) -> Proclaimed | None:
+        """Return what was proclaimed last, by whomever."""
+        seen = await self._register.read()
+        return None if seen.value is None else Proclaimed(*seen.value)
+
+    async def write(self, said: Proclaimed) -> bool:
+        """Show a value; return False if another wrote meanwhile.
+
+        Raises:
+            LeaseLost: a later leader has written.
+
+        """
+        seen = await self._register.read()
+        body = Body.of([said.token, said.value])
+        after = await self._register.write(body, life=PROCLAIMED_FOR, if_version=seen.version, fence=said.token)
+        return after.changed
+
+
+class AsyncLeadership(AsyncHold):
+    """The lead, until it is resigned or lost.
+
+    Use it with ``async with``: the block is cancelled when the lead is lost, and `LeaseLost` is raised at its end.
+    """
+
+    __slots__ = ("_office", "_value")
+
+    def __init__(self, engine: Engine, lease: Lease, kept: Callable[[], Kept | None], office: Office) -> None:
+        super().__init__(engine, lease, None, kept)
+        self._office = office
+        meta = lease.ticket.terms.meta
+        self._value: Any = json.loads(meta) if meta else None
+
+    @property
+    def value(self) -> Any:
+        """What this leader says of itself."""
+        return self._value
+
+    async def proclaim(self, value: Meta | None) -> None:
+        """Change what this leader says of itself.
+
+        Args:
+            value: a text or a mapping, up to 1 KiB as JSON.
+
+        Raises:
+            LeaseLost: the lead was lost, and nobody will see the value.
+            NotHeld: it was resigned.
+            StoreUnavailable: no answer; with ``unknown`` it may be shown all the same.
+
+        """
+        text = _validate.meta(value)
+        said = Proclaimed(self.token, json.loads(text) if text else None)
+        self._engine.runtime.before_blocking()
+        self.check()
+        while not await self._office.write(said):
+            self.check()
+        self._value = said.value
+
+    async def resign(self) -> bool:
+        """End the lead; the same as `release`."""
+        return await self.release()
+
+
+class Leadership(Hold):
+    """The lead, until it is resigned or lost.
+
+    Use it with ``with``: it is resigned at the end, and `LeaseLost` is raised there if it was lost meanwhile.
+    """
+
+    __slots__ = ("_lead",)
+
+    def __init__(self, core: AsyncLeadership) -> None:
+        super().__init__(core)
+        self._lead = core
+
+    @property
+    def value(self) -> Any:
+        """What this leader says of itself."""
+        return self._lead.value
+
+    def proclaim(self, value: Meta | None) -> None:
+        """Change what this leader says of itself, as `AsyncLeadership.proclaim` does."""
+        drive(self._lead.proclaim(value))
+
+    def resign(self) -> bool:
+        """End the lead; the same as `release`."""
+        return drive(self._lead.resign())
+
+    def __repr__(self) -> str:
+        return repr(self._lead).replace("<Async", "<", 1)

@@ -1,0 +1,1 @@
+"""Locks: exclusive, re-entrant, read-write, semaphore, and several locks at once."""

@@ -1,0 +1,293 @@
+"""A hold: what an acquire returns. `AsyncHold` is the algorithm, `Hold` its blocking face."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from leasehold._engine.engine import Engine
+from leasehold._engine.lease import Lease, OnLost, State
+from leasehold._runtimes.base import Scope, drive
+from leasehold._runtimes.blocks import Block, ends_block, opened
+from leasehold.errors import LeaseLost, NotHeld
+from leasehold.primitives.locks.kept import Kept
+
+Leave = Callable[["AsyncHold"], Coroutine[Any, Any, bool]]
+
+
+class AsyncHold:
+    """A lock that is held, until it is released or lost.
+
+    Use it with ``async with``: the block is cancelled when the lease is lost, and `LeaseLost` is raised at its end.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_engine",
+        "_grip",
+        "_kept",
+        "_lease",
+        "_leave",
+        "_once",
+        "_released",
+        "_scope",
+        "_was_lost",
+    )
+
+    def __init__(self, engine: Engine, lease: Lease, leave: Leave | None, kept: Callable[[], Kept | None]) -> None:
+        self._engine = engine
+        self._lease = lease
+        self._grip: object = lease.grip()  # None when a block has it, or somebody releases
+        self._leave = leave  # None where one hold is one lease
+        self._kept = kept  # the list of the lock object through which it was acquired
+        self._released = False
+        self._was_lost = False  # it was lost when it was released
+        self._once = True  # whoever takes this away releases: two threads may try at the same time
+        self._scope: Scope | None = None
+
+    @property
+    def name(self) -> str:
+        """The lock's name."""
+        return self._lease.name
+
+    @property
+    def token(self) -> int:
+        """The fencing token: strictly larger than that of every earlier hold of this name."""
+        return self._lease.token
+
+    @property
+    def owner(self) -> str:
+        """Who holds: ``host:pid:client``."""
+        return str(self._lease.ticket.terms.owner)
+
+    @property
+    def lost(self) -> bool:
+        """Whether the lease has ended before it was released."""
+        if self._released:
+            return self._was_lost
+        self._engine.owns(self._lease)
+        return not self._lease.check_deadline() and self._lease.state is State.LOST
+
+    @property
+    def held(self) -> bool:
+        """Whether the lock is held now: neither lost nor released."""
+        self._engine.owns(self._lease)
+        return not self._released and self._lease.check_deadline()
+
+    def remaining(self) -> float:
+        """Return the seconds for which the lock is surely held even if no renewal succeeds; 0 when it is not."""
+        return 0.0 if self._released else self._lease.remaining()
+
+    def check(self) -> None:
+        """Return if the lock is held.
+
+        Raises:
+            LeaseLost: it was lost.
+            NotHeld: it was released.
+
+        """
+        self._engine.owns(self._lease)
+        if self._lease.check_deadline() and not self._released:
+            return
+        if self._was_lost or self._lease.state is State.LOST:
+            raise self._lease.error()
+        raise NotHeld(f"the lock {self.name!r} was released", name=self.name, owner=self.owner, token=self.token)
+
+    def on_lost(self, callback: OnLost) -> None:
+        """Call ``callback(error)`` once when the lease is lost; at once if it is lost already.
+
+        It is called from a thread or task of the client, or by the call that finds out first. It may take its time:
+        no other hold of the client waits for it, but callbacks of holds that are lost at the same moment do. What it
+        raises is logged.
+        """
+        self._lease.on_lost(callback)
+        self._engine.keeper.expect_calls()
+
+    async def extend(self) -> None:
+        """Set the lease to its full length now, as the keeper does by itself unless ``renew=False``.
+
+        Raises:
+            LeaseLost: it has ended.
+            StoreUnavailable: the store did not confirm; the hold goes on until its deadline.
+
+        """
+        self._engine.runtime.before_blocking()
+        self.check()
+        await self._engine.extend(self._lease)
+
+    async def release(self) -> bool:
+        """Release; further calls do nothing.
+
+        Returns:
+            Whether the store confirmed. If it did not answer, the keeper goes on trying in the background, and
+            the name is free by the end of the lease at the latest.
+
+        Raises:
+            LeaseLost: the lease was lost before. Whoever holds the name now is left alone.
+
+        """
+        if self._released:
+            return True
+        self._engine.runtime.before_release()
+        grip = self._lease.grip()  # from here on this call keeps the lease alive: if it is cut off, nobody does
+        self._grip = None
+        try:
+            del self._once
+        except AttributeError:
+            return True
+        self._released = True
+        kept = self._kept()
+        if kept is not None:
+            kept.remove(self)
+        try:
+            return await (self._engine.release(self._lease) if self._leave is None else self._leave(self))
+        except LeaseLost:
+            self._was_lost = True
+            raise
+        finally:
+            del grip
+
+    def __aenter__(self) -> Coroutine[Any, Any, Self]:
+        return self._enter(opened(self))
+
+    async def _enter(self, block: Block | None) -> Self:
+        """Begin a block, and give it what keeps the lease alive."""
+        self._scope = scope = self._engine.runtime.scope()
+        if scope is not None:
+            scope.enter(block)
+            for lease in self._leases():
+                lease.scopes = (*lease.scopes, scope)
+        try:
+            self.check()  # the block of a lock that was lost by now never begins
+        except (LeaseLost, NotHeld) as error:
+            self._leave_scope(error)
+            await self.release()  # of a lost one it says so too
+            raise
+        if block is not None:
+            block.hold, block.grip = self, self._grip
+            self._grip = None
+        return self
+
+    @ends_block
+    async def __aexit__(  # noqa: PLE0302 the decorator takes the block away
+        self,
+        block: Block,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._exit(block, error)
+
+    async def _exit(self, block: Block, error: BaseException | None) -> None:
+        """End a block; ``block`` keeps the lease alive until it is released."""
+        cut_short = self._leave_scope(error)
+        try:
+            await self.release()
+        except LeaseLost:
+            if error is None or cut_short:
+                raise
+            return
+        if cut_short:
+            raise self._error()
+
+    def _leave_scope(self, error: BaseException | None) -> bool:
+        scope, self._scope = self._scope, None
+        if scope is None:
+            return False
+        for lease in self._leases():
+            lease.scopes = tuple(other for other in lease.scopes if other is not scope)
+        cut_short = scope.exit(error)
+        self._engine.block_ended()
+        return cut_short
+
+    def _leases(self) -> Sequence[Lease]:
+        """Return all that this hold rests on: the loss of one is its loss."""
+        return (self._lease,)
+
+    def _error(self) -> LeaseLost:
+        return self._lease.error()
+
+    def __repr__(self) -> str:
+        state = "released" if self._released else self._lease.state.value
+        return f"<{type(self).__name__} {self.name!r} token={self.token} {state}>"
+
+    def __reduce__(self) -> str:
+        raise TypeError("a hold cannot be copied or sent elsewhere; send its name and token")
+
+
+class Hold:
+    """A lock that is held, until it is released or lost.
+
+    Use it with ``with``: it is released at the end, and `LeaseLost` is raised there if it was lost meanwhile.
+    """
+
+    __slots__ = ("__weakref__", "_core")
+
+    def __init__(self, core: AsyncHold) -> None:
+        self._core = core
+
+    @property
+    def name(self) -> str:
+        """The lock's name."""
+        return self._core.name
+
+    @property
+    def token(self) -> int:
+        """The fencing token: strictly larger than that of every earlier hold of this name."""
+        return self._core.token
+
+    @property
+    def owner(self) -> str:
+        """Who holds: ``host:pid:client``."""
+        return self._core.owner
+
+    @property
+    def lost(self) -> bool:
+        """Whether the lease has ended before it was released."""
+        return self._core.lost
+
+    @property
+    def held(self) -> bool:
+        """Whether the lock is held now: neither lost nor released."""
+        return self._core.held
+
+    def remaining(self) -> float:
+        """Return the seconds for which the lock is surely held even if no renewal succeeds; 0 when it is not."""
+        return self._core.remaining()
+
+    def check(self) -> None:
+        """Return if the lock is held; else raise, as `AsyncHold.check` does."""
+        self._core.check()
+
+    def on_lost(self, callback: OnLost) -> None:
+        """Call ``callback(error)`` once when the lease is lost, as `AsyncHold.on_lost` does."""
+        self._core.on_lost(callback)
+
+    def extend(self) -> None:
+        """Set the lease to its full length now, as `AsyncHold.extend` does."""
+        drive(self._core.extend())
+
+    def release(self) -> bool:
+        """Release; further calls do nothing. As `AsyncHold.release`."""
+        return drive(self._core.release())
+
+    def __enter__(self) -> Self:
+        drive(self._core._enter(opened(self)))
+        return self
+
+    @ends_block
+    def __exit__(  # noqa: PLE0302 the decorator takes the block away
+        self,
+        block: Block,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        drive(self._core._exit(block, error))
+
+    def __repr__(self) -> str:
+        return repr(self._core).replace("<AsyncHold", "<Hold", 1)
+
+    def __reduce__(self) -> str:
+        raise TypeError("a hold cannot be copied or sent elsewhere; send its name and token")

@@ -1,0 +1,226 @@
+"""Several locks that are held together: `AsyncMultiHold` and its blocking face `MultiHold`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from leasehold._engine.batch import release_all
+from leasehold._engine.engine import Engine
+from leasehold._engine.lease import Lease, OnLost, State
+from leasehold.errors import LeaseLost, NotHeld
+from leasehold.primitives.locks.hold import AsyncHold, Hold, Leave
+from leasehold.primitives.locks.kept import Kept
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Part:
+    """One of the locks that are held together.
+
+    Attributes:
+        hold: that of a lock that counts its holds itself (re-entrant, reader, writer), through which it is released;
+            None where the lease is held directly.
+
+    """
+
+    engine: Engine
+    lease: Lease
+    hold: AsyncHold | None = None
+
+
+class AsyncMultiHold(AsyncHold):
+    """Several locks that are held together. The loss of one is the loss of all.
+
+    Use it with ``async with``: the block is cancelled when one of them is lost, and `LeaseLost` is raised at its end,
+    where the others are released.
+    """
+
+    __slots__ = ("_parts",)
+
+    def __init__(
+        self,
+        engine: Engine,
+        parts: tuple[Part, ...],
+        grips: tuple[object, ...],
+        leave: Leave,
+        kept: Callable[[], Kept | None],
+    ) -> None:
+        super().__init__(engine, parts[0].lease, leave, kept)
+        self._grip = grips
+        self._parts = parts
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the locks, in the order in which they were acquired."""
+        return tuple(part.lease.name for part in self._parts)
+
+    @property
+    def tokens(self) -> dict[str, int]:
+        """The fencing token of each lock, by its name."""
+        return {part.lease.name: part.lease.token for part in self._parts}
+
+    @property
+    def name(self) -> str:
+        """The names, joined by `` + ``."""
+        return " + ".join(self.names)
+
+    @property
+    def token(self) -> int:
+        """The fencing token, if there is one name.
+
+        Raises:
+            ValueError: there are several, each with a token of its own: see `tokens`.
+
+        """
+        if len(self._parts) > 1:
+            raise ValueError(f"{self.name!r} are several locks, each with a token of its own: see tokens")
+        return self._lease.token
+
+    @property
+    def lost(self) -> bool:
+        """Whether one of the leases has ended before it was released."""
+        if self._released:
+            return self._was_lost
+        return any(self._is_lost(part) for part in self._parts)
+
+    @property
+    def held(self) -> bool:
+        """Whether all are held now: none lost, and not released."""
+        return not self._released and not self.lost
+
+    def remaining(self) -> float:
+        """Return the seconds for which all are surely held even if no renewal succeeds; 0 when one is not."""
+        return 0.0 if self._released else min(part.lease.remaining() for part in self._parts)
+
+    def check(self) -> None:
+        """Return if all are held.
+
+        Raises:
+            LeaseLost: one was lost; the error names it.
+            NotHeld: they were released.
+
+        """
+        if self._released and not self._was_lost:
+            token = self._lease.token if len(self._parts) == 1 else None
+            raise NotHeld(f"the locks {self.name!r} were released", name=self.name, owner=self.owner, token=token)
+        if self._was_lost or any(self._is_lost(part) for part in self._parts):
+            raise self._error()
+
+    def on_lost(self, callback: OnLost) -> None:
+        """Call ``callback(error)`` once when the first of them is lost; at once if one is lost already.
+
+        From where, and how long it may take, is as for `AsyncHold.on_lost`. What it raises is logged.
+        """
+        first = [True]  # whoever takes this out calls: two may be lost at the same time
+
+        def tell(error: LeaseLost) -> None:
+            try:
+                first.pop()
+            except IndexError:
+                return
+            callback(error)
+
+        for part in self._parts:
+            part.lease.on_lost(tell)
+            part.engine.keeper.expect_calls()
+
+    async def extend(self) -> None:
+        """Set all leases to their full length now, as the keeper does by itself unless ``renew=False``.
+
+        Raises:
+            LeaseLost: one has ended.
+            StoreUnavailable: a store did not confirm; the hold goes on until its deadline.
+
+        """
+        self._engine.runtime.before_blocking()
+        self.check()
+        await extend_all(self._parts)
+
+    async def release(self) -> bool:
+        """Release all; further calls do nothing. As `AsyncHold.release`."""
+        grips = [part.lease.grip() for part in self._parts]  # as in the release of one
+        try:
+            return await super().release()
+        finally:
+            del grips
+
+    def _is_lost(self, part: Part) -> bool:
+        part.engine.owns(part.lease)
+        return not part.lease.check_deadline() and part.lease.state is State.LOST
+
+    def _leases(self) -> Sequence[Lease]:
+        return [part.lease for part in self._parts]
+
+    def _error(self) -> LeaseLost:
+        return next((lease for lease in self._leases() if lease.state is State.LOST or lease.why), self._lease).error()
+
+    def __repr__(self) -> str:
+        state = "released" if self._released else "lost" if self.lost else "held"
+        return f"<{type(self).__name__} {self.name!r} tokens={self.tokens} {state}>"
+
+
+async def extend_all(parts: Sequence[Part]) -> None:
+    """Set all leases to their full length, in one request to each store."""
+    for engine in dict.fromkeys(part.engine for part in parts):
+        await engine.extend(*(part.lease for part in parts if part.engine is engine))
+
+
+async def leave_parts(parts: Sequence[Part]) -> bool:
+    """Release all, the last one first; return whether all were confirmed.
+
+    Whatever happens to one, the others are released. To be shielded by the caller.
+
+    Raises:
+        LeaseLost: one was lost before.
+
+    """
+    confirmed, lost = True, None
+    for direct, some in groupby(reversed(parts), lambda part: part.engine if part.hold is None else None):
+        group = list(some)
+        if direct is not None:
+            results = await release_all(direct, [part.lease for part in group])
+        else:
+            results = [await _release(part) for part in group]
+        for result in results:
+            if isinstance(result, LeaseLost):
+                lost = lost or result
+            else:
+                confirmed = confirmed and result
+    if lost is not None:
+        raise lost
+    return confirmed
+
+
+async def _release(part: Part) -> bool | LeaseLost:
+    assert part.hold is not None
+    try:
+        return await part.hold.release()
+    except LeaseLost as error:
+        return error
+
+
+class MultiHold(Hold):
+    """Several locks that are held together. The loss of one is the loss of all.
+
+    Use it with ``with``: they are released at the end, and `LeaseLost` is raised there if one was lost meanwhile.
+    """
+
+    __slots__ = ("_several",)
+
+    def __init__(self, core: AsyncMultiHold) -> None:
+        super().__init__(core)
+        self._several = core
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the locks, in the order in which they were acquired."""
+        return self._several.names
+
+    @property
+    def tokens(self) -> dict[str, int]:
+        """The fencing token of each lock, by its name."""
+        return self._several.tokens
+
+    def __repr__(self) -> str:
+        return repr(self._several).replace("<Async", "<", 1)

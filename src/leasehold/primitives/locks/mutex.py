@@ -1,0 +1,258 @@
+"""What the exclusive locks have in common: acquire, release, ``with``. `AsyncMutex` and its blocking face `Mutex`."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Coroutine
+from types import TracebackType
+from typing import Any, TypeVar
+
+from leasehold import _validate
+from leasehold._engine.acquire import Missed, Wish
+from leasehold._engine.engine import Engine
+from leasehold._engine.lease import Grip
+from leasehold._runtimes.base import Party, drive
+from leasehold._runtimes.blocks import Block, ends_block, opened
+from leasehold._validate import Seconds
+from leasehold.errors import AcquireTimeout, NotHeld
+from leasehold.primitives.calls.decorating import AsyncDecorating, Decorating
+from leasehold.primitives.locks.hold import AsyncHold, Hold
+from leasehold.primitives.locks.kept import Kept
+from leasehold.primitives.locks.options import Options
+from leasehold.primitives.locks.taken import held_as
+
+H = TypeVar("H")
+
+
+class AsyncMutex(AsyncDecorating):
+    """An exclusive lock for asyncio; its kinds say to whom a hold belongs."""
+
+    __slots__ = ("__weakref__", "_engine", "_entered", "_kept", "_name", "_options", "_wish")
+
+    def __init__(self, engine: Engine, name: str, options: Options) -> None:
+        self._engine = engine
+        self._options = options
+        self._wish = Wish(name, options.terms, renew=options.renew, max_hold=options.max_hold)
+        self._kept = Kept()
+        self._entered: dict[int, tuple[int, AsyncHold]] = {}  # entered by hand: by id, with the key of the task
+        self._name = name
+
+    @property
+    def name(self) -> str:
+        """The lock's name."""
+        return self._name
+
+    async def acquire(self, blocking: bool = True, timeout: Seconds | None = None) -> AsyncHold | None:
+        """Get the lock, or None.
+
+        Args:
+            blocking: False tries once and never waits.
+            timeout: seconds to wait at most; None takes the lock's own ``timeout``, -1 waits for ever, 0 tries once.
+
+        Returns:
+            The hold; None if someone else had the lock all that time.
+
+        Raises:
+            StoreUnavailable: nobody knows who has it. With a timeout it comes at most a second after it.
+            LeaseLost: it was granted too late to be of use.
+            WrongKind: the name is in use as another primitive.
+
+        """
+        got = await self._acquire(blocking, timeout)
+        if isinstance(got, Missed):
+            return None
+        owned = self._kept.owned
+        owned[id(got)] = got
+        return got  # in the next statement: see `Kept.owned`
+
+    async def release(self) -> None:
+        """Release what the calling task acquired last through this lock.
+
+        Raises:
+            NotHeld: it holds nothing.
+            LeaseLost: the lease was lost before; whoever holds the lock now is left alone.
+
+        """
+        hold = self._last(self._engine.runtime.me())
+        if hold is None:
+            raise NotHeld(
+                f"lock {self.name!r} is not held through this object by the calling thread or task; what another one "
+                "acquired (as asyncio.wait_for does on Python 3.11, in a task of its own) is released by its hold",
+                name=self.name,
+                owner=str(self._engine.owner),
+            )
+        await hold.release()
+
+    def owned(self) -> bool:
+        """Return whether the calling thread or task holds the lock, acquired through this object and not lost."""
+        hold = self._last(self._engine.runtime.me())
+        return hold is not None and hold.held
+
+    async def locked(self) -> bool:
+        """Return whether anyone holds the lock now.
+
+        Raises:
+            WrongKind: the name is in use as another primitive.
+
+        """
+        return bool(await held_as(self._engine, self.name, self._options.terms.rule))
+
+    def __aenter__(self) -> Coroutine[Any, Any, AsyncHold]:
+        return self._enter(opened(self))
+
+    async def _enter(self, block: Block | None) -> AsyncHold:
+        got = await self._acquire(True, None)
+        if isinstance(got, Missed):
+            raise self._timed_out(got)
+        await got._enter(block)
+        if block is None:
+            key, entered = self._engine.runtime.me().key, self._entered
+            entered[id(got)] = (key, got)
+        return got
+
+    @ends_block
+    async def __aexit__(  # noqa: PLE0302 the decorator takes the block away
+        self,
+        block: Block,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._exit(block, error)
+
+    def _exit(self, block: Block, error: BaseException | None) -> Coroutine[Any, Any, None]:
+        hold: AsyncHold = self._entered_last() if block.hold is None else block.hold
+        return hold._exit(block, error)
+
+    def _entered_last(self) -> AsyncHold:
+        """Take out the hold of the block that ends: the last that this task entered, else the only one of all.
+
+        A fixture may end a block in another task or thread than the one that began it.
+        """
+        key, entered = self._engine.runtime.me().key, list(self._entered.values())
+        mine = next((each for each in reversed(entered) if each[0] == key), None)
+        if mine is None and len({other for other, _ in entered}) == 1:
+            mine = entered[-1]
+        if mine is None:
+            raise NotHeld(
+                f"the block of lock {self.name!r} ends in a thread or task that did not begin it; "
+                "give each its own lock object",
+                name=self.name,
+                owner=str(self._engine.owner),
+            )
+        del self._entered[id(mine[1])]
+        return mine[1]
+
+    @abstractmethod
+    async def _acquire(self, blocking: bool, timeout: Seconds | None) -> AsyncHold | Missed:
+        """Get the lock for the calling task. Whoever calls keeps the hold alive; the lock object only lists it."""
+
+    def _last(self, party: Party) -> AsyncHold | None:
+        """Return the hold that a thread or task acquired last and has not released."""
+        hold: AsyncHold | None = self._kept.last(party)
+        return hold
+
+    def _limit(self, blocking: bool, timeout: Seconds | None) -> float | None:
+        if blocking and timeout is None:
+            return self._options.timeout
+        limit = _validate.timeout(timeout, blocking=blocking)
+        return limit if blocking else 0.0
+
+    def _lease(self, limit: float | None, beside: str = "") -> Coroutine[Any, Any, Grip | Missed]:
+        wish = self._wish
+        if beside or limit == 0:
+            wish = wish._replace(join=limit != 0, beside=beside)
+        return self._engine.acquire(wish, limit)
+
+    def _timed_out(self, missed: Missed) -> AcquireTimeout:
+        held_by = None if missed.held_by is None else str(missed.held_by)
+        why = f"held by {held_by}" if held_by else missed.barred
+        return AcquireTimeout(
+            f"lock {self.name!r} was not had in {missed.waited:.3g} s" + (f"; {why}" if why else ""),
+            name=self.name,
+            owner=str(self._engine.owner),
+            waited=missed.waited,
+            held_by=held_by,
+        )
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r}>"
+
+
+class Mutex(Decorating):
+    """An exclusive lock for threads: the blocking face of an `AsyncMutex`."""
+
+    __slots__ = ("__weakref__", "_core")
+
+    def __init__(self, core: AsyncMutex) -> None:
+        self._core = core
+
+    @property
+    def name(self) -> str:
+        """The lock's name."""
+        return self._core.name
+
+    def acquire(self, blocking: bool = True, timeout: Seconds | None = None) -> Hold | None:
+        """Get the lock, or None.
+
+        Args:
+            blocking: False tries once and never waits.
+            timeout: seconds to wait at most; None takes the lock's own ``timeout``, -1 waits for ever, 0 tries once.
+
+        Returns:
+            The hold; None if someone else had the lock all that time.
+
+        Raises:
+            StoreUnavailable: nobody knows who has it. With a timeout it comes at most a second after it.
+            LeaseLost: it was granted too late to be of use.
+            WrongKind: the name is in use as another primitive.
+
+        """
+        return self._acquired(drive(self._core._acquire(blocking, timeout)), Hold)
+
+    def _acquired(self, got: AsyncHold | Missed, face: Callable[[Any], H]) -> H | None:
+        """Return what is to be returned by ``acquire``."""
+        if isinstance(got, Missed):
+            return None
+        hold, owned = face(got), self._core._kept.owned
+        owned[id(got)] = got
+        return hold  # in the next statement: see `Kept.owned`
+
+    def release(self) -> None:
+        """Release what the calling thread acquired last through this lock.
+
+        Raises:
+            NotHeld: it holds nothing.
+            LeaseLost: the lease was lost before; whoever holds the lock now is left alone.
+
+        """
+        drive(self._core.release())
+
+    def locked(self) -> bool:
+        """Return whether anyone holds the lock now.
+
+        Raises:
+            WrongKind: the name is in use as another primitive.
+
+        """
+        return drive(self._core.locked())
+
+    def owned(self) -> bool:
+        """Return whether the calling thread holds the lock, acquired through this object and not lost."""
+        return self._core.owned()
+
+    def __enter__(self) -> Hold:
+        return Hold(drive(self._core._enter(opened(self))))
+
+    @ends_block
+    def __exit__(  # noqa: PLE0302 the decorator takes the block away
+        self,
+        block: Block,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        drive(self._core._exit(block, error))
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r}>"

@@ -1,0 +1,112 @@
+"""The re-entrant lock: `AsyncRLock` and its blocking face `RLock`.
+
+It belongs to the thread or the asyncio task that acquired it, across all objects of one client with the same name: a
+function that locks may call another that locks the same name. The store sees one hold, whatever the depth.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Coroutine
+from typing import Any
+
+from leasehold._engine.acquire import Missed
+from leasehold._engine.engine import Engine
+from leasehold._engine.lease import Grip
+from leasehold._runtimes.base import Party
+from leasehold._validate import Seconds
+from leasehold.primitives.locks.hold import AsyncHold
+from leasehold.primitives.locks.mutex import AsyncMutex, Mutex
+from leasehold.primitives.locks.options import Options
+from leasehold.primitives.locks.reentrancy import Entry
+
+Reentries = weakref.WeakValueDictionary[tuple[str, int], Entry]
+"""All re-entrant leases of a client, by name and by the key of the thread or task. It keeps none of them alive."""
+
+
+class AsyncRLock(AsyncMutex):
+    """A re-entrant lock: its task may acquire it again, and holds it until it released as often.
+
+    Lease and other options are those of the outermost acquire. If the task ends without releasing, and nobody else has
+    the hold, the lock is no longer renewed and is released in its name.
+    """
+
+    def __init__(self, engine: Engine, name: str, options: Options, reentries: Reentries) -> None:
+        super().__init__(engine, name, options)
+        self._reentries = reentries
+
+    async def _acquire(self, blocking: bool, timeout: Seconds | None) -> AsyncHold | Missed:
+        limit = self._limit(blocking, timeout)
+        self._engine.ready()
+        party = self._engine.runtime.me()
+        entry = self._entry(party.key)
+        if entry is None:
+            grip = await self._lease(limit)
+            if isinstance(grip, Missed):
+                return grip
+            entry = self._reentries[self.name, party.key] = Entry(grip.lease, party)
+        else:
+            if not entry.lease.check_deadline():
+                self._drop(entry)
+                raise entry.lease.error()
+            grip = entry.grip()
+        return self._hold(entry, grip)
+
+    def _hold(self, entry: Entry, grip: Grip) -> AsyncHold:
+        hold = AsyncHold(self._engine, grip.lease, Leaver(self, entry), self._kept.ref)
+        entry.add(hold)
+        self._kept.add(entry.party, hold)
+        return hold
+
+    def _entry(self, key: int) -> Entry | None:
+        entry = self._reentries.get((self.name, key))
+        return entry if entry is not None and entry.party.alive() else None
+
+    def _drop(self, entry: Entry) -> None:
+        key = (self.name, entry.party.key)
+        if self._reentries.get(key) is entry:
+            del self._reentries[key]
+
+    def _last(self, party: Party) -> AsyncHold | None:
+        """Return the last hold of this name, through whatever object of the client it was acquired."""
+        entry = self._entry(party.key)
+        if entry is None:
+            return None
+        hold: AsyncHold | None = entry.last()[1]
+        if hold is None:  # it was dropped, and not given up yet: this release is in its place
+            hold = self._hold(entry, entry.grip())
+            entry.remove(None)
+        return hold
+
+
+class Leaver:
+    """Releases a hold; the lease with the last of them. It does not keep the lock object, which may keep the hold."""
+
+    __slots__ = ("_engine", "_entry", "_reentries")
+
+    def __init__(self, lock: AsyncRLock, entry: Entry) -> None:
+        self._engine = lock._engine
+        self._reentries = lock._reentries
+        self._entry = entry
+
+    def __call__(self, hold: AsyncHold) -> Coroutine[Any, Any, bool]:
+        return self._leave(hold)
+
+    async def _leave(self, hold: AsyncHold) -> bool:
+        entry = self._entry
+        if entry.remove(hold):
+            if not entry.lease.check_deadline():
+                raise entry.lease.error()
+            return True
+        key = (entry.lease.name, entry.party.key)
+        if self._reentries.get(key) is entry:
+            del self._reentries[key]
+        return await self._engine.release(entry.lease)
+
+
+class RLock(Mutex):
+    """A re-entrant lock: its thread may acquire it again, and holds it until it released as often.
+
+    Lease and other options are those of the outermost acquire. If the thread ends without releasing, and nobody else
+    has the hold, the lock is no longer renewed and is released in its name.
+    """

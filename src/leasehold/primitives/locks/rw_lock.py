@@ -1,0 +1,311 @@
+"""The read-write lock: many readers, or one writer. `AsyncRWLock`, its sides, and their blocking faces."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import replace
+from typing import Any, cast
+
+from leasehold._engine.acquire import Missed
+from leasehold._engine.engine import Engine
+from leasehold._engine.lease import Grip, Lease
+from leasehold._rules import conflicts
+from leasehold._runtimes.base import Party, drive
+from leasehold._runtimes.blocks import Block, opened
+from leasehold._validate import Seconds
+from leasehold.primitives.locks.hold import AsyncHold, Hold, Leave
+from leasehold.primitives.locks.kept import Kept
+from leasehold.primitives.locks.mutex import AsyncMutex, Mutex
+from leasehold.primitives.locks.options import Options
+from leasehold.primitives.locks.rw_entries import Role, Seats, Taken, beside, same_seat
+from leasehold.primitives.locks.taken import held_as
+
+Rise = Callable[[Seconds | None], Awaitable[AsyncHold | Missed]]
+"""Acquires the writer's side beside an upgradeable seat, for whoever has that."""
+
+
+class AsyncSide(AsyncMutex):
+    """The reader's or the writer's side of a read-write lock, used like a lock.
+
+    It belongs to the task that acquired it, across all objects of one client with the same name, and may be acquired
+    again by that task. Lease and other options are those of the outermost acquire. A writer may also read.
+
+    Raises:
+        RuntimeError: by acquire, when a task that reads asks to write: it could wait for ever.
+
+    """
+
+    def __init__(self, engine: Engine, name: str, options: Options, seats: Seats, role: Role) -> None:
+        rule = role.rule(fair=options.terms.rule.fair)
+        super().__init__(engine, name, replace(options, terms=replace(options.terms, rule=rule)))
+        self._seats = seats
+        self._role = role
+
+    async def locked(self) -> bool:
+        """Return whether someone holds beside whom this side cannot be had.
+
+        Raises:
+            WrongKind: the name is in use as another primitive.
+
+        """
+        rule = self._options.terms.rule
+        return conflicts(rule, await held_as(self._engine, self.name, rule))
+
+    async def _acquire(self, blocking: bool, timeout: Seconds | None) -> AsyncHold | Missed:
+        limit = self._limit(blocking, timeout)
+        self._engine.ready()
+        return await self._take(self._engine.runtime.me(), limit)
+
+    async def _take(self, party: Party, limit: float | None) -> AsyncHold | Missed:
+        mine = self._seats.of(self.name, party.key)
+        for one in mine.values():
+            self._refuse_lost(one)
+        taken = same_seat(self._role, mine)
+        if taken is None:
+            mate = beside(self.name, self._role, mine)
+            grip = await self._lease(limit, "" if mate is None else mate.lease.ticket.id)
+            if isinstance(grip, Missed):
+                return grip
+            await self._check_mate(mate, grip.lease)
+            taken = Taken(self._role, grip.lease, party)
+            self._seats.add(self.name, taken)
+        else:
+            grip = taken.grip()
+        return self._hold_in(taken, grip)
+
+    def _hold_in(self, taken: Taken, grip: Grip) -> AsyncHold:
+        hold = self._hold(taken, grip)
+        taken.add(hold, self._role)
+        self._kept.add(taken.party, hold)
+        return hold
+
+    def _refuse_lost(self, taken: Taken) -> None:
+        if not taken.lease.check_deadline():
+            self._seats.drop(self.name, taken)
+            raise taken.lease.error()
+
+    async def _check_mate(self, mate: Taken | None, lease: Lease) -> None:
+        """Give the lease back if the seat that it stands beside was lost meanwhile: a writer may have been between."""
+        if mate is not None and not mate.lease.check_deadline():
+            await self._engine.release(lease)
+            raise mate.lease.error()
+
+    def _hold(self, taken: Taken, grip: Grip) -> AsyncHold:
+        return AsyncHold(self._engine, grip.lease, self._leaver(taken), self._kept.ref)
+
+    def _leaver(self, taken: Taken) -> Leave:
+        engine, seats = self._engine, self._seats  # and not the lock object, which may keep the hold
+
+        async def leave(hold: AsyncHold) -> bool:
+            if taken.remove(hold):
+                if not taken.lease.check_deadline():
+                    raise taken.lease.error()
+                return True
+            seats.drop(taken.lease.name, taken)
+            return await engine.release(taken.lease)
+
+        return leave
+
+    def _last(self, party: Party) -> AsyncHold | None:
+        taken = same_seat(self._role, self._seats.of(self.name, party.key))
+        there, hold = (False, None) if taken is None else taken.last(self._role)
+        if taken is not None and there and hold is None:  # dropped, and not given up yet: a release in its place
+            hold = self._hold_in(taken, taken.grip())
+            taken.remove(None, self._role)
+        return hold
+
+
+class AsyncUpgradeableHold(AsyncHold):
+    """A reader's hold that may become the writer's."""
+
+    __slots__ = ("_rise",)
+
+    def __init__(self, engine: Engine, lease: Lease, leave: Leave, kept: Callable[[], Kept | None], rise: Rise) -> None:
+        super().__init__(engine, lease, leave, kept)
+        self._rise = rise
+
+    async def upgrade(self, timeout: Seconds | None = None) -> AsyncHold | None:
+        """Become the writer: wait for the readers who are there; nobody else writes before.
+
+        This hold stays until it is released: releasing the writer's leads back to reading.
+
+        Args:
+            timeout: seconds to wait at most; None takes the lock's own ``timeout``, -1 waits for ever, 0 tries once.
+
+        Returns:
+            The writer's hold, with a token of its own; None if someone read all that time.
+
+        Raises:
+            LeaseLost: this hold was lost before or meanwhile, so another may have written.
+            NotHeld: it was released.
+            StoreUnavailable: nobody knows whether it may write. This hold goes on.
+
+        """
+        self._engine.ready()
+        self.check()
+        got = await self._rise(timeout)
+        if isinstance(got, Missed):
+            self.check()
+            return None
+        return got
+
+
+class AsyncUpgradeable(AsyncSide):
+    """The side of a reader that may become the writer. There is one such reader at a time, beside plain readers."""
+
+    async def acquire(self, blocking: bool = True, timeout: Seconds | None = None) -> AsyncUpgradeableHold | None:
+        """Get the lock, or None. As `AsyncLock.acquire`."""
+        got = await super().acquire(blocking, timeout)
+        assert got is None or isinstance(got, AsyncUpgradeableHold)
+        return got
+
+    def __aenter__(self) -> Coroutine[Any, Any, AsyncUpgradeableHold]:
+        return self._enter(opened(self))
+
+    async def _enter(self, block: Block | None) -> AsyncUpgradeableHold:
+        return cast(AsyncUpgradeableHold, await super()._enter(block))
+
+    def _hold(self, taken: Taken, grip: Grip) -> AsyncHold:
+        writer = AsyncSide(self._engine, self.name, self._options, self._seats, Role.WRITER)
+
+        async def rise(timeout: Seconds | None) -> AsyncHold | Missed:
+            # Not for who calls: the hold may have been passed to another task, which has no seat to stand beside.
+            return await writer._take(taken.party, writer._limit(True, timeout))
+
+        return AsyncUpgradeableHold(self._engine, grip.lease, self._leaver(taken), self._kept.ref, rise)
+
+
+class AsyncRWLock:
+    """A read-write lock: readers hold it together, a writer alone.
+
+    Example:
+        ```python
+        stock = client.rw_lock("stock")
+        async with stock.reader():
+            print("others may read now")
+        async with stock.writer() as hold:
+            await sell(42, fence=hold.token)
+        async with stock.upgradeable() as hold:
+            print("others may read now, and nobody writes before us")
+            writing = await hold.upgrade(timeout=10)
+            if writing is not None:
+                async with writing:
+                    await sell(42, fence=writing.token)
+        ```
+
+    """
+
+    def __init__(self, engine: Engine, name: str, options: Options, seats: Seats) -> None:
+        self._engine = engine
+        self._options = options
+        self._seats = seats
+        self._name = name
+
+    @property
+    def name(self) -> str:
+        """The lock's name."""
+        return self._name
+
+    def reader(self) -> AsyncSide:
+        """Return the side that others may hold at the same time, if they read too."""
+        return AsyncSide(self._engine, self._name, self._options, self._seats, Role.READER)
+
+    def writer(self) -> AsyncSide:
+        """Return the side that one holds alone."""
+        return AsyncSide(self._engine, self._name, self._options, self._seats, Role.WRITER)
+
+    def upgradeable(self) -> AsyncUpgradeable:
+        """Return the side of a reader that may become the writer; one holds it at a time, beside plain readers."""
+        return AsyncUpgradeable(self._engine, self._name, self._options, self._seats, Role.UPGRADEABLE)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._name!r}>"
+
+
+class Side(Mutex):
+    """The reader's or the writer's side of a read-write lock, used like a lock.
+
+    It belongs to the thread that acquired it, across all objects of one client with the same name, and may be acquired
+    again by that thread. Lease and other options are those of the outermost acquire. A writer may also read.
+
+    Raises:
+        RuntimeError: by acquire, when a thread that reads asks to write: it could wait for ever.
+
+    """
+
+
+class UpgradeableHold(Hold):
+    """A reader's hold that may become the writer's."""
+
+    __slots__ = ("_rising",)
+
+    def __init__(self, core: AsyncUpgradeableHold) -> None:
+        super().__init__(core)
+        self._rising = core
+
+    def upgrade(self, timeout: Seconds | None = None) -> Hold | None:
+        """Become the writer, as `AsyncUpgradeableHold.upgrade` does."""
+        got = drive(self._rising.upgrade(timeout))
+        return None if got is None else Hold(got)
+
+    def __repr__(self) -> str:
+        return repr(self._rising).replace("<Async", "<", 1)
+
+
+class Upgradeable(Side):
+    """The side of a reader that may become the writer. There is one such reader at a time, beside plain readers."""
+
+    def __init__(self, core: AsyncUpgradeable) -> None:
+        super().__init__(core)
+        self._rising = core
+
+    def acquire(self, blocking: bool = True, timeout: Seconds | None = None) -> UpgradeableHold | None:
+        """Get the lock, or None. As `Lock.acquire`."""
+        return self._acquired(drive(self._core._acquire(blocking, timeout)), UpgradeableHold)
+
+    def __enter__(self) -> UpgradeableHold:
+        return UpgradeableHold(drive(self._rising._enter(opened(self))))
+
+
+class RWLock:
+    """A read-write lock: readers hold it together, a writer alone.
+
+    Example:
+        ```python
+        stock = client.rw_lock("stock")
+        with stock.reader():
+            print("others may read now")
+        with stock.writer() as hold:
+            sell(42, fence=hold.token)
+        with stock.upgradeable() as hold:
+            print("others may read now, and nobody writes before us")
+            writing = hold.upgrade(timeout=10)
+            if writing is not None:
+                with writing:
+                    sell(42, fence=writing.token)
+        ```
+
+    """
+
+    def __init__(self, core: AsyncRWLock) -> None:
+        self._core = core
+
+    @property
+    def name(self) -> str:
+        """The lock's name."""
+        return self._core.name
+
+    def reader(self) -> Side:
+        """Return the side that others may hold at the same time, if they read too."""
+        return Side(self._core.reader())
+
+    def writer(self) -> Side:
+        """Return the side that one holds alone."""
+        return Side(self._core.writer())
+
+    def upgradeable(self) -> Upgradeable:
+        """Return the side of a reader that may become the writer; one holds it at a time, beside plain readers."""
+        return Upgradeable(self._core.upgradeable())
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r}>"

@@ -1,0 +1,255 @@
+"""The semaphore: at most so many permits at a time. `AsyncSemaphore` and its blocking face `Semaphore`."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from dataclasses import replace
+from types import TracebackType
+from typing import Any
+
+from leasehold._engine.acquire import Missed
+from leasehold._engine.engine import Engine
+from leasehold._rules import conflicts
+from leasehold._runtimes.base import drive
+from leasehold._runtimes.blocks import Block, ends_block, opened
+from leasehold._validate import Seconds
+from leasehold.primitives.calls.decorating import AsyncDecorating, Decorating
+from leasehold.primitives.locks.hold import AsyncHold, Hold
+from leasehold.primitives.locks.kept import Kept
+from leasehold.primitives.locks.lock import AsyncLock
+from leasehold.primitives.locks.mutex import Mutex
+from leasehold.primitives.locks.options import Options
+from leasehold.primitives.locks.taken import held_as
+
+MOST = 1_000_000
+"""The largest number of permits: far within what every store counts exactly."""
+
+
+def permits_of(value: object, what: str = "permits", most: int = MOST) -> int:
+    """Check a number of permits: a whole number from 1 to ``most``."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{what} must be an int, not {type(value).__name__}")
+    if not 1 <= value <= most:
+        raise ValueError(f"{what} must be from 1 to {most}, not {value}")
+    return value
+
+
+class AsyncPermits(AsyncLock):
+    """A number of permits of one semaphore, used like a lock: all of them or none."""
+
+    def __init__(self, engine: Engine, name: str, options: Options, n: int, kept: Kept) -> None:
+        rule = replace(options.terms.rule, permits=n)
+        super().__init__(engine, name, replace(options, terms=replace(options.terms, rule=rule)))
+        self._kept = kept  # of all sizes: `release` is about what was acquired last
+
+    async def locked(self) -> bool:
+        """Return whether so many permits are not there now.
+
+        Raises:
+            WrongKind: the name is in use as another primitive, or with another number of permits.
+
+        """
+        rule = self._options.terms.rule
+        return conflicts(rule, await held_as(self._engine, self.name, rule))
+
+
+class AsyncSemaphore(AsyncDecorating):
+    """At most ``permits`` permits are out at a time, over all clients of the name. Each hold has a lease and a token.
+
+    All who use a name at the same time must give the same number; when nobody holds or waits, another may be taken.
+
+    Example:
+        ```python
+        partner = client.semaphore("partner-api", 10)
+        async with partner:
+            print("one of ten")
+        async with partner.permits(3):
+            print("three of ten")
+        ```
+
+    """
+
+    def __init__(self, engine: Engine, name: str, options: Options) -> None:
+        self._engine = engine
+        self._options = options
+        self._kept = Kept()
+        self._sizes: dict[int, AsyncPermits] = {}
+        self._name = name
+
+    @property
+    def name(self) -> str:
+        """The semaphore's name."""
+        return self._name
+
+    @property
+    def limit(self) -> int:
+        """How many permits there are."""
+        return self._options.terms.rule.limit
+
+    def permits(self, n: int) -> AsyncPermits:
+        """Return ``n`` permits as something that is used like a lock: ``async with sem.permits(3):``.
+
+        Raises:
+            ValueError: there are never so many.
+
+        """
+        n = permits_of(n, "n", self.limit)
+        if n not in self._sizes:
+            self._sizes[n] = AsyncPermits(self._engine, self.name, self._options, n, self._kept)
+        return self._sizes[n]
+
+    async def acquire(self, n: int = 1, blocking: bool = True, timeout: Seconds | None = None) -> AsyncHold | None:
+        """Get ``n`` permits, all or none; None if they were not there in time.
+
+        Args:
+            n: how many, at most as many as there are.
+            blocking: False tries once and never waits.
+            timeout: seconds to wait at most; None takes the semaphore's own ``timeout``, -1 waits for ever, 0 tries
+                once.
+
+        Raises:
+            ValueError: there are never so many.
+            StoreUnavailable: nobody knows. With a timeout it comes at most a second after it.
+            LeaseLost: they were granted too late to be of use.
+            WrongKind: the name is in use as another primitive, or with another number of permits.
+
+        """
+        got = await self.permits(n)._acquire(blocking, timeout)
+        if isinstance(got, Missed):
+            return None
+        owned = self._kept.owned
+        owned[id(got)] = got
+        return got  # in the next statement: see `Kept.owned`
+
+    async def release(self) -> None:
+        """Give back what the calling task acquired last through this semaphore, all permits of that hold.
+
+        Raises:
+            NotHeld: it holds nothing.
+            LeaseLost: the lease was lost before.
+
+        """
+        await self.permits(1).release()
+
+    def owned(self) -> bool:
+        """Return whether the calling task holds permits, acquired through this semaphore and not lost."""
+        return self.permits(1).owned()
+
+    async def locked(self) -> bool:
+        """Return whether no permit is there now.
+
+        Raises:
+            WrongKind: the name is in use as another primitive, or with another number of permits.
+
+        """
+        return await self.permits(1).locked()
+
+    async def available(self) -> int:
+        """Return how many permits nobody holds now.
+
+        Raises:
+            WrongKind: the name is in use as another primitive, or with another number of permits.
+
+        """
+        held = await held_as(self._engine, self.name, self._options.terms.rule)
+        return max(0, self.limit - sum(rule.permits for rule in held))
+
+    def __aenter__(self) -> Coroutine[Any, Any, AsyncHold]:
+        return self.permits(1)._enter(opened(self))
+
+    @ends_block
+    async def __aexit__(  # noqa: PLE0302 the decorator takes the block away
+        self,
+        block: Block,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.permits(1)._exit(block, error)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r} of {self.limit}>"
+
+
+class Permits(Mutex):
+    """A number of permits of one semaphore, used like a lock: all of them or none."""
+
+
+class Semaphore(Decorating):
+    """At most ``permits`` permits are out at a time, over all clients of the name. Each hold has a lease and a token.
+
+    All who use a name at the same time must give the same number; when nobody holds or waits, another may be taken.
+
+    Example:
+        ```python
+        partner = client.semaphore("partner-api", 10)
+        with partner:
+            print("one of ten")
+        with partner.permits(3):
+            print("three of ten")
+        ```
+
+    """
+
+    def __init__(self, core: AsyncSemaphore) -> None:
+        self._core = core
+
+    @property
+    def name(self) -> str:
+        """The semaphore's name."""
+        return self._core.name
+
+    @property
+    def limit(self) -> int:
+        """How many permits there are."""
+        return self._core.limit
+
+    def permits(self, n: int) -> Permits:
+        """Return ``n`` permits as something that is used like a lock, as `AsyncSemaphore.permits` does."""
+        return Permits(self._core.permits(n))
+
+    def acquire(self, n: int = 1, blocking: bool = True, timeout: Seconds | None = None) -> Hold | None:
+        """Get ``n`` permits, all or none; None if they were not there in time. As `AsyncSemaphore.acquire`."""
+        return self.permits(n).acquire(blocking, timeout)
+
+    def release(self) -> None:
+        """Give back what the calling thread acquired last through this semaphore. As `AsyncSemaphore.release`."""
+        drive(self._core.release())
+
+    def owned(self) -> bool:
+        """Return whether the calling thread holds permits, acquired through this semaphore and not lost."""
+        return self._core.owned()
+
+    def locked(self) -> bool:
+        """Return whether no permit is there now.
+
+        Raises:
+            WrongKind: the name is in use as another primitive, or with another number of permits.
+
+        """
+        return drive(self._core.locked())
+
+    def available(self) -> int:
+        """Return how many permits nobody holds now.
+
+        Raises:
+            WrongKind: the name is in use as another primitive, or with another number of permits.
+
+        """
+        return drive(self._core.available())
+
+    def __enter__(self) -> Hold:
+        return Hold(drive(self._core.permits(1)._enter(opened(self))))
+
+    @ends_block
+    def __exit__(  # noqa: PLE0302 the decorator takes the block away
+        self,
+        block: Block,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        drive(self._core.permits(1)._exit(block, error))
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r} of {self.limit}>"

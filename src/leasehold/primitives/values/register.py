@@ -1,0 +1,185 @@
+"""A register: a cell for a user's value, whose writes can be told apart.
+
+A write whose reply was lost cannot simply be sent again: by then another's may have followed it. So every write
+carries a mark of 64 random bits beside its value. A conditional write is repeated with the same mark; if the
+repetition finds the version moved on by one, the mark there says whose write that was. If it moved on by more, nobody
+can know, and the caller is told so.
+
+Values are what JSON can spell, and bytes, which are kept as they are.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+from collections.abc import Coroutine
+from dataclasses import dataclass, replace
+from typing import Any
+
+from leasehold import _validate
+from leasehold._engine.engine import Engine
+from leasehold._model import CELL_LIMIT, Cell, Change
+from leasehold.errors import LeaseLost, StoreUnavailable, Unsupported, WrongKind
+
+MARK = 8
+"""Bytes that tell one write from another."""
+
+SHORTEST_LIFE = 0.001
+"""Seconds for which a value is kept at least, however late it was written."""
+
+VALUE_LIMIT = CELL_LIMIT - MARK - 1
+"""Bytes that a value may have, as JSON or as it is."""
+
+
+class Form(enum.Enum):
+    """How a value is spelled: the first byte of what is stored."""
+
+    JSON = b"j"
+    BYTES = b"b"
+    UNKEPT = b"x"  # there was a value, but it could not be kept; the reason is there instead
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A register as it was seen.
+
+    Attributes:
+        value: the value; None where there is none.
+        version: 0 where there is none, else one more for each write.
+        changed: whether the write was made that this answers.
+        unkept: why there is a version but no value.
+
+    """
+
+    value: Any = None
+    version: int = 0
+    changed: bool = False
+    unkept: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """A value as it is stored, without its mark."""
+
+    form: Form
+    content: bytes
+
+    @classmethod
+    def of(cls, value: object) -> Body:
+        """Spell a value.
+
+        Raises:
+            TypeError: JSON cannot spell it.
+            ValueError: it is too large, or has a number that is none.
+
+        """
+        if isinstance(value, bytes | bytearray):
+            form, content = Form.BYTES, bytes(value)
+        else:
+            form, content = Form.JSON, _json(value)
+        if len(content) > VALUE_LIMIT:
+            raise ValueError(
+                f"the value has {len(content)} bytes, at most {VALUE_LIMIT} are kept; keep a reference instead"
+            )
+        return cls(form, content)
+
+    def value(self) -> Any:
+        """Read the value back: what every reader of the register gets."""
+        return json.loads(self.content) if self.form is Form.JSON else self.content
+
+
+def _json(value: object) -> bytes:
+    try:
+        return json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        raise kind(f"the value is neither bytes nor spelled by JSON: {error}") from None
+
+
+class Register:
+    """One cell. ``kind`` keeps the names of different primitives apart."""
+
+    def __init__(self, engine: Engine, kind: str, name: str) -> None:
+        can = engine.store.capabilities
+        if not (can.cells and can.fencing):
+            raise Unsupported(f"{engine.store!r} keeps no values with versions; use another store")
+        self._engine = engine
+        self._name = _validate.name(name)
+        self._cell = f"{kind}/{name}"
+
+    async def read(self) -> Record:
+        """Look at the value."""
+        cell, _ = await self._engine.repeat(lambda _: self._ask(Change()), self._engine.response_timeout)
+        return self._record(cell)
+
+    async def write(
+        self, body: Body, *, life: float, if_version: int | None = None, fence: int | None = None, only: bool = False
+    ) -> Record:
+        """Write, if the conditions hold, and say whether it was done and what is there now.
+
+        ``only`` says that the holder of ``fence`` writes nothing else here: so the write may be repeated, as a
+        conditional one may; the first copy, should it arrive late, cannot replace anything newer.
+
+        Raises:
+            LeaseLost: a holder with a token higher than ``fence`` has written.
+            StoreUnavailable: no answer; with ``unknown`` nobody can say whether it was written.
+
+        """
+        mark = self._engine.runtime.random_bytes(MARK)
+        change = Change(body.form.value + mark + body.content, if_version, fence, life)
+        until = self._engine.runtime.now() + life
+        cell, repeated = await self._send(change, mark, until, repeatable=only or if_version is not None)
+        ours = cell.changed or (cell.value is not None and cell.value[1 : MARK + 1] == mark)
+        if ours:
+            return Record(body.value(), cell.version, changed=True)
+        if fence is not None and fence < cell.fence:
+            raise LeaseLost(
+                f"the write to {self._name!r} came too late: it has token {fence}, and {cell.fence} has written",
+                name=self._name,
+                owner=str(self._engine.owner),
+                token=fence,
+            )
+        if repeated and if_version is not None and cell.version > if_version + 1:
+            raise self._unknown()
+        return self._record(cell)
+
+    async def _send(self, change: Change, mark: bytes, until: float, *, repeatable: bool) -> tuple[Cell, bool]:
+        def ask(_: float) -> Coroutine[Any, Any, Cell]:
+            left = until - self._engine.runtime.now()  # a repetition does not make the value younger
+            return self._ask(replace(change, life=max(left, SHORTEST_LIFE)))
+
+        if repeatable:
+            # Through a refusal too: what was done before the write cannot be undone, so it is worth recording.
+            return await self._engine.repeat(
+                ask, self._engine.response_timeout, through_outage=change.fence is not None
+            )
+        try:
+            return await ask(0.0), False
+        except StoreUnavailable as error:
+            if not error.unknown:
+                raise
+        cell, _ = await self._engine.repeat(lambda _: self._ask(Change()), self._engine.response_timeout)
+        if cell.value is None or cell.value[1 : MARK + 1] != mark:
+            raise self._unknown()  # not there, or no longer, or not yet
+        return cell, True
+
+    def _ask(self, change: Change) -> Coroutine[Any, Any, Cell]:
+        return self._engine.store.cell(self._cell, change)
+
+    def _unknown(self) -> StoreUnavailable:
+        return StoreUnavailable(
+            f"the reply to the write to {self._name!r} was lost, and others may have written since; look again",
+            unknown=True,
+            name=self._name,
+        )
+
+    def _record(self, cell: Cell) -> Record:
+        if cell.value is None:
+            return Record()
+        try:
+            body = Body(Form(cell.value[:1]), cell.value[MARK + 1 :])
+        except ValueError:
+            raise WrongKind(f"the cell {self._cell!r} holds something else", name=self._name) from None
+        if body.form is Form.UNKEPT:
+            return Record(None, cell.version, unkept=body.content.decode())
+        return Record(body.value(), cell.version)

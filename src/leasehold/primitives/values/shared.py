@@ -1,0 +1,214 @@
+"""Fetch it once for all: `AsyncShared` and its blocking face `Shared`.
+
+Theory of operation
+-------------------
+Two cells: the *value*, which the store forgets when its time to live is over, and the *bloom*, which it forgets
+``early`` seconds before that. While both are there, everybody uses the value. When only the value is there, one
+caller, whoever gets the lock at once, fetches a new one; all others go on with the old. When there is none, all
+callers wait for the lock; the first fetches, the others find what it fetched. The store counts all times, from before
+the fetch began.
+
+The value is fenced: one that was fetched by an earlier holder never replaces one of a later holder.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+from collections.abc import Callable
+from typing import Any, cast
+
+from leasehold import _validate
+from leasehold._engine.engine import Engine
+from leasehold._runtimes.base import drive, outside, ready
+from leasehold._validate import Seconds
+from leasehold.errors import AcquireTimeout, LeaseLost
+from leasehold.primitives.calls.callables import refuse_coroutines
+from leasehold.primitives.locks.inner_lock import guard
+from leasehold.primitives.values.register import Body, Record, Register
+from leasehold.primitives.values.versioned import LONGEST_LIFE
+
+TimeToLive = Seconds | Callable[[Any], Seconds]
+"""Seconds, or a function that reads them from the fetched value, as from ``expires_in`` of a token."""
+
+EARLY = 0.1
+"""The part of the time to live in which it is renewed early, unless told otherwise."""
+
+REST = 1.0
+"""Seconds for which nobody tries again after an early fetch failed, while there is an old value."""
+
+
+class Refused(enum.Enum):
+    """Stands for no value, since None is one."""
+
+    NONE = "none"
+
+
+log = logging.getLogger("leasehold")
+
+
+class AsyncShared:
+    """A value that one instance fetches and all use: an access token, an exchange rate, a list that is dear to compute.
+
+    Example:
+        ```python
+        async def fetch():
+            return {"token": "abc", "expires_in": 7200}
+
+        token = client.shared("partner-token", lambda answer: answer["expires_in"], fetch)
+        value = await token.get()
+        ```
+
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        key: str,
+        ttl: TimeToLive,
+        fetch: Callable[[], Any],
+        *,
+        early: Seconds | None,
+        lease: Seconds,
+        timeout: Seconds | None,
+    ) -> None:
+        self._engine = engine
+        self._ttl = ttl if callable(ttl) else _validate.above_zero(ttl, "ttl", LONGEST_LIFE)
+        self._early = None if early is None else _validate.at_least_zero(early, "early")
+        if self._early is not None and isinstance(self._ttl, float) and self._early >= self._ttl:
+            raise ValueError(f"early must be less than the ttl of {self._ttl} s, it is {self._early}")
+        self._fetch = fetch
+        self._timeout = _validate.timeout(timeout)
+        self._lock = guard(engine, "shared", key, lease=lease)
+        self._value = Register(engine, "shared", key)
+        self._bloom = Register(engine, "bloom", key)
+        self._key = key
+
+    @property
+    def key(self) -> str:
+        """The value's name."""
+        return self._key
+
+    async def get(self, *, refused: Any = Refused.NONE) -> Any:
+        """Return the value, fetched here or by whomever.
+
+        Args:
+            refused: a value that turned out to be no good, as a token that was revoked: if it is still the shared
+                one, one caller fetches another, and the rest wait for that.
+
+        Raises:
+            AcquireTimeout: another was still fetching until the ``timeout``.
+            StoreUnavailable: the store does not answer.
+            Exception: what ``fetch`` raised; the next in line then tries. While there is an old value, its failure is
+                logged, the old value is returned, and nobody tries again for a second.
+
+        """
+        self._engine.ready()
+        seen = await self._value.read()
+        if not _good(seen, refused):
+            return await self._wait(refused)
+        if (await self._bloom.read()).version:
+            return seen.value
+        return await self._get_early(seen)
+
+    async def _get_early(self, seen: Record) -> Any:
+        try:
+            hold = await self._lock.acquire(blocking=False)
+            if hold is None:
+                return seen.value  # one is enough to fetch
+            async with hold:
+                if (await self._bloom.read()).version:  # one did, between our looks
+                    now = await self._value.read()
+                    if now.version:  # else so long ago that this one has ended, too
+                        return now.value
+                try:
+                    return await self._fetch_and_keep(hold.token)
+                except Exception:
+                    await self._bloom.write(Body.of("rest"), life=REST, fence=hold.token, only=True)
+                    raise
+        except Exception as error:
+            now = await self._value.read()
+            if not now.version:
+                raise
+            log.warning("could not fetch %r early, the old value serves on: %s", self.key, repr(error))
+            return now.value
+
+    async def _wait(self, refused: Any) -> Any:
+        until = None if self._timeout is None else self._engine.runtime.now() + self._timeout
+        lost: LeaseLost | None = None
+        for _ in range(3):
+            try:
+                return await self._fetch_in_turn(refused, until)
+            except LeaseLost as error:  # another may have fetched it meanwhile: look again
+                lost = error
+        raise cast(LeaseLost, lost)
+
+    async def _fetch_in_turn(self, refused: Any, until: float | None) -> Any:
+        runtime = self._engine.runtime
+        start = runtime.now()
+        hold = await self._lock.acquire(timeout=-1 if until is None else max(0.0, until - start))
+        if hold is None:
+            raise AcquireTimeout(
+                f"another was still fetching {self.key!r}",
+                name=self.key,
+                owner=str(self._engine.owner),
+                waited=runtime.now() - start,
+            )
+        async with hold:
+            seen = await self._value.read()
+            if _good(seen, refused):
+                return seen.value
+            return await self._fetch_and_keep(hold.token)
+
+    async def _fetch_and_keep(self, token: int) -> Any:
+        runtime = self._engine.runtime
+        start = runtime.now()
+        fetched = await ready(outside(self._fetch))
+        body = Body.of(fetched)
+        ttl = self._ttl(fetched) if callable(self._ttl) else self._ttl
+        ttl = _validate.above_zero(ttl, "ttl", LONGEST_LIFE)
+        early = ttl * EARLY if self._early is None else min(self._early, ttl)
+        left = ttl - (runtime.now() - start)
+        if left > 0:
+            await self._value.write(body, life=left, fence=token, only=True)
+            bloom = left - early if left > early else left / 2  # a slow fetch must not call for the next at once
+            await self._bloom.write(Body.of(token), life=bloom, fence=token, only=True)
+        return body.value()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.key!r}>"
+
+
+class Shared:
+    """A value that one instance fetches and all use: an access token, an exchange rate, a list that is dear to compute.
+
+    Example:
+        ```python
+        def fetch():
+            return {"token": "abc", "expires_in": 7200}
+
+        token = client.shared("partner-token", lambda answer: answer["expires_in"], fetch)
+        value = token.get()
+        ```
+
+    """
+
+    def __init__(self, core: AsyncShared) -> None:
+        refuse_coroutines(core._fetch)
+        self._core = core
+
+    @property
+    def key(self) -> str:
+        """The value's name."""
+        return self._core.key
+
+    def get(self, *, refused: Any = Refused.NONE) -> Any:
+        """Return the value, fetched here or by whomever, and none that was ``refused``. As `AsyncShared.get`."""
+        return drive(self._core.get(refused=refused))
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.key!r}>"
+
+
+def _good(seen: Record, refused: Any) -> bool:
+    return seen.version > 0 and (refused is Refused.NONE or seen.value != refused)

@@ -1,0 +1,193 @@
+"""Optimistic locking: a value with a version. `AsyncVersionedValue` and its blocking face `VersionedValue`.
+
+Nobody waits for anybody: who writes names the version that it read, and whoever comes second is refused. Right where
+conflicts are rare; where many write the same value all the time, a lock costs less than their repetitions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from leasehold import _validate
+from leasehold._engine.engine import Engine
+from leasehold._runtimes.base import drive, outside, ready
+from leasehold._validate import Seconds
+from leasehold.errors import Conflict
+from leasehold.primitives.calls.callables import refuse_coroutines
+from leasehold.primitives.values.register import Body, Record, Register
+
+DEFAULT_LIFE = 365 * 86_400.0
+"""Seconds. Stores forget what nobody writes, so that they do not fill up."""
+
+LONGEST_LIFE = 10 * DEFAULT_LIFE
+
+FIRST_PAUSE = 0.004
+"""Seconds before the second attempt of an update at most; each further pause may be twice as long."""
+
+LONGEST_PAUSE = 0.25
+
+
+class Versioned(NamedTuple):
+    """A value and its version. Version 0, with the value None, says that there is none yet."""
+
+    value: Any
+    version: int
+
+
+class AsyncVersionedValue:
+    """A value with a version, for compare-and-set.
+
+    Values are what JSON can spell, and come back as JSON has them (a tuple as a list); bytes are kept as they are. A
+    value may have 64 KiB.
+
+    Example:
+        ```python
+        views = client.versioned("views")
+        await views.update(lambda count: (count or 0) + 1)
+        value, version = await views.get()
+        await views.put(0, if_version=version)
+        ```
+
+    """
+
+    def __init__(self, engine: Engine, name: str, life: Seconds) -> None:
+        self._engine = engine
+        self._register = Register(engine, "versioned", name)
+        self._life = _validate.above_zero(life, "life", LONGEST_LIFE)
+        self._name = name
+
+    @property
+    def name(self) -> str:
+        """The value's name."""
+        return self._name
+
+    async def get(self) -> Versioned:
+        """Return the value and its version; None and 0 if there is none."""
+        self._engine.ready()
+        seen = await self._register.read()
+        return Versioned(seen.value, seen.version)
+
+    async def put(self, value: Any, if_version: int | None = None, fence: int | None = None) -> int:
+        """Write a value.
+
+        Args:
+            value: what JSON can spell, or bytes.
+            if_version: write only if the value still has this version; 0: only if there is none. None writes anyway.
+            fence: the token of the lock under which it is written: refused if a later holder has written with its own.
+
+        Returns:
+            The version that it has now.
+
+        Raises:
+            Conflict: it has another version; the error has that, and the value.
+            LeaseLost: a later holder than that of ``fence`` has written.
+            ValueError: the value is too large, or the store cannot keep so large a fence (SQL and SQLite: 2**63 - 1).
+            StoreUnavailable: no answer; with ``unknown`` it may have been written all the same.
+
+        """
+        self._engine.ready()
+        body = Body.of(value)
+        _check_count(if_version, "if_version", 0)
+        _check_count(fence, "fence", 1)
+        after = await self._register.write(body, life=self._life, if_version=if_version, fence=fence)
+        if not after.changed:
+            raise self._conflict(after, f"it has version {after.version}, not {if_version}", 0.0)
+        return after.version
+
+    async def update(self, change: Callable[[Any], Any], timeout: Seconds | None = None) -> Versioned:
+        """Read, call ``change(value)``, write what it returns; again from the start if another wrote meanwhile.
+
+        Args:
+            change: gets the value (None if there is none) and returns the new one. It may be called several times, so
+                it should do nothing else. Under asyncio it may be a coroutine function.
+            timeout: seconds after which no further attempt is made; None makes them until one succeeds.
+
+        Returns:
+            What was written, and its version.
+
+        Raises:
+            Conflict: others were faster until the timeout.
+            StoreUnavailable: no answer; with ``unknown`` it may have been written all the same.
+
+        """
+        self._engine.ready()
+        runtime, limit, pause = self._engine.runtime, _validate.timeout(timeout), FIRST_PAUSE
+        start = runtime.now()
+        while True:
+            seen = await self._register.read()
+            value = await ready(outside(change, seen.value))
+            if value is None:
+                raise TypeError("the change returned None; it must return the new value (to store null, use put)")
+            after = await self._register.write(Body.of(value), life=self._life, if_version=seen.version)
+            if after.changed:
+                return Versioned(after.value, after.version)
+            waited = runtime.now() - start
+            if limit is not None and waited >= limit:
+                raise self._conflict(after, "others changed it at each attempt", waited)
+            left = pause if limit is None else limit - waited
+            await runtime.sleep(min(left, pause * runtime.jitter()))  # those who met once do not meet again
+            pause = min(2 * pause, LONGEST_PAUSE)
+
+    def _conflict(self, seen: Record, why: str, waited: float) -> Conflict:
+        return Conflict(
+            f"the value {self.name!r} was not written: {why}",
+            value=seen.value,
+            version=seen.version,
+            name=self.name,
+            owner=str(self._engine.owner),
+            waited=waited,
+        )
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r}>"
+
+
+class VersionedValue:
+    """A value with a version, for compare-and-set.
+
+    Values are what JSON can spell, and come back as JSON has them (a tuple as a list); bytes are kept as they are. A
+    value may have 64 KiB.
+
+    Example:
+        ```python
+        views = client.versioned("views")
+        views.update(lambda count: (count or 0) + 1)
+        value, version = views.get()
+        views.put(0, if_version=version)
+        ```
+
+    """
+
+    def __init__(self, core: AsyncVersionedValue) -> None:
+        self._core = core
+
+    @property
+    def name(self) -> str:
+        """The value's name."""
+        return self._core.name
+
+    def get(self) -> Versioned:
+        """Return the value and its version; None and 0 if there is none."""
+        return drive(self._core.get())
+
+    def put(self, value: Any, if_version: int | None = None, fence: int | None = None) -> int:
+        """Write a value; return its version. As `AsyncVersionedValue.put`."""
+        return drive(self._core.put(value, if_version, fence))
+
+    def update(self, change: Callable[[Any], Any], timeout: Seconds | None = None) -> Versioned:
+        """Read, change, write, again if another wrote meanwhile. As `AsyncVersionedValue.update`."""
+        refuse_coroutines(change)
+        return drive(self._core.update(change, timeout))
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r}>"
+
+
+def _check_count(value: object, what: str, least: int) -> None:
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{what} must be an int, not {type(value).__name__}")
+    if value < least:
+        raise ValueError(f"{what} must be {least} or more, it is {value}")

@@ -1,0 +1,122 @@
+"""The waiting tickets of one client: where messages for them are put, and which of them watches each holder's lease."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from leasehold._model import Ticket
+from leasehold._runtimes.base import Runtime, Signal
+from leasehold.stores._common.clock_sample import Notice
+
+
+class Slot:
+    """One waiting ticket. ``news`` says that it is worth asking again; it is set before the signal, and read after."""
+
+    __slots__ = ("armed", "asked", "bequest", "called", "lined", "name", "news", "notice", "signal", "ticket", "until")
+
+    def __init__(self, name: str, ticket: str) -> None:
+        self.name = name
+        self.ticket = ticket
+        self.news = False
+        self.notice: Notice | None = None
+        self.lined = False  # whether it stands in line with the others that wait for the name
+        self.armed = False  # whether it watches the holder's lease and has a timer that ends with it
+        self.until = 0.0  # boot-time clock at which that lease has ended, as it was when it asked
+        self.bequest: float | None = None  # that of one which watched before it, and waits no more
+        self.called = False  # whether the news is that it is worth asking again
+        self.asked = 0  # server time in microseconds of the last answer that it waits: older notices are void
+        self.signal: Signal | None = None  # made at the first wait: most tickets never wait
+
+    def ready(self, runtime: Runtime) -> Signal:
+        """Return the signal to wait for."""
+        if self.signal is None:
+            self.signal = runtime.signal()
+        return self.signal
+
+    def ring(self) -> None:
+        """Wake who waits, if anyone does."""
+        if self.signal is not None:
+            self.signal.set()
+
+    def hush(self) -> None:
+        """Wait on: the news were of a bequest. To be called before the look whether it was ``called``."""
+        self.news = False
+        if self.signal is not None:
+            self.signal.clear()
+
+    def read(self) -> Notice | None:
+        """Take the news."""
+        self.hush()
+        self.called = False
+        notice, self.notice = self.notice, None
+        return notice
+
+
+class Slots:
+    """All of a client. One waiter of each name watches: its timer ends with the holder's lease, for all of them.
+
+    Used from many threads at once. A slot is made before each claim, and most are gone with its answer. So it is put
+    down and taken away without the mutex, and is put in line, under it, only when the answer says that it waits.
+    """
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self.forget_all()
+
+    def forget_all(self) -> None:
+        """Begin anew: in a forked child they are the parent's."""
+        self._mutex = self._runtime.mutex()
+        self._slots: dict[str, Slot] = {}
+        self._by_name: dict[str, dict[str, Slot]] = defaultdict(dict)
+
+    def __contains__(self, ticket: str) -> bool:
+        return ticket in self._slots
+
+    def __iter__(self) -> Iterator[Slot]:
+        with self._mutex:
+            return iter(list(self._slots.values()))
+
+    def get(self, ticket: str) -> Slot | None:
+        """Return the slot of a ticket that waits."""
+        return self._slots.get(ticket)
+
+    def add(self, name: str, ticket: Ticket) -> Slot:
+        """Return the slot of a ticket, made if it has none."""
+        slot = self._slots.get(ticket.id)
+        if slot is None:
+            slot = self._slots[ticket.id] = Slot(name, ticket.id)
+        return slot
+
+    def watches(self, slot: Slot) -> bool:
+        """Put it in line; say whether it is this one that watches the holder's lease: the one that waits longest."""
+        with self._mutex:
+            slot.lined = True  # before the look whether it is still there: `remove` takes it away, and looks then
+            if self._slots.get(slot.ticket) is slot:
+                self._by_name[slot.name].setdefault(slot.ticket, slot)
+            slot.armed = self._first(slot.name) is slot
+            return slot.armed
+
+    def unarmed(self, name: str) -> Slot | None:
+        """Return the slot whose turn it is to watch the holder of ``name``, if it has not asked for how long yet."""
+        with self._mutex:
+            first = self._first(name)
+            return None if first is None or first.armed else first
+
+    def remove(self, ticket: str) -> Slot | None:
+        """Forget a ticket; return the slot that watches the lease in its place, if it did and another waits."""
+        slot = self._slots.pop(ticket, None)
+        if slot is None or not slot.lined:
+            return None
+        with self._mutex:
+            if slot.name not in self._by_name:
+                return None
+            watched = self._first(slot.name) is slot
+            self._by_name[slot.name].pop(ticket, None)
+            if not self._by_name[slot.name]:
+                del self._by_name[slot.name]
+                return None
+            return self._first(slot.name) if watched else None
+
+    def _first(self, name: str) -> Slot | None:
+        return next(iter(self._by_name[name].values())) if name in self._by_name else None

@@ -1,0 +1,21 @@
+"""The error for a name that is in use as something else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from leasehold._model import Rule, Ticket
+from leasehold._rules import clash, other_use, use_of
+from leasehold.errors import WrongKind
+
+
+def refuse_other_use(name: str, tickets: Iterable[Ticket], rule: Rule) -> None:
+    """Raise `WrongKind` if one of the tickets uses the name as something else than ``rule`` does."""
+    other = other_use(tickets, rule)
+    if other is not None:
+        raise wrong_kind(name, use_of(other.terms.rule), rule, held_by=str(other.terms.owner))
+
+
+def wrong_kind(name: str, used: str, rule: Rule, held_by: str | None = None) -> WrongKind:
+    """Make the error for a name that is in use as something else."""
+    return WrongKind(clash(name, used, rule), name=name, held_by=held_by)

@@ -1,0 +1,207 @@
+"""Queues as rows: what of a name is read before a step, and what differs after it. Pure; all SQL stores use it.
+
+Why a window of the queue is enough: a step looks at waiters in order and stops at the first that must stay. If such a
+one is among those that were read, all that come after it would not have been looked at either; if not, and more are
+waiting, the step, which is pure, is taken again with twice as many. So 1,000 waiters cost a step no more than ten do,
+and a thousand dead ones are cleared away once. Those whom a step passes over when they must stay prove nothing (see
+`rules.successors`), and whoever stands beside a ticket may enter before all others: neither counts as the one that
+stays, and the latter are always read. So are holders, the ticket's own seat, and the last row of the queue, whose
+number the next arrival counts from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from leasehold._model import Kind, Owner, Rule, Seat, Terms, Ticket
+from leasehold._rules import Queue, stops
+
+WINDOW = 8
+"""Waiters that a step reads at first."""
+
+USED_TO_WITHIN = 600 * 10**9
+"""Nanoseconds by which ``name.used`` may lag behind, so that most releases need not write that row."""
+
+COME_BACK = 1.0
+"""Seconds for which a waiter that could not be told keeps its place, as on Redis."""
+
+ALL = 1 << 31
+"""As a window: all waiters."""
+
+Key = tuple[bytes, bytes]
+"""Namespace and name."""
+
+COLUMNS = (
+    "ticket, place, token, expires, kind, exclusive, upgradeable, permits, most, fair, lease, delay, owner, meta, "
+    "beside, hint"
+)
+"""The columns of a seat that all SQL stores have, in the order in which they are read and written."""
+
+SeatRow = tuple[Any, ...]
+"""The columns of `COLUMNS`, in that order; a store's own may follow."""
+
+NameRow = tuple[int, int, int, int]
+"""Id, fence, barred and used of a name."""
+
+
+def ns(seconds: float) -> int:
+    """Return seconds as nanoseconds."""
+    return round(seconds * 1e9)
+
+
+def above(prefix: bytes) -> bytes:
+    """Return what all names that begin with ``prefix`` are below: UTF-8 has no byte 0xFF, so there is a next one."""
+    return prefix[:-1] + bytes([prefix[-1] + 1]) if prefix else b"\xff"
+
+
+@dataclass(slots=True)
+class Page:
+    """What was read of one name.
+
+    Attributes:
+        row: the name's row; None if there is none.
+        queue: as the ledger takes it.
+        whole: whether all waiters were read.
+        last: the highest number in the queue, though its seat may be void; 0 if nobody waits.
+        window: tickets of the first waiters whose leases last and whom no step passes over. Not the others: one whose
+            lease ran out goes to the end when it claims again.
+        hints: where to ring for each seat.
+        away: waiters who are passed over, for nobody listens for them. They are not in ``queue``.
+
+    """
+
+    row: NameRow | None
+    queue: Queue
+    whole: bool = True
+    last: int = 0
+    window: frozenset[str] = frozenset()
+    hints: dict[str, str] = field(default_factory=dict[str, str])
+    away: tuple[Seat, ...] = field(default=(), kw_only=True)
+
+    def without(self, deaf: Collection[str], me: str) -> Page:
+        """Return the page for a step that passes over those who are rung at these channels, but not over ``me``."""
+
+        def away(seat: Seat) -> bool:
+            return seat.ticket.id != me and self.hints.get(seat.ticket.id, "") in deaf
+
+        some = tuple(filter(away, self.queue.waiters))
+        if not some:
+            return self
+        queue = replace(self.queue, waiters=tuple(seat for seat in self.queue.waiters if seat not in some))
+        window = self.window - {seat.ticket.id for seat in some}
+        return replace(self, queue=queue, window=window, away=(*self.away, *some))
+
+    def suffices(self, after: Queue) -> bool:
+        """Say whether the step that led to ``after`` saw all that it had to see."""
+        return self.whole or any(seat.ticket.id in self.window for seat in after.waiters)
+
+    def hints_of(self, seats: Sequence[Seat]) -> dict[str, str]:
+        """Return where to ring for these seats, by ticket."""
+        return {seat.ticket.id: self.hints.get(seat.ticket.id, "") for seat in seats}
+
+
+@dataclass(frozen=True, slots=True)
+class Added:
+    """A seat that is new, with its place."""
+
+    seat: Seat
+    place: int
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """A seat with another place, token, expiry or hint than before."""
+
+    seat: Seat
+    place: int
+    hint: str
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """A ticket that has no seat any more."""
+
+    ticket: str
+
+
+def page_of(name: str, row: NameRow, first: Sequence[SeatRow], more: Sequence[SeatRow] | None, now: float) -> Page:
+    """Put together what was read.
+
+    Args:
+        name: the name.
+        row: its row.
+        first: all holders, and the first waiters.
+        more: None if ``first`` has all waiters; else the seat of the ticket concerned, the last one of the queue and
+            all that stand beside another, in any order and twice if need be.
+        now: the store's clock in seconds.
+
+    """
+    seen = {one[0] for one in first if one[1]}
+    found = {one[0]: one for one in (*first, *(more or ()))}
+    seats = [seat_of(one) for one in found.values()]
+    holders = tuple(sorted((seat for seat in seats if seat.token is not None), key=lambda seat: seat.token or 0))
+    waiters = tuple(sorted((seat for seat in seats if seat.token is None), key=lambda seat: seat.order))
+    return Page(
+        row,
+        Queue(name, row[1], row[2] / 1e9, holders, waiters),
+        more is None,
+        max((one[1] for one in found.values()), default=0),
+        frozenset(seat.ticket.id for seat in waiters if seat.ticket.id in seen and seat.expires > now and stops(seat)),
+        {one[0]: one[15] for one in found.values()},
+    )
+
+
+def differences(page: Page, after: Queue, now: float, hint: str) -> Iterator[Dropped | Added | Changed]:
+    """Yield what to write. New seats get ``hint``; the seats that go are told first.
+
+    A waiter that asked again while half of its lease is left stays as it is: that saves a write to the disk each time.
+    """
+    before = {seat.ticket.id: seat for seat in page.queue.seats()}
+    remaining = {seat.ticket.id: seat for seat in after.seats()}
+    for ticket, old in before.items():
+        if ticket not in remaining or old.expires <= now:  # a void one that is there again has a new place
+            yield Dropped(ticket)
+    for seat in page.away:
+        if seat.expires > now + COME_BACK:
+            yield Changed(replace(seat, expires=now + COME_BACK), seat.order, page.hints[seat.ticket.id])
+    for ticket, seat in remaining.items():
+        old_seat = before.get(ticket)
+        if old_seat is None or old_seat.expires <= now:
+            # Not the ledger's number: it counts from the last seat that is not void, and others may stand behind that.
+            yield Added(seat, page.last + 1 if seat.token is None else 0)
+        elif (old_seat.token, old_seat.expires) != (seat.token, seat.expires):  # it was granted, or it asked again
+            same_hint = page.hints[ticket] == hint
+            if seat.token is None and same_hint and old_seat.expires - now > seat.ticket.terms.lease / 2:
+                continue
+            place, kept = (seat.order, hint) if seat.token is None else (0, page.hints[ticket])
+            yield Changed(seat, place, kept)
+
+
+def name_differs(page: Page, after: Queue, now: float) -> bool:
+    """Say whether the name's row is to be written: fence or delay are others, or its last use is long ago."""
+    if page.row is None:
+        return True
+    _, fence, barred, used = page.row
+    return (fence, barred) != (after.fence, ns(after.barred)) or used + USED_TO_WITHIN < ns(now)
+
+
+def seat_of(row: SeatRow) -> Seat:
+    """Read a row's columns of `COLUMNS`."""
+    rule = Rule(
+        Kind(row[4]), exclusive=bool(row[5]), upgradeable=bool(row[6]), permits=row[7], limit=row[8], fair=bool(row[9])
+    )
+    terms = Terms(rule, Owner.parse(row[12]), lease=row[10] / 1e9, delay=row[11] / 1e9, meta=row[13])
+    return Seat(Ticket(row[0], terms, row[14]), row[1], row[3] / 1e9, row[2])
+
+
+def row_of(seat: Seat, place: int, hint: str) -> tuple[int | str | None, ...]:
+    """Return the columns of `COLUMNS`."""
+    terms = seat.ticket.terms
+    rule = terms.rule
+    return (
+        *(seat.ticket.id, place, seat.token, ns(seat.expires)),
+        *(rule.kind.value, int(rule.exclusive), int(rule.upgradeable), rule.permits, rule.limit, int(rule.fair)),
+        *(ns(terms.lease), ns(terms.delay), str(terms.owner), terms.meta, seat.ticket.beside, hint),
+    )

@@ -1,0 +1,51 @@
+"""Renewals: the seats of many names in one transaction, under the locks of their names.
+
+Under the locks, for else a step that has read a seat as expired could drop it after a renewal had found it alive by a
+clock that was set back. Names that somebody has locked are passed over, so that one of them does not hold up the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any
+
+from leasehold._model import Standing
+from leasehold.stores._sql.dialect import Dialect
+from leasehold.stores._sql.queue_snapshot import Key
+from leasehold.stores._sql.transport import Statement, Transaction
+
+Renewing = Callable[[Transaction], Coroutine[Any, Any, dict[str, Standing]]]
+
+
+def unlocked(dialect: Dialect, space: bytes, names: Mapping[str, bytes]) -> Renewing:
+    """Make what renews these tickets, each with its name, as far as nobody has locked the names.
+
+    The others, and those whose names have no row, are not in its answer.
+    """
+
+    async def work(tx: Transaction) -> dict[str, Standing]:
+        (locked,) = await tx.ask(dialect.lock_names(space, sorted(set(names.values()))))
+        ids = {bytes(name): row for row, name in locked}
+        return await _renew(tx, dialect, list(ids.values()), [one for one in names if names[one] in ids])
+
+    return work
+
+
+def one(dialect: Dialect, key: Key, tickets: Sequence[str]) -> Renewing:
+    """Make what renews the tickets of one name, waiting for its lock."""
+
+    async def work(tx: Transaction) -> dict[str, Standing]:
+        (found,) = await tx.ask(Statement(dialect.lock_name, key))
+        if not found:
+            return dict.fromkeys(tickets, Standing.GONE)
+        return await _renew(tx, dialect, [found[0][0]], tickets)
+
+    return work
+
+
+async def _renew(tx: Transaction, dialect: Dialect, ids: Sequence[int], tickets: Sequence[str]) -> dict[str, Standing]:
+    if not tickets:
+        return {}
+    _, found = await tx.commit(dialect.renew(ids, tickets), dialect.standings(ids, tickets))
+    there = {ticket: Standing.QUEUED if token is None else Standing.HELD for ticket, token in found}
+    return {ticket: there.get(ticket, Standing.GONE) for ticket in tickets}

@@ -1,0 +1,96 @@
+"""How a ticket of ``mode=session`` comes to its lock: it stands in line, people can see that, and its turn comes.
+
+What is alike for all servers is here; how a session tries and waits is its `Sessions`, how the one whose turn has come
+takes its token, and how those in line are written down, is the store's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Generic, TypeVar
+
+from leasehold._model import Granted, Ticket, Wait
+from leasehold._runtimes.base import Runtime
+from leasehold.errors import StoreUnavailable
+from leasehold.stores._sql.session.wait_queue import Lines, Waiter
+from leasehold.stores._sql.session.waiter_table import Board, Write
+
+S = TypeVar("S")
+
+Grant = Callable[[S], Awaitable[Granted]]
+"""Takes the token of the lock that a session has; if that fails the session is closed, and the lock free."""
+
+HasLock = Callable[[str, S, float], Awaitable[bool]]
+"""Asks, beside a session that waits for a name, whether it has the lock: its own answer may be on the way."""
+
+Beat = Callable[[Sequence[str], float], Awaitable[None]]
+"""Moves the expiry of the seats of these tickets, before a reading of the clock."""
+
+
+class Claims(Generic[S]):
+    """Those of one client. Used by many threads or tasks at once."""
+
+    def __init__(
+        self, runtime: Runtime, lines: Lines[S], write_down: Write[S], beat: Beat, has_lock: HasLock[S] | None = None
+    ) -> None:
+        self._runtime = runtime
+        self._lines = lines
+        self._board = Board(runtime, write_down)
+        self._beat = beat
+        self._has_lock = has_lock
+
+    async def claim(self, name: str, ticket: Ticket, until: float, grant: Grant[S]) -> Granted | Wait:
+        """Stand in line, and take the lock if the turn has come.
+
+        Raises:
+            StoreUnavailable: nobody answers; a ticket of which the server cannot know stands in line no more.
+
+        """
+        waiter = self._lines.enter(name, ticket)
+        try:
+            session = await self._turn(waiter, until)
+            answer = await (self._queued(waiter, until) if session is None else self._entered(waiter, session, grant))
+        except StoreUnavailable as error:
+            if not waiter.known and not error.unknown:
+                await self._lines.leave(waiter, until)  # nobody will leave for it
+            raise
+        waiter.known = True
+        return answer
+
+    async def renewed(self, tickets: Sequence[Ticket], until: float) -> None:
+        """Take note that the clients of these are there, and show those in line for longer: else they were not seen."""
+        waiters = self._lines.renewed([ticket.id for ticket in tickets])
+        if not waiters:
+            return
+        try:
+            await self._beat([waiter.ticket.id for waiter in waiters], until)
+        except StoreUnavailable:  # it decides nothing
+            pass
+
+    async def _turn(self, waiter: Waiter[S], until: float) -> S | None:
+        """Return the session that has the lock, if the turn has come."""
+        session = await self._lines.turn(waiter, until)
+        if session is not None or self._has_lock is None or not waiter.known:
+            return session
+        parked = self._lines.parked(waiter)
+        if parked is None or not await self._has_lock(waiter.name, parked, until):
+            return None
+        return await self._lines.handed(waiter, until)
+
+    async def _entered(self, waiter: Waiter[S], session: S, grant: Grant[S]) -> Granted:
+        """Let the first in line take the token of the lock that its session has."""
+        try:
+            granted = await grant(session)
+        except BaseException:
+            self._lines.lost(waiter)
+            raise
+        self._lines.entered(waiter)
+        return granted
+
+    async def _queued(self, waiter: Waiter[S], until: float) -> Wait:
+        """See to it that people can see who waits; each lease anew, which also tells whether the server answers."""
+        now, lease = self._runtime.now(), waiter.ticket.terms.lease
+        if waiter.shown is None or waiter.shown + lease / 2 < now:
+            waiter.shown = now  # before it is: it may be, whatever the answer
+            waiter.held_by = await self._board.show(waiter, until)
+        return Wait(None, lease, waiter.held_by)

@@ -1,0 +1,51 @@
+"""Looks whether the server has closed the connection of a hold of ``mode=session`` while nothing was asked on it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+
+from leasehold._model import Standing
+from leasehold._runtimes.base import Job, Runtime
+from leasehold.store_api import Hear
+
+WATCH_EVERY = 0.025
+"""Seconds between two looks at the connections of holds: local ones of some microseconds, and nothing is sent."""
+
+
+class Watch:
+    """That of one client: a job, for as long as there are holds."""
+
+    def __init__(
+        self, runtime: Runtime, any_held: Callable[[], bool], hung_up: Callable[[], Awaitable[Sequence[str]]]
+    ) -> None:
+        """Make one; ``hung_up`` returns the tickets whose connections were found closed since it was last asked."""
+        self._runtime = runtime
+        self._any_held = any_held
+        self._hung_up = hung_up
+        self._hear: Hear | None = None
+        self._job: Job | None = None
+
+    def tell(self, hear: Hear) -> None:
+        """Tell ``hear`` from now on of holds whose connections end."""
+        self._hear = hear
+
+    def begin(self) -> None:
+        """Look from now on: there is a hold."""
+        if self._job is None or not self._job.alive():
+            self._job = self._runtime.spawn(self._look, "leasehold-watch")
+
+    async def close(self) -> None:
+        """Wait for the job, which ends when there are no holds any more."""
+        if self._job is not None:
+            await self._job.join(1.0)
+
+    def after_fork(self) -> None:
+        """Forget, in a forked child, the parent's job."""
+        self._job = None
+
+    async def _look(self) -> None:
+        while self._any_held():
+            await self._runtime.sleep(WATCH_EVERY)
+            for ticket in await self._hung_up():
+                if self._hear is not None:
+                    self._hear(Standing.GONE, (ticket,))

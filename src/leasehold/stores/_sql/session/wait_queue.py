@@ -1,0 +1,362 @@
+"""Who of one client waits for a lock that a session holds: all who wait for a name share one session in the queue.
+
+Theory of operation
+-------------------
+A lock of ``mode=session`` is the server's, and belongs to a session: who holds one needs a session of its own. Who
+waits does not. So the waiters of a client for one name stand in a line here, in order of arrival, and the first of them
+*asks*: it takes a session and tries the lock. If that is taken, the session is *parked*: a job lets it wait in the
+server's queue. When the server grants the lock to it, the session becomes that of the first in line, whoever that is by
+then, and the next one asks. So a client has at most one session in the server's queue for each name, and one that is
+asking, however many wait; the order between clients is the server's, as their sessions stand in its queue.
+
+* Who gives up leaves the line, and the session stays parked for the others. A lock that was granted for one who has
+  just given up goes to the next in line, not back to the server: it is this client's turn.
+* A session that breaks while it waits has lost its place in the server's queue. The first in line is told, and asks
+  anew; the line keeps its order.
+* The last one to leave ends the parked session, for it would get a lock that nobody wants.
+* A fair ticket has a line to itself, so that the order of arrival holds between clients, too: it costs a session.
+* One of which nothing is heard for a lease (its thread or task is gone without a word) is passed over.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Generic, Protocol, TypeVar
+
+from leasehold._model import Owner, Ticket
+from leasehold._runtimes.base import Runtime, Signal
+from leasehold.errors import StoreUnavailable
+
+S = TypeVar("S")
+
+END_WITHIN = 1.0
+"""Seconds that it may take to give back a lock that nobody wants any more; then its session is closed."""
+
+
+class Sessions(Protocol[S]):
+    """What differs between servers: how a session tries, waits, and gives back. Each is used by one at a time."""
+
+    async def tried(self, name: str, ticket: Ticket, until: float) -> tuple[S, bool]:
+        """Take a session and try the lock of ``name``; return whether the session has it now.
+
+        The server ends the session when it hears nothing of it for the ticket's lease.
+        """
+        ...
+
+    async def wait(self, session: S, name: str, until: Callable[[], float]) -> None:
+        """Wait in the server's queue until the session has the lock, at most until what ``until()`` says by then.
+
+        Raises:
+            StoreUnavailable: the session is over, or nobody waits any more; it is closed.
+
+        """
+        ...
+
+    async def free(self, session: S, name: str, until: float, *, has: bool) -> None:
+        """Give back the session, and the lock if it ``has`` it. If that fails the session is closed."""
+        ...
+
+    async def end(self, session: S, name: str, until: float) -> None:
+        """Close a session that waits in the server's queue, and tell the server, which might not notice for a while."""
+        ...
+
+    def close(self, session: S) -> None:
+        """Close a session, whatever it does; a job that waits on it finds out."""
+        ...
+
+
+@dataclass(eq=False, slots=True)
+class Waiter(Generic[S]):
+    """One ticket in line.
+
+    Attributes:
+        heard: when its client last asked for it or renewed it.
+        session: one that has the lock, until the waiter has taken its token.
+        failed: what became of the session that was parked for it.
+        known: whether it was answered once, so that its client will leave for it.
+        shown: when it was written down for people to see, and who held the name then.
+
+    """
+
+    name: str
+    ticket: Ticket
+    signal: Signal
+    heard: float
+    session: S | None = None
+    failed: StoreUnavailable | None = None
+    known: bool = False
+    shown: float | None = None
+    held_by: Owner | None = None
+
+    @property
+    def written(self) -> bool:
+        """Whether the server may know of it: there is something to take out when it leaves."""
+        return self.known or self.shown is not None
+
+    @property
+    def patience(self) -> float:
+        """The reading of the clock after which nobody seems to be there."""
+        return self.heard + self.ticket.terms.lease
+
+
+class Fate(enum.Enum):
+    """What became of a session that waited in the server's queue."""
+
+    GRANTED = enum.auto()  # it has the lock, for the first in line
+    UNWANTED = enum.auto()  # it has the lock, and nobody waits any more
+    OVER = enum.auto()  # it is closed, or to be closed
+
+
+@dataclass(eq=False, slots=True)
+class Line(Generic[S]):
+    """Those who wait for one name, first come first."""
+
+    key: str
+    name: str
+    waiters: list[Waiter[S]] = field(default_factory=list[Waiter[S]])
+    parked: S | None = None
+    asking: bool = False
+
+    def call(self) -> None:
+        """Wake the first: it may be its turn to ask, or it has the lock. One with a session parked for it sleeps on."""
+        if self.waiters and self.parked is None:
+            self.waiters[0].signal.set()
+
+
+class Lines(Generic[S]):
+    """The lines of one client. Used by many threads or tasks at once."""
+
+    def __init__(self, runtime: Runtime, sessions: Sessions[S]) -> None:
+        self._runtime = runtime
+        self._sessions = sessions
+        self._mutex = runtime.mutex()
+        self._lines: dict[str, Line[S]] = {}
+        self._waiters: dict[str, Waiter[S]] = {}
+
+    def get(self, ticket: str) -> Waiter[S] | None:
+        """Return who waits with this ticket."""
+        return self._waiters.get(ticket)
+
+    def enter(self, name: str, ticket: Ticket) -> Waiter[S]:
+        """Return the waiter of a ticket; a new one stands last in line."""
+        with self._mutex:
+            waiter = self._waiters.get(ticket.id)
+            if waiter is None:
+                waiter = Waiter[S](name, ticket, self._runtime.signal(), 0.0)
+                self._waiters[ticket.id] = waiter
+                key = _key(waiter)
+                self._lines.setdefault(key, Line(key, name)).waiters.append(waiter)
+            waiter.heard = self._runtime.now()
+            return waiter
+
+    def anybody(self, name: str) -> bool:
+        """Say whether somebody waits in the line that is shared."""
+        return f"name {name}" in self._lines
+
+    def parked(self, waiter: Waiter[S]) -> S | None:
+        """Return the session that waits in the server's queue for this one: it is the first in line."""
+        line = self._lines.get(_key(waiter))
+        return line.parked if line is not None and line.waiters[:1] == [waiter] else None
+
+    async def turn(self, waiter: Waiter[S], until: float) -> S | None:
+        """Return a session with the lock if the turn has come; if it is the first, see to it that a session is parked.
+
+        Raises:
+            StoreUnavailable: there is no session to be had, or the parked one broke; it keeps its place in line.
+
+        """
+        with self._mutex:
+            line = self._lines.get(_key(waiter))
+            if waiter.session is not None or line is None or waiter not in line.waiters:
+                return waiter.session
+            self._pass_over(line)
+            failed, waiter.failed = waiter.failed, None
+            if failed is not None:
+                waiter.shown = None  # by a session that is gone
+                raise failed
+            if line.waiters[0] is not waiter or line.parked is not None or line.asking:
+                return None
+            line.asking = True
+        try:
+            session, has = await self._sessions.tried(waiter.name, waiter.ticket, until)
+        except BaseException:
+            with self._mutex:
+                line.asking = False
+                if line.waiters[:1] != [waiter]:
+                    line.call()  # it left meanwhile, and the next found that somebody was asking
+            raise
+        await self._asked(line, session, has)
+        return waiter.session
+
+    async def handed(self, waiter: Waiter[S], until: float) -> S | None:
+        """Return the session that has the lock, whose answer is on the way. Errors as `turn`."""
+        while waiter.session is None and waiter.failed is None and (left := until - self._runtime.now()) > 0:
+            waiter.signal.clear()
+            if waiter.session is None and waiter.failed is None:
+                await waiter.signal.wait(left)
+        return await self.turn(waiter, until)
+
+    async def wait(self, ticket: str, timeout: float) -> None:
+        """Sleep until it is worth asking again, at most ``timeout`` seconds."""
+        waiter = self._waiters.get(ticket)
+        if waiter is not None and await waiter.signal.wait(timeout):
+            waiter.signal.clear()
+
+    def renewed(self, tickets: list[str]) -> list[Waiter[S]]:
+        """Take note that the clients of these are there; return those that are written down."""
+        with self._mutex:
+            found = [self._waiters[ticket] for ticket in tickets if ticket in self._waiters]
+            for waiter in found:
+                waiter.heard = self._runtime.now()
+            return [waiter for waiter in found if waiter.shown is not None]
+
+    def entered(self, waiter: Waiter[S]) -> None:
+        """Take one out of the line that holds now; the next may ask."""
+        with self._mutex:
+            waiter.session = None
+            self._remove(waiter)
+
+    def lost(self, waiter: Waiter[S]) -> None:
+        """Take note that the session that had the lock for this one is gone: it is to ask again."""
+        with self._mutex:
+            waiter.session = None
+
+    async def leave(self, waiter: Waiter[S], until: float) -> None:
+        """Take one out that gives up: what it has goes to the next, or back to the server."""
+        with self._mutex:
+            session, waiter.session = waiter.session, None
+            line = self._remove(waiter)
+            parked: S | None = None
+            if line is not None and line.waiters:
+                if session is not None:
+                    line.waiters[0].session, session = session, None
+            elif line is not None:
+                parked, line.parked = line.parked, None
+        waiter.signal.set()
+        if session is not None:
+            await self._sessions.free(session, waiter.name, until, has=True)
+        if parked is not None:
+            await self._sessions.end(parked, waiter.name, until)
+
+    def close(self) -> None:
+        """Close all sessions of those who wait."""
+        with self._mutex:
+            lines, waiters = list(self._lines.values()), list(self._waiters.values())
+            self._lines, self._waiters = {}, {}
+            sessions = [line.parked for line in lines] + [waiter.session for waiter in waiters]
+            for line in lines:
+                line.parked = None
+                line.waiters.clear()
+        for session in filter(None, sessions):
+            self._sessions.close(session)
+        for waiter in waiters:
+            waiter.session = None
+            waiter.signal.set()
+
+    # --- inside ------------------------------------------------------------------------------------------------
+
+    async def _asked(self, line: Line[S], session: S, has: bool) -> None:
+        """Give what came of asking to the first in line, which may be another by now; park the session if it waits."""
+        with self._mutex:
+            line.asking = False
+            wanted = bool(line.waiters)
+            if wanted and has:
+                line.waiters[0].session = session
+            elif wanted:
+                line.parked = session
+            line.call()
+        if wanted and not has:
+            try:
+                self._runtime.spawn(lambda: self._park(line, session), "leasehold-wait")
+            except BaseException:  # no thread to be had: who asks next tries again, and does not wait for this session
+                self._unparked(line, session, Fate.OVER, None)
+                self._sessions.close(session)
+                raise
+        elif not wanted:
+            await self._free(line, session, has=has)
+
+    async def _park(self, line: Line[S], session: S) -> None:
+        """Let the session wait in the server's queue, and give it to the first in line."""
+        failed: StoreUnavailable | None = None
+        fate = Fate.OVER
+        try:
+            await self._sessions.wait(session, line.name, lambda: self._patience(line))
+            fate = Fate.GRANTED
+        except StoreUnavailable as error:
+            failed = error
+        finally:
+            fate = self._unparked(line, session, fate, failed)
+            if fate is Fate.OVER:
+                self._sessions.close(session)
+        if fate is Fate.UNWANTED:
+            await self._free(line, session, has=True)
+        elif failed is not None:
+            await self._end(line, session)  # the server may not have noticed, and let it have the lock
+
+    def _unparked(self, line: Line[S], session: S, fate: Fate, failed: StoreUnavailable | None) -> Fate:
+        """Give a session that waits no more to the first in line; return what becomes of it."""
+        with self._mutex:
+            if line.parked is not session:
+                return Fate.OVER  # it was ended by the last who left
+            line.parked = None
+            self._pass_over(line)
+            line.call()
+            if not line.waiters:
+                return fate if fate is Fate.OVER else Fate.UNWANTED
+            if fate is Fate.GRANTED:
+                line.waiters[0].session = session
+            else:
+                line.waiters[0].failed = failed
+            return fate
+
+    async def _free(self, line: Line[S], session: S, *, has: bool) -> None:
+        try:
+            await self._sessions.free(session, line.name, self._runtime.now() + END_WITHIN, has=has)
+        except StoreUnavailable:  # it is closed, and the lock free
+            pass
+
+    async def _end(self, line: Line[S], session: S) -> None:
+        try:
+            await self._sessions.end(session, line.name, self._runtime.now() + END_WITHIN)
+        except StoreUnavailable:  # the server will notice by itself
+            pass
+
+    def _patience(self, line: Line[S]) -> float:
+        with self._mutex:
+            return max((waiter.patience for waiter in line.waiters), default=0.0)
+
+    def _pass_over(self, line: Line[S]) -> None:
+        """Take those out of which nothing was heard for a lease; if they are there after all, they enter anew."""
+        now = self._runtime.now()
+        silent = [one for one in line.waiters if one.patience < now]
+        for waiter in silent:
+            session, waiter.session = waiter.session, None
+            line.waiters.remove(waiter)
+            self._waiters.pop(waiter.ticket.id, None)
+            waiter.signal.set()
+            if session is not None and line.waiters:
+                line.waiters[0].session = session
+            elif session is not None:
+                self._sessions.close(session)
+        if silent:
+            line.call()
+        if not line.waiters and self._lines.get(line.key) is line:
+            del self._lines[line.key]
+
+    def _remove(self, waiter: Waiter[S]) -> Line[S] | None:
+        self._waiters.pop(waiter.ticket.id, None)
+        line = self._lines.get(_key(waiter))
+        if line is None or waiter not in line.waiters:
+            return None
+        line.waiters.remove(waiter)
+        if not line.waiters:
+            del self._lines[line.key]
+        line.call()
+        return line
+
+
+def _key(waiter: Waiter[S]) -> str:
+    """Return which line a waiter stands in: that of its name, or if it is fair one of its own."""
+    return f"fair {waiter.ticket.id}" if waiter.ticket.terms.rule.fair else f"name {waiter.name}"

@@ -1,0 +1,336 @@
+"""The store of lease rows on a database server: many machines share its tables.
+
+Theory of operation
+-------------------
+Every operation is one transaction on one name, or on several (see `sql.rows`): lock the name's row, let `ledger` say
+what becomes of its queue, write what changed, commit. The transaction's mutual exclusion is the server's and lasts
+milliseconds; ours is a lease in the rows, with a token and an expiry on the server's clock, read after the lock was
+had.
+
+A client that dies in the middle holds the row's lock until the server notices; how long that may be is for each wire to
+bound. One that is cancelled is rolled back or committed before the leave that undoes it is sent.
+
+Who waits is told in three ways. The transaction that hands the name on sends a message with the grant to the client
+of the waiter, and to no other, when it commits. A renewal, at a third of the lease, finds a grant of which nobody
+heard. And one waiter of each client and name has a timer that ends with the holder's lease. Where no messages are to be
+had, waiters look at their seats, first often and then less (see `sql.waiting`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, TypeVar
+
+from leasehold._model import (
+    Capabilities,
+    Cell,
+    Change,
+    Departure,
+    Granted,
+    Owner,
+    Seat,
+    Standing,
+    Ticket,
+    View,
+    Wait,
+)
+from leasehold._rules import Blocked
+from leasehold._runtimes.base import Runtime
+from leasehold.errors import StoreUnavailable
+from leasehold.stores._common import queues
+from leasehold.stores._common.cells import EMPTY, apply_change, check_fence, check_size
+from leasehold.stores._common.clock_sample import Anchor
+from leasehold.stores._sql import batch, renewal, rows
+from leasehold.stores._sql.dialect import Dialect
+from leasehold.stores._sql.polling import Sight
+from leasehold.stores._sql.queue_snapshot import Key, Page, above, ns
+from leasehold.stores._sql.rows import Clock
+from leasehold.stores._sql.sweep import Sweeper
+from leasehold.stores._sql.transport import Outcome, Refused, Row, SQLWire, Statement, Transaction
+from leasehold.stores._sql.waiting import Waiting, message
+
+T = TypeVar("T")
+
+At = tuple[Clock, queues.Step | None]
+"""What came of a step at a name, and when."""
+
+PATIENCE = 5.0
+"""Seconds that an operation without a limit of its own may take."""
+
+PASSED_OVER_WITHIN = 0.25
+"""Part of the time for a batch of renewals that one name may take whose row somebody else has locked."""
+
+
+class RowStore:
+    """See `leasehold.store_api.Store` for what each method promises."""
+
+    capabilities = Capabilities(shared=True, permits=True, together=True, crash_bound="within the lease + 250 ms")
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        namespace: str,
+        dialect: Dialect,
+        connect: Callable[[Callable[[str], None], Callable[[], None]], SQLWire],
+    ) -> None:
+        """Make a store; ``connect`` makes its wire from what is called with messages, and when it hears no more."""
+        self._runtime = runtime
+        self._space = namespace.encode()
+        self._dialect = dialect
+        self._waiting = Waiting(runtime, self._look_for)
+        self._wire = connect(lambda text: self._waiting.heard(text), lambda: self._waiting.silence())
+        self._sweeper = Sweeper(dialect, runtime)
+
+    # --- the queue ---------------------------------------------------------------------------------------------
+
+    async def claim(self, name: str, ticket: Ticket, *, join: bool, within: float) -> Granted | Wait:
+        """Try to take ``name``."""
+        until = self._runtime.now() + within
+        slot = (
+            self._waiting.expect(name, ticket) if join else None
+        )  # before the claim: a message may overtake its reply
+        epoch, hint = self._wire.epoch(), self._wire.channel
+        take = batch.each([batch.claiming(ticket, join=join)])
+        try:
+            since, ((clock, step),) = await self._claimed([(name, ticket)], take, hint, until)
+        except BaseException as error:
+            if slot is not None and not slot.asked and not (isinstance(error, StoreUnavailable) and error.unknown):
+                self._waiting.forget(ticket)  # the server does not know it, so nobody will leave for it
+            raise
+        assert step is not None
+        if step.blocked is None:
+            self._waiting.remove(ticket)
+            return Granted(_token(step.mine), since, ticket.terms.lease)
+        expiry = max(step.blocked.until - clock.now, 0.0)
+        return Wait(epoch, self._waiting.ask_again(slot, ticket, expiry, int(clock.now * 1e6)), _held_by(step.blocked))
+
+    async def claim_many(
+        self, claims: Sequence[tuple[str, Ticket]], *, keep: bool, within: float
+    ) -> Sequence[Granted | Wait]:
+        """Claim in order, in one transaction, up to the first that cannot be had."""
+        until = self._runtime.now() + within
+        take = batch.in_order([ticket for _, ticket in claims], keep=keep)
+        since, found = await self._claimed(claims, take, "", until)
+        answers = list[Granted | Wait]()
+        for (_, ticket), (clock, step) in zip(claims, found, strict=True):
+            if step is None or (step.mine is None and step.blocked is None):
+                continue  # it was not claimed, or is not kept
+            if step.blocked is not None:
+                return [*answers, Wait(None, max(step.blocked.until - clock.now, 0.0), _held_by(step.blocked))]
+            answers.append(Granted(_token(step.mine), since, ticket.terms.lease))
+        return answers
+
+    async def leave(self, name: str, ticket: Ticket, *, how: Departure, within: float) -> bool:
+        """Remove ``ticket`` and hand the name over."""
+        (found,) = await self._left([(name, ticket)], how, self._runtime.now() + within)
+        return found
+
+    async def leave_many(self, leaves: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[bool]:
+        """Remove each ticket and hand its name over, in one transaction."""
+        return await self._left(leaves, Departure.RELEASE, self._runtime.now() + within)
+
+    async def renew(self, tickets: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[Standing]:
+        """Set leases to full length."""
+        until = self._runtime.now() + within
+        names = {ticket.id: name.encode() for name, ticket in tickets}
+        standings = await self._renewed(renewal.unlocked(self._dialect, self._space, names), until) if names else {}
+        slow = dict.fromkeys(name for ticket, name in names.items() if ticket not in standings)
+        for name in slow:  # somebody had its row locked, or it is gone: wait for that one, but not for long
+            mine = [ticket for ticket in names if names[ticket] == name]
+            limit = min(until, self._runtime.now() + within * PASSED_OVER_WITHIN)
+            standings |= await self._renewed(renewal.one(self._dialect, (self._space, name), mine), limit)
+        self._waiting.settled(standings, {name for name, _ in tickets})
+        return [standings.get(ticket.id, Standing.UNKNOWN) for _, ticket in tickets]
+
+    async def changed(self, name: str, ticket: Ticket, mark: object, *, timeout: float) -> Granted | None:
+        """Sleep until a message, a timer or a renewal says that there is something; bring the grant."""
+        return await self._waiting.changed(self._wire, ticket, mark, timeout)
+
+    # --- looking, cells ----------------------------------------------------------------------------------------
+
+    async def look(self, prefix: str, *, exact: bool = False) -> list[View]:
+        """Show names in use."""
+        start = prefix.encode("utf-8", "surrogatepass")
+        end = start + b"\0" if exact else above(start)
+
+        async def work(tx: Transaction) -> tuple[float, list[Row]]:
+            (clock,) = await tx.ask(Statement(self._dialect.clock))
+            now = rows.clock_of(clock).now
+            names = Statement(self._dialect.names, (self._space, start, end, ns(now)))
+            found, clock = await tx.commit(names, Statement(self._dialect.clock))
+            return rows.clock_of(clock).now, found  # read after the rows: what a renewal has just set is not too long
+
+        now, found = await self._transact(work, self._runtime.now() + PATIENCE)
+        views = [queues.view(queue, now) for queue in rows.views_of(found)]
+        return [view for view in views if view.holders or view.waiters or view.free_in > 0]
+
+    async def cell(self, name: str, change: Change) -> Cell:
+        """Change or read a cell."""
+        check_size(change)
+        check_fence(change)
+        until, key = self._runtime.now() + PATIENCE, self._key(name)
+        if change.value is None:
+            return await self._transact(self._reading_cell(key), until)
+        while (cell := await self._transact(self._changing_cell(key, change), until)) is None:
+            await self._transact(self._adding_cell(key), until)
+        return cell
+
+    # --- its own life ------------------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """Give back the connections."""
+        await self._wire.close()
+
+    def after_fork(self) -> None:
+        """Drop, in a forked child, what belongs to the parent."""
+        self._waiting = Waiting(self._runtime, self._look_for)
+        self._sweeper = Sweeper(self._dialect, self._runtime)
+        self._wire.after_fork()
+
+    # --- transactions ------------------------------------------------------------------------------------------
+
+    async def _transact(
+        self, work: Callable[[Transaction], Coroutine[Any, Any, T]], until: float, *, reserved: bool = False
+    ) -> T:
+        """Run a transaction; one that was rolled back for want of luck is run again while there is time."""
+        while True:
+            try:
+                within = max(until - self._runtime.now(), 0.001)
+                return await self._wire.transact(work, within=within, reserved=reserved)
+            except Refused as error:
+                if error.outcome is not Outcome.AGAIN or self._runtime.now() >= until:
+                    raise
+
+    async def _claimed(
+        self, claims: Sequence[tuple[str, Ticket]], take: rows.TakeAll, hint: str, until: float
+    ) -> tuple[float, list[At]]:
+        """Take steps at names, of which those that have no row yet get one; return since when, and what came of it."""
+        while True:
+            since = self._runtime.now()
+            steps = await self._steps(claims, take, hint, until)
+            found = [one for one in steps if one is not None]
+            if len(found) == len(steps):
+                self._waiting.anchor = Anchor(since, int(found[0][0].now * 1e6))
+                return since, found
+            for (name, _), one in zip(claims, steps, strict=True):
+                if one is None:  # each alone: who holds a new row must not wait for the server's counter of ids
+                    await self._transact(self._adding(self._key(name)), until)
+
+    async def _left(self, leaves: Sequence[tuple[str, Ticket]], how: Departure, until: float) -> list[bool]:
+        for _, ticket in leaves:
+            self._waiting.leaves(ticket)
+        take = batch.each([batch.leaving(ticket, how) for _, ticket in leaves])
+        steps = await self._steps(leaves, take, "", until)
+        if self._sweeper.due():
+            await self._sweep(until)
+        return [one is not None and one[1] is not None and one[1].found for one in steps]
+
+    async def _steps(
+        self, concerned: Sequence[tuple[str, Ticket]], take: rows.TakeAll, hint: str, until: float
+    ) -> list[At | None]:
+        """Take steps and tell those to whom the names were handed; None for a name that has no row."""
+        targets = [(self._key(name), ticket.id) for name, ticket in concerned]
+
+        async def work(tx: Transaction) -> list[rows.Taken | None]:
+            taken = await rows.advance(tx, self._dialect, targets, take)
+            writes, messages = list[Statement](), list[Statement]()
+            for page, clock, step in filter(None, taken):
+                if step is not None:
+                    writes += rows.writes(self._dialect, page, step.queue, clock.now, hint)
+                    messages += self._messages(page, step.woken, clock)
+            if writes:
+                await tx.commit(*writes, *messages)
+            return taken
+
+        taken = await self._transact(work, until)
+        for _, clock, step in filter(None, taken):
+            for seat in step.woken if step is not None else ():
+                self._waiting.handed(seat.ticket.id, _token(seat), int(clock.now * 1e6))
+        return [one and one[1:] for one in taken]
+
+    def _messages(self, page: Page, woken: Sequence[Seat], clock: Clock) -> list[Statement]:
+        notify = self._dialect.notify
+        if notify is None:
+            return []
+        channels = page.hints_of(woken)
+        return [
+            Statement(notify, (channels[seat.ticket.id], message(seat.ticket.id, _token(seat), int(clock.now * 1e6))))
+            for seat in woken
+            if channels[seat.ticket.id]
+        ]
+
+    def _adding(self, key: Key) -> Callable[[Transaction], Coroutine[Any, Any, None]]:
+        async def work(tx: Transaction) -> None:
+            await tx.commit(Statement(self._dialect.add_name, key))
+
+        return work
+
+    async def _renewed(
+        self, work: Callable[[Transaction], Coroutine[Any, Any, dict[str, Standing]]], until: float
+    ) -> dict[str, Standing]:
+        try:
+            return await self._transact(work, until, reserved=True)
+        except StoreUnavailable:
+            return {}
+
+    async def _sweep(self, until: float) -> None:
+        try:
+            await self._sweeper.step(self._transact, until)
+        except StoreUnavailable:  # whoever asks next meets it
+            pass
+
+    async def _look_for(self, tickets: Sequence[str]) -> tuple[int, list[Sight]]:
+        """Look, without a lock, at the seats of tickets that wait."""
+
+        async def work(tx: Transaction) -> list[Row]:
+            (found,) = await tx.commit(self._dialect.sights(tickets))
+            return found
+
+        found = await self._transact(work, self._runtime.now() + PATIENCE)
+        sights = [Sight(one[1], one[2], one[3], one[4], max(one[5] or 0, 0), one[6], one[7]) for one in found]
+        return (found[0][0] if found else 0), sights
+
+    def _reading_cell(self, key: Key) -> Callable[[Transaction], Coroutine[Any, Any, Cell]]:
+        async def work(tx: Transaction) -> Cell:
+            (found,) = await tx.ask(Statement(self._dialect.read_cell, key))
+            return rows.cell_of(found[0]) if found else EMPTY
+
+        return work
+
+    def _changing_cell(self, key: Key, change: Change) -> Callable[[Transaction], Coroutine[Any, Any, Cell | None]]:
+        """Make what changes the cell; its answer is None if the cell has no row."""
+
+        async def work(tx: Transaction) -> Cell | None:
+            (found,) = await tx.ask(Statement(self._dialect.lock_cell, key))
+            if not found:
+                return None
+            after = apply_change(rows.cell_of(found[0]), change)
+            if after.changed:
+                life = ns(change.life)
+                args = (after.value, after.version, after.fence, found[0][4] + life, life, *key)
+                await tx.commit(Statement(self._dialect.set_cell, args))
+            return after
+
+        return work
+
+    def _adding_cell(self, key: Key) -> Callable[[Transaction], Coroutine[Any, Any, None]]:
+        async def work(tx: Transaction) -> None:
+            await tx.commit(Statement(self._dialect.add_cell, key))
+
+        return work
+
+    def _key(self, name: str) -> Key:
+        return self._space, name.encode()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._wire.where}>"
+
+
+def _token(seat: Seat | None) -> int:
+    assert seat is not None
+    assert seat.token is not None
+    return seat.token
+
+
+def _held_by(blocked: Blocked) -> Owner | None:
+    return None if blocked.by is None else blocked.by.ticket.terms.owner

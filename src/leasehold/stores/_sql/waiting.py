@@ -1,0 +1,148 @@
+"""Who of this client waits, and what wakes them: messages, renewals, timers, or where none are to be had, a look.
+
+A message says who holds since when, and with which token, so that its receiver need not ask. It is a hint all the same:
+what is lost costs a third of a lease, and what comes twice or late is not believed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from leasehold._model import Granted, Standing, Ticket
+from leasehold._runtimes.base import Runtime
+from leasehold.errors import StoreUnavailable
+from leasehold.stores._common.clock_sample import Anchor, Notice
+from leasehold.stores._common.slots import Slot, Slots
+from leasehold.stores._sql.polling import Look, Looker
+from leasehold.stores._sql.transport import SQLWire
+
+LISTEN_WITHIN = 2.0
+"""Seconds that opening the subscription may take."""
+
+IDLE = 10
+"""Leases after which a waiter asks again that need not: another watches the holder, and the keeper renews its place."""
+
+ASK_AGAIN_AT_LEAST = 0.001
+"""Seconds. A clock that counts microseconds has surely passed an expiry one millisecond after it."""
+
+
+def message(ticket: str, token: int, at: int) -> str:
+    """Return what tells a waiter that it holds, since the server's time ``at`` in microseconds."""
+    return f"{ticket} {token} {at}"
+
+
+class Waiting:
+    """The waiting tickets of one client. Used by many threads or tasks at once."""
+
+    def __init__(self, runtime: Runtime, look: Look) -> None:
+        """Make one; ``look`` asks the server about tickets, where no messages are to be had."""
+        self._runtime = runtime
+        self._slots = Slots(runtime)
+        self._looker = Looker(runtime, look, _wake, self._saw)
+        self.anchor: Anchor | None = None
+
+    def expect(self, name: str, ticket: Ticket) -> Slot:
+        """Register a waiter, before its claim is sent."""
+        return self._slots.add(name, ticket)
+
+    def ask_again(self, slot: Slot | None, ticket: Ticket, expiry: float, at: int) -> float:
+        """Return in how many seconds a ticket that waits since the server's time ``at`` should ask again by itself."""
+        expiry += ASK_AGAIN_AT_LEAST
+        if slot is None:
+            return expiry
+        slot.asked = at
+        # Who waits beside a ticket of its own waits for others than the first in line does, and watches for itself.
+        watches = self._slots.watches(slot) or ticket.beside != ""
+        return expiry if watches else expiry + IDLE * ticket.terms.lease
+
+    def remove(self, ticket: Ticket) -> None:
+        """Take off one that holds; whoever watches the holder in its place has heard of it or will by its renewal."""
+        self._looker.forget(ticket.id)
+        self._slots.remove(ticket.id)
+
+    def forget(self, ticket: Ticket) -> None:
+        """Take off one that gives up; another watches the holder from now on."""
+        self._looker.forget(ticket.id)
+        heir = self._slots.remove(ticket.id)
+        if heir is not None:
+            _wake(heir)
+
+    def leaves(self, ticket: Ticket) -> None:
+        """Take off one that leaves; if somebody still sleeps for it, as when the client is closed, that one wakes."""
+        mine = self._slots.get(ticket.id)
+        self.forget(ticket)
+        if mine is not None:
+            _wake(mine)
+
+    def handed(self, ticket: str, token: int, at: int) -> None:
+        """Tell a waiter of this client, if it is one, that a transaction of this client handed it the name."""
+        self.heard(message(ticket, token, at))
+
+    async def changed(self, wire: SQLWire, ticket: Ticket, mark: object, timeout: float) -> Granted | None:
+        """Sleep until it is worth asking again, at most ``timeout`` seconds; return a grant that a message brought."""
+        slot = self._slots.get(ticket.id)
+        if slot is None:
+            return None
+        try:
+            epoch = await wire.listen(max(min(LISTEN_WITHIN, timeout), 0.001))
+        except StoreUnavailable as error:
+            if error.lasting:
+                raise
+            await self._runtime.sleep(min(timeout, 0.05 + 0.1 * self._runtime.jitter()))
+            return None
+        if not wire.channel:
+            self._looker.watch(slot)
+        elif epoch != mark:
+            return None  # a hand-over before the subscription was told to nobody: ask once more
+        await self._news(slot, timeout)
+        return self._grant(slot, ticket)
+
+    def heard(self, text: str) -> None:
+        """Hand a message to the one that it is for."""
+        notice = Notice.parse(text.encode())
+        slot = None if notice is None else self._slots.get(notice.ticket)
+        if slot is not None:
+            slot.notice = notice
+            _wake(slot)
+
+    def silence(self) -> None:
+        """Let all ask again: messages may have been missed."""
+        for slot in self._slots:
+            _wake(slot)
+
+    def settled(self, standings: Mapping[str, Standing], names: Iterable[str]) -> None:
+        """Wake those that hold by now and heard nothing of it, or that the server has forgotten; and new watchers."""
+        for ticket, standing in standings.items():
+            slot = self._slots.get(ticket)
+            if slot is not None and standing in (Standing.HELD, Standing.GONE):
+                _wake(slot)
+        for name in names:
+            heir = self._slots.unarmed(name)
+            if heir is not None:
+                _wake(heir)
+
+    async def _news(self, slot: Slot, timeout: float) -> bool:
+        until, signal = self._runtime.now() + timeout, slot.ready(self._runtime)
+        while not slot.news and (left := until - self._runtime.now()) > 0:
+            await signal.wait(left)
+            if not slot.news:
+                signal.clear()
+        return slot.news
+
+    def _saw(self, sent: float, clock: int) -> None:
+        self.anchor = Anchor(sent, clock)
+
+    def _grant(self, slot: Slot, ticket: Ticket) -> Granted | None:
+        notice = slot.read()
+        if notice is None or notice.at < slot.asked:
+            return None  # none, or of a grant that was over when the server answered "wait"
+        since = notice.since(self.anchor, self._runtime.now(), ticket.terms.lease)
+        if since is None:
+            return None
+        self.remove(ticket)
+        return Granted(notice.token, since, ticket.terms.lease)
+
+
+def _wake(slot: Slot) -> None:
+    slot.news = True
+    slot.ring()

@@ -1,0 +1,80 @@
+"""What `look` shows: the queues as they stand, holders of other programs too, and how long each lease has left."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+
+from leasehold._model import Kind, Seat, View
+from leasehold._runtimes.base import Runtime
+from leasehold.errors import StoreUnavailable
+from leasehold.stores.etcd import entries
+from leasehold.stores.etcd.connection.gateway import Gateway
+from leasehold.stores.etcd.entries import Place
+from leasehold.stores.etcd.keys import Json, Keys, b64, span, unb64
+
+WITHIN = 5.0
+"""Seconds that each request may take."""
+
+PAGE = 500
+"""Keys in one answer."""
+
+AT_ONCE = 8
+"""Leases asked about at the same time."""
+
+UNDER_A_SECOND = 0.5
+"""Seconds shown for a lease of which etcd says that no whole second is left."""
+
+
+async def look(runtime: Runtime, gateway: Gateway, keys: Keys, prefix: str, *, exact: bool) -> list[View]:
+    """Show the names that begin with ``prefix``, or are it."""
+    names = defaultdict[str, list[Place]](list)
+    for kv in await _read(gateway, keys.queue(prefix) if exact else keys.names(prefix)):
+        one = entries.place(kv)
+        name = keys.name_of(one.key)
+        if name is not None:
+            names[name].append(one)
+    left = await _left(runtime, gateway, sorted({one.lease for some in names.values() for one in some if one.lease}))
+    views = [_view(name, sorted(some, key=lambda one: one.created), left) for name, some in sorted(names.items())]
+    return [view for view in views if view.holders or view.waiters]
+
+
+async def _read(gateway: Gateway, prefix: str) -> list[Json]:
+    where, kvs = span(prefix), list[Json]()
+    while True:
+        said = await gateway.call("/v3/kv/range", {**where, "limit": str(PAGE)}, within=WITHIN)
+        some: list[Json] = said.get("kvs", [])
+        kvs += some
+        if not said.get("more"):
+            return kvs
+        where = {**where, "key": b64(unb64(some[-1]["key"]) + b"\0")}
+
+
+async def _left(runtime: Runtime, gateway: Gateway, leases: Sequence[int]) -> dict[int, float]:
+    """Return how many seconds each lease has left; one that has ended is not there."""
+    left = dict[int, float]()
+    for start in range(0, len(leases), AT_ONCE):
+        some = leases[start : start + AT_ONCE]
+        answers = await runtime.gather(
+            *(gateway.call("/v3/lease/timetolive", {"ID": str(lease)}, within=WITHIN) for lease in some)
+        )
+        for lease, answer in zip(some, answers, strict=True):
+            if isinstance(answer, StoreUnavailable):
+                raise answer
+            if isinstance(answer, dict) and (ttl := int(answer.get("TTL", 0))) >= 0:
+                left[lease] = float(ttl) or UNDER_A_SECOND
+    return left
+
+
+def _view(name: str, there: Sequence[Place], left: dict[int, float]) -> View:
+    there = [one for one in there if not one.lease or one.lease in left]
+    kind = there[0].rule.kind if there else Kind.MUTEX
+    holders, waiters = list[Seat](), list[Seat]()
+    for index, one in enumerate(there):
+        holds = index == 0 if kind is Kind.MUTEX else one.holds
+        token = (one.created if kind is Kind.MUTEX else one.written) if holds else None
+        remaining = left.get(one.lease, float("inf"))
+        ticket = one.ticket._replace(terms=replace(one.ticket.terms, lease=min(one.ticket.terms.lease, 1e9)))
+        (holders if holds else waiters).append(Seat(ticket, one.created, remaining, token))
+    return View(name, kind, max((seat.token or 0 for seat in holders), default=0), tuple(holders), tuple(waiters))

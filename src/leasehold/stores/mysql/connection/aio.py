@@ -1,0 +1,163 @@
+"""One asyncio connection: all that touches asyncmy.
+
+A connection whose reply was not read to its end is closed, whatever the reason: the driver does so for some
+cancellations only, and what is left unread would be taken for the answer to the next question.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from importlib import import_module
+from typing import Any
+
+from leasehold._runtimes.base import Colour, Runtime
+from leasehold.errors import StoreUnavailable
+from leasehold.stores.mysql.connection import settings as session
+from leasehold.stores.mysql.connection.base import Greeting, Refusal, Rows, Silence, is_last_word, no_answer
+from leasehold.stores.mysql.connection.settings import DRIVERS_ERRORS, Settings, code_of, connect_error
+
+asyncmy: Any = import_module("asyncmy")
+errors: Any = import_module("asyncmy.errors")
+
+CANCEL_AGAIN = 0.05
+"""Seconds that the driver gets to end after it was cancelled; then it has lost that, and is cancelled again."""
+
+GOODBYE_WITHIN = 0.5
+"""Seconds that it may take to say that a connection is closed."""
+
+
+class AioLine:
+    """See `leasehold.stores.mysql.connection.base.Line`."""
+
+    greeting: Greeting
+
+    def __init__(self, connection: Any, runtime: Runtime) -> None:
+        self._connection = connection
+        self._runtime = runtime
+        self._loop = asyncio.get_running_loop()
+
+    async def run(self, statements: bytes, until: float) -> list[Rows]:
+        connection, answers = self._connection, list[Rows]()
+        try:
+            async with asyncio.timeout(max(until - self._runtime.now(), 0.0)):
+                await connection.query(statements)
+                while True:
+                    result = connection._result
+                    answers.append(result.rows or ())
+                    if not result.has_next:
+                        return answers
+                    await connection.next_result()
+        except errors.MySQLError as error:
+            code, text = code_of(error)
+            if is_last_word(code) or not connection.connected:
+                self.abort()
+                raise Silence(text) from error
+            raise Refusal(code, text, answers) from error
+        except BaseException as error:
+            self.abort()
+            if isinstance(error, OSError | EOFError):
+                raise Silence(str(error) or "it answered too slowly") from error
+            raise
+
+    def usable(self) -> bool:
+        connection = self._connection
+        proto = connection._proto
+        return bool(
+            connection.connected and not connection._stream_broken and proto is not None and proto.length == proto.pos
+        )
+
+    def abort(self) -> None:
+        if asyncio._get_running_loop() is self._loop:
+            self._abort()
+        else:
+            try:
+                self._loop.call_soon_threadsafe(self._abort)
+            except RuntimeError:  # the loop is closed, and its transports with it
+                pass
+
+    def _abort(self) -> None:
+        transport = self._connection._transport
+        if transport is not None:
+            transport.abort()
+        self._connection.close()
+
+    async def close(self) -> None:
+        try:
+            async with asyncio.timeout(GOODBYE_WITHIN):
+                await self._connection.ensure_closed()
+        except (errors.MySQLError, OSError):
+            pass
+        finally:
+            self._abort()
+
+    def disown(self) -> None:
+        transport = self._connection._transport
+        sock = None if transport is None else transport.get_extra_info("socket")
+        if sock is not None:
+            sock._sock.close()  # this process's copy of the descriptor: the loop, and the session, are not told
+
+
+async def connect(settings: Settings, runtime: Runtime, within: float) -> AioLine:
+    """Open a connection, set up its session and check who answers.
+
+    Raises:
+        StoreUnavailable: nobody does, or nobody that can be used.
+
+    """
+    failed: StoreUnavailable | None = None
+    connection: Any = None
+    until = runtime.now() + within
+    try:
+        connection = await _opened(settings, max(within, 0.001))
+    except (errors.MySQLError, *DRIVERS_ERRORS) as error:
+        failed = connect_error(error, settings.where)
+    if failed is not None:
+        raise failed  # out here it has no context: local variables in the driver's frames show the password
+    line = AioLine(connection, runtime)
+    try:
+        line.greeting = session.greeting(await line.run(session.opening(), until), settings.where)
+    except BaseException as error:
+        line.abort()
+        if isinstance(error, Silence):
+            raise no_answer(settings.where, error, unknown=False) from error
+        if isinstance(error, Refusal):
+            raise connect_error(errors.OperationalError(error.code, str(error)), settings.where) from error
+        raise
+    return line
+
+
+async def _opened(settings: Settings, within: float) -> Any:
+    """Let the driver connect, in a task of its own, which is cancelled until it ends.
+
+    The driver connects in `asyncio.wait_for`, which before Python 3.12 loses a cancellation that comes with the result;
+    then it would wait for the server's first words, for as long as that says nothing.
+    """
+    task = asyncio.ensure_future(_dialled(settings, within))
+    try:
+        await asyncio.wait((task,), timeout=within)
+        if not task.done():
+            raise TimeoutError
+        return task.result()
+    except BaseException:
+        await _ended(task)
+        raise
+
+
+async def _dialled(settings: Settings, within: float) -> Any:
+    if Colour.ASYNCIO in settings.connect:
+        return await settings.connect[Colour.ASYNCIO]()
+    return await asyncmy.connect(
+        charset="utf8mb4", autocommit=True, program_name="leasehold", connect_timeout=within, **settings.options
+    )
+
+
+async def _ended(task: asyncio.Task[Any]) -> None:
+    """Cancel it until it ends; close what it opened all the same."""
+    while not task.done():
+        task.cancel()
+        try:
+            await asyncio.wait((task,), timeout=CANCEL_AGAIN)
+        except asyncio.CancelledError:  # the first one is raised soon
+            continue
+    if not task.cancelled() and task.exception() is None:
+        task.result().close()

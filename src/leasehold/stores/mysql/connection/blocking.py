@@ -1,0 +1,164 @@
+"""One blocking connection: all that touches PyMySQL, which is untyped."""
+
+from __future__ import annotations
+
+import select
+import socket
+from importlib import import_module
+from typing import Any
+
+from leasehold._runtimes.base import Colour, Runtime
+from leasehold._url import Veiled
+from leasehold.errors import StoreUnavailable
+from leasehold.stores.mysql.connection import settings as session
+from leasehold.stores.mysql.connection.base import Greeting, Refusal, Rows, Silence, is_last_word, no_answer
+from leasehold.stores.mysql.connection.settings import DRIVERS_ERRORS, Settings, code_of, connect_error
+
+pymysql: Any = import_module("pymysql")
+COM_SET_OPTION = 0x1B
+MULTI_STATEMENTS_ON = b"\0\0"
+MULTI_STATEMENTS = 1 << 16
+
+LATER = 1.05
+"""Times what is left for a request, for which one read or write of it may take."""
+
+GOODBYE_WITHIN = 0.1
+"""Seconds that it may take to say that a connection is closed."""
+
+
+class BlockingLine:
+    """See `leasehold.stores.mysql.connection.base.Line`."""
+
+    greeting: Greeting
+
+    def __init__(self, connection: Any, runtime: Runtime) -> None:
+        self._connection = connection
+        self._runtime = runtime
+        self._mutex = runtime.mutex()
+        self._running = False
+        self._aborted = False
+
+    async def run(self, statements: bytes, until: float) -> list[Rows]:
+        with self._mutex:
+            if self._aborted:
+                raise Silence("it was closed")
+            self._running = True
+        try:
+            return self._run(statements, until)
+        finally:
+            with self._mutex:
+                self._running = False
+                aborted = self._aborted
+            if aborted:
+                self._connection._force_close()
+
+    def _run(self, statements: bytes, until: float) -> list[Rows]:
+        connection, answers = self._connection, list[Rows]()
+        try:
+            self._limit(until)
+            connection.query(statements)
+            while True:
+                result = connection._result
+                answers.append(result.rows or ())
+                if not result.has_next:
+                    return answers
+                self._limit(until)
+                connection.next_result()
+        except pymysql.MySQLError as error:
+            code, text = code_of(error)
+            if is_last_word(code) or not connection.open:
+                self.abort()
+                raise Silence(text) from error
+            raise Refusal(code, text, answers) from error
+        except BaseException as error:
+            self.abort()
+            if isinstance(error, OSError | EOFError):
+                raise Silence(str(error) or type(error).__name__) from error
+            raise
+
+    def _limit(self, until: float) -> None:
+        """Let each write and read from now on end before ``until``, or little later.
+
+        The driver tells the socket of each new limit, and lets other threads in while it does.
+        """
+        left = until - self._runtime.now()
+        if left <= 0:
+            raise TimeoutError("it answered too slowly")
+        allowed = self._connection._read_timeout
+        if allowed is None or not left <= allowed <= left * LATER:
+            self._connection._read_timeout = self._connection._write_timeout = left
+
+    def usable(self) -> bool:
+        sock = self._connection._sock
+        if self._aborted or sock is None:
+            return False
+        poll = select.poll()
+        poll.register(sock, select.POLLIN)
+        return not poll.poll(0)
+
+    def abort(self) -> None:
+        with self._mutex:
+            self._aborted, running = True, self._running
+        sock = self._connection._sock
+        if sock is not None:
+            try:
+                socket.socket.shutdown(sock, socket.SHUT_RDWR)  # wakes a thread that reads; of TLS it touches nothing
+            except OSError:
+                pass
+        if not running:  # else that thread closes it: the number of a closed descriptor may be another's at once
+            self._connection._force_close()
+
+    async def close(self) -> None:
+        self._aborted = True
+        if self._connection.open:
+            self._connection._write_timeout = GOODBYE_WITHIN
+            self._connection.close()
+
+    def disown(self) -> None:
+        self._aborted = True
+        self._connection._force_close()  # of this process's copy of the descriptor: the session is not told
+
+
+async def connect(settings: Settings, runtime: Runtime, within: float) -> BlockingLine:
+    """Open a connection, set up its session and check who answers.
+
+    Raises:
+        StoreUnavailable: nobody does, or nobody that can be used.
+
+    """
+    failed: StoreUnavailable | None = None
+    connection: Any = None
+    until = runtime.now() + within
+    try:
+        connection = _opened(settings, max(within, 0.001))
+    except (pymysql.MySQLError, *DRIVERS_ERRORS) as error:
+        failed = connect_error(error, settings.where)
+    if failed is not None:
+        raise failed  # out here it has no context: local variables in the driver's frames show the password
+    line = BlockingLine(connection, runtime)
+    try:
+        line.greeting = session.greeting(await line.run(session.opening(), until), settings.where)
+    except BaseException as error:
+        line.abort()
+        if isinstance(error, Silence):
+            raise no_answer(settings.where, error, unknown=False) from error
+        if isinstance(error, Refusal):
+            raise connect_error(pymysql.OperationalError(error.code, str(error)), settings.where) from error
+        raise
+    return line
+
+
+def _opened(settings: Settings, within: float) -> Any:
+    if Colour.BLOCKING in settings.connect:
+        connection = settings.connect[Colour.BLOCKING]()
+        if not connection.client_flag & MULTI_STATEMENTS:
+            connection._execute_command(COM_SET_OPTION, MULTI_STATEMENTS_ON)
+            connection._read_packet()
+        return connection
+    options = Veiled(settings.options)
+    if "ssl" not in options:
+        options["ssl_disabled"] = True  # else it tries TLS, and trusts whoever answers
+    return pymysql.connect(
+        charset="utf8mb4", autocommit=True, client_flag=MULTI_STATEMENTS, program_name="leasehold",
+        connect_timeout=within, read_timeout=within, write_timeout=within, **options,
+    )  # fmt: skip

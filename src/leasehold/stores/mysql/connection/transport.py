@@ -1,0 +1,194 @@
+"""The wire of lease rows on MySQL and MariaDB: transactions, each on a connection from the pool.
+
+Theory of operation ------------------- A transaction is one request for each decision: what is asked first goes out
+with what begins it, what is written last with the commit. Until the commit is sent nothing lasts, so any failure
+before it is "not applied". Once it is sent and no answer comes, nobody knows; but the server has the rows locked
+until it has decided, so whoever asks next for the same name waits for the outcome and finds it.
+
+A client that is stopped, or cut off, in the middle of a transaction would keep a row locked until the server notices.
+So each transaction sets the time after which the server ends a session that says nothing to little more than the call
+may take, and the commit sets it back.
+
+A connection whose reply was not read is closed. One that the server closed while it was idle is noticed before it is
+used; if it breaks at the first question all the same, the question is asked once more on a new connection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, TypeVar
+
+from leasehold._runtimes.base import Colour, Runtime
+from leasehold.errors import StoreUnavailable
+from leasehold.stores._sql.transport import Row, Statement, Transaction
+from leasehold.stores.mysql.connection.base import Line, Refusal, Rows, Silence, joined, no_answer, refused
+from leasehold.stores.mysql.connection.pool import Pool
+from leasehold.stores.mysql.connection.settings import Settings, refuse_read_only
+
+T = TypeVar("T")
+
+BEGIN, COMMIT, ROLLBACK = Statement("START TRANSACTION"), Statement("COMMIT"), Statement("ROLLBACK")
+
+IDLE_LIFE = 300
+"""Seconds after which the server may close a connection of ours that nobody uses."""
+
+GRACE = 1
+"""Seconds that a session may be silent in a transaction, beyond the time that the call may take."""
+
+REST = Statement(f"SET SESSION wait_timeout = {IDLE_LIFE}")
+
+ROLL_BACK_WITHIN = 1.0
+"""Seconds that it may take to end a transaction that was not committed; after that its connection is closed."""
+
+
+def limits(seconds: float) -> Statement:
+    """Return what bounds a transaction: its waits for locks, of rows and of tables, and its silences."""
+    wait = max(int(seconds), 1)
+    return Statement(
+        f"SET SESSION innodb_lock_wait_timeout = {wait}, lock_wait_timeout = {wait}, wait_timeout = {wait + 1 + GRACE}"
+    )
+
+
+class MySQLWire:
+    """See `leasehold.stores._sql.transport.SQLWire`. It has no messages: who waits has to look."""
+
+    channel = ""
+
+    def __init__(self, runtime: Runtime, settings: Settings) -> None:
+        self._runtime = runtime
+        self._settings = settings
+        self.where = settings.where
+        self.database = settings.database
+        self.pool: Pool[Line] = Pool(runtime, self.connect, settings.where)
+
+    async def connect(self, within: float) -> Line:
+        """Open a connection to a server that takes writes."""
+        line = await open_line(self._settings, self._runtime, within)
+        try:
+            refuse_read_only(line.greeting, self.where)
+        except BaseException:
+            line.abort()
+            raise
+        return line
+
+    async def transact(
+        self, work: Callable[[Transaction], Coroutine[Any, Any, T]], *, within: float, reserved: bool = False
+    ) -> T:
+        until = self._runtime.now() + within
+        while True:
+            line, new = await self.pool.take(until, urgent=reserved)
+            one = LineTransaction(line, self.where, until, max(until - self._runtime.now(), 0.001))
+            try:
+                result = await work(one)
+            except BaseException as error:
+                await self._end(one, error, reserved=reserved)
+                if not new and one.stale and isinstance(error, StoreUnavailable):
+                    await self.pool.forget_idle()
+                    continue
+                raise
+            await self._end(one, None, reserved=reserved)
+            return result
+
+    async def _end(self, one: LineTransaction, error: BaseException | None, *, reserved: bool) -> None:
+        """Roll back what was not committed, and give the connection back if it can be used further."""
+        usable = False
+        try:
+            if isinstance(error, Exception | None) and not one.broken:  # else an interrupt: no more waiting
+                if one.open:
+                    await one.line.run(joined((ROLLBACK, REST)), self._runtime.now() + ROLL_BACK_WITHIN)
+                usable = True
+        except (Refusal, Silence):
+            pass
+        finally:
+            if not usable:
+                self.pool.drop(one.line, urgent=reserved)
+        if usable:
+            await self.pool.give(one.line, urgent=reserved)
+
+    async def listen(self, within: float) -> int:
+        return 0
+
+    def epoch(self) -> int:
+        return 0
+
+    async def close(self) -> None:
+        await self.pool.close()
+
+    def after_fork(self) -> None:
+        self.pool.after_fork()
+
+
+class LineTransaction:
+    """See `leasehold.stores._sql.transport.Transaction`.
+
+    Attributes:
+        open: whether it began and was neither committed nor known to be rolled back.
+        broken: whether its connection cannot be used further.
+        stale: whether the connection broke at the first question, so that nothing was done.
+
+    """
+
+    def __init__(self, line: Line, where: str, until: float, within: float) -> None:
+        self.line = line
+        self.open = self.broken = self.stale = False
+        self._where = where
+        self._until = until
+        self._within = within
+
+    async def ask(self, *statements: Statement) -> list[list[Row]]:
+        before = self._beginning()
+        first, self.open = not self.open, True
+        try:
+            answers = await self.line.run(joined((*before, *statements)), self._until)
+        except Refusal as error:
+            raise refused(self._where, error) from error
+        except Silence as error:
+            self.broken, self.stale = True, first
+            raise no_answer(self._where, error, unknown=False) from error
+        except BaseException:
+            self.broken = True
+            raise
+        return _lists(answers[len(before) :])
+
+    async def commit(self, *statements: Statement) -> list[list[Row]]:
+        before = self._beginning()
+        self.open = True
+        last = len(before) + len(statements)
+        try:
+            answers = await self.line.run(joined((*before, *statements, COMMIT, REST)), self._until)
+        except Refusal as error:
+            if len(error.answers) <= last:
+                raise refused(self._where, error, committing=len(error.answers) == last) from error
+            self.broken = True  # a node of Galera may say that it is committed, and then that it is not
+            raise refused(self._where, error, committed=True) from error
+        except Silence as error:
+            self.broken = True
+            raise no_answer(self._where, error, unknown=True) from error
+        except BaseException:
+            self.broken = True
+            raise
+        self.open = False
+        return _lists(answers[len(before) : last])
+
+    def _beginning(self) -> tuple[Statement, ...]:
+        return () if self.open else (limits(self._within), BEGIN)
+
+
+def _lists(answers: Sequence[Rows]) -> list[list[Row]]:
+    return [list(rows) for rows in answers]
+
+
+async def open_line(settings: Settings, runtime: Runtime, within: float) -> Line:
+    """Open a connection by the driver of the runtime's colour.
+
+    Raises:
+        MissingDriver: it is not installed.
+
+    """
+    if runtime.colour is Colour.ASYNCIO:
+        from leasehold.stores.mysql.connection import aio
+
+        return await aio.connect(settings, runtime, within)
+    from leasehold.stores.mysql.connection import blocking
+
+    return await blocking.connect(settings, runtime, within)

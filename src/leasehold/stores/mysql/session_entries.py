@@ -1,0 +1,258 @@
+"""The sessions of ``mode=session``: each has a lock of the server, or waits for one; lost if its connection breaks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from leasehold._model import Ticket
+from leasehold._runtimes.base import Runtime
+from leasehold.errors import StoreUnavailable, Unsupported
+from leasehold.stores._sql.queue_snapshot import Key
+from leasehold.stores._sql.transport import Outcome, Refused, Statement, Transaction
+from leasehold.stores.mysql import session_statements as sql
+from leasehold.stores.mysql.connection.base import (
+    NO_SUCH_SESSION,
+    Line,
+    Refusal,
+    Rows,
+    Silence,
+    joined,
+    no_answer,
+    refused,
+)
+from leasehold.stores.mysql.connection.pool import Turns
+from leasehold.stores.mysql.connection.transport import BEGIN, COMMIT, REST, ROLLBACK, MySQLWire, limits
+
+SLICE = 5.0
+"""Seconds for which the server waits for a lock in one request, at most."""
+
+LATE = 1.0
+"""Seconds by which its answer may be late."""
+
+NO_LOCK = "GET_LOCK answered NULL: an operator ended the wait, or the server is out of memory; look at its log"
+
+MOST_DOOMED = 1000
+"""Broken sessions that are remembered; the server ends those that are not by itself, after a lease."""
+
+
+@dataclass(eq=False, slots=True)
+class Place:
+    """A connection that has a lock, or tries to get it.
+
+    Attributes:
+        turns: one statement at a time.
+        ticket: whom it is for, or was when it was taken.
+        token: while that one holds.
+        over: whether its connection is closed, and the lock gone with it.
+
+    """
+
+    key: Key
+    lock: str
+    ticket: Ticket
+    line: Line
+    turns: Turns = field(repr=False)
+    token: int | None = None
+    over: bool = False
+
+    @property
+    def session(self) -> int:
+        """The server's number of the connection."""
+        return self.line.greeting.session
+
+    @property
+    def life(self) -> Statement:
+        """What tells the server how long the session may be silent."""
+        return sql.life(int(self.lease))
+
+    @property
+    def lease(self) -> float:
+        """Whole seconds, since the server counts those: never less than what was asked for."""
+        return float(math.ceil(self.ticket.terms.lease))
+
+
+class Places:
+    """Those of one client, used by many tasks or threads at once. See `leasehold.stores._sql.session.wait_queue`."""
+
+    def __init__(self, runtime: Runtime, wire: MySQLWire, space: bytes) -> None:
+        self._runtime = runtime
+        self._wire = wire
+        self._space = space
+        self._holds: dict[str, Place] = {}
+        self._doomed: dict[str, int] = {}  # by ticket: sessions that broke, of which the server may not know
+
+    def get(self, ticket: str) -> Place | None:
+        """Return the place of a ticket that holds."""
+        return self._holds.get(ticket)
+
+    def hold(self, place: Place, token: int) -> None:
+        """Take note that its ticket holds."""
+        place.token = token
+        self._holds[place.ticket.id] = place
+
+    def take(self, ticket: str) -> Place | None:
+        """Return the place of a ticket that leaves: from now on it has none."""
+        return self._holds.pop(ticket, None)
+
+    def any_held(self) -> bool:
+        """Return whether any ticket holds."""
+        return bool(self._holds)
+
+    async def hung_up(self) -> list[str]:
+        """Return the tickets whose connections the server has closed, as far as this end can see: they are lost.
+
+        A connection that somebody uses is left out: what comes is an answer, and whoever asked hears of its end.
+        """
+        gone = list[str]()
+        for ticket, place in list(self._holds.items()):
+            if await place.turns.take(self._runtime.now()):
+                try:
+                    if not place.over and not place.line.usable():
+                        self.lost(place)
+                        gone.append(ticket)
+                finally:
+                    place.turns.give()
+        return gone
+
+    def forgive(self, ticket: str) -> None:
+        """Forget that a session of the ticket broke."""
+        self._doomed.pop(ticket, None)
+
+    def close_all(self) -> None:
+        """Close the connections of all who hold: the server frees what they have."""
+        places, self._holds = list(self._holds.values()), {}
+        for place in places:
+            self.close(place)
+
+    def close(self, session: Place) -> None:
+        session.over = True
+        self._wire.pool.drop(session.line, urgent=True)
+
+    def lock(self, key: Key) -> str:
+        """Return the server's name of the lock; ``key`` is that of lease rows."""
+        return sql.lock_name(self._wire.database, key)
+
+    async def tried(self, name: str, ticket: Ticket, until: float) -> tuple[Place, bool]:
+        key = (sql.MARK + self._space, name.encode())
+        lock = self.lock((self._space, name.encode()))
+        while True:
+            line, new = await self._wire.pool.take(until, urgent=True)
+            if line.greeting.galera:
+                self._wire.pool.drop(line, urgent=True)
+                raise Unsupported(
+                    f"the database at {self._wire.where} is a node of a Galera cluster, whose nodes do not share "
+                    "GET_LOCK: leave out mode=session"
+                )
+            place = Place(key, lock, ticket, line, Turns(self._runtime, 1))
+            try:
+                return place, self._has(await self.on(place, (place.life, sql.get_lock(lock, 0)), until))
+            except StoreUnavailable:
+                if not place.over:
+                    await self._wire.pool.give(place.line, urgent=True)
+                if new or self._runtime.now() >= until or not place.over:
+                    raise
+                await self._wire.pool.forget_idle()  # it had been idle, and the server had closed it
+            except BaseException:
+                self.lost(place)
+                raise
+
+    async def wait(self, session: Place, name: str, until: Callable[[], float]) -> None:
+        """Let the server wait for the lock, in slices: it knows no end of a wait but a number of seconds."""
+        has = False
+        try:
+            while (left := until() - self._runtime.now()) > 0:
+                whole = max(1, int(min(left, SLICE)))
+                ends = self._runtime.now() + whole + LATE
+                has = self._has(await self.on(session, (session.life, sql.get_lock(session.lock, whole)), ends))
+                if has:
+                    return
+            raise no_answer(self._wire.where, "nobody waits any more", unknown=False)
+        finally:
+            if not has:
+                self.close(session)
+
+    async def free(self, session: Place, name: str, until: float, *, has: bool) -> None:
+        await self.leave(session, (*([sql.release_lock(session.lock)] if has else []), REST), until)
+
+    async def end(self, session: Place, name: str, until: float) -> None:
+        self.close(session)
+        await self.kill(session.session, until)
+
+    def _has(self, answers: Sequence[Rows]) -> bool:
+        got = answers[-1][0][0]
+        if got is None:
+            raise Refused(f"the database at {self._wire.where} refused: {NO_LOCK}")
+        return bool(got)
+
+    async def on(self, place: Place, statements: Sequence[Statement], until: float) -> list[Rows]:
+        """Run statements on the place's connection; if it breaks, the place is lost."""
+        if not await place.turns.take(until):
+            raise no_answer(self._wire.where, "the connection of the lock is busy", unknown=False)
+        try:
+            return await place.line.run(joined(statements), until)
+        except Refusal as error:
+            raise refused(self._wire.where, error) from error
+        except Silence as error:
+            self.lost(place)
+            raise no_answer(self._wire.where, error, unknown=True) from error
+        except BaseException:
+            self.lost(place)
+            raise
+        finally:
+            place.turns.give()
+
+    async def transact(self, place: Place, statements: Sequence[Statement], until: float) -> list[Rows]:
+        """Run statements as one transaction on the place's connection, again if it had bad luck."""
+        while True:
+            left = max(until - self._runtime.now(), 0.001)
+            try:
+                return await self.on(place, (limits(left), BEGIN, *statements, COMMIT, place.life), until)
+            except Refused as error:
+                await self.on(place, (ROLLBACK, place.life), until)
+                if error.outcome is not Outcome.AGAIN or self._runtime.now() >= until:
+                    raise
+
+    async def leave(self, place: Place, statements: Sequence[Statement], until: float) -> list[Rows]:
+        """Run the last statements on a place's connection, and give that back."""
+        answers = await self.on(place, statements, until)
+        await self._wire.pool.give(place.line, urgent=True)
+        return answers
+
+    def lost(self, place: Place) -> None:
+        """Close the place's connection; whoever asks again for its ticket tells the server."""
+        if not place.over:
+            if self._holds.get(place.ticket.id) is place:
+                del self._holds[place.ticket.id]
+            self.doom(place)
+            self.close(place)
+
+    def doom(self, place: Place) -> None:
+        """Remember that the server is to be told of the end of a session."""
+        self._doomed[place.ticket.id] = place.session
+        while len(self._doomed) > MOST_DOOMED:
+            del self._doomed[next(iter(self._doomed))]
+
+    async def end_doomed(self, ticket: str, until: float) -> bool | None:
+        """Tell the server to end a session of the ticket that broke; return whether it lived, None if none broke."""
+        session = self._doomed.get(ticket)
+        if session is None:
+            return None
+        ended = await self.kill(session, until)
+        self._doomed.pop(ticket, None)
+        return ended
+
+    async def kill(self, session: int, until: float) -> bool:
+        """End a session; return whether it lived."""
+
+        async def work(tx: Transaction) -> bool:
+            await tx.ask(sql.kill(session))
+            return True
+
+        try:
+            return await self._wire.transact(work, within=max(until - self._runtime.now(), 0.001))
+        except Refused as error:
+            if error.code != str(NO_SUCH_SESSION):
+                raise
+            return False

@@ -1,0 +1,82 @@
+"""How objects of a user reach their database: psycopg's connections and pools, SQLAlchemy's engines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+import psycopg
+
+from leasehold._runtimes.base import Colour
+from leasehold._url import Veiled
+from leasehold.stores.postgres.connection.settings import Settings, shown
+
+KNOWN = "a psycopg connection, a psycopg_pool pool, or a SQLAlchemy engine of PostgreSQL"
+
+NOT_OURS = ("options", "fallback_application_name", "replication", "connect_timeout", "context", "autocommit")
+"""What of their settings is not taken over."""
+
+
+def from_client(client: Any, colour: Colour) -> Settings:
+    """Take over how an object of the user reaches its database. It is neither used nor closed.
+
+    Raises:
+        TypeError: it is not known, or of the other colour.
+
+    """
+    if isinstance(client, psycopg.Connection | psycopg.AsyncConnection):
+        _same_colour(client, isinstance(client, psycopg.AsyncConnection), colour)
+        return _settings(_of_connection(client))
+    if hasattr(client, "conninfo") and "psycopg_pool" in type(client).__module__:
+        _same_colour(client, type(client).__name__.startswith("Async"), colour)
+        return _settings(_of_pool(client))
+    if hasattr(client, "dialect") and hasattr(client, "url"):
+        _same_colour(client, hasattr(client, "sync_engine"), colour)
+        return _settings(_of_engine(client))
+    raise TypeError(f"cannot make locks from a {type(client).__name__}; pass {KNOWN}")
+
+
+def _of_connection(client: Any) -> dict[str, Any]:
+    options: dict[str, Any] = dict(client.info.get_parameters())
+    if client.info.password:
+        options["password"] = client.info.password
+    if "host" not in options and client.info.host:
+        options["host"] = client.info.host
+    options.setdefault("port", str(client.info.port))
+    return options
+
+
+def _of_pool(client: Any) -> dict[str, Any]:
+    from psycopg.conninfo import conninfo_to_dict
+
+    options: dict[str, Any] = conninfo_to_dict(client.conninfo if isinstance(client.conninfo, str) else "")
+    kwargs: Any = client.kwargs  # it may be a function, from psycopg_pool 3.3
+    more = cast("dict[str, Any]", kwargs) if isinstance(kwargs, dict) else dict[str, Any]()
+    return {**options, **{key: value for key, value in more.items() if isinstance(value, str | int)}}
+
+
+def _of_engine(client: Any) -> dict[str, Any]:
+    if client.dialect.name != "postgresql":
+        raise TypeError(f"cannot make locks from a SQLAlchemy engine of {client.dialect.name}; pass {KNOWN}")
+    url = client.url
+    options = {"host": url.host, "port": url.port, "user": url.username, "dbname": url.database}
+    if url.password is not None:
+        options["password"] = str(url.password)
+    options.update({key: value for key, value in url.query.items() if isinstance(value, str)})
+    return {key: str(value) for key, value in options.items() if value is not None}
+
+
+def _settings(options: Mapping[str, Any]) -> Settings:
+    known = {word.decode() for word in _keywords()}
+    kept = Veiled((key, value) for key, value in options.items() if key in known and key not in NOT_OURS)
+    return Settings(shown(kept), kept)
+
+
+def _keywords() -> list[bytes]:
+    return [option.keyword for option in psycopg.pq.Conninfo.get_defaults()]
+
+
+def _same_colour(client: Any, asynchronous: bool, colour: Colour) -> None:
+    if asynchronous is not (colour is Colour.ASYNCIO):
+        kind = f"{type(client).__module__.partition('.')[0]}.{type(client).__name__}"
+        raise TypeError(f"a {kind} does not fit this client; Client takes blocking ones, AsyncClient those of asyncio")

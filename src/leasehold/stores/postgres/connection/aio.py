@@ -1,0 +1,110 @@
+"""The asyncio wire: who drives an exchange suspends until the loop says that the socket is ready.
+
+A transaction runs in a task of its own. When its caller is cancelled, it goes on to its end, mostly a matter of
+milliseconds; a server that is silent gets `GRACE`, and then the connection is closed. So the cancellation is never long
+in coming, and what the caller sends to undo it cannot overtake it: the commit was sent, and the server then holds the
+name's lock until it is done; or it never will be.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import select
+import socket
+from collections.abc import Coroutine, Sequence
+from typing import Any, TypeVar
+
+from leasehold.stores.postgres.connection.base import PostgresWire
+from leasehold.stores.postgres.connection.errors import Broken
+from leasehold.stores.postgres.connection.exchange import Link, Need, Steps, Want
+
+T = TypeVar("T")
+
+GRACE = 0.5
+"""Seconds that a transaction whose caller was cancelled gets for its end."""
+
+
+class AioWire(PostgresWire):
+    """See `leasehold.stores._sql.transport.SQLWire`."""
+
+    async def run(self, steps: Steps[T], until: float | None, *, goes_on: bool = False) -> T:
+        loop = asyncio.get_running_loop()
+        kept = False
+        try:
+            need = next(steps)
+            while True:
+                left = None if until is None else max(until - self._runtime.now(), 0.0)
+                need = steps.send(await _ready(loop, need, left))
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+        except TimeoutError:
+            kept = goes_on
+            raise
+        except OSError as error:  # the loop cannot wait for one more descriptor
+            raise Broken(str(error)) from None
+        finally:
+            if not kept:
+                steps.close()  # nobody drives it on: a connection that it was making, or that was to end, is closed now
+
+    async def _addresses(self, hosts: Sequence[str]) -> str | None:
+        loop = asyncio.get_running_loop()
+        found: list[str] = []
+        for host in hosts:
+            infos = await loop.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+            found.append(str(ipaddress.ip_address(str(infos[0][4][0]).partition("%")[0])))
+        return ",".join(found)
+
+    async def _to_its_end(self, work: Coroutine[Any, Any, T]) -> T:
+        task = asyncio.ensure_future(work)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            await self._ended(task)
+            raise
+
+    async def _ended(self, task: asyncio.Future[Any]) -> None:
+        until = self._runtime.now() + GRACE
+        while not task.done():
+            left = until - self._runtime.now()
+            if left <= 0:
+                task.cancel()
+            try:
+                await asyncio.wait((task,), timeout=max(left, 0.05))
+            except asyncio.CancelledError:  # the first one is raised soon
+                continue
+        if not task.cancelled():
+            task.exception()  # seen: the cancellation is what the caller hears of
+
+    def alive(self, link: Link) -> bool:
+        poll = select.poll()
+        poll.register(link.fd, select.POLLIN)
+        return not poll.poll(0)
+
+
+async def _ready(loop: asyncio.AbstractEventLoop, need: Need, timeout: float | None) -> Want:
+    """Wait until the socket is ready."""
+    ready: asyncio.Future[Want] = loop.create_future()
+
+    def tell(what: Want) -> None:
+        if not ready.done():
+            ready.set_result(what)
+
+    if Want.READ in need.want:
+        loop.add_reader(need.fd, tell, Want.READ)
+    if Want.WRITE in need.want:
+        loop.add_writer(need.fd, tell, Want.WRITE)
+    timer = None if timeout is None else loop.call_later(timeout, tell, Want(0))
+    try:
+        what = await ready
+    finally:
+        if timer is not None:
+            timer.cancel()
+        if Want.READ in need.want:
+            loop.remove_reader(need.fd)
+        if Want.WRITE in need.want:
+            loop.remove_writer(need.fd)
+    if not what:
+        raise TimeoutError("it answered too slowly")
+    return what

@@ -1,0 +1,280 @@
+"""Transactions and connections of one client, written once: what differs by colour is how to wait for a socket.
+
+Theory of operation
+-------------------
+* A transaction opens in the same batch as its first statements. Its limits are set in it and for it alone, so that they
+  hold behind a pooler, too: the server ends a statement that is too slow, a wait for a lock that is too long, and a
+  transaction that stands idle because this process was stopped. So a client that stalls with the row of a name locked
+  holds up the others for `transaction.STALL` at most.
+* Each exchange has a deadline of ours, for a server that is silent. A connection on which an answer is outstanding is
+  closed, never used again.
+* Messages come on one connection of their own; see ``ears.py``.
+* A pooler shows itself at the first connection: the process id that it gives at the start is not that of the backend.
+  Settings of a session are then left alone, for the session belongs to others, too.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, TypeVar
+
+from leasehold._runtimes.base import Runtime
+from leasehold.errors import LeaseholdError, StoreUnavailable, Unsupported
+from leasehold.stores._sql.transport import OnMessage, OnSilence, Statement, Transaction
+from leasehold.stores.postgres.connection.errors import (
+    Broken,
+    ServerError,
+    cannot_connect,
+    no_answer,
+    refused,
+)
+from leasehold.stores.postgres.connection.exchange import Link, Steps, connecting
+from leasehold.stores.postgres.connection.notifications import Ears
+from leasehold.stores.postgres.connection.pool import Pool
+from leasehold.stores.postgres.connection.settings import Settings
+from leasehold.stores.postgres.connection.transaction import PostgresTransaction
+
+T = TypeVar("T")
+
+POOLED = (
+    "it may give a session to others, with the lock that it has. Connect to the server itself, or use lease rows (no "
+    "mode=session in the URL), or transaction_lock inside your own transaction; if it keeps each session for one "
+    "client (pool_mode=session), say so by pooler=session"
+)
+
+OLDEST = 100_000
+"""Oldest server: PostgreSQL 10."""
+
+WHO = Statement(
+    "SELECT pg_backend_pid(), current_setting('server_version_num')::int, pg_is_in_recovery()::int, "
+    "(current_setting('default_transaction_read_only') = 'on')::int"
+)
+
+KEEP = (
+    Statement("SELECT set_config(name, '0', false) FROM pg_settings WHERE name = 'idle_session_timeout'"),
+    Statement(
+        "SELECT set_config('tcp_keepalives_idle', '10', false), set_config('tcp_keepalives_interval', '3', false), "
+        "set_config('tcp_keepalives_count', '3', false), set_config('default_transaction_read_only', 'off', false)"
+    ),
+    Statement("SELECT set_config(name, '1s', false) FROM pg_settings WHERE name = 'client_connection_check_interval'"),
+)
+"""Settings of a session that is ours alone."""
+
+
+class PostgresWire(ABC):
+    """See `leasehold.stores._sql.transport.SQLWire`."""
+
+    def __init__(self, runtime: Runtime, settings: Settings, on_message: OnMessage, on_silence: OnSilence) -> None:
+        self._runtime = runtime
+        self.settings = settings
+        self.where = settings.where
+        self._on_message = on_message
+        self._on_silence = on_silence
+        self._forget()
+
+    def _forget(self) -> None:
+        self._closed = False
+        self._links: set[Link] = set()
+        self._mutex = self._runtime.mutex()
+        self._pool = Pool(self._runtime, self.settings.pool)
+        self._spare = Pool(self._runtime, 1)
+        self._sessions: list[Link] = []
+        self._ears = Ears(self._runtime, self, self._on_message, self._on_silence)
+        self.facts: dict[str, Any] = {}
+
+    # --- what differs by colour --------------------------------------------------------------------------------
+
+    @abstractmethod
+    async def run(self, steps: Steps[T], until: float | None, *, goes_on: bool = False) -> T:
+        """Drive the generator to its end, before ``until`` on the boot-time clock.
+
+        It is closed, whatever it ends with; only after a time-out it may be driven on if it ``goes_on``.
+
+        Raises:
+            TimeoutError: it is too late. Unless it is driven on, the connection is of no more use.
+            Broken: the connection ended, or cannot be waited for.
+
+        """
+
+    @abstractmethod
+    async def _addresses(self, hosts: Sequence[str]) -> str | None:
+        """Return the addresses of the hosts, for libpq's ``hostaddr``; None to leave that to libpq."""
+
+    @abstractmethod
+    async def _to_its_end(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a transaction so that a cancellation finds it decided (see `SQLWire.transact`)."""
+
+    # --- transactions ------------------------------------------------------------------------------------------
+
+    async def transact(
+        self, work: Callable[[Transaction], Coroutine[Any, Any, T]], *, within: float, reserved: bool = False
+    ) -> T:
+        return await self._to_its_end(self._transact(work, within, self._spare if reserved else self._pool))
+
+    async def _transact(self, work: Callable[[Transaction], Coroutine[Any, Any, T]], within: float, pool: Pool) -> T:
+        until = self._runtime.now() + within
+        try:
+            link = await pool.take(until)
+        except TimeoutError as error:
+            raise no_answer(self.where, error, unknown=False) from None
+        usable: Link | None = None
+        try:
+            link = await self._fresh(link, until)
+            tx = PostgresTransaction(self._runtime, self.run, link, until)
+            try:
+                result = await work(tx)
+                await tx.end()
+                usable = link
+                return result
+            except (TimeoutError, Broken) as error:
+                raise no_answer(self.where, error, unknown=tx.committing) from None
+            except ServerError as error:
+                usable = link if await tx.abort(error) else None
+                raise refused(self.where, error) from None
+            except LeaseholdError:
+                usable = link if await tx.abort(None) else None
+                raise
+        finally:
+            if link is not None and usable is None:
+                self.drop(link)
+            if usable is not None and self._closed:
+                self.drop(usable)
+                usable = None
+            pool.give(usable)
+
+    async def _fresh(self, link: Link | None, until: float) -> Link:
+        """Return the idle connection if it still lives, or else another."""
+        while link is not None:
+            if link.open and self.alive(link):
+                return link
+            self.drop(link)
+            link = None
+        return await self.connect(until)
+
+    @abstractmethod
+    def alive(self, link: Link) -> bool:
+        """Say whether an idle connection may be used: it is of this loop, and nothing came unasked."""
+
+    # --- connections -------------------------------------------------------------------------------------------
+
+    async def connect(self, until: float, settings: Settings | None = None) -> Link:
+        """Open a connection, by other settings than usual if they are given, and look who answers.
+
+        Raises:
+            StoreUnavailable: nobody does, or nobody that can be used; nothing was sent.
+            Unsupported: the server is too old.
+
+        """
+        if self._closed:
+            raise no_answer(self.where, "the client is closed", unknown=False)
+        failed: StoreUnavailable | None = None
+        link: Link | None = None
+        there = settings or self.settings
+        try:
+            link = await self._connected(until, there)
+            await self._greet(link, until)
+        except TimeoutError:
+            failed = cannot_connect(there.where, "timed out")
+        except Broken as error:
+            failed = cannot_connect(there.where, str(error))
+        except ServerError as error:
+            failed = refused(there.where, error)
+        finally:
+            if link is not None and (failed is not None or not link.facts):
+                self.drop(link)
+        if failed is not None:
+            raise failed
+        assert link is not None
+        if settings is None:
+            self.facts = link.facts
+            if link.facts["pooled"]:
+                self._ears.met_pooler()
+        return link
+
+    async def _connected(self, until: float, settings: Settings) -> Link:
+        try:
+            addresses = await self._addresses(settings.hosts) if settings.hosts else None
+        except OSError as error:
+            raise Broken(f"could not translate host name: {error}") from None
+        conninfo = settings.conninfo(**({"hostaddr": addresses} if addresses else {}))
+        link = await self.run(connecting(conninfo), until)
+        with self._mutex:
+            self._links.add(link)
+        return link
+
+    async def _greet(self, link: Link, until: float) -> None:
+        ((row,),) = await self.run(link.exchange([WHO]), until)
+        backend, version, standby, read_only = row
+        pooled = backend != link.backend
+        facts = {
+            "version": version,
+            "standby": bool(standby),
+            "read_only": bool(read_only),
+            "pooled": pooled,
+            "backend": backend,
+            "encrypted": link.encrypted,
+        }
+        if version < OLDEST:
+            raise Unsupported(f"the server at {self.where} is PostgreSQL {version // 10000}; locks need 10 or later")
+        if standby:
+            raise cannot_connect(self.where, "the server is a standby, which is read-only")
+        if not pooled:
+            await self.run(link.exchange(KEEP), until)
+            link.prepares = True
+        link.facts = facts
+
+    async def session(self, until: float) -> Link:
+        """Return a connection for somebody who keeps it; it goes back by `keep` or `drop`.
+
+        Raises:
+            Unsupported: a pooler stands in between, which may give the session to others.
+
+        """
+        link: Link | None = None
+        with self._mutex:
+            link = self._sessions.pop() if self._sessions else None
+        link = await self._fresh(link, until)
+        if link.facts["pooled"] and not self.settings.trust_pooler:
+            self.drop(link)
+            raise Unsupported(f"a connection pooler stands before {self.where}: {POOLED}")
+        return link
+
+    def keep(self, link: Link) -> None:
+        """Take a connection back that can be used again."""
+        with self._mutex:
+            if not self._closed and len(self._sessions) < self.settings.pool:
+                self._sessions.append(link)
+                return
+        self.drop(link)
+
+    def drop(self, link: Link) -> None:
+        """Close a connection."""
+        with self._mutex:
+            self._links.discard(link)
+        link.close()
+
+    # --- messages ----------------------------------------------------------------------------------------------
+
+    @property
+    def channel(self) -> str:
+        return self._ears.channel
+
+    def epoch(self) -> int:
+        return self._ears.epoch
+
+    async def listen(self, within: float) -> int:
+        return await self._ears.listen(within)
+
+    # --- its own life ------------------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        self._closed = True
+        await self._ears.close()
+        for idle in (*self._pool.empty(), *self._spare.empty(), *self._sessions):
+            self.drop(idle)
+
+    def after_fork(self) -> None:
+        for link in self._links:
+            link.disown()
+        self._forget()

@@ -1,0 +1,64 @@
+"""The blocking wire: who drives an exchange blocks until the socket is ready."""
+
+from __future__ import annotations
+
+import select
+from collections.abc import Coroutine, Sequence
+from typing import Any, TypeVar
+
+from leasehold.stores.postgres.connection.base import PostgresWire
+from leasehold.stores.postgres.connection.errors import Broken
+from leasehold.stores.postgres.connection.exchange import Link, Steps, Want
+
+T = TypeVar("T")
+
+
+class BlockingWire(PostgresWire):
+    """See `leasehold.stores._sql.transport.SQLWire`."""
+
+    async def run(self, steps: Steps[T], until: float | None, *, goes_on: bool = False) -> T:
+        kept = False
+        try:
+            need = next(steps)
+            while True:
+                poll = select.poll()  # not select(), which cannot wait for descriptors above 1,023
+                poll.register(need.fd, _MASKS[need.want])
+                left = None if until is None else max(until - self._runtime.now(), 0.0) * 1000
+                events = poll.poll(left)
+                if not events:
+                    raise TimeoutError("it answered too slowly")
+                need = steps.send(_ready(events[0][1]))
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+        except TimeoutError:
+            kept = goes_on
+            raise
+        except OSError as error:  # the kernel cannot wait for one more descriptor
+            raise Broken(str(error)) from None
+        finally:
+            if not kept:
+                steps.close()  # nobody drives it on: a connection that it was making, or that was to end, is closed now
+
+    async def _addresses(self, hosts: Sequence[str]) -> str | None:
+        return None  # libpq asks for them, and blocks
+
+    async def _to_its_end(self, work: Coroutine[Any, Any, T]) -> T:
+        return await work
+
+    def alive(self, link: Link) -> bool:
+        poll = select.poll()
+        poll.register(link.fd, select.POLLIN)
+        return not poll.poll(0)
+
+
+_MASKS = {
+    Want.READ: select.POLLIN,
+    Want.WRITE: select.POLLOUT,
+    Want.READ | Want.WRITE: select.POLLIN | select.POLLOUT,
+}
+
+
+def _ready(mask: int) -> Want:
+    ready = Want.READ if mask & ~select.POLLOUT else Want(0)
+    return ready | (Want.WRITE if mask & select.POLLOUT else Want(0))

@@ -1,0 +1,171 @@
+"""What PostgreSQL's errors mean: for the transaction, and for the person who reads them. A table, tested row by row."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from leasehold.errors import StoreUnavailable
+from leasehold.stores._sql.transport import Outcome, Refused
+
+AGAIN = frozenset({"40001", "40P01"})
+"""Serialization failure and deadlock: rolled back, and worth another try at once."""
+
+UNKNOWN_IN_COMMIT = ("08", "40003", "53", "57", "58", "XX")
+"""Beginnings of codes that say, in answer to a COMMIT, nothing about whether it was carried out: the connection broke,
+resources ran out, an operator or a crash ended it, an I/O or internal error. In answer to anything else every error
+rolls back. Who ends the wait for a standby *after* the commit gets no code at all: the connection closes."""
+
+LASTING = ("28", "3D", "3F", "42")
+"""Beginnings of codes with which asking again cannot help until somebody changes something: authentication, no such
+database or schema, rights (42501), tables (42P01) and columns (42703) that are not there."""
+
+READ_ONLY = "it is a standby, or read-only; name all hosts and target_session_attrs=read-write in the URL"
+
+REMEDIES: Mapping[str, str] = {
+    "08P01": "the pooler in between cannot use its connection to the server; look at its log",
+    "0A000": READ_ONLY,  # a standby, of a transaction that is to write
+    "25006": READ_ONLY,
+    "25P03": "it ended a transaction of ours that stood idle; this process was stopped, or short of processor time",
+    "28000": "it lets this user not in from here; look at its log and its pg_hba.conf",
+    "28P01": "the user name or password is wrong",
+    "3D000": "there is no such database; check the path of the URL",
+    "3F000": "no schema of its user's search_path is there; create one",
+    "42501": "grant its user the rights listed in docs/backends/postgresql.md",
+    "42P01": "the tables of leasehold are not there (or not on its search_path); make them with: leasehold init URL",
+    "42703": "the tables are of another layout; run: leasehold init URL",
+    "53100": "its disk is full; make room",
+    "53200": "it is out of memory, or of room for locks (max_locks_per_transaction)",
+    "53300": "it has as many connections as its max_connections allows; raise that, or close some",
+    "53400": "a limit of its configuration is exceeded",
+    "55000": "nobody may connect to the database; ALTER DATABASE ... ALLOW_CONNECTIONS true",
+    "55P03": "somebody keeps the row of this name locked; look for long transactions in pg_stat_activity",
+    "57014": "it was too slow, or the row of this name was locked for too long",
+    "57P01": "an operator ended the connection, or the server is shutting down",
+    "57P03": "it is starting or shutting down; try again",
+    "57P05": "its idle_session_timeout ended the connection",
+}
+"""What to do about each code."""
+
+UNLISTED = "its log may say more; `leasehold doctor` looks at its settings"
+
+SILENCE = "look whether it is up, reachable and not overloaded"
+
+
+class Hint(NamedTuple):
+    """What a failed connection means.
+
+    Attributes:
+        code: that the server gave, of which libpq tells the text alone; empty if it is not the server that says it.
+        remedy: what to do; by the code unless said otherwise.
+
+    """
+
+    code: str
+    remedy: str
+
+
+def _by(code: str) -> Hint:
+    return Hint(code, REMEDIES[code])
+
+
+HINTS: Mapping[str, Hint] = {
+    "password authentication failed": _by("28P01"),
+    "no password supplied": Hint("28000", "put the password into the URL: postgresql://user:password@host/database"),
+    "no pg_hba.conf entry": _by("28000"),
+    "pg_hba.conf rejects": _by("28000"),
+    "is not permitted to log in": Hint("28000", "its user may not log in; ALTER ROLE ... LOGIN"),
+    'role ".*" does not exist': Hint("28000", "there is no such user; check that of the URL"),
+    'database ".*" does not exist': _by("3D000"),
+    "permission denied for database": Hint("42501", "its user may not use the database; GRANT CONNECT ON DATABASE"),
+    "not currently accepting connections": _by("55000"),
+    "too many clients": _by("53300"),
+    "remaining connection slots": _by("53300"),
+    "too many connections for": Hint("53300", "the CONNECTION LIMIT of the user or of the database is reached"),
+    "out of shared memory": _by("53200"),
+    "is starting up": _by("57P03"),
+    "is shutting down": _by("57P03"),
+    "in recovery mode": _by("57P03"),
+    "not (yet )?accepting connections": _by("57P03"),
+    "onnection refused": Hint("", "nobody listens there; check host and port, and that the server runs"),
+    "No such file": Hint("", "there is no such socket; check its path"),
+    "ermission denied": Hint("", "this process may not open it; check the rights of the socket's file"),
+    "could not translate host name": Hint("", "the host name is unknown; check its spelling and the DNS"),
+    "does not support SSL": Hint("", "it has no TLS; write sslmode=prefer, or set TLS up"),
+    "certificate": Hint("", "name the authority that signed its certificate with sslrootcert=FILE"),
+    "read-only": Hint("", READ_ONLY),
+    "hot standby mode": Hint("", READ_ONLY),
+    "closed the connection": Hint("", "it hung up; look at its log"),
+    "imed out": Hint("", SILENCE),
+}
+"""What to do about a connection that fails, by words of the error, as a regular expression. The first that fits."""
+
+CHECK = Hint("", "check host, port and that the server runs")
+
+
+class ServerError(Exception):
+    """An error of the server in answer to a statement.
+
+    Attributes:
+        code: SQLSTATE, five characters.
+        fatal: whether the connection is gone with it.
+        in_commit: whether it answers the COMMIT itself.
+        stale: whether a statement that was prepared is to blame; the same connection plans it anew the next time.
+
+    """
+
+    def __init__(self, code: str, text: str, *, fatal: bool, in_commit: bool) -> None:
+        super().__init__(text)
+        self.code = code
+        self.fatal = fatal
+        self.in_commit = in_commit
+        self.stale = False
+
+
+class Broken(Exception):
+    """The connection ended, or cannot be used any more."""
+
+
+def outcome_of(code: str, *, in_commit: bool) -> Outcome:
+    """Say what an error with this SQLSTATE means for the transaction."""
+    if in_commit and code.startswith(UNKNOWN_IN_COMMIT):
+        return Outcome.UNKNOWN
+    if code in AGAIN:
+        return Outcome.AGAIN
+    return Outcome.LASTING if code.startswith(LASTING) else Outcome.NOT_APPLIED
+
+
+def refused(where: str, error: ServerError) -> Refused:
+    """Make the error for a server that answered with an error."""
+    remedy = REMEDIES.get(error.code, UNLISTED)
+    text = f"PostgreSQL at {where} refused ({error.code}): {error}; {remedy}"
+    outcome = Outcome.AGAIN if error.stale else outcome_of(error.code, in_commit=error.in_commit)
+    return Refused(text, code=error.code, outcome=outcome)
+
+
+def no_answer(where: str, why: object, *, unknown: bool) -> StoreUnavailable:
+    """Make the error for a server that did not answer."""
+    reason = str(why) or type(why).__name__
+    return StoreUnavailable(f"PostgreSQL at {where} did not answer: {reason}; {SILENCE}", unknown=unknown)
+
+
+def cannot_connect(where: str, why: str) -> StoreUnavailable:
+    """Make the error for a connection that could not be made. Nothing was sent, but who we are.
+
+    Of several hosts each says why. It is lasting if all of them are: another may come back.
+    """
+    text = " ".join(why.split())
+    hint = _hint(text)
+    words = f"cannot connect to PostgreSQL at {where}: {text}; {hint.remedy}"
+    if not hint.code:
+        return StoreUnavailable(words)
+    outcomes = {outcome_of(_hint(part).code, in_commit=False) for part in EACH_HOST.split(text) if part}
+    return Refused(words, code=hint.code, outcome=outcomes.pop() if len(outcomes) == 1 else Outcome.NOT_APPLIED)
+
+
+EACH_HOST = re.compile("(?=connection to server )")
+
+
+def _hint(text: str) -> Hint:
+    return next((hint for words, hint in HINTS.items() if re.search(words, text)), CHECK)

@@ -1,0 +1,320 @@
+"""One connection, as generators that say when the socket must be ready: who drives them blocks, or suspends.
+
+libpq does the talking, in its pipeline mode: the statements of a batch leave in one write and their answers come in
+one read, so a transaction of many statements costs two round trips. psycopg's own connection classes are not used: they
+know no deadline for a server that is silent, and wait for it when they are cancelled.
+"""
+
+from __future__ import annotations
+
+import enum
+import os
+import socket
+import threading
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+from psycopg import pq
+from psycopg.errors import Error
+
+from leasehold._url import Secret
+from leasehold.stores._sql.transport import Row, Statement, Value
+from leasehold.stores.postgres.connection.errors import Broken, ServerError
+
+T = TypeVar("T")
+
+
+class Want(enum.Flag):
+    """What a socket must be ready for."""
+
+    READ = enum.auto()
+    WRITE = enum.auto()
+
+
+class Need(NamedTuple):
+    """Which socket must be ready for what, before the generator goes on."""
+
+    fd: int
+    want: Want
+
+
+Steps = Generator[Need, Want | None, T]
+
+COMMIT = Statement("COMMIT")
+
+MOST_PREPARED = 64
+"""Statements that a connection prepares; the others are planned each time."""
+
+STALE = frozenset({"0A000", "26000"})
+"""What the server says of a prepared statement whose tables were made anew, or that somebody else has dropped."""
+
+_INTEGERS = frozenset({20, 21, 23, 26})  # int8, int2, int4, oid: see pg_type.dat
+_BYTES = 17
+
+
+class Link:
+    """One connection. Only one exchange runs at a time, but any thread or task may close it at any moment.
+
+    The number of a closed descriptor goes to whatever is opened next, and then whoever still waits on it waits on a
+    stranger's socket. So only the owner closes: the exchange that runs, when it ends; `close` itself if none runs.
+    """
+
+    def __init__(self, pgconn: pq.abc.PGconn) -> None:
+        self._pgconn = pgconn
+        self._pid = os.getpid()
+        self._mutex = threading.RLock()  # for a few lines, of which none waits; a signal handler may close it, too
+        self._running = 0  # exchanges that have begun and not ended
+        self.open = True
+        self.facts: dict[str, Any] = {}
+        self.prepares = False  # whether the session is ours alone, so that it keeps what was prepared in it
+        self._count = 0
+        self._prepared: dict[str, bytes | None] = {}  # by text: its name, or None if it was sent once
+        pgconn.nonblocking = 1
+        pgconn.notice_handler = None
+        pgconn.enter_pipeline_mode()
+
+    @property
+    def fd(self) -> int:
+        """The socket's descriptor."""
+        return self._pgconn.socket
+
+    @property
+    def backend(self) -> int:
+        """The process id that the server gave at the start: a pooler makes one up."""
+        return self._pgconn.backend_pid
+
+    @property
+    def encrypted(self) -> bool:
+        """Whether it uses TLS."""
+        return bool(self._pgconn.ssl_in_use)
+
+    def exchange(self, statements: Sequence[Statement]) -> Steps[list[list[Row]]]:
+        """Send the statements in one batch and return the rows of each.
+
+        Raises:
+            ServerError: one was refused; those after it were not run.
+            Broken: the connection is of no more use.
+
+        """
+        self._begin()
+        try:
+            preparing = [self._send(statement) for statement in statements]
+            self._pgconn.pipeline_sync()
+            yield from self._flush()
+            return (yield from self._answers(statements, preparing))
+        except ServerError as error:
+            if error.code in STALE and self.prepares:
+                self.prepares, error.stale = False, True
+            raise
+        except Error as error:
+            raise Broken(_line(error)) from None
+        finally:
+            self._end()
+
+    def hear(self, heard: Callable[[str], None]) -> Steps[None]:
+        """Call ``heard`` with each message, for ever.
+
+        Raises:
+            Broken: the connection ended.
+
+        """
+        self._begin()
+        try:
+            while True:
+                while (note := self._pgconn.notifies()) is not None:
+                    heard(bytes(note.extra).decode("utf-8", "replace"))
+                yield Need(self.fd, Want.READ)
+                self._pgconn.consume_input()
+        except Error as error:
+            raise Broken(_line(error)) from None
+        finally:
+            self._end()
+
+    def close(self) -> None:
+        """Close the connection; no statement is waited for. An exchange that runs finds out, and closes at its end."""
+        with self._mutex:
+            self.open = False
+            if self._running:
+                self._shut()
+            else:
+                self._finish()
+
+    def shut(self) -> None:
+        """End the connection from another thread: who waits for it finds out."""
+        with self._mutex:
+            self._shut()
+
+    def disown(self) -> None:
+        """Close, in a forked child, the copy of the socket, without a word to the server."""
+        if self.open:
+            self.open = False
+            try:
+                os.close(self.fd)  # libpq is not told: it would say goodbye in the parent's name
+            except OSError:
+                pass
+
+    # --- inside ------------------------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        with self._mutex:
+            if not self.open:
+                raise Broken("the connection is closed")
+            self._running += 1
+
+    def _end(self) -> None:
+        with self._mutex:
+            self._running -= 1
+            if not self.open and not self._running:
+                self._finish()
+
+    def _shut(self) -> None:
+        try:
+            with socket.socket(fileno=os.dup(self.fd)) as twin:
+                twin.shutdown(socket.SHUT_RDWR)
+        except (OSError, Error):  # closed meanwhile
+            pass
+
+    def _finish(self) -> None:
+        if self._pid == os.getpid():  # else it was disowned: libpq would say goodbye in the parent's name
+            self._pgconn.finish()
+
+    def _send(self, statement: Statement) -> str | None:
+        """Send a statement; return its text if it is prepared first, which has an answer of its own.
+
+        What is sent for the second time with other values is prepared, since planning takes longer than running it.
+        """
+        text, args = statement
+        packed = [_packed(arg) for arg in args]
+        formats = [pq.Format.BINARY if isinstance(arg, bytes) else pq.Format.TEXT for arg in args]
+        known, preparing = text in self._prepared, None
+        if known and self.prepares:
+            name = self._prepared[text]
+            if name is None:
+                self._count += 1
+                preparing, name = text, b"leasehold_%d" % self._count
+                self._prepared[text] = name
+                self._pgconn.send_prepare(name, text.encode())
+            self._pgconn.send_query_prepared(name, packed, formats, pq.Format.BINARY)
+            return preparing
+        if args and not known and len(self._prepared) < MOST_PREPARED:
+            self._prepared[text] = None
+        self._pgconn.send_query_params(text.encode(), packed, None, formats, pq.Format.BINARY)
+        return None
+
+    def _flush(self) -> Steps[None]:
+        while self._pgconn.flush():
+            ready = yield Need(self.fd, Want.READ | Want.WRITE)
+            if not ready or Want.READ in ready:  # nothing, if it is driven on after a time-out
+                self._pgconn.consume_input()
+
+    def _answers(self, statements: Sequence[Statement], preparing: Sequence[str | None]) -> Steps[list[list[Row]]]:
+        pgconn, results = self._pgconn, list[list[Row]]()
+        failure: ServerError | None = None
+        prepared = set[str]()
+        while True:
+            try:
+                while pgconn.is_busy():
+                    yield Need(self.fd, Want.READ)
+                    pgconn.consume_input()
+            except Error:
+                if failure is None:
+                    raise
+                raise _last_words(failure, statements) from None
+            result = pgconn.get_result()
+            if result is None:
+                if pgconn.status == pq.ConnStatus.BAD:
+                    if failure is None:
+                        raise Broken("the server closed the connection")
+                    raise _last_words(failure, statements)
+            elif result.status == pq.ExecStatus.PIPELINE_SYNC:
+                break
+            elif result.status in (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK):
+                text = preparing[len(results)] if len(results) < len(preparing) else None
+                if text is not None and text not in prepared:
+                    prepared.add(text)
+                else:
+                    results.append(_rows(result))
+            elif failure is None:
+                answered = statements[min(len(results), len(statements) - 1)]  # it may end behind the last answer
+                failure = _failure(result, in_commit=answered is COMMIT)
+        if failure is not None:
+            self._prepared |= {text: None for text in preparing if text is not None and text not in prepared}
+            raise failure
+        if len(results) != len(statements):
+            raise Broken("an answer is missing")
+        return results
+
+
+def connecting(conninfo: Secret) -> Steps[Link]:
+    """Open a connection.
+
+    Raises:
+        Broken: it could not be opened; why is in the text, without secrets.
+
+    """
+    why = ""
+    try:
+        pgconn = pq.PGconn.connect_start(conninfo.reveal().encode())
+        try:
+            while True:
+                if pgconn.status == pq.ConnStatus.BAD:
+                    break
+                poll = pgconn.connect_poll()
+                if poll == pq.PollingStatus.OK:
+                    return Link(pgconn)
+                if poll == pq.PollingStatus.FAILED:
+                    break
+                yield Need(pgconn.socket, Want.READ if poll == pq.PollingStatus.READING else Want.WRITE)
+            why = pgconn.get_error_message()
+            pgconn.finish()
+        except BaseException:
+            pgconn.finish()
+            raise
+    except Error as error:
+        why = _line(error)
+    raise Broken(why or "the connection failed")  # out here it has no context
+
+
+def _packed(value: Value) -> bytes | None:
+    if value is None or isinstance(value, bytes):
+        return value
+    return str(int(value)).encode() if isinstance(value, int) else value.encode()
+
+
+def _rows(result: pq.abc.PGresult) -> list[Row]:
+    columns = range(result.nfields)
+    types = [result.ftype(column) for column in columns]
+    return [
+        tuple(_unpacked(types[column], result.get_value(row, column)) for column in columns)
+        for row in range(result.ntuples)
+    ]
+
+
+def _unpacked(oid: int, value: bytes | None) -> Any:
+    if value is None:
+        return None
+    if oid in _INTEGERS:
+        return int.from_bytes(value, "big", signed=True)
+    return bytes(value) if oid == _BYTES else bytes(value).decode("utf-8", "replace")
+
+
+def _failure(result: pq.abc.PGresult, *, in_commit: bool) -> ServerError:
+    code = (result.error_field(pq.DiagnosticField.SQLSTATE) or b"").decode("ascii", "replace")
+    severity = result.error_field(pq.DiagnosticField.SEVERITY_NONLOCALIZED) or b""
+    text = (result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b"").decode("utf-8", "replace")
+    if not code:
+        raise Broken(" ".join(result.get_error_message().split()) or "the connection broke")
+    return ServerError(code, text, fatal=severity in (b"FATAL", b"PANIC"), in_commit=in_commit)
+
+
+def _last_words(failure: ServerError, statements: Sequence[Statement]) -> ServerError:
+    """Return an error with which the connection ended: answers may be missing before it, as a pooler loses them.
+
+    So it may be the COMMIT's, wherever in the batch it seems to stand.
+    """
+    failure.in_commit = failure.in_commit or any(statement is COMMIT for statement in statements)
+    return failure
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())

@@ -1,0 +1,172 @@
+"""Messages for one client of PostgreSQL: on a connection of their own, made when somebody first waits, read by one job.
+
+Behind a pooler there are none, unless the connection for them is told a way past it (``listen=`` in the URL). That it
+leads to the same database is seen by the lock that it takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol, TypeVar
+
+from leasehold._model import ticket_id
+from leasehold._runtimes.base import Job, Runtime, Signal
+from leasehold.errors import LeaseholdError, StoreUnavailable
+from leasehold.stores._sql.transport import (
+    OnMessage,
+    OnSilence,
+    Outcome,
+    Refused,
+    Row,
+    Statement,
+    Transaction,
+)
+from leasehold.stores.postgres.connection.errors import Broken, ServerError, no_answer, refused
+from leasehold.stores.postgres.connection.exchange import Link, Steps
+from leasehold.stores.postgres.connection.settings import Settings
+
+T = TypeVar("T")
+
+LISTEN_WITHIN = 5.0
+"""Seconds that opening the connection for messages may take."""
+
+EARS = 1818583393  # "leas"
+"""First half of the key of the advisory lock that shows that somebody listens on a channel; `ear_number` is the other.
+It is held, shared, by the session that listens: when its client dies it goes with it, and who hands a name on passes
+over those who would not hear of it."""
+
+EAR_SEEN = Statement(
+    "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 2 AND classid::bigint = $1 "
+    "AND objid::bigint = $2 AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+)
+
+
+class Connecting(Protocol):
+    """What is needed of the wire; see `leasehold.stores.postgres.connection.base.PostgresWire`."""
+
+    settings: Settings
+    where: str
+
+    async def connect(self, until: float, settings: Settings | None = None) -> Link: ...
+
+    async def run(self, steps: Steps[T], until: float | None) -> T: ...
+
+    async def transact(
+        self, work: Callable[[Transaction], Coroutine[Any, Any, T]], *, within: float, reserved: bool = False
+    ) -> T: ...
+
+    def drop(self, link: Link) -> None: ...
+
+
+class Ears:
+    """Those of one client. Used by many threads or tasks at once."""
+
+    def __init__(self, runtime: Runtime, wire: Connecting, on_message: OnMessage, on_silence: OnSilence) -> None:
+        self._runtime = runtime
+        self._wire = wire
+        self._on_message = on_message
+        self._on_silence = on_silence
+        self._mutex = runtime.mutex()
+        number = int.from_bytes(runtime.random_bytes(4), "big") >> 1
+        self._name = f"leasehold_{number:08x}_{ticket_id(runtime.random_bytes(16))}"
+        self._hears = wire.settings.messages
+        self._count = 0
+        self._opening: list[Signal] = []
+        self._job: Job | None = None
+        self._link: Link | None = None
+        self._deaf: StoreUnavailable | None = None
+        self.epoch = 0
+        """The number of the subscription that stands now, 0 if none does."""
+
+    @property
+    def channel(self) -> str:
+        """Where messages for this client are sent to; empty where there are none to be had."""
+        return self._name if self._hears and self.epoch else ""
+
+    def met_pooler(self) -> None:
+        """Take note that a pooler stands before the server: messages come past it, or not at all."""
+        self._hears = self._hears and self._wire.settings.ears is not None
+
+    async def listen(self, within: float) -> int:
+        """Make sure that messages are heard; see `leasehold.stores._sql.transport.SQLWire.listen`."""
+        if self.epoch or not self._hears:
+            return self.epoch
+        signal = self._runtime.signal()
+        with self._mutex:
+            self._opening.append(signal)
+            if self._job is None or not self._job.alive():
+                self._job = self._runtime.spawn(self._hear, "leasehold-listen")
+        await signal.wait(within)
+        if self.epoch or not self._hears:
+            return self.epoch
+        raise self._deaf or no_answer(self._wire.where, "the subscription took too long", unknown=False)
+
+    async def close(self) -> None:
+        """Hear no more: shut the connection, and wait for the job that reads it."""
+        with self._mutex:
+            job, link = self._job, self._link
+        if link is not None:
+            link.shut()
+        if job is not None:
+            await job.join(1.0)
+
+    async def _hear(self) -> None:
+        wire, link = self._wire, None
+        try:
+            link = await wire.connect(self._runtime.now() + LISTEN_WITHIN, wire.settings.ears)
+            self._hears = self._hears and not link.facts["pooled"]
+            if not self._hears:
+                return
+            shown = Statement("SELECT pg_advisory_lock_shared($1::int, $2::int)", (EARS, ear_number(self._name)))
+            await wire.run(
+                link.exchange([Statement(f'LISTEN "{self._name}"'), shown]), self._runtime.now() + LISTEN_WITHIN
+            )
+            if wire.settings.ears is not None:
+                await self._same_database(wire.settings.ears)
+            self._link, self._deaf = link, None
+            self._count += 1
+            self.epoch = self._count
+            self._opened()
+            await wire.run(link.hear(self._on_message), None)
+        except LeaseholdError as error:
+            self._deaf = error if isinstance(error, StoreUnavailable) else None
+        except (Broken, TimeoutError):
+            pass
+        except ServerError as error:
+            self._deaf = refused(wire.where, error)
+        finally:
+            was, self.epoch, self._link = self.epoch, 0, None
+            if link is not None:
+                wire.drop(link)
+            with self._mutex:
+                self._job = None
+            self._opened()
+            if was:
+                self._on_silence()
+
+    async def _same_database(self, ears: Settings) -> None:
+        """Raise unless those who hand names on see who listens here: else they would pass over us."""
+        asked = Statement(EAR_SEEN.text, (EARS, ear_number(self._name)))
+
+        async def look(tx: Transaction) -> list[list[Row]]:
+            return await tx.commit(asked)
+
+        ((found,),) = await self._wire.transact(look, within=LISTEN_WITHIN)
+        if not found[0]:
+            words = f"listen= leads to another database ({ears.where}) than the rest of the URL ({self._wire.where})"
+            raise Refused(f"{words}; name the server behind the pooler", outcome=Outcome.LASTING)
+
+    def _opened(self) -> None:
+        with self._mutex:
+            opening, self._opening = self._opening, []
+        for signal in opening:
+            signal.set()
+
+
+def ear_number(channel: str) -> int:
+    """Return the second half of the key of the advisory lock that goes with a channel; 0 if it is not one of ours."""
+    parts = channel.split("_")
+    try:
+        return int(parts[1], 16) if len(parts) > 2 else 0
+    except ValueError:
+        return 0

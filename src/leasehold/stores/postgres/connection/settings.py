@@ -1,0 +1,172 @@
+"""How to reach one database: from a URL, or as an object of the user's driver does."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from psycopg.conninfo import make_conninfo
+
+from leasehold._url import Secret, StoreURL, Veiled
+
+LIBPQ_OPTIONS = (
+    *("sslmode", "sslrootcert", "sslcert", "sslkey", "sslcrl", "sslnegotiation", "ssl_min_protocol_version"),
+    *("target_session_attrs", "load_balance_hosts", "channel_binding", "require_auth", "passfile", "service"),
+    *("gssencmode", "krbsrvname", "host", "port", "user", "dbname", "application_name", "hostaddr"),
+)
+"""Options that a URL may have as libpq names them (postgresql.org/docs/current/libpq-connect.html)."""
+
+OURS: Mapping[str, str] = {
+    "keepalives": "1",
+    "keepalives_idle": "10",
+    "keepalives_interval": "3",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "20000",
+    "client_encoding": "UTF8",
+}
+"""What every connection of ours has: a dead network is noticed in about 20 s."""
+
+POOL = 8
+"""Connections of a client at most, beside the one that hears messages and the one kept for renewals."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Where the database is and how to reach it. Its repr has no secret, and it cannot be pickled.
+
+    Attributes:
+        where: for messages to people: hosts, ports and database.
+        options: libpq's keywords.
+        pool: connections at most.
+        messages: whether to listen for messages; False looks by itself, as behind a pooler of transactions.
+        trust_pooler: whether a pooler that is found in between keeps each session for one client.
+        ears: how to reach the same database past a pooler, for the connection that hears messages.
+
+    """
+
+    where: str
+    options: Mapping[str, Any] = field(default_factory=Veiled, repr=False)
+    pool: int = POOL
+    messages: bool = True
+    trust_pooler: bool = False
+    ears: Settings | None = None
+
+    def __reduce__(self) -> str:
+        raise TypeError("settings cannot be pickled: they may have a password")
+
+    @property
+    def local(self) -> bool:
+        """Whether the connection does not leave this host."""
+        hosts = str(self.options.get("host") or self.options.get("hostaddr") or "localhost").split(",")
+        return all(host in ("localhost", "::1") or host.startswith(("127.", "/", "@")) for host in hosts)
+
+    @property
+    def hosts(self) -> list[str]:
+        """The hosts to ask for their addresses; none where libpq finds them by itself."""
+        if "hostaddr" in self.options or "service" in self.options:
+            return []
+        hosts = str(self.options.get("host") or "").split(",")
+        return [] if any(not host or host.startswith(("/", "@")) or _is_address(host) for host in hosts) else hosts
+
+    def conninfo(self, **more: str) -> Secret:
+        """Return libpq's connection string."""
+        options = Veiled({**OURS, **self.options, **more})
+        options.setdefault("application_name", "leasehold")
+        return Secret(make_conninfo("", **options))
+
+
+def from_url(url: StoreURL) -> Settings:
+    """Read ``postgresql://user:password@host:port/database?option=value``.
+
+    Raises:
+        ValueError: an option is unknown, or its value wrong.
+
+    """
+    url.refuse_options((*LIBPQ_OPTIONS, "pool", "messages", "mode", "pooler", "listen"))
+    options = Veiled((key, value) for key, value in url.options.items() if key in LIBPQ_OPTIONS)
+    if not url.hosts and url.path and not url.path.startswith("/"):
+        raise ValueError(f"a {url.scheme} URL has two slashes before its host; write {url.scheme}://localhost/database")
+    if url.hosts:
+        options["host"] = ",".join(host for host, _ in url.hosts)
+        if any(port is not None for _, port in url.hosts):
+            options["port"] = ",".join(str(port or 5432) for _, port in url.hosts)
+    if url.username:
+        options["user"] = url.username
+    if url.password is not None:
+        options["password"] = url.password.reveal()
+    path = url.path if url.hosts else url.path.lstrip("/")
+    if path:
+        options["dbname"] = path
+    found = Settings(shown(options), options, _pool(url), _messages(url), _pooler(url))
+    return replace(found, ears=_past_the_pooler(url, options)) if "listen" in url.options else found
+
+
+def _past_the_pooler(url: StoreURL, options: Mapping[str, Any]) -> Settings:
+    """Read ``listen=host:port``: everything but the address is as in the URL."""
+    host, port = parse_place(url.options["listen"])
+    if not host or not _messages(url):
+        raise ValueError(
+            f"option 'listen' in the {url.scheme} URL is host:port of the server itself, and needs messages"
+        )
+    there = Veiled(options)
+    there.pop("hostaddr", None)
+    there.update(host=host, port=port)
+    return Settings(shown(there), there)
+
+
+def parse_place(text: str) -> tuple[str, str]:
+    """Read ``host:port``, ``[::1]:port``, or the folder of a socket; an empty host if it is none of these."""
+    if text.startswith("/"):
+        return text, "5432"
+    host, colon, port = text.rpartition(":") if not text.endswith("]") else (text, "", "")
+    host, port = (host, port) if colon else (text, "5432")
+    if not (port.isascii() and port.isdecimal() and 0 < int(port) < 65536):
+        return "", ""
+    bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    return ("", "") if not bare or "," in bare or (":" in bare and bare == host) else (bare, port)
+
+
+def shown(options: Mapping[str, Any]) -> str:
+    """Return where the database is, for people."""
+    hosts = str(options.get("host") or options.get("hostaddr") or "localhost").split(",")
+    ports = str(options.get("port") or "5432").split(",")
+    ports = ports * len(hosts) if len(ports) == 1 else ports
+    places = ",".join(
+        host if host.startswith("/") else f"{f'[{host}]' if ':' in host else host}:{port}"
+        for host, port in zip(hosts, ports, strict=False)
+    )
+    return f"{places}/{options['dbname']}" if options.get("dbname") else places
+
+
+def _pool(url: StoreURL) -> int:
+    if not _is_number(url.options.get("pool", str(POOL))):
+        raise ValueError(f"option 'pool' in the {url.scheme} URL is a number from 1 to 1000")
+    return int(url.options.get("pool", str(POOL)))
+
+
+def _messages(url: StoreURL) -> bool:
+    if url.options.get("messages", "1") not in ("0", "1"):
+        raise ValueError(f"option 'messages' in the {url.scheme} URL is 1 or 0")
+    return url.options.get("messages", "1") == "1"
+
+
+def _pooler(url: StoreURL) -> bool:
+    if url.options.get("pooler", "session") != "session":
+        raise ValueError(f"option 'pooler' in the {url.scheme} URL is session, or left out")
+    return "pooler" in url.options
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and 0 < int(text) <= 1000
+
+
+def _is_address(host: str) -> bool:
+    for family in (socket.AF_INET, socket.AF_INET6):
+        try:
+            socket.inet_pton(family, host)
+        except OSError:
+            continue
+        return True
+    return False

@@ -1,0 +1,76 @@
+"""One transaction: opened in the batch of its first statements, with limits of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol, TypeVar
+
+from leasehold._runtimes.base import Runtime
+from leasehold.stores._sql.transport import Row, Statement
+from leasehold.stores.postgres.connection.errors import Broken, ServerError
+from leasehold.stores.postgres.connection.exchange import COMMIT, Link, Steps
+
+T = TypeVar("T")
+
+STALL = 5.0
+"""Seconds after which the server ends a transaction of ours that stands idle."""
+
+BEGIN = Statement("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE")
+ROLLBACK = Statement("ROLLBACK")
+LIMITS = (
+    "SELECT set_config('statement_timeout', $1, true), set_config('lock_timeout', $1, true), "
+    "set_config('idle_in_transaction_session_timeout', $2, true)"
+)
+
+
+class Run(Protocol):
+    """Drives an exchange to its end, before a reading of the boot-time clock."""
+
+    async def __call__(self, steps: Steps[T], until: float | None) -> T: ...
+
+
+class PostgresTransaction:
+    """See `leasehold.stores._sql.transport.Transaction`."""
+
+    def __init__(self, runtime: Runtime, run: Run, link: Link, until: float) -> None:
+        self._runtime = runtime
+        self._run = run
+        self._link = link
+        self._until = until
+        self._begun = False
+        self._over = False
+        self.committing = False
+
+    async def ask(self, *statements: Statement) -> list[list[Row]]:
+        return await self._batch(statements)
+
+    async def commit(self, *statements: Statement) -> list[list[Row]]:
+        self.committing = True
+        results = await self._batch((*statements, COMMIT))
+        self._over, self.committing = True, False
+        return results[:-1]
+
+    async def end(self) -> None:
+        """Roll back what was not committed."""
+        if self._begun and not self._over:
+            await self._run(self._link.exchange([ROLLBACK]), self._until)
+
+    async def abort(self, error: ServerError | None) -> bool:
+        """Roll back after an error; return whether the connection may be used again."""
+        if not self._begun or self._over:
+            return error is None
+        if error is not None and error.fatal:
+            return False
+        try:
+            await self._run(self._link.exchange([ROLLBACK]), self._until)
+        except (TimeoutError, Broken, ServerError):
+            return False
+        return True
+
+    async def _batch(self, statements: Sequence[Statement]) -> list[list[Row]]:
+        if self._begun:
+            return await self._run(self._link.exchange(statements), self._until)
+        self._begun = True
+        left = max(int((self._until - self._runtime.now()) * 900), 1)
+        limits = Statement(LIMITS, (f"{left}ms", f"{int(STALL * 1000)}ms"))
+        return (await self._run(self._link.exchange([BEGIN, limits, *statements]), self._until))[2:]

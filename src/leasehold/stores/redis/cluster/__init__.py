@@ -1,0 +1,1 @@
+"""Redis Cluster: the slot map, and one store for each node that has slots."""

@@ -1,0 +1,132 @@
+"""The stores of a cluster's nodes: each is made when it is first needed, and left when its node has no slots any more.
+
+A store subscribes to a channel of its shard, and the marker of strict mode is a key, so both lie in a slot; which they
+are is chosen here, by the map, so that the node has that slot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from functools import partial
+
+from leasehold._model import ticket_id
+from leasehold._runtimes.base import Runtime
+from leasehold.errors import StoreUnavailable
+from leasehold.stores.redis import keys
+from leasehold.stores.redis.cluster.ask_redirect import AskingWire
+from leasehold.stores.redis.cluster.topology import Address, SlotMap, Topology
+from leasehold.stores.redis.connection.base import MakeWire, OnMessage, OnSilence, Redirected, Wire
+from leasehold.stores.redis.connection.settings import Settings
+from leasehold.stores.redis.store import RedisStore
+from leasehold.stores.redis.unanswered import Unanswered
+
+
+class Nodes:
+    """Those of one client. Used by many threads or tasks at once."""
+
+    def __init__(self, runtime: Runtime, topology: Topology, namespace: str, make: MakeWire) -> None:
+        self._runtime = runtime
+        self._topology = topology
+        self._namespace = namespace
+        self._make = make
+        self._mutex = runtime.mutex()
+        self._stores: dict[tuple[Address, bool], RedisStore] = {}
+        self._markers: dict[Address, int] = {}
+        self._unanswered = Unanswered()  # of all nodes: a slot may move between a claim and its leave
+        self._client = self._client_id()
+        self.closed = False
+        """Whether the client is closed, and no store is made any more."""
+
+    def at(self, address: Address, *, asking: bool = False) -> RedisStore:
+        """Return the store of a node; of one that a slot is on its way to, the one that says ASKING.
+
+        Raises:
+            StoreUnavailable: the client is closed.
+
+        """
+        found = self._stores.get((address, asking))
+        if found is not None:
+            return found
+        with self._mutex:
+            if self.closed:  # nobody would close the connections of another
+                raise StoreUnavailable(f"{self._topology.where}: the client is closed")
+            found = self._stores.get((address, asking))
+            if found is None:
+                found = self._stores[address, asking] = RedisStore(
+                    self._runtime,
+                    self._topology.settings(address),
+                    self._namespace,
+                    make=self._asking if asking else self._make,
+                    tune=partial(self._tune, address),
+                    apart=partial(keys.slot, self._namespace),
+                    marker=partial(self._marker, address),
+                    unanswered=self._unanswered,
+                )
+        return found
+
+    async def prune(self, known: SlotMap, waiting: Collection[RedisStore]) -> None:
+        """Leave the nodes that have no slots any more; whoever waited there asks again, elsewhere.
+
+        A store that says ASKING is left when nobody is ``waiting`` in it.
+        """
+        serving = set(known.primaries)
+        with self._mutex:
+            gone = [
+                where
+                for where, store in self._stores.items()
+                if (where[0] not in serving if not where[1] else store not in waiting)
+            ]
+            stores = [self._stores.pop(where) for where in gone]
+        for store in stores:
+            store.wake_all()
+            await store.close()
+
+    async def close(self) -> None:
+        """Close all."""
+        self.closed = True
+        with self._mutex:
+            stores = list(self._stores.values())
+        for store in stores:
+            await store.close()
+
+    def after_fork(self) -> None:
+        """Start anew in a forked child."""
+        self.closed = False
+        self._mutex = self._runtime.mutex()
+        self._client = self._client_id()
+        for store in self._stores.values():
+            store.after_fork()
+
+    def _asking(
+        self, runtime: Runtime, settings: Settings, channel: bytes, on_message: OnMessage, on_silence: OnSilence
+    ) -> Wire:
+        return AskingWire(self._make(runtime, settings, channel, on_message, on_silence))
+
+    def _tune(self, address: Address, moved: Redirected | None) -> bytes:
+        """Return a channel for the waiters at one node, in a slot that the node has; that of the last has ``moved``."""
+        if moved is not None:
+            self._topology.learn(moved.slot, moved.address)
+        known = self._topology.known()
+        if known is not None and address in known.replicas:
+            number = keys.number_where(
+                lambda number: (
+                    self._topology.owner(keys.slot_of(keys.shard_channel(self._namespace, self._client, number)))
+                    == address
+                )
+            )
+            if number is not None:
+                return keys.shard_channel(self._namespace, self._client, number)
+        return keys.channel(self._namespace, self._client)
+
+    def _marker(self, address: Address, another: bool) -> bytes:
+        """Return the key of strict mode's marker at one node: in the first slot that the node has; or in the next."""
+        first = self._markers.get(address, 0)
+        number = keys.number_where(
+            lambda number: self._topology.owner(keys.slot_of(keys.marker_key(self._namespace, str(number)))) == address,
+            first + 1 if another else first,
+        )
+        self._markers[address] = number or 0
+        return keys.marker_key(self._namespace, str(number or 0))
+
+    def _client_id(self) -> str:
+        return ticket_id(self._runtime.random_bytes(16))

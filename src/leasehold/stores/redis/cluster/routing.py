@@ -1,0 +1,131 @@
+"""Asking without waiting where one wire stands for several servers: each command goes to the one that it is for.
+
+What is known without waiting decides: if there is doubt who has a command's keys, or who is the primary, it is not
+posted, and goes by the wire, which finds out. A server that lost a question is doubted from then on. A server that
+the wire has left is left here, too; whatever it owed is told as lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Any
+
+from leasehold._runtimes.base import Runtime
+from leasehold.errors import StoreUnavailable, Unsupported
+from leasehold.stores.redis.connection.base import Wire
+from leasehold.stores.redis.connection.pipelining import Answered, Pipe, Posting, posting
+
+KEY = 3
+"""Which word of a script call is its first key."""
+
+
+class RoutedPosting:
+    """See `leasehold.stores.redis.connection.pipelining.Posting`.
+
+    Args:
+        runtime: of the client.
+        route: returns the wire of the server that a packed command is for; None if that is in doubt.
+        served: returns the wires of all servers that commands may be for now.
+        doubt: told of a wire on which a question was lost. None of the three waits.
+
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        route: Callable[[bytes], Wire | None],
+        served: Callable[[], Collection[Wire]],
+        doubt: Callable[[Wire], None],
+    ) -> None:
+        self._runtime = runtime
+        self._route = route
+        self._served = served
+        self._doubt = doubt
+        self._forget()
+
+    def _forget(self) -> None:
+        self._mutex = self._runtime.mutex()
+        self._each: dict[Wire, Posting] = {}
+        self._short: set[Wire] = set()  # where there were too few pipes
+        self._closed = False
+
+    def post(self, command: bytes, until: float, answered: Answered, taken: list[Pipe]) -> bool:
+        wire = self._route(command)
+        one = None if wire is None else self._each.get(wire) or self._begin(wire)
+        if wire is None or one is None:
+            return False
+
+        def told(reply: Any, failure: StoreUnavailable | None) -> None:
+            if failure is not None:
+                self._doubt(wire)
+            answered(reply, failure)
+
+        if one.post(command, until, told, taken):
+            return True
+        self._short.add(wire)
+        return False
+
+    def add(self, within: float) -> None:
+        failed: StoreUnavailable | Unsupported | None = None
+        while self._short:
+            wire = self._short.pop()
+            one = self._each.get(wire)
+            try:
+                if one is not None:
+                    one.add(within)
+            except (StoreUnavailable, Unsupported) as error:
+                self._doubt(wire)
+                failed = error
+        if failed is not None:
+            raise failed
+
+    def read(self, now: float) -> bool:
+        return sum(one.read(now) for one in self._all()) > 0  # of all: any() would end at the first
+
+    def hang_up(self) -> None:
+        for one in self._all():
+            one.hang_up()
+
+    def close(self) -> None:
+        with self._mutex:
+            self._closed = True
+        for one in self._all():
+            one.close()
+
+    def after_fork(self) -> None:
+        for one in self._each.values():
+            one.after_fork()
+        self._forget()
+
+    def _all(self) -> list[Posting]:
+        with self._mutex:
+            return list(self._each.values())
+
+    def _begin(self, wire: Wire) -> Posting | None:
+        """Make what asks one server more, and leave those that are not served any more."""
+        with self._mutex:
+            if self._closed:
+                return None
+            made = self._each.get(wire) or posting(self._runtime, wire)
+            served = self._served()
+            if made is None or wire not in served:
+                return None
+            left = [self._each.pop(other) for other in [*self._each] if other not in served]
+            self._each[wire] = made
+        for one in left:
+            one.close()
+        return made
+
+
+def first_key(command: bytes) -> bytes | None:
+    """Return the first key of a packed script call; None of any other command, or of a script without keys."""
+    words: list[bytes] = []
+    at = command.index(b"\r\n") + 2
+    while at < len(command) and len(words) <= KEY:
+        end = command.index(b"\r\n", at)
+        length = int(command[at + 1 : end])
+        words.append(command[end + 2 : end + 2 + length])
+        at = end + 2 + length + 2
+    if len(words) <= KEY or words[0] not in (b"EVAL", b"EVALSHA") or words[KEY - 1] == b"0":
+        return None
+    return words[KEY]

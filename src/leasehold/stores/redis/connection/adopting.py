@@ -1,0 +1,90 @@
+"""How redis-py's own clients for Sentinel and Cluster reach their servers, taken over."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import redis
+import redis.asyncio
+import redis.asyncio.cluster
+import redis.asyncio.sentinel
+import redis.cluster
+import redis.sentinel
+
+from leasehold._runtimes.base import Colour
+from leasehold._url import Veiled
+from leasehold.stores.redis.connection import settings
+from leasehold.stores.redis.connection.settings import KEPT, Settings, shown
+from leasehold.stores.redis.sentinel.sentinel import Watched
+
+SENTINELS = (redis.sentinel.Sentinel, redis.asyncio.sentinel.Sentinel)
+POOLS = (redis.sentinel.SentinelConnectionPool, redis.asyncio.sentinel.SentinelConnectionPool)
+CLUSTERS = (redis.cluster.RedisCluster, redis.asyncio.cluster.RedisCluster)
+ASYNCHRONOUS = (redis.asyncio.sentinel.Sentinel, redis.asyncio.cluster.RedisCluster, redis.asyncio.Redis)
+ENCRYPTED = (redis.SSLConnection, redis.asyncio.SSLConnection)
+
+
+def asks_sentinels(client: Any) -> bool:
+    """Say whether ``client`` is a ``Sentinel``, or was made by one's ``master_for``."""
+    return isinstance(client, SENTINELS) or isinstance(getattr(client, "connection_pool", None), POOLS)
+
+
+def watched(client: Any, colour: Colour) -> Watched:
+    """Take over how a ``Sentinel``, or a client made by its ``master_for``, finds and reaches the primary.
+
+    Raises:
+        TypeError: it is of the other colour, or one for replicas.
+
+    """
+    check_colour(client, colour)
+    if isinstance(client, SENTINELS):
+        asked: Any = client
+        options: Any = asked.connection_kwargs
+        name: str | None = None
+        encrypted = bool(options.get("ssl"))
+    else:
+        pool: Any = client.connection_pool
+        if not pool.is_master:
+            raise TypeError("cannot make locks from a client for replicas; pass one made with master_for(NAME)")
+        options, asked, name = pool.connection_kwargs, pool.sentinel_manager, pool.service_name
+        encrypted = issubclass(pool.connection_class, ENCRYPTED)
+    sentinels = [replace(settings.from_client(each, colour), mode="sentinel") for each in asked.sentinels]
+    return Watched(name, sentinels, _plain(options, "tls" if encrypted else "tcp"))
+
+
+def seeds(client: Any, colour: Colour) -> Sequence[Settings]:
+    """Take over how a ``RedisCluster`` reaches its nodes.
+
+    Raises:
+        TypeError: it is of the other colour.
+
+    """
+    check_colour(client, colour)
+    nodes = {(node.host, int(node.port)): node for node in _nodes(client)}
+    if isinstance(client, redis.cluster.RedisCluster):
+        known = next((node.redis_connection for node in nodes.values() if node.redis_connection is not None), None)
+        base = _plain({}, "tcp") if known is None else settings.from_client(known, colour)
+    else:
+        cls = client.connection_kwargs.get("connection_class", redis.asyncio.Connection)
+        base = replace(_plain(client.connection_kwargs, "tcp"), classes={colour: cls})
+    return [replace(base.at(host, port), mode="cluster") for host, port in nodes]
+
+
+def check_colour(client: Any, colour: Colour) -> None:
+    """Raise TypeError if a client does not fit."""
+    if isinstance(client, ASYNCHRONOUS) is not (colour is Colour.ASYNCIO):
+        wanted = "Client with classes of redis, AsyncClient with those of redis.asyncio"
+        raise TypeError(f"a {type(client).__module__}.{type(client).__name__} does not fit this client; use {wanted}")
+
+
+def _nodes(client: Any) -> list[Any]:
+    cache = client.nodes_manager.nodes_cache.values()
+    startup = client.nodes_manager.startup_nodes.values()
+    return [*cache, *startup]
+
+
+def _plain(options: Any, kind: str) -> Settings:
+    kept = Veiled((key, options[key]) for key in KEPT if key in options and key not in ("host", "port", "path"))
+    return Settings(shown("?", 0), kind, kept)

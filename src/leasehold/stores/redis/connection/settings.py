@@ -1,0 +1,322 @@
+"""How to reach one Redis server, and redis-py's part in it: addresses, TLS, passwords, the handshake."""
+
+from __future__ import annotations
+
+import ssl
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import redis
+import redis.asyncio
+import redis.exceptions
+from redis.backoff import NoBackoff
+from redis.maint_notifications import MaintNotificationsConfig
+from redis.retry import Retry
+
+from leasehold._runtimes.base import Colour
+from leasehold._url import StoreURL, Veiled
+from leasehold.errors import StoreUnavailable, Unsupported
+from leasehold.stores.redis.connection.base import (
+    BY_CLUSTER,
+    BY_SENTINEL,
+    REMEDIES,
+    SILENCE,
+    Elsewhere,
+    HungUp,
+    ReplyError,
+    refused,
+    version_of,
+)
+from leasehold.stores.redis.strict.quorum import Strict
+
+OLDEST = (6, 2)
+"""Oldest server that has all commands used (``ZADD LT``)."""
+
+URL_OPTIONS: Mapping[str, Callable[[str], Any]] = {
+    "db": lambda text: _database(text),
+    "ssl_ca_certs": lambda text: _file(text),
+    "ssl_ca_path": lambda text: _file(text),
+    "ssl_certfile": lambda text: _file(text),
+    "ssl_keyfile": lambda text: _file(text),
+    "ssl_check_hostname": lambda text: {"true": True, "false": False}[text],
+}
+"""Options that a URL may have, as redis-py names them, and how their values are read."""
+
+KEPT = (
+    "host", "port", "path", "db", "username", "password", "credential_provider", "socket_keepalive",
+    "socket_keepalive_options", "socket_type", "ssl_keyfile", "ssl_certfile", "ssl_cert_reqs", "ssl_ca_certs",
+    "ssl_ca_data", "ssl_ca_path", "ssl_check_hostname", "ssl_password", "ssl_min_version", "ssl_ciphers",
+    "ssl_validate_ocsp", "ssl_validate_ocsp_stapled", "ssl_ocsp_context", "ssl_ocsp_expected_cert",
+    "ssl_include_verify_flags", "ssl_exclude_verify_flags",
+)  # fmt: skip
+"""Settings of a user's client that ours take over: how to get there and who we are, not how to retry or parse."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Where the server is and how to speak to it. Its repr has no secret, and it cannot be pickled.
+
+    Attributes:
+        where: for messages to people: host and port, or the socket's path.
+        kind: ``tcp``, ``tls`` or ``unix``, for those made from a URL.
+        options: keyword arguments of redis-py's connections.
+        classes: the connection class of a user's own client, by colour.
+        mode: what the server must be: ``standalone``, ``cluster`` or ``sentinel``.
+        any_role: whether a replica will do, as it does to ask for the nodes of a cluster.
+        strict: the options of strict mode; None if it is off.
+
+    """
+
+    where: str
+    kind: str = "tcp"
+    options: Mapping[str, Any] = field(default_factory=Veiled, repr=False)
+    classes: Mapping[Colour, type[Any]] = field(default_factory=dict[Colour, type[Any]], repr=False)
+    mode: str = "standalone"
+    any_role: bool = False
+    strict: Strict | None = None
+
+    def at(self, host: str, port: int) -> Settings:
+        """Return the same for another server."""
+        options = Veiled(self.options)
+        options.update(host=host, port=port)
+        return replace(self, where=shown(host, port), options=options)
+
+    @property
+    def restricted(self) -> bool:
+        """Whether the user has a name of its own, so that it may lack rights."""
+        named = self.options.get("username") not in (None, "", "default")
+        return named or self.options.get("credential_provider") is not None
+
+    @property
+    def encrypted(self) -> bool:
+        """Whether the connection uses TLS."""
+        return self.kind == "tls" or any(issubclass(cls, _ENCRYPTED) for cls in self.classes.values())
+
+    @property
+    def verified(self) -> bool:
+        """Whether TLS checks who answers: certificate and host name."""
+        required = self.options.get("ssl_cert_reqs", "required") in ("required", ssl.CERT_REQUIRED)
+        return self.encrypted and required and bool(self.options.get("ssl_check_hostname", True))
+
+    @property
+    def local(self) -> bool:
+        """Whether the connection does not leave this host."""
+        host = str(self.options.get("host", "localhost"))
+        return "path" in self.options or host in ("localhost", "::1") or host.startswith("127.")
+
+    def __reduce__(self) -> str:
+        raise TypeError("settings cannot be pickled: they may have a password")
+
+    def connection(self, colour: Colour, within: float) -> Any:
+        """Make a connection of redis-py that is not connected yet and will not retry by itself."""
+        options = Veiled(self.options)
+        options.update(
+            retry=Retry(NoBackoff(), 0),
+            socket_timeout=within,
+            socket_connect_timeout=within,
+            health_check_interval=0,
+            protocol=3,
+            driver_info=None,
+            maint_notifications_config=MaintNotificationsConfig(enabled=False),
+        )
+        cls = self.classes.get(colour) or _CLASSES[self.kind, colour]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            return cls(**options)
+
+
+_ENCRYPTED = (redis.SSLConnection, redis.asyncio.SSLConnection)
+
+_CLASSES: Mapping[tuple[str, Colour], type[Any]] = {
+    ("tcp", Colour.BLOCKING): redis.Connection,
+    ("tls", Colour.BLOCKING): redis.SSLConnection,
+    ("unix", Colour.BLOCKING): redis.UnixDomainSocketConnection,
+    ("tcp", Colour.ASYNCIO): redis.asyncio.Connection,
+    ("tls", Colour.ASYNCIO): redis.asyncio.SSLConnection,
+    ("unix", Colour.ASYNCIO): redis.asyncio.UnixDomainSocketConnection,
+}
+
+
+def from_url(url: StoreURL) -> Settings:
+    """Read ``redis://``, ``rediss://``, ``unix://`` and the same of Valkey.
+
+    Raises:
+        ValueError: an option or the database number is wrong.
+    """
+    if "ssl_cert_reqs" in url.options:
+        raise ValueError(
+            f"option 'ssl_cert_reqs' is not offered in the {url.scheme} URL: the server's certificate is always "
+            "verified; name your own authority with ssl_ca_certs=FILE"
+        )
+    url.refuse_options(tuple(URL_OPTIONS))
+    options = Veiled((key, _value(key, url)) for key in url.options)
+    if None in options.values():
+        key = next(key for key, value in options.items() if value is None)
+        raise ValueError(f"option {key!r} in the {url.scheme} URL has a value that it cannot have")
+    if url.username:
+        options["username"] = url.username
+    if url.password is not None:
+        options["password"] = url.password.reveal()
+    kind = {"unix": "unix", "rediss": "tls", "valkeys": "tls"}.get(url.scheme.partition("+")[0], "tcp")
+    if kind != "tls" and any(key.startswith("ssl_") for key in options):
+        raise ValueError(f"a {url.scheme} URL has no TLS; write rediss:// for the ssl_ options to apply")
+    return _unix(url, options) if kind == "unix" else _network(url, kind, options)
+
+
+def _value(key: str, url: StoreURL) -> Any:
+    try:
+        return URL_OPTIONS[key](url.options[key])
+    except (ValueError, KeyError):
+        return None
+
+
+def _network(url: StoreURL, kind: str, options: Veiled) -> Settings:
+    if len(url.hosts) > 1:
+        raise ValueError(f"a {url.scheme} URL names one server; several are for Sentinel, Cluster and Redlock URLs")
+    if not url.hosts and url.path and not url.path.startswith("/"):
+        raise ValueError(f"a {url.scheme} URL has two slashes before its host; write {url.scheme}://localhost:6379")
+    host, port = url.hosts[0] if url.hosts else ("localhost", None)
+    options.update(host=host, port=port or 6379)
+    path = url.path if url.hosts else url.path.lstrip("/")
+    if path:
+        try:
+            number = _database(path)
+        except ValueError:
+            raise ValueError(
+                f"the path of a {url.scheme} URL is the number of the database, as in {url.scheme}://localhost:6379/0"
+            ) from None
+        if options.setdefault("db", number) != number:
+            raise ValueError(f"the {url.scheme} URL names two databases, in its path and by the option 'db'")
+    return Settings(shown(host, port or 6379), kind, options)
+
+
+def shown(host: str, port: int) -> str:
+    """Return an address for people."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _unix(url: StoreURL, options: Veiled) -> Settings:
+    path = "/" + url.path.lstrip("/")
+    if url.hosts or path == "/":
+        raise ValueError("a unix URL is written unix:///path/to/redis.sock, with three slashes")
+    options["path"] = path
+    return Settings(path, "unix", options)
+
+
+def _database(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) <= 6):
+        raise ValueError("not the number of a database")
+    return int(text)
+
+
+def _file(text: str) -> str:
+    if not text or "\0" in text:
+        raise ValueError("not a path")
+    return text
+
+
+def from_client(client: Any, colour: Colour) -> Settings:
+    """Take over how a client object of redis-py reaches its server.
+
+    Raises:
+        TypeError: it is of the other colour, or not a client of one server.
+    """
+    asynchronous = isinstance(client, redis.asyncio.Redis)
+    if not asynchronous and not isinstance(client, redis.Redis):
+        raise TypeError(
+            f"cannot make locks from a {type(client).__name__}; pass a Redis, RedisCluster or Sentinel of redis, or "
+            "for an AsyncClient of redis.asyncio"
+        )
+    pool = client.connection_pool
+    if asynchronous is not (colour is Colour.ASYNCIO):
+        wanted = "Client with redis.Redis, AsyncClient with redis.asyncio.Redis"
+        raise TypeError(f"a {type(client).__module__}.Redis does not fit this client; use {wanted}")
+    options = Veiled((key, pool.connection_kwargs[key]) for key in KEPT if key in pool.connection_kwargs)
+    where = options.get("path") or f"{options.get('host', 'localhost')}:{options.get('port', 6379)}"
+    return Settings(str(where), "unix" if "path" in options else "tcp", options, {colour: pool.connection_class})
+
+
+def check_handshake(said: Any, settings: Settings) -> dict[str, str]:
+    """Check what the server said of itself to HELLO, and return it.
+
+    Raises:
+        Unsupported: it is too old, or of another kind than the URL says.
+        StoreUnavailable: it is a replica. No decision is ever taken from one.
+
+    """
+    where = settings.where
+    if isinstance(said, ReplyError):
+        raise connect_error(said, where)
+    facts = {_text(key): _text(value) for key, value in said.items()}
+    if version_of(facts) < OLDEST:
+        needed, version = ".".join(map(str, OLDEST)), facts.get("version", "0")
+        raise Unsupported(f"the server at {where} is version {version}; locks need Redis {needed} or later, or Valkey")
+    mode = facts.get("mode", "standalone")
+    if mode != settings.mode:
+        raise Unsupported(f"the server at {where} is {MODES.get(mode, mode)}; {RIGHT_URL.get(mode, RIGHT_URL[''])}")
+    if facts.get("role", "master") not in ("master", "primary") and not settings.any_role:
+        raise Elsewhere(f"the server at {where} is a replica; {REMEDIES['READONLY']}")
+    return facts
+
+
+MODES = {"sentinel": "a Sentinel", "cluster": "a node of a cluster", "standalone": "a single server"}
+RIGHT_URL = {"sentinel": BY_SENTINEL, "cluster": BY_CLUSTER, "": "write the URL as redis://HOST:PORT"}
+
+
+HINTS = {
+    "max number of clients": "it has as many clients as its maxclients allows; raise that, or close some",
+    "protected mode": "it serves only its own host; set a password, or bind it to an address",
+    "DB index": "the number of the database in the URL is too high for its setting 'databases'",
+    "invalid username-password": REMEDIES["WRONGPASS"],
+    "Authentication required": REMEDIES["NOAUTH"],
+    "HELLO must be called": REMEDIES["NOAUTH"],
+    "without any password": "it has no password; leave it out of the URL",
+    "mismatch": "its certificate is for another host name; use that name, or a certificate with this one",
+    "not valid for": "its certificate is for another host name; use that name, or a certificate with this one",
+    "CERTIFICATE_VERIFY_FAILED": "name the authority that signed its certificate with ssl_ca_certs=FILE",
+    "WRONG_VERSION_NUMBER": "it does not speak TLS on this port; use its TLS port, or write redis:// instead of rediss://",
+    "record layer failure": "it does not speak TLS on this port; use its TLS port, or write redis:// instead of rediss://",
+    "onnection refused": "nobody listens there; check host and port, and that the server runs",
+    "Connect call failed": "nobody listens there; check host and port, and that the server runs",
+    "No such file": "there is no such file; check the path of the socket or of the certificate",
+    "ermission denied": "this process may not open it; check the rights of the socket's file",
+    "Name or service not known": "the host name is unknown; check its spelling and the DNS",
+    "No address associated": "the host name has no address; check its spelling and the DNS",
+    "emporary failure in name resolution": "the DNS does not answer",
+    "imeout": SILENCE,
+    "imed out": SILENCE,
+    "closed by server": "it hung up; if it speaks TLS, write rediss://",
+    "reset by peer": "it hung up; if it speaks TLS, write rediss://",
+}
+"""What to do about a connection that fails, by words of the error."""
+
+HANGS_UP = ("closed by server", "reset by peer", "roken pipe")
+"""Words of errors that come when a connection ends in its handshake."""
+
+REFUSALS = (REMEDIES["WRONGPASS"], REMEDIES["NOAUTH"], HINTS["without any password"], HINTS["DB index"])
+"""Of these, the ones that no other server and no later time changes."""
+
+
+def connect_error(error: Exception, where: str) -> StoreUnavailable | Unsupported:
+    """Say why there is no connection. Nothing was sent, but who we are.
+
+    It is to be raised where ``error`` is not its context: redis-py's frames show the password, and so may what old
+    servers repeat of a command.
+    """
+    text = str(error) or type(error).__name__
+    if "unknown command" in text.lower():
+        return Unsupported(f"the server at {where} does not know HELLO; locks need Redis 6.2 or later, or Valkey")
+    if isinstance(error, redis.exceptions.NoPermissionError):
+        return refused(where, ReplyError(f"NOPERM {text}"))
+    hint = next((hint for words, hint in HINTS.items() if words in text), None)
+    hint = hint or REMEDIES.get(text.partition(" ")[0]) or "check host, port and that the server runs"
+    message = f"cannot connect to Redis at {where}: {text}; {hint}"
+    if any(words in text for words in HANGS_UP):
+        return HungUp(message)
+    return StoreUnavailable(message) if hint in REFUSALS else Elsewhere(message)
+
+
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)

@@ -1,0 +1,1 @@
+"""What ``leasehold doctor`` reports about Redis, in each deployment."""

@@ -1,0 +1,100 @@
+"""What `leasehold doctor` says of a cluster: each primary as a server, and the slots, replicas and clocks of all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from leasehold._model import Finding, Severity
+from leasehold._runtimes.base import Runtime
+from leasehold.stores.redis.cluster.topology import SLOTS, Address, SlotMap, Topology
+from leasehold.stores.redis.connection.base import MakeWire, ReplyError, Wire, pack
+from leasehold.stores.redis.doctor import doctor, group_checks
+from leasehold.stores.redis.store import RedisStore
+
+OK, NOTE, WARNING, ERROR = Severity
+
+WITHIN = 5.0
+"""Seconds that a node gets for an answer."""
+
+FAILOVER = 3.0
+"""Seconds from when a node is known to be down until its replica serves, as a rule: the vote, and our pauses."""
+
+SETTINGS = ("cluster-node-timeout", "cluster-require-full-coverage")
+
+
+async def diagnose(
+    runtime: Runtime, make: MakeWire, topology: Topology, known: SlotMap, store: Callable[[Address], RedisStore]
+) -> list[Finding]:
+    """Look at the cluster.
+
+    Raises:
+        StoreUnavailable: a primary does not answer.
+
+    """
+    stores = [store(address) for address in known.primaries]
+    each = await runtime.gather(*[one.diagnose() for one in stores])
+    for result in each:
+        if isinstance(result, BaseException):
+            raise result
+    found = group_checks.merged(
+        {one.where: result for one, result in zip(stores, each, strict=True) if not isinstance(result, BaseException)}
+    )
+    config = await doctor.config(stores[0].wire, SETTINGS)
+    timeout = (doctor.number(config, "cluster-node-timeout") or 15_000) / 1000
+    nodes = [topology.settings(node) for primary, others in known.replicas.items() for node in (primary, *others)]
+    offsets, silent = await doctor.offsets(runtime, make, nodes)
+    findings = [
+        _coverage(known, await _state(stores[0].wire)),
+        _full_coverage(config.get("cluster-require-full-coverage")),
+        _replicas(topology, known),
+        _votes(known),
+        _detection(timeout),
+        Finding(OK, "split brain", "none for long", "a primary that is cut off from most others stops by that timeout"),
+        group_checks.clocks(offsets, silent),
+    ]
+    return [*found, *(finding for finding in findings if finding is not None)]
+
+
+async def _state(wire: Wire) -> str:
+    reply = await wire.call(pack(b"CLUSTER", b"INFO"), within=WITHIN)
+    if isinstance(reply, ReplyError):
+        return "unknown"
+    return "ok" if b"cluster_state:ok" in reply else "fail"
+
+
+def _coverage(known: SlotMap, state: str) -> Finding:
+    served = sum(owner is not None for owner in known.owners)
+    found = f"{served} of {SLOTS} slots are served, by {len(known.primaries)} primaries; cluster_state {state}"
+    if served == SLOTS and state != "fail":
+        return Finding(OK, "slots", found)
+    return Finding(ERROR, "slots", found, "names in the others cannot be acquired (L)", "look at CLUSTER NODES")
+
+
+def _full_coverage(setting: str | None) -> Finding | None:
+    if setting is None:
+        return None
+    found = f"cluster-require-full-coverage {setting}"
+    if setting == "no":
+        return Finding(OK, "coverage", found, "a shard that is dead costs the locks of the others nothing")
+    meaning = "while one shard has no server, no name can be acquired or renewed: one death costs the locks of all (L)"
+    return Finding(WARNING, "coverage", found, meaning, "CONFIG SET cluster-require-full-coverage no, on each node")
+
+
+def _replicas(topology: Topology, known: SlotMap) -> Finding:
+    alone = [topology.settings(primary).where for primary, others in known.replicas.items() if not others]
+    if alone:
+        meaning = "when it is gone its names cannot be acquired (L), and what was held is forgotten (S1)"
+        return Finding(WARNING, "replicas per shard", f"none: {', '.join(alone)}", meaning, "give each a replica")
+    return Finding(OK, "replicas per shard", f"{min(len(others) for others in known.replicas.values())} or more")
+
+
+def _votes(known: SlotMap) -> Finding | None:
+    if len(known.primaries) >= 3:
+        return None
+    meaning = "most primaries must agree that one is down: with fewer than three there is no failover (L)"
+    return Finding(WARNING, "votes", f"{len(known.primaries)} primaries", meaning, "run three primaries at least")
+
+
+def _detection(seconds: float) -> Finding:
+    meaning = f"when a primary is gone, its names cannot be acquired for about {seconds + FAILOVER:g} s (L)"
+    return Finding(OK, "failover", f"cluster-node-timeout {seconds * 1000:.0f}", meaning)

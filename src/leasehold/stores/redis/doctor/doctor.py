@@ -1,0 +1,138 @@
+"""What `leasehold doctor` says of a Redis server: it asks for facts here; what they mean is in ``checks.py``.
+
+It works with whatever rights there are: what the server does not tell is a note that says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import cast
+
+from leasehold._model import Finding
+from leasehold._runtimes.base import Runtime
+from leasehold.errors import StoreUnavailable
+from leasehold.stores.redis import keys
+from leasehold.stores.redis.connection.base import MakeWire, NotPermitted, ReplyError, Wire, pack
+from leasehold.stores.redis.connection.settings import Settings
+from leasehold.stores.redis.doctor import rights
+from leasehold.stores.redis.doctor.checks import CHECKS, Facts
+
+WITHIN = 5.0
+"""Seconds that the server may take to answer each question."""
+
+ROUNDS = 5
+"""Questions for its time; the fastest counts."""
+
+ASKED = (
+    "save",
+    "appendfsync",
+    "timeout",
+    "tcp-keepalive",
+    "min-replicas-to-write",
+    "min-replicas-max-lag",
+    "client-output-buffer-limit",
+    "maxclients",
+)
+"""Settings that are asked for one by one, since some of the others are secret."""
+
+
+async def diagnose(runtime: Runtime, wire: Wire, settings: Settings, namespace: str, channel: bytes) -> list[Finding]:
+    """Look at the server.
+
+    Raises:
+        StoreUnavailable: it does not answer, or is a replica.
+        Unsupported: it is too old, or of a kind that this version cannot use.
+    """
+    latency, ahead = await _time(runtime, wire)
+    facts = Facts(
+        where=settings.where,
+        hello=wire.facts(),
+        info=await _info(wire),
+        config=await config(wire, ASKED),
+        lacking=await _lacking(wire, namespace, channel),
+        latency=latency,
+        ahead=ahead,
+        encrypted=settings.encrypted,
+        verified=settings.verified,
+        local=settings.local,
+    )
+    return [finding for check in CHECKS if (finding := check(facts)) is not None]
+
+
+async def _time(runtime: Runtime, wire: Wire) -> tuple[float | None, float | None]:
+    """Return seconds for one round trip, and by how many the server's wall clock is ahead of ours."""
+    best: tuple[float, float] | None = None
+    for _ in range(ROUNDS):
+        sent, wall = runtime.now(), runtime.wall_us()
+        reply = await wire.call(pack(b"TIME"), within=WITHIN)
+        took = runtime.now() - sent
+        if isinstance(reply, ReplyError):
+            return None, None
+        if best is None or took < best[0]:
+            best = took, int(reply[0]) + int(reply[1]) / 1e6 - wall / 1e6 - took / 2
+    return best or (None, None)
+
+
+async def _info(wire: Wire) -> dict[str, str] | None:
+    reply = await wire.call(pack(b"INFO"), within=WITHIN)
+    if isinstance(reply, ReplyError):
+        return None
+    lines = (line.partition(":") for line in reply.decode("utf-8", "replace").splitlines())
+    return {key: value for key, colon, value in lines if colon}
+
+
+async def offsets(
+    runtime: Runtime, make: MakeWire, nodes: Sequence[Settings]
+) -> tuple[dict[str, float], Sequence[str]]:
+    """Return by how many seconds the clock of each server is ahead of ours, by address, and who did not tell."""
+
+    async def ask(settings: Settings) -> float | None:
+        wire = make(runtime, replace(settings, any_role=True), b"", lambda _: None, lambda: None)
+        try:
+            return (await _time(runtime, wire))[1]
+        finally:
+            await wire.close()
+
+    answers = await runtime.gather(*[ask(settings) for settings in nodes])
+    told = {node.where: answer for node, answer in zip(nodes, answers, strict=True) if isinstance(answer, float)}
+    return told, [node.where for node in nodes if node.where not in told]
+
+
+def number(settings: Mapping[str, str], name: str) -> int | None:
+    """Return a setting that is a number; None if we may not see it."""
+    text = settings.get(name, "")
+    return int(text) if text.isdecimal() else None
+
+
+async def config(wire: Wire, names: Sequence[str]) -> dict[str, str]:
+    """Return the settings that the server tells; those that it does not are missing."""
+    known: dict[str, str] = {}
+    replies = await wire.call_all([pack(b"CONFIG", b"GET", name.encode()) for name in names], within=WITHIN)
+    for reply in replies:
+        if isinstance(reply, dict):
+            told = cast(dict[bytes, bytes], reply)
+            known.update((key.decode(), value.decode("utf-8", "replace")) for key, value in told.items())
+    return known
+
+
+async def _lacking(wire: Wire, namespace: str, channel: bytes) -> Sequence[str]:
+    found = await rights.missing(wire, namespace, channel, within=WITHIN)
+    if isinstance(found, ReplyError):
+        return ["+eval" if " key" not in str(found) else keys.key_rule(namespace)] if found.code == "NOPERM" else []
+    lacking = list(found)
+    for command, words in (
+        ("+evalsha", (b"EVALSHA", b"0" * 40, b"0")),
+        ("+scan", (b"SCAN", b"0", b"MATCH", keys.lock_pattern(namespace, ""), b"COUNT", b"1")),
+    ):
+        reply = await wire.call(pack(*words), within=WITHIN)
+        if isinstance(reply, ReplyError) and reply.code == "NOPERM":
+            lacking.append(command)
+    try:
+        await wire.listen(WITHIN)
+    except NotPermitted as error:
+        rule = "+subscribe" if "command" in str(error) else keys.channel_rule(namespace)
+        lacking += [] if rule in lacking else [rule]
+    except StoreUnavailable:
+        pass  # not a matter of rights; whoever waits will be told
+    return lacking

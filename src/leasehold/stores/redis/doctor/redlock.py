@@ -1,0 +1,137 @@
+"""What `leasehold doctor` says of the nodes of a Redlock: of all together, and of each what is said of one server."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from leasehold._model import Finding, Severity
+from leasehold._runtimes.base import Runtime
+from leasehold.stores.redis.connection.base import ReplyError, pack
+from leasehold.stores.redis.redlock.node import Node
+from leasehold.stores.redis.redlock.nodes import Panel
+
+OK, NOTE, WARNING, ERROR = Severity
+
+WITHIN = 20.0
+"""Seconds that looking at one node may take."""
+
+APART = 1.0
+"""Seconds between the clocks of two nodes from which on it is worth a note."""
+
+OF_ONE = ("persistence", "replicas", "split brain", "replicas per shard")
+"""What weakens a promise of one server or cluster, and none of a Redlock."""
+
+FORGETFUL = ("none", "snapshots only")
+"""What `checks.persistence` finds of a node that a crash makes forget votes."""
+
+
+async def diagnose(runtime: Runtime, panel: Panel, quarantine: float) -> list[Finding]:
+    """Look at all nodes at once.
+
+    Raises:
+        StoreUnavailable: none answers.
+
+    """
+
+    async def look(node: Node) -> tuple[float | None, list[Finding]]:
+        found = await node.diagnose()
+        return await _ahead(runtime, node), found
+
+    poll = panel.ask_beside(look, only=panel.nodes, rested=True)
+    answers = await poll.linger(lambda _: False, runtime.now() + WITHIN)
+    if not answers:
+        raise panel.too_few(poll, answers, "answered", {})
+    silent = {node.where: str(poll.failures.get(node.index, "no answer in time")) for node in panel.nodes}
+    for index in answers:
+        del silent[panel.nodes[index].where]
+    clocks = {panel.nodes[index].where: ahead for index, (ahead, _) in answers.items() if ahead is not None}
+    each = {panel.nodes[index].where: found for index, (_, found) in sorted(answers.items())}
+    moving = [node.where for node in panel.nodes if node.member.fails_over]
+    forgetting = memory(each, quarantine, moving)
+    together = [number(len(panel)), quorum(panel, silent), twins(panel.nodes), clock(clocks), forgetting]
+    return [*filter(None, together), *(_named(where, one) for where, found in each.items() for one in found)]
+
+
+def number(nodes: int) -> Finding:
+    """Say whether it is a number of nodes that makes sense."""
+    if nodes % 2:
+        spared = (nodes - 1) // 2
+        return Finding(OK, "nodes", f"{nodes}", f"{spared} of them may be down, stalled or cut off at a time")
+    meaning = f"{nodes} nodes bear the loss of no more than {nodes - 1} do, and split votes are more frequent"
+    return Finding(WARNING, "nodes", f"{nodes}, an even number", meaning, "leave one out, or add one")
+
+
+def quorum(panel: Panel, silent: Mapping[str, str]) -> Finding | None:
+    """Say whether enough nodes answer."""
+    if not silent:
+        return None
+    left = len(panel) - len(silent)
+    found = f"{len(silent)} of {len(panel)} do not answer: " + "; ".join(f"{at}: {why}" for at, why in silent.items())
+    if left < panel.majority:
+        return Finding(ERROR, "quorum", found, "nobody can acquire or renew (L)", "bring them back")
+    spare = left - panel.majority
+    meaning = (
+        f"locks go on; {spare} more may fail" if spare else "locks go on; if one more fails nobody can acquire (L)"
+    )
+    return Finding(WARNING, "quorum", found, meaning, "bring them back")
+
+
+def twins(nodes: Sequence[Node]) -> Finding | None:
+    """Say whether one server is there twice."""
+    ids = Counter(node.identity for node in nodes if node.identity)
+    for identity, times in ids.items():
+        if times > 1:
+            names = ", ".join(node.where for node in nodes if node.identity == identity)
+            meaning = "it would have as many votes: one failure takes all of them, and two may hold a lock (S1)"
+            return Finding(ERROR, "one server twice", names, meaning, "name each server once")
+    return None
+
+
+def clock(ahead: Mapping[str, float]) -> Finding | None:
+    """Say how far the clocks of the nodes are apart."""
+    if len(ahead) < 2:
+        return None
+    slow, fast = min(ahead, key=lambda where: ahead[where]), max(ahead, key=lambda where: ahead[where])
+    apart = ahead[fast] - ahead[slow]
+    found = f"{apart:.3f} s apart at most ({slow} and {fast})"
+    meaning = "no promise compares them; but a jump of one node's clock takes away its vote (S1)"
+    severity = OK if apart < APART else NOTE
+    return Finding(severity, "clocks of the nodes", found, meaning, "" if severity is OK else "let NTP slew them")
+
+
+def memory(each: Mapping[str, Sequence[Finding]], quarantine: float, moving: Sequence[str]) -> Finding:
+    """Say what a restart of a node means, or, of those in ``moving``, a failover."""
+    if quarantine:
+        found = f"quarantine of {quarantine:g} s"
+        return Finding(OK, "restart of a node", found, "a node that may have forgotten votes gives none for so long")
+    forgetful = [
+        where
+        for where, found in each.items()
+        if where in moving or any(one.subject == "persistence" and one.found.startswith(FORGETFUL) for one in found)
+    ]
+    if not forgetful:
+        meaning = "what a node forgets when it loses power is what its append-only file had not written"
+        return Finding(NOTE, "restart of a node", "no quarantine, but nodes keep their data", meaning)
+    meaning = "one that restarts, or fails over, within a lease votes again: two may hold (S1); tokens increase (S0)"
+    remedy = "?quarantine=SECONDS, at least the longest lease, in the URL of all clients; or appendfsync always"
+    return Finding(
+        WARNING, "restart of a node", f"no quarantine, and forgetful: {', '.join(forgetful)}", meaning, remedy
+    )
+
+
+async def _ahead(runtime: Runtime, node: Node) -> float | None:
+    """Return seconds by which the node's clock is ahead of ours."""
+    sent, wall = runtime.now(), runtime.wall_us()
+    (first, *_) = await node.member.parts(node.wire, WITHIN)
+    reply = await first.call(pack(b"TIME"), within=WITHIN)
+    if isinstance(reply, ReplyError):
+        return None
+    return int(reply[0]) + int(reply[1]) / 1e6 - wall / 1e6 - (runtime.now() - sent) / 2
+
+
+def _named(where: str, finding: Finding) -> Finding:
+    """Say of one node what is said of a server that has all locks: a forgetful node is no danger by itself."""
+    severity = min(finding.severity, NOTE) if finding.subject in OF_ONE else finding.severity
+    return replace(finding, severity=severity, subject=f"{where} {finding.subject}")

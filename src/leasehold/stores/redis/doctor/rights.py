@@ -1,0 +1,46 @@
+"""Which rights the server's user lacks: looked at before the first claim of an ACL user, and where a script was denied.
+
+Servers say of a script that it was denied, and not which command of it; and a right that only a contended lock needs
+would be missed on the day of contention. So a script that changes nothing tries them all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from leasehold.stores.redis import keys
+from leasehold.stores.redis.connection.base import RIGHTS_PAGE, NotPermitted, ReplyError, Wire, refused
+from leasehold.stores.redis.scripts import RIGHTS
+
+
+async def missing(
+    wire: Wire, namespace: str, channel: bytes, *, within: float, info: bool = False
+) -> Sequence[str] | ReplyError:
+    """Return the rights that scripts lack, as ACL rules (``+publish``); or the error, if no script may be run.
+
+    ``info``: scripts are used that ask who the server is, as in strict mode or a quarantine.
+    """
+    reply = await wire.call(RIGHTS.by_text(keys.probe_keys(channel), (channel, b"%d" % info)), within=within)
+    if isinstance(reply, ReplyError):
+        return reply
+    rules: list[str] = [word.decode() for word in reply]
+    return [keys.channel_rule(namespace) if rule == "&" else rule for rule in rules]
+
+
+async def check(wire: Wire, where: str, namespace: str, channel: bytes, *, within: float, info: bool = False) -> None:
+    """Raise `NotPermitted`, naming all rights that are missing, if any is; other troubles are the claim's to find."""
+    lacking = await missing(wire, namespace, channel, within=within, info=info)
+    if isinstance(lacking, ReplyError):
+        if lacking.code == "NOPERM":
+            keys_denied = " key" in str(lacking)
+            raise not_permitted(where, [keys.key_rule(namespace)]) if keys_denied else refused(where, lacking)
+    elif lacking:
+        raise not_permitted(where, lacking)
+
+
+def not_permitted(where: str, lacking: Sequence[str]) -> NotPermitted:
+    """Make the error that names the rights."""
+    return NotPermitted(
+        f"Redis at {where}: its user lacks the right{'s' if len(lacking) > 1 else ''} {' '.join(lacking)}; "
+        f"grant what is listed in {RIGHTS_PAGE}"
+    )

@@ -1,0 +1,314 @@
+"""One node of a Redlock: its wire, whether it answers, and how long it is left alone when it does not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from leasehold._model import Finding, Severity
+from leasehold._runtimes.base import Runtime, Signal
+from leasehold.errors import LeaseholdError, StoreUnavailable, Unsupported
+from leasehold.stores.redis import keys
+from leasehold.stores.redis.connection.base import DEMOTED, NotPermitted, ReplyError, pack, refused
+from leasehold.stores.redis.connection.pipelining import Answered, Pipe, posting
+from leasehold.stores.redis.doctor import rights
+from leasehold.stores.redis.redlock.members import Member
+from leasehold.stores.redis.scripts.commands import Command
+
+STUCK = 0.25
+"""Seconds after which a node that owes an answer is asked nothing new until it has given it."""
+
+WITHIN = 5.0
+"""Seconds that a node may take to say who it is, when somebody looks at it."""
+
+FIRST_REST = 0.1
+"""Seconds for which a node is left alone that did not answer; each further rest is twice as long, with jitter."""
+
+LONGEST_REST = 2.0
+"""Seconds: a node that is back is asked again at most so much later."""
+
+
+class Ear:
+    """Who listens for all waiters of this client at one node."""
+
+    def __init__(self) -> None:
+        self.news = False
+        self._signal: Signal | None = None
+
+    def ready(self, runtime: Runtime) -> Signal:
+        """Return the signal to wait for."""
+        if self._signal is None:
+            self._signal = runtime.signal()
+        return self._signal
+
+    def ring(self) -> None:
+        """Wake who waits."""
+        if self._signal is not None:
+            self._signal.set()
+
+    def rest(self) -> None:
+        """Take the news."""
+        self.news = False
+        if self._signal is not None:
+            self._signal.clear()
+
+
+class Node:
+    """One node. Used from many threads at once."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        index: int,
+        member: Member,
+        namespace: str,
+        channel: bytes,
+        heard: Callable[[Node, bytes], None],
+        silence: Callable[[Node], None],
+        known: Callable[[Node], None],
+        *,
+        quarantine: bool = False,
+    ) -> None:
+        self._runtime = runtime
+        self._quarantine = quarantine
+        self._namespace = namespace
+        self.channel = member.channel(channel)
+        self._known = known
+        self.index = index
+        self.member = member
+        self.settings = member.settings
+        self.ear = Ear()
+        self.wire = member.wire(
+            runtime, namespace, self.channel, lambda message: heard(self, message), lambda: silence(self)
+        )
+        self._posting = posting(runtime, self.wire)
+        self._forget()
+
+    def _forget(self) -> None:
+        self.identity: str | None = None  # its run id, once it told
+        self._out: dict[object, float] = {}
+        self._heard = 0.0  # when it last answered anything
+        self._rest = 0.0
+        self._rests_until = 0.0
+        self._failed: LeaseholdError | None = None
+
+    @property
+    def where(self) -> str:
+        """Its address, for messages to people."""
+        return self.settings.where
+
+    def memory(self, name: str) -> bytes:
+        """Return the key in which the server that has ``name`` keeps what it remembers of its own votes."""
+        return self.member.memory(self.wire, self._namespace, name)
+
+    def rests(self, now: float) -> bool:
+        """Say whether it is to be left alone."""
+        if now < self._rests_until:
+            return True
+        try:
+            oldest = next(iter(self._out.values()), now)
+        except RuntimeError:  # another thread asks or is answered just now: it is not stuck
+            return False
+        return now - oldest > STUCK
+
+    def why(self, now: float) -> StoreUnavailable:
+        """Say why it was not asked."""
+        if now < self._rests_until and self._failed is not None:
+            return StoreUnavailable(f"{self._failed}; it is asked again in {self._rests_until - now:.1f} s")
+        return StoreUnavailable("it has owed an answer for a while", unknown=False)
+
+    def read(self, now: float) -> bool:
+        """Read the answers that came for nobody who waits; return whether more are owed."""
+        return self._posting is not None and self._posting.read(now)
+
+    def catches_up(self, now: float) -> bool:
+        """Read what nobody has read yet; return whether it need not be left alone for it."""
+        if now < self._rests_until or self._posting is None:
+            return False
+        self._posting.read(now)
+        return not self.rests(now)
+
+    @property
+    def posts(self) -> bool:
+        """Whether it can be asked without waiting: it is known who it is."""
+        return self._posting is not None and self.identity is not None
+
+    def post(self, packed: bytes, now: float, until: float, answered: Answered, taken: list[Pipe]) -> bool:
+        """Send a script's packed call without waiting, if that can be done at once; see `Posting.post`.
+
+        Whoever is told of the answer says so by `answers`, or by `ends` that there is none.
+        """
+        if self._posting is None:
+            return False
+        self._out[answered] = now
+        if self._posting.post(packed, until, answered, taken):
+            return True
+        self._out.pop(answered, None)
+        return False
+
+    def answers(self, asked: object, now: float) -> None:
+        """Take note of an answer to what was posted."""
+        self._heard = now
+        self._rest = 0.0
+        self._out.pop(asked, None)
+
+    async def connect(self, within: float) -> None:
+        """Make one more connection to ask on without waiting; nobody waits for it."""
+        if self.posts and self._posting is not None and not self.rests(self._runtime.now()):
+            try:
+                self._posting.add(within)
+            except (StoreUnavailable, Unsupported):  # whoever asks meets it
+                pass
+
+    def begins(self) -> object:
+        """Take note of a question."""
+        asked = object()
+        self._out[asked] = self._runtime.now()
+        return asked
+
+    def ends(self, asked: object, failure: LeaseholdError | None) -> None:
+        """Take note of its answer, or that none came, which means a rest. A refusal is an answer."""
+        began = self._out.pop(asked, 0.0)
+        if failure is None:
+            self._rest = 0.0
+            return
+        if self._heard > began:
+            return
+        self._failed = failure
+        now = self._runtime.now()
+        if now >= self._rests_until:
+            self._rest = min(2 * self._rest or FIRST_REST, LONGEST_REST)
+            self._rests_until = now + self._rest * (0.5 + self._runtime.jitter() / 2)
+
+    async def ask_all(self, commands: Sequence[Command], within: float) -> list[Any]:
+        """Run scripts in one write; return their replies, a refusal as the error that says so.
+
+        Raises:
+            StoreUnavailable: no answer.
+
+        """
+        replies = await self.run_all(commands, within)
+        for index, reply in enumerate(replies):
+            if isinstance(reply, ReplyError):
+                replies[index] = await self._refusal(reply, within)
+        return replies
+
+    async def _refusal(self, reply: ReplyError, within: float) -> LeaseholdError:
+        try:
+            if reply.code == "NOPERM":
+                await self._check_rights(within)
+        except (StoreUnavailable, Unsupported) as error:
+            return error
+        return refused(self.where, reply)
+
+    async def names(self, prefix: str, within: float) -> list[str]:
+        """Return the names beginning with ``prefix`` for which it has given a vote, or knows one to be kept free.
+
+        Raises:
+            StoreUnavailable: no answer, or a refusal.
+
+        """
+        found = dict[str, None]()
+        pattern = keys.lock_pattern(self._namespace, prefix, "vote")
+        for wire in await self.member.parts(self.wire, within):
+            cursor = b""
+            while cursor != b"0":
+                scan = pack(b"SCAN", cursor or b"0", b"MATCH", pattern, b"COUNT", b"1000")
+                reply = await wire.call(scan, within=within)
+                if isinstance(reply, ReplyError):
+                    raise refused(self.where, reply)
+                cursor = reply[0]
+                found.update(dict.fromkeys(map(keys.name_of, reply[1])))
+        return list(found)
+
+    async def run_all(self, commands: Sequence[Command], within: float) -> list[Any]:
+        """Run scripts in one write; return their replies, of which some may be errors."""
+        until = self._runtime.now() + within
+        if self.identity is None:
+            await self._meet(within)
+        packed = [script.by_digest(names, args) for script, names, args in commands]
+        replies = await self.wire.call_all(packed, within=max(until - self._runtime.now(), 0.001))
+        self._heard = self._runtime.now()
+        for whole in (False, True):  # a cluster may know a script on one shard, and not on another
+            unknown = [index for index, reply in enumerate(replies) if _is_unknown_script(reply)]
+            if unknown:
+                packed = _with_texts([commands[index] for index in unknown], whole=whole)
+                again = await self.wire.call_all(packed, within=max(until - self._runtime.now(), 0.001))
+                for index, reply in zip(unknown, again, strict=True):
+                    replies[index] = reply
+        if any(isinstance(reply, ReplyError) and reply.code in DEMOTED for reply in replies):
+            self.wire.hang_up()
+            if self._posting is not None:
+                self._posting.hang_up()
+        return replies
+
+    async def _meet(self, within: float) -> None:
+        """Learn, once, who it is, and whether we have the rights that we need."""
+        identity = await self.member.identity(self.wire, within)
+        if self.settings.restricted:
+            await self._check_rights(within)
+        self.identity = identity
+        self._known(self)
+
+    async def _check_rights(self, within: float) -> None:
+        await rights.check(self.wire, self.where, self._namespace, self.channel, within=within, info=self._quarantine)
+
+    async def diagnose(self) -> list[Finding]:
+        """Look at this node's settings."""
+        denied = ""
+        if self.identity is None:
+            try:
+                await self._meet(WITHIN)
+            except Unsupported:  # it is there twice, which the others say
+                pass
+            except NotPermitted as error:
+                denied = str(error)
+        found = await self.member.diagnose(self._runtime, self.wire, self._namespace, self.channel)
+        if denied and not any(one.subject == "rights" and one.severity is Severity.ERROR for one in found):
+            found = [one for one in found if one.subject != "rights"]  # those of any server; a quarantine needs more
+            found.append(Finding(Severity.ERROR, "rights", denied, "it gives no vote (L)", "grant them to its user"))
+        return found
+
+    async def close(self) -> None:
+        """End its connections."""
+        self.ear.news = True
+        self.wire.nudge(self.ear)
+        if self._posting is not None:
+            self._posting.close()
+        await self.wire.close()
+
+    def after_fork(self, channel: bytes) -> None:
+        """Start anew in a forked child, on a channel of its own."""
+        self.channel = self.member.channel(channel)
+        self.ear = Ear()
+        self._forget()
+        self.wire.after_fork(self.channel)
+        if self._posting is not None:
+            self._posting.after_fork()
+
+
+def _is_unknown_script(reply: object) -> bool:
+    return isinstance(reply, ReplyError) and reply.code == "NOSCRIPT"
+
+
+def _with_texts(commands: Sequence[Command], *, whole: bool) -> list[bytes]:
+    """Pack commands, the first of each script with its text, or with ``whole`` all."""
+    packed, known = list[bytes](), set[bytes]()
+    for script, names, args in commands:
+        by_text = whole or script.digest not in known
+        packed.append(script.by_text(names, args) if by_text else script.by_digest(names, args))
+        known.add(script.digest)
+    return packed
+
+
+def refuse_twice(nodes: Sequence[Node]) -> None:
+    """Raise if one server is there twice: it would count as two votes."""
+    seen: dict[str, Node] = {}
+    for node in nodes:
+        if node.identity:
+            other = seen.setdefault(node.identity, node)
+            if other is not node:
+                raise Unsupported(
+                    f"{other.where} and {node.where} are the same server; each node of Redlock must be one of its own, "
+                    "or one failure takes away two votes: name it once"
+                )

@@ -1,0 +1,105 @@
+"""What is owed to nodes that did not answer: each leave is sent again until it is confirmed, or its lease is over."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from functools import partial
+
+from leasehold._runtimes.base import Job, Runtime
+from leasehold.errors import StoreUnavailable, Unsupported
+from leasehold.stores.redis.connection.base import PASSING, REDIRECTS, ReplyError
+from leasehold.stores.redis.redlock.node import Node
+from leasehold.stores.redis.redlock.nodes import Panel
+from leasehold.stores.redis.redlock.sharded import SILENT
+from leasehold.stores.redis.scripts.commands import Command
+
+AGAIN = 0.1
+"""Seconds between two attempts, at least."""
+
+AT_ONCE = 200
+"""Leaves in one write."""
+
+WITHIN = 2.0
+"""Seconds that a node may take for them."""
+
+NOT_YET = frozenset((*PASSING, *REDIRECTS, SILENT))
+"""Answers after which a leave is still owed. After any other refusal it is not: it would be refused again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Debt:
+    """A leave that a node has not confirmed, and the boot-time clock from which it knows nothing of the ticket."""
+
+    command: Command
+    until: float
+
+
+class Debts:
+    """All of a client, node by node. Used from many threads at once."""
+
+    def __init__(self, runtime: Runtime, panel: Panel) -> None:
+        self._runtime = runtime
+        self._panel = panel
+        self._reset()
+
+    def _reset(self) -> None:
+        self._mutex = self._runtime.mutex()
+        self._owed: dict[int, deque[Debt]] = {node.index: deque() for node in self._panel.nodes}
+        self._jobs: dict[int, Job] = {}
+        self._wake = {node.index: self._runtime.signal() for node in self._panel.nodes}
+
+    def __len__(self) -> int:
+        return sum(map(len, self._owed.values()))
+
+    def owe(self, node: Node, command: Command, until: float) -> None:
+        """Send it in the background, until it is confirmed or its time is over."""
+        with self._mutex:
+            self._owed[node.index].append(Debt(command, until))
+            job = self._jobs.get(node.index)
+            if not self._panel.closed and (job is None or not job.alive()):
+                self._jobs[node.index] = self._runtime.spawn(partial(self._pay, node), "leasehold-owed")
+
+    async def _pay(self, node: Node) -> None:
+        owed, wake = self._owed[node.index], self._wake[node.index]
+        while True:
+            await self._send(node, owed)
+            with self._mutex:
+                if not owed or self._panel.closed:
+                    self._jobs.pop(node.index, None)
+                    return
+            await wake.wait(AGAIN * (1 + self._runtime.jitter()))
+
+    async def _send(self, node: Node, owed: deque[Debt]) -> None:
+        now = self._runtime.now()
+        with self._mutex:
+            while owed and owed[0].until <= now:
+                owed.popleft()
+            some = list(owed)[:AT_ONCE]
+        if not some or node.rests(now) or self._panel.closed:
+            return
+        asked, failure, still = node.begins(), None, list[Debt]()
+        try:
+            replies = await node.run_all([debt.command for debt in some], WITHIN)
+            pairs = zip(some, replies, strict=True)
+            still = [debt for debt, reply in pairs if isinstance(reply, ReplyError) and reply.code in NOT_YET]
+        except (StoreUnavailable, Unsupported) as error:
+            failure = error
+        finally:
+            node.ends(asked, failure)
+        if failure is None:
+            with self._mutex:
+                for _ in some:
+                    owed.popleft()
+                owed.extendleft(reversed(still))
+
+    async def close(self, within: float) -> None:
+        """End the tasks or threads; what is still owed ends with its lease."""
+        for wake in self._wake.values():
+            wake.set()
+        for job in list(self._jobs.values()):
+            await job.join(within)
+
+    def after_fork(self) -> None:
+        """Forget, in a forked child, what the parent owes."""
+        self._reset()

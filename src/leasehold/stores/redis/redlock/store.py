@@ -1,0 +1,276 @@
+"""The store on several independent servers, of which most must agree: Redlock with proposed tokens.
+
+Theory of operation
+-------------------
+Each node has one vote for each name, and lends it for the lease. A claim proposes a token, larger than all that the
+client has seen and not below its clock in microseconds, to all nodes at once. A node votes for it if nobody else has
+its vote and the token is larger than any it has voted for before; that number outlives lease and release. Whoever has
+the votes of a majority holds the name with that token. Two majorities share a node, and that node accepted both, so of
+two grants one after the other the later has the larger token, and no two have the same.
+
+A grant counts from before the round was sent. Who wins with a bare majority asks the others on behind its back; who
+does not win gives back what it got, everywhere. What could not be given back is owed to the node (`Debts`). A claim
+that arrives after its ticket has left finds that the leave has raised the node's token, and gets no vote.
+
+If the votes are split, all give back, and ask again after a random time that grows. If a majority has voted for
+another, the ticket stands in line on all nodes, each of which tells the first in line alone when it has its vote to
+give again. A waiter claims when a majority has told it, or shortly after the first did. The line decides who is told,
+not who gets it: order is not promised. A lost message costs at most the holder's lease, or the time to the keeper's
+next renewal of the place.
+
+A renewal and a leave need a majority as well. See docs/backends/redlock.md for what is promised when nodes fail.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import cast
+
+from leasehold._model import (
+    Capabilities,
+    Cell,
+    Change,
+    Departure,
+    Finding,
+    Granted,
+    Standing,
+    Ticket,
+    View,
+    Wait,
+    ticket_id,
+)
+from leasehold._runtimes.base import Runtime
+from leasehold.errors import StoreUnavailable, Unsupported
+from leasehold.stores.redis import keys
+from leasehold.stores.redis.connection.base import ReplyError
+from leasehold.stores.redis.doctor import redlock
+from leasehold.stores.redis.redlock import commands, inspecting, majority
+from leasehold.stores.redis.redlock.members import Member
+from leasehold.stores.redis.redlock.node import Node, refuse_twice
+from leasehold.stores.redis.redlock.nodes import Panel
+from leasehold.stores.redis.redlock.pending_releases import Debts
+from leasehold.stores.redis.redlock.proposals import Ballots
+from leasehold.stores.redis.redlock.quorum_call import Poll, Question
+from leasehold.stores.redis.redlock.rounds import Electing
+from leasehold.stores.redis.redlock.waiting import Waiting
+
+CLOSE_WITHIN = 0.5
+"""Seconds that closing waits for each task or thread beside."""
+
+
+class RedlockStore:
+    """See `leasehold.store_api.Store` for what each method promises."""
+
+    capabilities = Capabilities(
+        fair=False,
+        cells=False,
+        crash_bound="within the lease + back-off among those who wait",
+        why_not="its nodes know nothing of each other, so they cannot keep a common queue or count: leave it out, or "
+        "use a store that keeps one (redis://, redis+sentinel://, redis+cluster://, etcd://, zookeeper://)",
+    )
+
+    def __init__(self, runtime: Runtime, members: Sequence[Member], namespace: str, *, quarantine: float = 0.0) -> None:
+        self._runtime = runtime
+        self._namespace = namespace
+        self._quarantine = quarantine
+        self._twice: Unsupported | None = None
+        channel = self._channel()
+        nodes = [
+            Node(
+                runtime,
+                at,
+                each,
+                namespace,
+                channel,
+                self._heard,
+                self._silence,
+                self._known,
+                quarantine=quarantine > 0,
+            )
+            for at, each in enumerate(members)
+        ]
+        self._panel = Panel(runtime, nodes)
+        self._debts = Debts(runtime, self._panel)
+        self._waiting = Waiting(runtime, self._panel, channel)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._ballots = Ballots(self._runtime)
+        self._electing = Electing(
+            self._runtime, self._panel, self._ballots, self._debts, self._namespace, self._quarantine
+        )
+
+    # --- the six -----------------------------------------------------------------------------------------------
+
+    async def claim(self, name: str, ticket: Ticket, *, join: bool, within: float) -> Granted | Wait:
+        self._refuse(ticket)
+        until = self._runtime.now() + within
+        ballot = self._ballots.of(name, ticket)
+        if join:
+            self._waiting.add(name, ticket)
+        mark = self._waiting.mark()
+        try:
+            answer = await self._electing.elect(ballot, self._waiting.channels(mark), join=join, until=until)
+        except StoreUnavailable as error:
+            if not error.unknown and not ballot.asked:
+                self._waiting.remove(ticket)  # no node has heard of it, so nobody will leave for it
+                self._ballots.forget(ballot)
+            raise
+        if self._twice is not None:
+            raise self._twice
+        if isinstance(answer, Granted):
+            self._waiting.remove(ticket)
+            return answer
+        after = majority.free_after(answer.votes, len(self._panel))
+        again = answer.pause if answer.split else self._waiting.ask_again(ticket, after)
+        return Wait(None if answer.split else mark, again, majority.leader(answer.votes))
+
+    async def leave(self, name: str, ticket: Ticket, *, how: Departure, within: float) -> bool:
+        self._waiting.remove(ticket)
+        ballot = self._ballots.get(ticket.id)
+        token = 0 if ballot is None else ballot.token
+        command = commands.leave(self._namespace, name, ticket, token, how)
+        over = self._runtime.now() + ticket.terms.lease + ticket.terms.delay
+
+        def read(node: Node, found: int) -> bool:
+            if ballot is not None:
+                ballot.left[node.index] = ballot.left.get(node.index, False) or found == 1
+            return found == 1
+
+        def lost(node: Node) -> None:
+            self._debts.owe(node, command, over)
+
+        def skipped(node: Node) -> None:
+            if ballot is None or node.index in ballot.asked:
+                lost(node)
+
+        def told(poll: Poll[bool]) -> bool | None:
+            before = {} if ballot is None else ballot.left.copy()
+            return majority.was_there({**poll.answers, **before}, len(self._panel))
+
+        until = self._runtime.now() + within
+        with self._panel.ask(Question(lambda _: command, read, until, lost, skipped)) as poll:
+            answers = await poll.until(lambda poll: told(poll) is not None, until)
+            found = told(poll)
+        if found is None:
+            raise self._panel.too_few(poll, answers, "confirmed the release", {})
+        if ballot is not None:
+            self._ballots.forget(ballot)
+        return found
+
+    async def renew(self, tickets: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[Standing]:
+        if not tickets:
+            return []
+        waiting = [(name, ticket) for name, ticket in tickets if self._waiting.knows(ticket)]
+        holding = [(name, ticket) for name, ticket in tickets if not self._waiting.knows(ticket)]
+        batches = {
+            apart: list(commands.renewals(self._namespace, holding, waiting, apart=apart))
+            for apart in {node.member.apart for node in self._panel.nodes}
+        }
+        ids = [ticket.id for _, ticket in tickets]
+
+        async def renew(node: Node) -> dict[str, int]:
+            mine = batches[node.member.apart]
+            replies = await node.run_all([command for command, _ in mine], within)
+            found: dict[str, int] = {}
+            for (_, some), reply in zip(mine, replies, strict=True):
+                if not isinstance(reply, ReplyError):
+                    found.update(zip((ticket.id for ticket in some), reply, strict=True))
+            return found
+
+        def standing(poll: Poll[dict[str, int]], ticket: str) -> Standing | None:
+            told = {index: found[ticket] for index, found in poll.answers.items() if ticket in found}
+            return majority.standing(told, len(self._panel))
+
+        def decided(poll: Poll[dict[str, int]]) -> bool:
+            return all(standing(poll, ticket) is not None for ticket in ids)
+
+        poll = self._panel.ask_beside(renew)
+        until = self._runtime.now() + within
+        await poll.until(lambda poll: len(poll.answers) >= self._panel.majority, until)
+        answers = await poll.linger(decided, until)
+        standings = {ticket: standing(poll, ticket) or Standing.UNKNOWN for ticket in ids}
+        self._waiting.renewed(standings, answers)
+        self._keep(tickets, holding, standings, answers)
+        return [standings[ticket] for ticket in ids]
+
+    async def changed(self, name: str, ticket: Ticket, mark: object, *, timeout: float) -> Granted | None:
+        await self._waiting.changed(ticket, cast("tuple[int, ...] | None", mark), timeout)
+        return None
+
+    async def look(self, prefix: str, *, exact: bool = False) -> list[View]:
+        return await inspecting.look(self._runtime, self._panel, self._namespace, prefix, exact=exact)
+
+    async def cell(self, name: str, change: Change) -> Cell:
+        raise Unsupported(
+            f"{self!r} keeps no values with versions: servers that know nothing of each other cannot agree on one; "
+            "use another store"
+        )
+
+    # --- the rest ----------------------------------------------------------------------------------------------
+
+    async def diagnose(self) -> list[Finding]:
+        return await redlock.diagnose(self._runtime, self._panel, self._quarantine)
+
+    async def close(self) -> None:
+        await self._panel.close()
+        await self._debts.close(CLOSE_WITHIN)
+        await self._waiting.close(CLOSE_WITHIN)
+
+    def after_fork(self) -> None:
+        channel = self._channel()
+        self._panel.after_fork(channel)
+        self._debts.after_fork()
+        self._waiting.after_fork(channel)
+        self._begin()
+
+    def _keep(
+        self,
+        tickets: Sequence[tuple[str, Ticket]],
+        holding: Sequence[tuple[str, Ticket]],
+        standings: Mapping[str, Standing],
+        answers: Mapping[int, Mapping[str, int]],
+    ) -> None:
+        """Remember on, and ask nodes that know nothing of a holder, restarted ones among them, for their votes."""
+        now = self._runtime.now()
+        for _, ticket in tickets:
+            if standings[ticket.id] in (Standing.HELD, Standing.QUEUED):
+                self._ballots.renewed(ticket, now)
+        for _, ticket in holding:
+            ballot = self._ballots.get(ticket.id)
+            if ballot is None or standings[ticket.id] is not Standing.HELD:
+                continue
+            gone = [index for index, found in answers.items() if found.get(ticket.id) == votes.GONE]
+            if gone:
+                self._electing.fill(ballot, [self._panel.nodes[index] for index in gone])
+
+    def _refuse(self, ticket: Ticket) -> None:
+        if self._twice is not None:
+            raise self._twice
+        longest = ticket.terms.lease + ticket.terms.delay
+        if self._quarantine and longest > self._quarantine:
+            raise Unsupported(
+                f"a lease (with its delay) of {longest:g} s is longer than the quarantine of {self._quarantine:g} s "
+                "after a restart of a node; shorten the one, or lengthen the other for all clients"
+            )
+
+    def _known(self, node: Node) -> None:
+        try:
+            refuse_twice(self._panel.nodes)
+        except Unsupported as error:
+            self._twice = error
+            raise
+
+    def _heard(self, node: Node, message: bytes) -> None:
+        self._waiting.heard(node, message)
+
+    def _silence(self, node: Node) -> None:
+        node.ear.news = True
+        node.wire.nudge(node.ear)
+        self._waiting.silence()
+
+    def _channel(self) -> bytes:
+        return keys.channel(self._namespace, ticket_id(self._runtime.random_bytes(16)))
+
+    def __repr__(self) -> str:
+        return f"<RedlockStore {self._panel.where} namespace={self._namespace!r}>"

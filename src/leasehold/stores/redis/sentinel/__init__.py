@@ -1,0 +1,1 @@
+"""Redis under Sentinel: find the primary and follow it after a failover."""

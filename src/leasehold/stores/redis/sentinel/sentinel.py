@@ -1,0 +1,221 @@
+"""Which server the sentinels name as the primary.
+
+Theory of operation
+-------------------
+All sentinels are asked at once, and the answer with the highest configuration epoch counts: the epoch goes up with each
+failover, so a sentinel that was cut off, and still names an old primary, is outvoted by any that knows better. Among
+equal epochs the address that most name counts. Whoever does not answer in time is left out; it takes one that does.
+
+One of those that gave this answer is then listened to, for word of the next failover. If that connection ends, the next
+call asks all of them again.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from leasehold._runtimes.base import Runtime
+from leasehold.errors import StoreUnavailable, Unsupported
+from leasehold.stores.redis.connection.base import (
+    Elsewhere,
+    MakeWire,
+    NotPermitted,
+    ReplyError,
+    Wire,
+    pack,
+    refused,
+)
+from leasehold.stores.redis.connection.settings import Settings
+
+ANSWER_WITHIN = 1.0
+"""Seconds that a sentinel gets, and at most a third of the caller's time: so much a stalled one costs a discovery."""
+
+SWITCHED = b"+switch-master"
+"""The channel on which sentinels tell of a failover: name, old address, new address."""
+
+
+@dataclass(frozen=True)
+class Watched:
+    """How to find a primary by its sentinels, and how to speak to it.
+
+    Attributes:
+        name: what the sentinels call it; None if it is the only one that they watch.
+        sentinels: how to reach each.
+        server: how to speak to the primary; its address is not known yet.
+
+    """
+
+    name: str | None
+    sentinels: Sequence[Settings]
+    server: Settings
+
+    @property
+    def where(self) -> str:
+        """What to call it in messages to people."""
+        sentinels = ", ".join(sentinel.where for sentinel in self.sentinels)
+        return f"the primary {self.name or ''} of the sentinels at {sentinels}".replace("  ", " ")
+
+
+class UnknownPrimary(StoreUnavailable):
+    """The sentinels watch over no primary of that name."""
+
+    lasting = True
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What one sentinel says of the primary."""
+
+    host: str
+    port: int
+    epoch: int
+    fields: Mapping[str, str]
+
+
+class Sentinels:
+    """A `leasehold.stores.redis.sentinel.primary_tracking.Guide`."""
+
+    def __init__(self, runtime: Runtime, watched: Watched, make: MakeWire, on_moved: Callable[[], None]) -> None:
+        self._runtime = runtime
+        self._on_moved = on_moved
+        self._watched = watched
+        self._name = watched.name
+        self._moved = False
+        self._watch: Wire | None = None
+        self._wires = [make(runtime, each, SWITCHED, self._heard, self._silence) for each in watched.sentinels]
+
+    @property
+    def where(self) -> str:
+        return self._watched.where
+
+    async def primary(self, within: float) -> Settings:
+        each = max(min(ANSWER_WITHIN, within / 3), 0.05)
+        answers = await self.ask(each)
+        found = [answer for answer in answers if isinstance(answer, Answer)]
+        if not found:
+            raise self._failure(answers)
+        newest = max(answer.epoch for answer in found)
+        addresses = Counter((answer.host, answer.port) for answer in found if answer.epoch == newest)
+        (host, port), _ = addresses.most_common(1)[0]
+        self._moved = False
+        names = [isinstance(answer, Answer) and (answer.host, answer.port) == (host, port) for answer in answers]
+        await self._listen([wire for wire, right in zip(self._wires, names, strict=True) if right], each)
+        return self._watched.server.at(host, port)
+
+    async def ask(self, within: float) -> list[Answer | BaseException]:
+        """Return what each sentinel says, or how it failed."""
+        return await self._runtime.gather(*[self._one(wire, within) for wire in self._wires])
+
+    async def replicas(self, within: float) -> list[tuple[str, int]]:
+        """Return the replicas that one of the sentinels knows.
+
+        Raises:
+            StoreUnavailable: the one that is listened to does not answer.
+
+        """
+        wire = self._watch or self._wires[0]
+        reply = await wire.call(pack(b"SENTINEL", b"REPLICAS", (self._name or "").encode()), within=within)
+        if isinstance(reply, ReplyError):
+            raise refused(self.where, reply)
+        found = [_fields(each) for each in reply]
+        return [(each["ip"], int(each["port"])) for each in found if "s_down" not in each.get("flags", "")]
+
+    def moved(self) -> bool:
+        watch = self._watch
+        if watch is not None and watch.disturbed():
+            watch.hang_up()
+            self._moved = True
+        return self._moved
+
+    async def close(self) -> None:
+        for wire in self._wires:
+            await wire.close()
+
+    def after_fork(self) -> None:
+        self._watch = None
+        for wire in self._wires:
+            wire.after_fork(SWITCHED)
+
+    # --- inside ------------------------------------------------------------------------------------------------
+
+    async def _one(self, wire: Wire, within: float) -> Answer:
+        name = self._name or await self._only_name(wire, within)
+        where = self._watched.sentinels[self._wires.index(wire)].where
+        reply = await wire.call(pack(b"SENTINEL", b"MASTER", name.encode()), within=within)
+        if isinstance(reply, ReplyError):
+            if "No such master" in str(reply):
+                raise UnknownPrimary(f"the sentinel at {where} knows no primary called {name!r}; {CHECK_NAME}")
+            raise refused(where, reply)
+        fields = _fields(reply)
+        return Answer(fields["ip"], int(fields["port"]), int(fields.get("config-epoch", 0)), fields)
+
+    async def _only_name(self, wire: Wire, within: float) -> str:
+        reply = await wire.call(pack(b"SENTINEL", b"MASTERS"), within=within)
+        where = self._watched.sentinels[self._wires.index(wire)].where
+        if isinstance(reply, ReplyError):
+            raise refused(where, reply)
+        names = sorted(_fields(each)["name"] for each in reply)
+        if len(names) != 1:
+            raise UnknownPrimary(
+                f"the sentinel at {where} watches over {', '.join(names) or 'nothing'}; say which one is meant, "
+                "with redis+sentinel://HOST:PORT/NAME, or by a client made with master_for(NAME)"
+            )
+        self._name = names[0]
+        return names[0]
+
+    async def _listen(self, right: Sequence[Wire], within: float) -> None:
+        """Listen to one of those that gave the right answer, and keep no connection to the others."""
+        if self._watch is None or self._watch not in right or not self._watch.epoch():
+            self._watch = None
+            for wire in right:
+                try:
+                    await wire.listen(within)
+                except StoreUnavailable:
+                    continue
+                self._watch = wire
+                break
+        for wire in self._wires:
+            if wire is not self._watch:
+                wire.hang_up()
+
+    def _heard(self, message: bytes) -> None:
+        name = message.partition(b" ")[0].decode("utf-8", "replace")
+        if name == self._name:
+            self._moved = True
+            self._on_moved()
+
+    def _silence(self) -> None:
+        self._moved = True  # the one that we listened to is gone: the next call asks again
+
+    def _failure(self, answers: Sequence[Answer | BaseException]) -> Exception:
+        """Say why nobody told: a mistake that no later time mends comes first."""
+        for kind in (Unsupported, UnknownPrimary, NotPermitted):
+            for answer in answers:
+                if isinstance(answer, kind):
+                    return answer
+        reasons = "; ".join(dict.fromkeys(str(answer) for answer in answers))
+        refusals = [each for each in answers if isinstance(each, StoreUnavailable) and not isinstance(each, Elsewhere)]
+        if any(not refusal.unknown for refusal in refusals):
+            return StoreUnavailable(f"no sentinel says which server is the primary: {reasons}; {CHECK_SECRET}")
+        return Elsewhere(f"no sentinel says which server is the primary: {reasons}")
+
+
+CHECK_NAME = "check the name at the end of the URL, redis+sentinel://HOST:PORT/NAME, against SENTINEL MASTERS"
+
+CHECK_SECRET = (
+    "sentinels have passwords of their own: write them into the URL as ?sentinel_password=SECRET, and if they have "
+    "users &sentinel_username=NAME"
+)
+
+
+def _fields(reply: Any) -> dict[str, str]:
+    """Read names and values, as a map (RESP3) or as a list."""
+    if isinstance(reply, dict):
+        found = cast("dict[bytes, bytes]", reply)
+    else:
+        words = cast("list[bytes]", reply)
+        found = dict(zip(words[::2], words[1::2], strict=True))
+    return {name.decode(): value.decode("utf-8", "replace") for name, value in found.items()}

@@ -1,0 +1,1 @@
+"""Strict mode: quarantine after a restart or failover, and a quorum of replicas for each grant."""

@@ -1,0 +1,142 @@
+"""The requests of ZooKeeper, typed: kazoo's form of each, and how its answer is read."""
+
+from __future__ import annotations
+
+import importlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from leasehold.stores.zookeeper.connection.errors import Answer
+from leasehold.stores.zookeeper.connection.settings import Settings
+
+_requests: Any = importlib.import_module("kazoo.protocol.serialization")
+_security: Any = importlib.import_module("kazoo.security")
+
+EPHEMERAL, SEQUENCE, CONTAINER = 1, 2, 4
+"""Flags of a create; a container is removed by the server some time after its last child."""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """What the server says of a node."""
+
+    path: str
+    data: bytes
+    czxid: int
+    mzxid: int
+    version: int
+    owner: int
+    changed_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A request before it is sent: what makes kazoo's form of it, and what reads its answer."""
+
+    form: Any
+    read: Callable[[Any], Any]
+
+
+class _Container(_requests.Create2):  # type: ignore[misc]
+    type = 19
+
+
+class Requests:
+    """Makes requests; nodes are made with the rights that the settings name."""
+
+    def __init__(self, settings: Settings) -> None:
+        match settings.acl:
+            case "creator":
+                self._rights: Any = _security.CREATOR_ALL_ACL
+            case "creator+read":
+                self._rights = _security.CREATOR_ALL_ACL + _security.READ_ACL_UNSAFE
+            case _:
+                self._rights = _security.OPEN_ACL_UNSAFE
+
+    def create(self, path: str, data: bytes, flags: int) -> Request:
+        """Make a node; answered with the node."""
+
+        def read(value: Any) -> Node:
+            made, stat = value
+            return _node(made, data, stat)
+
+        kind = _Container if flags == CONTAINER else _requests.Create2
+        return Request(kind(path, data, self._rights, flags), read)
+
+    def get(self, path: str, watcher: Callable[[Any], None] | None = None) -> Request:
+        """Read a node, and be told of the next change; answered with the node."""
+        return Request(_requests.GetData(path, watcher), lambda value: _node(path, value[0], value[1]))
+
+    def exists(self, path: str, watcher: Callable[[Any], None] | None = None) -> Request:
+        """Say whether there is a node, which needs no right, and be told when it is made, changes or goes."""
+        return Request(_requests.Exists(path, watcher), lambda stat: stat is not None)
+
+    def children(self, path: str, watcher: Callable[[Any], None] | None = None) -> Request:
+        """List the names of a node's children."""
+        return Request(_requests.GetChildren(path, watcher), lambda value: list[str](value))
+
+    def listing(self, path: str) -> Request:
+        """List the names of a node's children; answered with them and the version of the node's data."""
+        return Request(_requests.GetChildren2(path, None), lambda value: (list[str](value[0]), int(value[1].version)))
+
+    def delete(self, path: str, version: int = -1) -> Request:
+        """Remove a node."""
+        return Request(_requests.Delete(path, version), lambda value: None)
+
+    def set(self, path: str, data: bytes, version: int = -1) -> Request:
+        """Write a node; answered with the node."""
+        return Request(_requests.SetData(path, data, version), lambda stat: _node(path, data, stat))
+
+    def sync(self, path: str) -> Request:
+        """Let the server catch up with its leader, which must still know this session."""
+        return Request(_requests.Sync(path), lambda value: None)
+
+    def rights(self, path: str) -> Request:
+        """Read who may do what with a node: pairs of permission bits and ``scheme:id``."""
+        return Request(
+            _requests.GetACL(path), lambda value: [(acl.perms, f"{acl.id.scheme}:{acl.id.id}") for acl in value[0]]
+        )
+
+    def all_or_none(self, *forms: Request) -> Request:
+        """Do several changes in one transaction; answered by what each says, or by the first that does not fit."""
+
+        def read(value: Any) -> Any:
+            failed = [one for one in value if isinstance(one, Exception)]
+            cause = [one for one in failed if type(one).__name__ not in ("RolledBackError", "RuntimeInconsistency")]
+            return [*cause, *failed][0] if failed else value
+
+        return Request(_requests.Transaction([form.form for form in forms]), read)
+
+    def plainly(self, path: str, data: bytes, flags: int) -> Request:
+        """Make a node, as a part of `all_or_none`; answered with its path."""
+        return Request(_requests.Create(path, data, self._rights, flags), str)
+
+    def check(self, path: str) -> Request:
+        """Require that a node is there, as a part of `all_or_none`."""
+        return Request(_requests.CheckVersion(path, -1), bool)
+
+
+class Asker(Requests, ABC):
+    """Makes requests and sends them, one as it sends several."""
+
+    @abstractmethod
+    async def ask_all(self, requests: Sequence[Request], until: float) -> list[Any]:
+        """Send several requests at once; return for each its answer, which may be an `Answer` that it does not fit.
+
+        Raises:
+            StoreUnavailable: one of them has no answer.
+
+        """
+
+    async def ask(self, request: Request, until: float) -> Any:
+        """Send one request; raise what came of it if it failed."""
+        (answer,) = await self.ask_all((request,), until)
+        if isinstance(answer, Answer):
+            raise answer
+        return answer
+
+
+def _node(path: str, data: bytes | None, stat: Any) -> Node:
+    return Node(path, data or b"", stat.czxid, stat.mzxid, stat.version, stat.ephemeralOwner, stat.mtime)

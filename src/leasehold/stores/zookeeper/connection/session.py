@@ -1,0 +1,248 @@
+"""One session with an ensemble, for both colours, over kazoo's connection. What is asked is in ``requests.py``.
+
+A request is put in kazoo's queue, and its answer sets a `Signal` of the runtime, which a thread or a task waits for: no
+thread of ours, none for each call. How kazoo is used is in ``kazoo_client.py``.
+
+Requests of one session are answered in the order in which they were sent. kazoo fails all that are queued or under way
+when a connection is lost, so nothing is ever sent in a later connection than it was meant for; only what the kernel
+has already may arrive late.
+
+A server refuses, by hanging up, a client that has seen more than it knows: it lags behind, and another will do. But so
+does an ensemble whose data were wiped or restored from an old copy, for ever. So a client that found no server for as
+long as its session lasts says no more what it has seen, and asks whether its session is still there.
+"""
+
+from __future__ import annotations
+
+import enum
+import importlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from leasehold._runtimes.base import Runtime, Signal
+from leasehold.errors import StoreUnavailable
+from leasehold.stores.zookeeper.connection.errors import Answer, no_session, told
+from leasehold.stores.zookeeper.connection.kazoo_client import Ears, client_of, cut, end_beside, let_go
+from leasehold.stores.zookeeper.connection.requests import Asker, Request
+from leasehold.stores.zookeeper.connection.settings import Settings
+
+_connection: Any = importlib.import_module("kazoo.protocol.connection")
+
+SILENT = 1.0
+"""Seconds without any reply after which a request that is given up condemns its connection."""
+
+CLOSE_WITHIN = 3.0
+"""Seconds that the server has to confirm the end of a session; after that it ends by itself at its timeout."""
+
+
+class Link(enum.Enum):
+    """What happened to the connection."""
+
+    UP = "up"
+    DOWN = "down"
+    EXPIRED = "expired"
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """A session as the server granted it: its id, and its timeout in seconds."""
+
+    id: int
+    timeout: float
+
+
+class Wire(Asker):
+    """One session at a time; a new one when the last has expired."""
+
+    def __init__(self, runtime: Runtime, settings: Settings, hear: Callable[[Link], None]) -> None:
+        super().__init__(settings)
+        self._runtime = runtime
+        self._settings = settings
+        self._hear = hear
+        self._reset()
+
+    def _reset(self) -> None:
+        self._mutex = self._runtime.mutex()
+        self._kazoo: Any = None
+        self._ears = Ears(self._wake)
+        self._waiting: set[Signal] = set()
+        self._heard = 0.0
+        self.session: Session | None = None
+        self.up = False
+        self._down: float | None = None  # since when there is no connection, if there was one
+        self._closed = False
+
+    # --- requests ------------------------------------------------------------------------------------------------
+
+    async def ask_all(self, requests: Sequence[Request], until: float) -> list[Any]:
+        if not requests:
+            return []
+        client = await self._connected(until)
+        sent, done = self._runtime.now(), self._runtime.signal()
+        results = [client.handler.async_result() for _ in requests]
+        for request, result in zip(requests, results, strict=True):
+            client._call(request.form, result)
+        results[-1].rawlink(partial(_ring, done))
+        if not await done.wait(max(0.0, until - self._runtime.now())):
+            self._given_up(client, sent)
+            raise StoreUnavailable(f"ZooKeeper at {self._settings.where} did not answer in time", unknown=True)
+        self._heard = self._runtime.now()
+        return [self._answer(request, result) for request, result in zip(requests, results, strict=True)]
+
+    def _answer(self, request: Request, result: Any) -> Any:
+        if result.exception is None:
+            answer = request.read(result.value)
+            if not isinstance(answer, BaseException):
+                return answer
+            result = _Failed(answer)
+        error = told(result.exception, self._settings.where)
+        if isinstance(error, Answer):
+            return error
+        raise error
+
+    def _given_up(self, client: Any, sent: float) -> None:
+        """Cut a connection on which nothing at all was heard since: another server may answer."""
+        if self._heard < sent < self._runtime.now() - SILENT:
+            cut(client)
+
+    # --- the session ---------------------------------------------------------------------------------------------
+
+    async def ready(self, until: float) -> Session:
+        """Wait for a connection with a session and return that."""
+        await self._connected(until)
+        session = self.session
+        if session is None:
+            raise StoreUnavailable(f"ZooKeeper at {self._settings.where}: the session has expired")
+        return session
+
+    async def _connected(self, until: float) -> Any:
+        while True:
+            client, bell = self._kazoo, None
+            if client is not None and self.up:
+                return client
+            with self._mutex:
+                if self._closed:
+                    raise StoreUnavailable("the connection with ZooKeeper was closed")
+                if self._kazoo is None or self._ears.refused:
+                    self._open()
+                ears = self._ears
+                if not self.up:
+                    bell = self._runtime.signal()
+                    self._waiting.add(bell)
+            if bell is None:
+                continue
+            try:
+                if not await bell.wait(max(0.0, until - self._runtime.now())):
+                    raise no_session(ears.last, self._settings.where)
+            finally:
+                self._waiting.discard(bell)
+            if ears.refused:
+                raise self._refused(ears)
+
+    def _wake(self) -> None:
+        """Tell those who wait for a connection that there will be none."""
+        with self._mutex:
+            bells = list(self._waiting)
+        for bell in bells:
+            bell.set()
+
+    def _refused(self, ears: Ears) -> StoreUnavailable:
+        """Give up the client of these ears, which will not try again; whoever asks next tries anew."""
+        with self._mutex:
+            client = self._kazoo if self._ears is ears else None
+            if client is not None:
+                self._kazoo = None
+        if client is not None:
+            end_beside(client)
+        error = told(_connection.AuthFailedError(), self._settings.where)
+        assert isinstance(error, StoreUnavailable)
+        return error
+
+    def _open(self) -> None:
+        self._ears = Ears(self._wake)
+        client = client_of(self._settings, self._ears)
+        self._listen(client)
+        self._kazoo = client
+        client.start_async()
+
+    def _listen(self, client: Any) -> None:
+        connect = client._connection._connect
+
+        def connected(*where: Any) -> Any:
+            down, session = self._down, self.session
+            if down is not None and session is not None and self._runtime.now() > down + session.timeout:
+                client.last_zxid = 0
+            timeouts = connect(*where)  # it returns when we are authenticated; kazoo tells its listeners before
+            session = Session(int(client._session_id), timeouts[0] * 1.5 / 1000)  # it is given two thirds
+            self._turned(client, Link.UP, session)
+            return timeouts
+
+        client._connection._connect = connected
+        client.add_listener(partial(self._changed, client))
+
+    def _changed(self, client: Any, state: str) -> None:
+        if state != "CONNECTED":
+            self._turned(client, Link.DOWN if state == "SUSPENDED" else Link.EXPIRED, None)
+
+    def _turned(self, client: Any, link: Link, session: Session | None) -> None:
+        with self._mutex:
+            if client is not self._kazoo:  # an old one, which is being closed
+                return
+            if link is Link.UP or self.up:
+                self._down = None if link is Link.UP else self._runtime.now()
+            self.up = link is Link.UP
+            self.session = session if link is Link.UP else None if link is Link.EXPIRED else self.session
+            self._ears.refused = self._ears.refused or client.client_state == "AUTH_FAILED"
+            bells = list(self._waiting) if self.up or self._ears.refused else []
+        for bell in bells:
+            bell.set()
+        self._hear(link)
+
+    async def command(self, word: str, until: float) -> str:
+        """Ask the server that we are connected to one of the four-letter words; empty if it does not answer."""
+        client = await self._connected(until)
+
+        def ask() -> str:
+            try:
+                return str(client.command(word.encode()))
+            except Exception:  # it may be closed to them; nothing depends on the answer
+                return ""
+
+        return await self._runtime.offload(ask)
+
+    # --- the end -------------------------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """End the session, so that its nodes are gone at once; wait for that for `CLOSE_WITHIN` seconds at most."""
+        with self._mutex:
+            client, self._kazoo, self.session, self.up, self._closed = self._kazoo, None, None, False, True
+            bells = list(self._waiting)
+        for bell in bells:
+            bell.set()
+        if client is None:
+            return
+        done = self._runtime.signal()
+        end_beside(client, done)
+        if not await done.wait(CLOSE_WITHIN):
+            cut(client)
+            await done.wait(CLOSE_WITHIN)
+
+    def after_fork(self) -> None:
+        """Let go, in a forked child, of what belongs to the parent: descriptors are closed, nothing is sent."""
+        client = self._kazoo
+        self._reset()
+        if client is not None:
+            let_go(client)
+
+
+class _Failed:
+    """An answer to a transaction that failed, in the form of kazoo's results."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.exception = error
+
+
+def _ring(done: Signal, _: Any) -> None:
+    done.set()

@@ -1,0 +1,79 @@
+"""What stands in a contender's node, for people and for rules that Curator does not have; and seats made of it.
+
+The data is one line of JSON, at most some 1.5 KiB. Curator does not read it, and writes an address of its own.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, cast
+
+from leasehold._model import META_LIMIT, Kind, Owner, Rule, Seat, Terms, Ticket
+from leasehold.stores.zookeeper.connection.requests import Node
+from leasehold.stores.zookeeper.nodes import Contender, Mark
+
+FOREIGN_LEASE = 30.0
+"""Seconds shown as the lease of a holder that says nothing of it."""
+
+
+def spell(ticket: Ticket) -> bytes:
+    """Spell a ticket's terms."""
+    terms, rule = ticket.terms, ticket.terms.rule
+    words: dict[str, Any] = {"owner": str(terms.owner), "lease": terms.lease}
+    if terms.meta:
+        words["meta"] = terms.meta
+    if rule.fair:
+        words["fair"] = True
+    if rule.kind is Kind.SEMAPHORE:
+        words.update(permits=rule.permits, limit=rule.limit)
+    if ticket.beside:
+        words["beside"] = ticket.beside
+    return json.dumps(words, ensure_ascii=False).encode()
+
+
+def words_of(data: bytes) -> dict[str, Any]:
+    """Read a node's data; a foreign one has an owner at most, as it is written there."""
+    try:
+        words: Any = json.loads(data)
+    except (ValueError, RecursionError):
+        words = None
+    found = cast("dict[str, Any]", words) if isinstance(words, dict) else {}
+    if isinstance(found.get("owner"), str):
+        return found
+    text = data[:64].decode(errors="replace")
+    return {"owner": text if text.isprintable() and text else "another client"}
+
+
+def owner_of(data: bytes) -> Owner:
+    """Return who wrote the data."""
+    return Owner.parse(str(words_of(data)["owner"])[:256])
+
+
+def limit_of(data: bytes) -> int | None:
+    """Return the limit that a permit's node names; None if it is not one of ours."""
+    limit = words_of(data).get("limit")
+    return limit if isinstance(limit, int) and limit > 0 else None
+
+
+def seat(one: Contender, node: Node, order: int, *, holds: bool, limit: int | None = None, permits: int = 1) -> Seat:
+    """Show a contender to people; one of a semaphore has a ``limit``, which may be `UNKNOWN`.
+
+    A session does not say how long it will go on: shown is the lease, which its client renews while it lives.
+    """
+    words = words_of(node.data)
+    shared = one.mark in (Mark.READER, Mark.WRITER)
+    rule = Rule(
+        Kind.SEMAPHORE if limit is not None else Kind.READ_WRITE if shared else Kind.MUTEX,
+        exclusive=one.mark is not Mark.READER,
+        upgradeable=one.up and one.mark is Mark.READER,
+        permits=permits,
+        limit=1 if limit is None else limit,
+        fair=bool(words.get("fair")),
+    )
+    lease, meta = words.get("lease"), words.get("meta", "")
+    seconds = float(lease) if isinstance(lease, int | float) and 0 < lease < 1e9 else FOREIGN_LEASE
+    meta = meta if isinstance(meta, str) and len(meta) <= META_LIMIT else ""
+    terms = Terms(rule, owner_of(node.data), seconds, meta=meta)
+    ticket = Ticket(one.ticket or one.child, terms, str(words.get("beside", "")))
+    token = node.mzxid if rule.kind is Kind.READ_WRITE else node.czxid
+    return Seat(ticket, order, seconds, token if holds else None)

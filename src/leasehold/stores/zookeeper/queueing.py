@@ -1,0 +1,166 @@
+"""Standing in line: a ticket's node is made, found again after a lost reply, compared with the others, and removed.
+
+Theory of operation
+-------------------
+Creating a node and listing its siblings are sent in one go; the list is answered after the create. Whoever asks again
+later sends a `sync` first: its server then has all that its leader had, and the leader still knew our session. Only
+then is the absence of others believed.
+
+A create whose reply is lost may have been carried out. `Place.unsure` is set before it is sent and taken back when the
+reply is here; whoever is unsure looks for a sibling with the ticket's UUID whose ephemeral owner is *this* session (the
+"protection" of Curator). A node of another session, which is dying, is never taken for ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from leasehold._model import Kind
+from leasehold.errors import StoreUnavailable
+from leasehold.stores._common.uses import wrong_kind
+from leasehold.stores.zookeeper import entries
+from leasehold.stores.zookeeper.connection.errors import NodeExists, NoNode
+from leasehold.stores.zookeeper.connection.requests import CONTAINER, EPHEMERAL, SEQUENCE, Node, Request
+from leasehold.stores.zookeeper.connection.session import Wire
+from leasehold.stores.zookeeper.nodes import LEASES, LOCKS, Contender, Mark, child_of, parse, stem, ways
+from leasehold.stores.zookeeper.ticket_state import Bells, Place
+
+KINDS = {Mark.LOCK: Kind.MUTEX, Mark.READER: Kind.READ_WRITE, Mark.WRITER: Kind.READ_WRITE}
+
+
+class Line:
+    """The part that locks, read-write locks and semaphores have in common."""
+
+    def __init__(self, wire: Wire, bells: Bells, now: Callable[[], float]) -> None:
+        self.wire = wire
+        self.bells = bells
+        self.now = now
+
+    async def stand(
+        self, place: Place, folder: str, mark: Mark, until: float, also: Sequence[Request] = ()
+    ) -> tuple[Contender, list[Contender], list[Any]]:
+        """Make the ticket's node in ``folder`` unless it has one; return it, all its siblings, what ``also`` said."""
+        while True:
+            if place.unsure:
+                await self.find(place, place.folders, until)
+            place.go_on()
+            mine = place.node_in(folder)
+            if mine is None:
+                mine, children, answers = await self._make(place, folder, mark, until, also)
+            else:
+                requests = (self.wire.sync(folder), self.wire.children(folder), *also)
+                _, children, *answers = await self.wire.ask_all(requests, until)
+            if mine is None or isinstance(children, NoNode):
+                await self.make_way(folder, until)
+            elif child_of(mine.path) in children:
+                return parse(child_of(mine.path)), [parse(child) for child in children], answers
+            if mine is not None:  # it is gone: an operator removed it, or a lapse, which has taken note of that
+                place.nodes.pop(mine.path, None)
+
+    async def _make(
+        self, place: Place, folder: str, mark: Mark, until: float, also: Sequence[Request]
+    ) -> tuple[Node | None, Any, list[Any]]:
+        path = f"{folder}/{stem(place.ticket.id, mark, up=place.ticket.terms.rule.upgradeable)}"
+        create = self.wire.create(path, entries.spell(place.ticket), EPHEMERAL | SEQUENCE)
+        place.unsure = True
+        made, children, *answers = await self.wire.ask_all((create, self.wire.children(folder), *also), until)
+        place.unsure = False
+        if not isinstance(made, Node):
+            return None, children, answers
+        self.keep(place, made)
+        return made, children, answers
+
+    def keep(self, place: Place, node: Node) -> None:
+        """Take note of a node of ours; it is not one if it belongs to another session."""
+        if node.owner != place.session:
+            raise StoreUnavailable("ZooKeeper: the session expired while a node was made", unknown=True)
+        place.nodes[node.path] = node
+
+    async def find(self, place: Place, folders: Sequence[str], until: float) -> None:
+        """Look for nodes that a create with a lost reply has made in this session."""
+        lists = await self.wire.ask_all([self.wire.sync(folders[0]), *map(self.wire.children, folders)], until)
+        paths = [
+            f"{folder}/{child}"
+            for folder, children in zip(folders, lists[1:], strict=True)
+            if not isinstance(children, NoNode)
+            for child in children
+            if parse(child).ticket == place.ticket.id
+        ]
+        place.nodes = {}
+        nodes = await self.wire.ask_all(list(map(self.wire.get, paths)), until) if paths else []
+        for node in nodes:
+            if isinstance(node, Node) and node.owner == place.session:
+                self.keep(place, node)
+        place.unsure = False
+
+    async def make_way(self, folder: str, until: float) -> None:
+        """Make the nodes on the way, which the server removes some time after their last child."""
+        paths = ways(folder)
+        there = await self.wire.ask_all(list(map(self.wire.exists, paths)), until)
+        missing = [path for path, found in zip(paths, there, strict=True) if not found]  # others may be closed to us
+        answers = await self.wire.ask_all([self.wire.create(path, b"", CONTAINER) for path in missing], until)
+        if answers and isinstance(answers[-1], NoNode):
+            raise StoreUnavailable(f"ZooKeeper: the node {folder} was removed while it was made")
+
+    async def make_beside(self, place: Place, other: Contender, mark: Mark, *, up: bool, until: float) -> Node | None:
+        """Make a node in the place of ``other``, if that is still there; None if it has gone."""
+        path = f"{place.path}/{stem(place.ticket.id, mark, up=up)}{other.place}"
+        wire = self.wire
+        both = wire.all_or_none(
+            wire.check(f"{place.path}/{other.child}"), wire.plainly(path, entries.spell(place.ticket), EPHEMERAL)
+        )
+        place.unsure = True
+        made, node = await wire.ask_all((both, wire.get(path)), until)
+        place.unsure = False
+        if not isinstance(node, Node) or (isinstance(made, Exception) and not isinstance(made, NodeExists)):
+            return None
+        self.keep(place, node)
+        return node
+
+    async def watch(self, place: Place, path: str, holder: str, until: float, *, listing: int = 0) -> Node | None:
+        """Ring for ``place`` when ``path`` changes; return the holder's node, None if it is worth asking again now.
+
+        With ``listing`` a change of its children counts, and fewer of them than that are worth asking again for.
+        """
+        place.bell.clear()
+        self.bells.expect(path, place.bell)
+        ask = self.wire.children if listing else self.wire.get
+        answers = await self.wire.ask_all((ask(path, self.bells.changed), self.wire.get(holder)), until)
+        changed = any(isinstance(answer, NoNode) for answer in answers) or (listing and len(answers[0]) < listing)
+        return None if changed else answers[1]
+
+    async def remove(self, place: Place, until: float) -> bool:
+        """Remove all nodes of a place, made in its session; return whether there were any."""
+        if place.unsure:
+            await self.find(place, place.folders, until)
+        if not place.nodes:
+            return False
+        answers = await self.wire.ask_all([self.wire.delete(path) for path in place.nodes], until)
+        place.nodes = {}
+        return not all(isinstance(answer, NoNode) for answer in answers)
+
+    async def refuse_other_use(self, place: Place, siblings: Sequence[Contender], until: float) -> None:
+        """Raise `WrongKind` if the lock's node is in use as something else."""
+        wanted = place.ticket.terms.rule
+        for one in siblings:
+            kind = KINDS.get(one.mark, wanted.kind) if one.mark else wanted.kind
+            if kind is not wanted.kind:
+                await self._refuse(place, kind.value, until)
+        if wanted.kind is Kind.SEMAPHORE:
+            return
+        parts = [f"{place.path}/{one.child}" for one in siblings if one.child in (LOCKS, LEASES)]
+        if parts:
+            lists = await self.wire.ask_all(list(map(self.wire.children, parts)), until)
+            if any(children for children in lists if not isinstance(children, NoNode)):
+                await self._refuse(place, Kind.SEMAPHORE.value, until)
+
+    async def refuse_other_limit(self, place: Place, data: Sequence[bytes], until: float) -> None:
+        """Raise `WrongKind` if a permit was taken under another limit."""
+        wanted = place.ticket.terms.rule.limit
+        for limit in {entries.limit_of(one) for one in data} - {None, wanted}:
+            await self._refuse(place, f"semaphore of {limit}", until)
+
+    async def _refuse(self, place: Place, what: str, until: float) -> None:
+        await self.remove(place, until)
+        raise wrong_kind(place.name, what, place.ticket.terms.rule)

@@ -1,1 +1,0 @@
-"""What talks to the network for several stores."""

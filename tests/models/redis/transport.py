@@ -1,0 +1,250 @@
+"""The wire of the Redis store over a simulated network, and an opener: the shipped store, in simulated time.
+
+As the asyncio wire, it has one connection for calls and messages alike. A call that gets no answer in time ends the
+connection, since all later answers stand behind that one.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import hiredis
+
+from leasehold._runtimes.base import Runtime, Signal
+from leasehold.errors import Unsupported
+from leasehold.stores.redis.connection.base import (
+    Ear,
+    Elsewhere,
+    MakeWire,
+    OnMessage,
+    OnSilence,
+    ReplyError,
+    no_answer,
+    refused,
+    subscriptions,
+    version_of,
+)
+from leasehold.stores.redis.connection.settings import Settings
+from leasehold.stores.redis.connection.single_flight import Together
+from leasehold.stores.redis.store import RedisStore
+from leasehold_lab.runtimes.network import InVirtualTime
+from leasehold_lab.runtimes.simulated import SimulatedRuntime
+from models.net import Line
+from models.redis.server import UNSUBSCRIBED, RedisServerModel
+
+FACTS = {"version": "7.0.15", "role": "master", "server": "redis"}
+"""What the handshake with the model tells."""
+
+VERSION = version_of(FACTS)
+
+
+@dataclass(frozen=True)
+class SimulatedRedis(InVirtualTime):
+    """Opens the Redis store on a model of the server."""
+
+    server: RedisServerModel
+
+    def open(self, runtime: Runtime, namespace: str) -> RedisStore:
+        """Open the store for one client."""
+        settings = Settings(where=f"the model {self.server.machine.name}")
+        return RedisStore(runtime, settings, namespace, make=wires([self.server]))
+
+
+def wires(servers: Sequence[RedisServerModel]) -> MakeWire:
+    """Return what makes the wire of a model: that whose name the settings have at the end of ``where``."""
+    by_name = {server.machine.name: server for server in servers}
+
+    def make(
+        runtime: Runtime, settings: Settings, channel: bytes, heard: OnMessage, silence: OnSilence
+    ) -> SimulatedWire:
+        if not isinstance(runtime, SimulatedRuntime):
+            raise Unsupported("a model of Redis serves clients of simulated worlds only")
+        server = by_name[settings.where.rpartition(" ")[2].partition(":")[0]]
+        return SimulatedWire(runtime, settings, server, channel, heard, silence)
+
+    return make
+
+
+@dataclass(slots=True, eq=False)
+class Question:
+    """Commands sent in one write, and what came back."""
+
+    count: int
+    answered: Signal
+    replies: list[Any] = field(default_factory=list[Any])
+    broken: str = ""  # why no answer will come
+
+
+class SimulatedWire:
+    """See `leasehold.stores.redis.connection.base.Wire`."""
+
+    def __init__(
+        self,
+        runtime: SimulatedRuntime,
+        settings: Settings,
+        server: RedisServerModel,
+        channel: bytes,
+        on_message: OnMessage,
+        on_silence: OnSilence,
+    ) -> None:
+        self._runtime = runtime
+        self._where = settings.where
+        self._any_role = settings.any_role or settings.mode == "sentinel"
+        self._server = server
+        self._channel = channel
+        self._on_message = on_message
+        self._on_silence = on_silence
+        self._connecting = Together(runtime)
+        self._subscribing = Together(runtime)
+        self._line: Line | None = None
+        self._asked: deque[Question] = deque()
+        self._count = 0
+        self._epoch = 0
+        self._closed = False
+        self._why = ""
+
+    async def call(self, command: bytes, *, within: float) -> Any:
+        (reply,) = await self.call_all([command], within=within)
+        return reply
+
+    async def call_all(self, commands: Sequence[bytes], *, within: float) -> list[Any]:
+        if not commands:
+            return []
+        return await self._ask(await self._connected(within), [_words(command) for command in commands], within)
+
+    async def listen(self, within: float) -> int:
+        until = self._runtime.now() + within
+        while True:
+            line = await self._connected(max(0.0, until - self._runtime.now()))
+            if self._epoch:
+                return self._epoch
+            left = until - self._runtime.now()
+            if left <= 0:
+                raise no_answer(self._where, "it answered too slowly", unknown=False)
+            await self._subscribing.run(partial(self._subscribe, line, left), left)
+
+    def epoch(self) -> int:
+        return self._epoch
+
+    async def hear(self, ear: Ear, timeout: float) -> None:
+        until, signal = self._runtime.now() + timeout, ear.ready(self._runtime)
+        while not ear.news and (left := until - self._runtime.now()) > 0:
+            await signal.wait(left)
+            if not ear.news:
+                signal.clear()
+
+    def nudge(self, ear: Ear) -> None:
+        ear.ring()
+
+    def disturbed(self) -> bool:
+        return False
+
+    def hang_up(self) -> None:
+        self._end("it was left for another server")
+
+    def retune(self, channel: bytes) -> None:
+        self._channel = channel
+
+    def facts(self) -> dict[str, str]:
+        return FACTS
+
+    async def close(self) -> None:
+        self._closed = True
+        self._end("it was closed here")
+
+    def after_fork(self, channel: bytes) -> None:
+        raise Unsupported("a simulated process does not fork")
+
+    # --- inside ------------------------------------------------------------------------------------------------
+
+    async def _connected(self, within: float) -> Line:
+        until = self._runtime.now() + within
+        while True:
+            if self._closed:
+                raise no_answer(self._where, "the client is closed", unknown=False)
+            if self._line is not None:
+                return self._line
+            left = until - self._runtime.now()
+            if left <= 0:
+                raise no_answer(self._where, "it answered too slowly", unknown=False)
+            await self._connecting.run(partial(self._connect, left), left)
+
+    async def _connect(self, within: float) -> None:
+        """Make a connection and shake hands: the first answer shows that somebody is there."""
+        line = self._server.connect(self._runtime.machine, self._heard, self._ended)
+        if line is None:
+            await self._runtime.sleep(self._server.link(self._runtime.machine.name).latency[0])
+            raise no_answer(self._where, "nobody listens", unknown=False)
+        self._line, self._why = line, ""
+        (role,) = await self._ask(line, [[b"ROLE"]], within, unknown=False)
+        if role[0] != b"master" and not self._any_role:
+            self._end("it is no primary")
+            raise Elsewhere(f"Redis at {self._where} is a replica")
+
+    async def _subscribe(self, line: Line, within: float) -> None:
+        asked = [_words(command) for command in subscriptions(self._channel, VERSION)]
+        for reply in await self._ask(line, asked, within):
+            if isinstance(reply, ReplyError):
+                raise refused(self._where, reply)
+        if line is self._line:
+            self._count += 1
+            self._epoch = self._count
+
+    async def _ask(
+        self, line: Line, commands: Sequence[Sequence[bytes]], within: float, *, unknown: bool = True
+    ) -> list[Any]:
+        """Send commands and wait for all replies; who is cancelled leaves its place, and its replies are dropped."""
+        if line is not self._line:
+            raise no_answer(self._where, "the connection is closed", unknown=False)
+        question = Question(len(commands), self._runtime.signal())
+        self._asked.append(question)
+        line.send(commands)
+        if not await question.answered.wait(within) and line is self._line:
+            self._end("it answered too slowly")
+        if question.broken:
+            raise no_answer(self._where, question.broken, unknown=unknown)
+        return question.replies
+
+    def _heard(self, reply: Any, message: bool) -> None:
+        if message:
+            if reply is UNSUBSCRIBED:
+                self._silenced()
+            else:
+                self._on_message(reply)
+            return
+        question = self._asked[0]
+        question.replies.append(reply)
+        if len(question.replies) == question.count:
+            self._asked.popleft()
+            question.answered.set()
+
+    def _end(self, why: str) -> None:
+        self._why = why
+        if self._line is not None:
+            self._line.end()
+
+    def _ended(self) -> None:
+        """Learn that the connection is over: tell all who wait for an answer or a message."""
+        self._line = None
+        asked, self._asked = self._asked, deque()
+        for question in asked:
+            question.broken = self._why or "it closed the connection"
+            question.answered.set()
+        self._silenced()
+
+    def _silenced(self) -> None:
+        if self._epoch:
+            self._epoch = 0
+            self._on_silence()
+
+
+def _words(command: bytes) -> list[bytes]:
+    """Read a packed command back."""
+    reader = hiredis.Reader()
+    reader.feed(command)
+    words: list[bytes] = reader.gets()
+    return words

@@ -1,0 +1,171 @@
+"""The wire on PostgreSQL over a simulated network: the shipped one, but for libpq's connection."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Coroutine, Generator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar, cast
+
+from leasehold._runtimes.base import Runtime, Signal
+from leasehold.errors import Unsupported
+from leasehold.stores._sql.transport import OnMessage, OnSilence, Row, Statement
+from leasehold.stores.postgres.connection.base import PostgresWire
+from leasehold.stores.postgres.connection.errors import Broken, ServerError
+from leasehold.stores.postgres.connection.exchange import Link, Steps
+from leasehold.stores.postgres.connection.settings import Settings
+from leasehold.stores.postgres.session import SessionStore
+from leasehold.stores.postgres.store import PostgresStore
+from leasehold_lab.runtimes.network import InVirtualTime
+from leasehold_lab.runtimes.simulated import SimulatedRuntime
+from models.net import Line
+from models.sql.postgres import PostgresModel
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class SimulatedPostgres(InVirtualTime):
+    """Opens the store of lease rows on a model of the server, or with ``session`` that of its own locks."""
+
+    server: PostgresModel
+    session: bool = False
+
+    def open(self, runtime: Runtime, namespace: str) -> PostgresStore:
+        """Open the store for one client."""
+        if not isinstance(runtime, SimulatedRuntime):
+            raise Unsupported("a model of PostgreSQL serves clients of simulated worlds only")
+        settings = Settings(where=f"the model {self.server.machine.name}")
+        store = SessionStore if self.session else PostgresStore
+        return store(runtime, settings, namespace, partial(SimulatedPostgresWire, server=self.server))
+
+
+class ModelLink:
+    """A connection in the place of libpq's, which asks to wait for a signal: see `…postgres.connection.exchange.Link`."""
+
+    encrypted = False
+
+    def __init__(self, runtime: SimulatedRuntime, server: PostgresModel) -> None:
+        self._ready = runtime.signal()
+        self._heard: deque[str] = deque()
+        self._answers: deque[Any] = deque()
+        self.facts: dict[str, Any] = {}
+        self.backend = 0
+        self.line: Line | None = server.connect(runtime.machine, self._hear, self._ended)
+
+    @property
+    def open(self) -> bool:
+        """Whether it may be used."""
+        return self.line is not None
+
+    def greet(self) -> Generator[Signal, None, None]:
+        """Say hello, and learn the number of the backend."""
+        self.backend = yield from self._ask(())
+
+    def exchange(self, statements: Sequence[Statement]) -> Generator[Signal, None, list[list[Row]]]:
+        """Send a batch and return the rows of each statement."""
+        answer = yield from self._ask(tuple(statements))
+        if isinstance(answer, ServerError):
+            raise answer
+        return cast("list[list[Row]]", answer)
+
+    def hear(self, heard: Callable[[str], None]) -> Generator[Signal, None, None]:
+        """Call ``heard`` with each message, for ever."""
+        while True:
+            while self._heard:
+                heard(self._heard.popleft())
+            if self.line is None:
+                raise Broken("the server closed the connection")
+            self._ready.clear()
+            yield self._ready
+
+    def close(self) -> None:
+        """Close it."""
+        if self.line is not None:
+            self.line.end()
+
+    shut = close
+
+    def disown(self) -> None:
+        """Refuse: a simulated process does not fork."""
+        raise Unsupported("a simulated process does not fork")
+
+    def _ask(self, request: Sequence[Statement]) -> Generator[Signal, None, Any]:
+        if self.line is None:
+            raise Broken("nobody listens")
+        self.line.send(request)
+        while not self._answers:
+            if not self.open:
+                raise Broken("the server closed the connection")
+            self._ready.clear()
+            yield self._ready
+        return self._answers.popleft()
+
+    def _hear(self, answer: Any, message: bool) -> None:
+        (self._heard if message else self._answers).append(answer)
+        self._ready.set()
+
+    def _ended(self) -> None:
+        self.line = None
+        self._ready.set()
+
+
+class SimulatedPostgresWire(PostgresWire):
+    """The shipped wire, over `ModelLink`."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        settings: Settings,
+        on_message: OnMessage,
+        on_silence: OnSilence,
+        *,
+        server: PostgresModel,
+    ) -> None:
+        assert isinstance(runtime, SimulatedRuntime)
+        self._server = server
+        self._simulated = runtime
+        super().__init__(runtime, settings, on_message, on_silence)
+
+    async def run(self, steps: Steps[T], until: float | None, *, goes_on: bool = False) -> T:
+        kept = False
+        try:
+            signal = cast(Signal, next(steps))
+            while True:
+                if not await signal.wait(None if until is None else max(until - self._runtime.now(), 0.0)):
+                    raise TimeoutError("it answered too slowly")
+                signal = cast(Signal, steps.send(None))
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+        except TimeoutError:
+            kept = goes_on
+            raise
+        finally:
+            if not kept:
+                steps.close()
+
+    async def _connected(self, until: float, settings: Settings) -> Link:
+        link = ModelLink(self._simulated, self._server)
+        if link.line is None:
+            await self._runtime.sleep(self._server.link(self._simulated.machine.name).latency[0])
+            raise Broken("connection refused")
+        made = cast(Link, link)
+        with self._mutex:
+            self._links.add(made)
+        try:
+            await self.run(cast("Steps[None]", link.greet()), until)
+        except BaseException:
+            self.drop(made)
+            raise
+        return made
+
+    async def _addresses(self, hosts: Sequence[str]) -> str | None:
+        return None
+
+    async def _to_its_end(self, work: Coroutine[Any, Any, T]) -> T:
+        return await self._runtime.shield(work)
+
+    def alive(self, link: Link) -> bool:
+        return link.open

@@ -1,0 +1,42 @@
+"""One primary of MySQL or MariaDB: lease rows, and its own locks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from leasehold.stores.mysql.connection.transport import GRACE
+from leasehold_lab.runtimes.case_runtimes import SimulatedWorld
+from models.scenario import OF_CLIENTS, Kind, Menu
+from models.sql.mysql import MySQLModel
+from models.sql.mysql_transport import SimulatedMySQL
+from models.system import Spoilt
+from models.systems.redis import LOCKS
+from models.systems.rows import OF_SESSIONS, RowSystem, SessionSystem
+
+
+class MySQLSystem(RowSystem):
+    """The word is kept while no commit is lost and the clock is not set. Who waits looks: there are no messages."""
+
+    name = "mysql"
+    menu = Menu(LOCKS, (*OF_CLIENTS, Kind.RESTART, Kind.ROLLBACK), (Kind.FAILOVER, Kind.FORWARD, Kind.BACK))
+    stall = 1.0 + 1.0 + GRACE
+    """Of a transaction that may take a second."""
+
+    def __init__(self, world: SimulatedWorld, rate: float, spoilt: Spoilt) -> None:
+        super().__init__(world, rate, spoilt)
+        self.server = server = MySQLModel(world.scheduler, rate=rate)
+        self.hosts = [server]
+        self.opener = SimulatedMySQL(server)
+
+
+class MySQLSessionSystem(SessionSystem):
+    """Its own locks, GET_LOCK, which know no order of arrival that a waiter could rely on."""
+
+    name = "mysql-session"
+    menu = replace(OF_SESSIONS, what=("lock", "fixed"))
+
+    def __init__(self, world: SimulatedWorld, rate: float, spoilt: Spoilt) -> None:
+        super().__init__(world, rate, spoilt)
+        self.server = server = MySQLModel(world.scheduler, rate=rate)
+        self.hosts = [server]
+        self.opener = SimulatedMySQL(server, session=True)

@@ -1,0 +1,78 @@
+"""One server of Redis."""
+
+from __future__ import annotations
+
+from leasehold_lab.runtimes.case_runtimes import SimulatedWorld
+from models.redis.server import RedisServerModel
+from models.redis.transport import SimulatedRedis
+from models.scenario import OF_CLIENTS, Kind, Menu, Strike
+from models.system import Spoilt, System
+
+LOCKS = ("lock", "fixed", "fair", "read", "permits")
+
+AWAY = 1.0
+"""Seconds that a restart may take."""
+
+
+class RedisSystem(System):
+    """The server may restart with its data while its word is kept; tokens survive the loss of its data or its clock."""
+
+    name = "redis"
+    menu = Menu(
+        LOCKS,
+        (*OF_CLIENTS, Kind.LATE, Kind.REPEAT, Kind.DEAF, Kind.DEAF, Kind.RESTART, Kind.SCRIPTS),
+        (Kind.FLUSH, Kind.FORGET, Kind.FORWARD, Kind.BACK),
+    )
+    passes_over = True
+    """A server cannot tell a connection that is made anew from a dead client, for whom nobody is to wait."""
+
+    def __init__(self, world: SimulatedWorld, rate: float, spoilt: Spoilt) -> None:
+        super().__init__(world, rate, spoilt)
+        self.server = RedisServerModel(world.scheduler, rate=rate, rewrite=spoilt.rewrite)
+        self.hosts = [self.server]
+        self.opener = SimulatedRedis(self.server)
+        self._forgot = self._went_back = False
+
+    def seen(self) -> str:
+        """Return who came in after it had left."""
+        return ", ".join(f"a ticket {how} after its leave" for how in self.server.orphans.found.values())
+
+    def restart(self, one: Strike) -> float:
+        """Restart it with what it had."""
+        seconds = 0.05 + one.luck * AWAY
+        self.server.restart(seconds)
+        return seconds
+
+    def scripts(self, one: Strike) -> float:
+        """Let it forget its scripts."""
+        self.server.forget_scripts()
+        return 0.0
+
+    def flush(self, one: Strike) -> float | None:
+        """Take its keys: not if its clock was set back, since tokens rest on the stored one or on the clock."""
+        if self._went_back:
+            return None
+        self._lose()
+        self.server.flush()
+        return 0.0
+
+    def forget(self, one: Strike) -> float | None:
+        """Restart it without its keys."""
+        if self._went_back:
+            return None
+        self._lose()
+        seconds = 0.05 + one.luck * AWAY
+        self.server.restart(seconds, lose=True)
+        return seconds
+
+    def _lose(self) -> None:
+        self._forgot = True
+        self.removals.append(self.world.scheduler.time)
+
+    def back(self, one: Strike) -> float | None:
+        """Set its clock back, unless it has lost its keys."""
+        if self._forgot:
+            return None
+        self._went_back = True
+        self.server.step(-2.0 * one.luck)
+        return 0.0

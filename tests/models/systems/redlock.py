@@ -1,0 +1,107 @@
+"""Five independent servers of Redis, of which a majority must agree: Redlock."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from leasehold._model import Finding
+from leasehold._runtimes.base import Runtime
+from leasehold.stores.redis.connection.base import OnMessage, OnSilence, Wire
+from leasehold.stores.redis.connection.settings import Settings
+from leasehold.stores.redis.redlock.members import Whole
+from leasehold.stores.redis.redlock.store import RedlockStore
+from leasehold_lab.runtimes.case_runtimes import SimulatedWorld
+from leasehold_lab.runtimes.network import InVirtualTime
+from models.redis.server import RedisServerModel
+from models.redis.transport import wires
+from models.scenario import OF_CLIENTS, Kind, Menu, Strike
+from models.system import Spoilt, System
+from models.systems.redis import AWAY
+
+NODES = 5
+
+
+@dataclass(frozen=True)
+class ModelMember(Whole):
+    """A node of Redlock that is a model."""
+
+    server: RedisServerModel
+    fails_over: bool = False
+
+    @property
+    def settings(self) -> Settings:
+        """How it is called."""
+        return Settings(where=f"the model {self.server.machine.name}")
+
+    def wire(
+        self, runtime: Runtime, namespace: str, channel: bytes, on_message: OnMessage, on_silence: OnSilence
+    ) -> Wire:
+        """Make the wire."""
+        return wires([self.server])(runtime, self.settings, channel, on_message, on_silence)
+
+    async def diagnose(self, runtime: Runtime, wire: Wire, namespace: str, channel: bytes) -> list[Finding]:
+        """Find nothing: it is as it should be."""
+        return []
+
+
+@dataclass(frozen=True)
+class SimulatedRedlock(InVirtualTime):
+    """Opens Redlock on models of its nodes."""
+
+    servers: Sequence[RedisServerModel]
+
+    def open(self, runtime: Runtime, namespace: str) -> RedlockStore:
+        """Open the store for one client."""
+        return RedlockStore(runtime, [ModelMember(server) for server in self.servers], namespace)
+
+
+class RedlockSystem(System):
+    """The word is kept while each node keeps its data and its clock; then any of them may restart, or be cut off."""
+
+    name = "redlock"
+    menu = Menu(
+        ("lock", "fixed"),
+        (*OF_CLIENTS, Kind.REPEAT, Kind.DEAF, Kind.RESTART, Kind.RESTART, Kind.SCRIPTS),
+        (Kind.FORGET, Kind.FLUSH, Kind.FORWARD),
+    )
+    linearizable = False
+    tries = False
+    late = 2.5
+    """Seconds: a node rests for up to two that did not answer, and split votes are asked for again after a pause."""
+    reconnects = 2.5
+
+    def __init__(self, world: SimulatedWorld, rate: float, spoilt: Spoilt) -> None:
+        super().__init__(world, rate, spoilt)
+        rates = [rate if number == 0 else 2.0 - rate if number == 1 else 1.0 for number in range(NODES)]
+        self.servers = [
+            RedisServerModel(world.scheduler, rate=each, name=f"n{number}", rewrite=spoilt.rewrite)
+            for number, each in enumerate(rates)
+        ]
+        self.hosts = self.servers
+        self.opener = SimulatedRedlock(self.servers)
+
+    def _node(self, one: Strike) -> RedisServerModel:
+        return self.servers[one.victim % NODES]
+
+    def restart(self, one: Strike) -> float:
+        """Restart a node with what it had."""
+        seconds = 0.05 + one.luck * AWAY
+        self._node(one).restart(seconds)
+        return seconds
+
+    def scripts(self, one: Strike) -> float:
+        """Let a node forget its scripts."""
+        self._node(one).forget_scripts()
+        return 0.0
+
+    def flush(self, one: Strike) -> float:
+        """Take a node's keys."""
+        self._node(one).flush()
+        return 0.0
+
+    def forget(self, one: Strike) -> float:
+        """Restart a node without its keys."""
+        seconds = 0.05 + one.luck * AWAY
+        self._node(one).restart(seconds, lose=True)
+        return seconds

@@ -1,0 +1,157 @@
+"""A primary of Redis and its replica, under three sentinels; replication takes its time.
+
+The store is the shipped one with its guide: it asks the sentinels, listens to one of them, follows the primary. What a
+failover loses is what was written in the last moments before it: the replica's state is that of a little earlier. The
+old primary may go on answering those who have a connection, until they hear of the new one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from leasehold._runtimes.base import Runtime
+from leasehold.stores.redis.connection.settings import Settings
+from leasehold.stores.redis.sentinel.sentinel import SWITCHED, Watched
+from leasehold.stores.redis.sentinel.store import SentinelStore
+from leasehold_lab.runtimes.case_runtimes import SimulatedWorld
+from leasehold_lab.runtimes.network import InVirtualTime
+from leasehold_lab.runtimes.virtual import Scheduler
+from models.net import Host
+from models.redis.lua import Keys
+from models.redis.server import RedisServerModel, Words
+from models.redis.transport import wires
+from models.scenario import OF_CLIENTS, Kind, Menu, Strike
+from models.system import Spoilt, System
+from models.systems.redis import AWAY, LOCKS
+
+NAME = "models"
+PORT = 6379
+LAG = 1.0
+"""Seconds of writes that a failover may lose."""
+
+
+class SentinelModel(RedisServerModel):
+    """A sentinel: it knows the primary, and tells of another."""
+
+    def __init__(self, scheduler: Scheduler, name: str, primary: str) -> None:
+        super().__init__(scheduler, name=name)
+        self.primary = primary
+        self.epoch = 1
+
+    def answer(self, words: Words) -> Any:
+        """Answer a question for the primary."""
+        match words[:2]:
+            case [b"SENTINEL", b"MASTERS"]:
+                return [self._facts()]
+            case [b"SENTINEL", b"MASTER"]:
+                return self._facts()
+        return super().answer(words)
+
+    def switch(self, primary: str) -> None:
+        """Learn of a new primary, and tell."""
+        before, self.primary = self.primary, primary
+        self.epoch += 1
+        self.model.publish(SWITCHED, f"{NAME} {before} {PORT} {primary} {PORT}".encode())
+
+    def _facts(self) -> list[bytes]:
+        facts = {"name": NAME, "ip": self.primary, "port": str(PORT), "config-epoch": str(self.epoch)}
+        return [word.encode() for pair in facts.items() for word in pair]
+
+
+@dataclass(frozen=True)
+class SimulatedSentinel(InVirtualTime):
+    """Opens the store under Sentinel on models of its servers."""
+
+    servers: list[RedisServerModel]
+    sentinels: list[SentinelModel]
+
+    def open(self, runtime: Runtime, namespace: str) -> SentinelStore:
+        """Open the store for one client."""
+        asked = [Settings(where=f"the model {one.machine.name}", mode="sentinel") for one in self.sentinels]
+        watched = Watched(NAME, asked, Settings(where="the primary"))
+        return SentinelStore(runtime, watched, namespace, make=wires([*self.servers, *self.sentinels]))
+
+
+class SentinelSystem(System):
+    """The word is kept if the new primary has all that the old one answered; else a failover loses the last writes."""
+
+    name = "sentinel"
+    menu = Menu(LOCKS, (*OF_CLIENTS, Kind.DEAF, Kind.MOVE, Kind.MOVE, Kind.RESTART), (Kind.FAILOVER, Kind.FORWARD))
+    passes_over = True
+    reconnects = 1.7
+    """The guide is asked for up to a second, and its answer is waited for in pauses of half a second."""
+
+    def __init__(self, world: SimulatedWorld, rate: float, spoilt: Spoilt) -> None:
+        super().__init__(world, rate, spoilt)
+        scheduler = world.scheduler
+        self.servers = [
+            RedisServerModel(scheduler, rate=rate, name=name, rewrite=spoilt.rewrite) for name in ("r0", "r1")
+        ]
+        self.servers[1].role = b"slave"
+        self.sentinels = [SentinelModel(scheduler, name, "r0") for name in ("s0", "s1", "s2")]
+        self.hosts = [*self.servers, *self.sentinels]
+        self.opener = SimulatedSentinel(self.servers, self.sentinels)
+        self._primary = 0
+        self._behind: dict[float, Keys] = {}
+
+    @property
+    def serving(self) -> Sequence[Host]:
+        """Sentinels are asked, and left again: it cuts nobody off."""
+        return self.servers
+
+    def foresee(self, one: Strike) -> None:
+        """Keep, before a failover, what its replica will have."""
+        if one.kind is Kind.FAILOVER:
+            when = max(0.0, one.at - one.luck * LAG)
+            self.world.scheduler.at(when, self.world.fate, lambda: self._keep(one.at))
+
+    def restart(self, one: Strike) -> float:
+        """Restart the primary with what it had, before anybody noticed."""
+        seconds = 0.05 + one.luck * AWAY
+        self.servers[self._primary].restart(seconds)
+        return seconds
+
+    def forward(self, one: Strike) -> float:
+        """Set the primary's clock forward."""
+        self.servers[self._primary].step(one.luck * 5.0)
+        return 0.0
+
+    def move(self, one: Strike) -> float:
+        """Hand over to a replica that has all."""
+        keys = self.servers[self._primary].model.keys()
+        return self._switch(keys, 0.05 + one.luck * AWAY, 0.0)
+
+    def failover(self, one: Strike) -> float:
+        """Hand over to a replica that lacks the last writes; the old primary may go on for a while."""
+        beside = one.seconds if one.luck * 10 % 1 < 0.5 else 0.0
+        return self._switch(self._behind[one.at], 0.05 + one.luck * AWAY, beside)
+
+    def _keep(self, at: float) -> None:
+        self._behind[at] = self.servers[self._primary].model.keys()
+
+    def _switch(self, keys: Keys, away: float, beside: float) -> float:
+        old, self._primary = self.servers[self._primary], 1 - self._primary
+        new = self.servers[self._primary]
+        new.note(f"takes over in {away:.6f} s")
+        new.model.take_keys(keys)
+        new.role = b"slave"
+        now, at = self.world.scheduler.time, self.world.scheduler.at
+        if beside:
+            at(now + beside, self.world.fate, lambda: self._demote(old, new))
+        else:
+            self._demote(old, new)
+        at(now + away, self.world.fate, lambda: self._promote(new))
+        return max(away, beside)
+
+    def _demote(self, old: RedisServerModel, new: RedisServerModel) -> None:
+        if self.servers[self._primary] is new:
+            old.role = b"slave"
+            old.hang_up(arrives=False)
+
+    def _promote(self, new: RedisServerModel) -> None:
+        if self.servers[self._primary] is new:
+            new.role = b"master"
+            for sentinel in self.sentinels:
+                sentinel.switch(new.machine.name)

@@ -1,0 +1,79 @@
+"""Mistakes that are made on purpose in how holds are renewed: histories must find them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from leasehold._engine.lease import Lease
+from leasehold._engine.watchdog import watchdog
+from leasehold._engine.watchdog.watchdog import Keeper
+from leasehold._model import Standing
+from leasehold_lab.history import Promise
+from models.history import run
+from models.scenario import Assumptions, draw
+from models.system import GOOD, Spoilt
+from models.systems import SYSTEMS
+
+FIRST = 30_000
+MOST = 3000
+"""Seeds within which a mistake must show; of those that only servers show that forget, a fifth is played."""
+
+Patch = pytest.MonkeyPatch
+
+
+def from_the_reply(patch: Patch) -> None:
+    plain = Keeper._answered
+
+    def answered(one: Keeper, batch: Sequence[Lease], standings: Sequence[Standing], sent: float) -> None:
+        plain(one, batch, standings, one._runtime.now())
+
+    patch.setattr(Keeper, "_answered", answered)
+
+
+def too_late(patch: Patch) -> None:
+    patch.setattr(watchdog, "RENEWALS_PER_LEASE", 1)
+
+
+def loss_is_not_noticed(patch: Patch) -> None:
+    def deaf(lease: Lease, why: str, later: object = None) -> bool:
+        return False
+
+    patch.setattr(Lease, "gone", deaf)
+
+
+def by_anybody(text: bytes) -> bytes:
+    """Let a renewal not look at the ticket."""
+    look = b" and redis.call('PTTL', lock)"
+    return text.replace(b"if state[1] == ticket" + look, b"if state[1]" + look)
+
+
+def shown(promise: Promise, kept: Assumptions, spoilt: Spoilt = GOOD) -> bool:
+    """Return whether a history in which the servers keep their word, or do not, breaks that promise."""
+    menu = SYSTEMS["redis"].menu
+    seeds = (seed for seed in range(FIRST, FIRST + MOST) if draw(seed, "redis", menu).assumptions is kept)
+    outcomes = (run(seed, "redis", spoilt) for seed in seeds)
+    return any(violation.promise is promise for outcome in outcomes for violation in outcome.verdict.violations)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("mistake", "promise", "kept"),
+    [
+        (from_the_reply, Promise.EXCLUSION, Assumptions.KEPT),
+        (too_late, Promise.KEPT, Assumptions.KEPT),
+        (loss_is_not_noticed, Promise.TOLD, Assumptions.BROKEN),
+    ],
+    ids=["from the reply", "too late", "loss is not noticed"],
+)
+def test_a_mistake_of_the_keeper_is_found(
+    mistake: Callable[[Patch], None], promise: Promise, kept: Assumptions, monkeypatch: Patch
+) -> None:
+    mistake(monkeypatch)
+    assert shown(promise, kept)
+
+
+@pytest.mark.timeout(300)
+def test_a_renewal_that_does_not_look_at_the_ticket_is_found() -> None:
+    assert shown(Promise.TOLD, Assumptions.BROKEN, Spoilt(by_anybody))

@@ -1,0 +1,165 @@
+"""The clock of a Redis steps while somebody waits: how long the waiter goes on waiting, and what it believes."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+
+import pytest
+
+from leasehold import AsyncHold, LeaseLost
+from leasehold.stores.redis import keys
+from leasehold_lab.runtimes.case_runtimes import Job, SimulatedMachine, SimulatedWorld, World
+from models.history import quiet
+from models.redis.server import RedisServerModel
+from models.redis.transport import SimulatedRedis
+
+LEASE = 6.0
+FAR = 3600.0
+KEPT = 3600.0
+"""Seconds for which the key of a lock outlives its lease."""
+
+NOISE = 0.2
+"""Seconds: round trips, and the jitter of renewals."""
+
+seeds = pytest.mark.parametrize("seed", range(10))
+kinds = pytest.mark.parametrize("kind", ["lock", "fair", "permit"])
+
+
+class Scene:
+    """A server, and machines with a client each."""
+
+    def __init__(self, world: SimulatedWorld, *names: str) -> None:
+        self.world = world
+        self.server = RedisServerModel(world.scheduler)
+        self.machines: dict[str, SimulatedMachine] = {name: world.machine(name) for name in names}
+        self.clients = {
+            name: machine.client(SimulatedRedis(self.server), namespace="n") for name, machine in self.machines.items()
+        }
+
+    async def acquire(self, name: str, kind: str, *, renew: bool = True, timeout: float = 60.0) -> AsyncHold:
+        """Acquire."""
+        client = self.clients[name]
+        if kind == "permit":
+            hold = await client.semaphore("a", 1, lease=LEASE, renew=renew).acquire(timeout=timeout)
+        else:
+            hold = await client.lock("a", lease=LEASE, renew=renew, fair=kind == "fair").acquire(timeout=timeout)
+        assert hold is not None
+        return hold
+
+    def left(self) -> float:
+        """Return the seconds for which the name is taken, by the server."""
+        return int(self.server.model.execute([b"PTTL", keys.mutex_keys("n", "a")[0]])) / 1000 - KEPT
+
+
+def play(seed: int, names: Sequence[str], story: Callable[[Scene], Awaitable[None]]) -> None:
+    world = SimulatedWorld(seed)
+
+    async def body(_: World) -> None:
+        await story(Scene(world, *names))
+
+    with quiet():
+        world.run(body)
+
+
+@seeds
+@kinds
+def test_a_step_forward_ends_a_wait_within_a_third_of_the_waiters_lease(seed: int, kind: str) -> None:
+    """All leases and places end. The renewal of the waiter's place finds that out, and the waiter asks again."""
+
+    async def story(scene: Scene) -> None:
+        first = await scene.acquire("first", kind)
+        waited = list[float]()
+
+        async def wait() -> None:
+            hold = await scene.acquire("second", kind)
+            waited.append(scene.world.now())
+            await hold.release()
+
+        job: Job[None] = scene.machines["second"].spawn(wait)
+        await scene.world.sleep(LEASE / 2)
+        scene.server.step(FAR)
+        stepped = scene.world.now()
+        await job.result()
+        assert waited[0] - stepped <= LEASE / 3 + NOISE
+        await scene.world.sleep(LEASE / 3 + NOISE)
+        assert first.lost
+        with pytest.raises(LeaseLost):
+            await first.release()
+
+    play(seed, ("first", "second"), story)
+
+
+@seeds
+@kinds
+def test_a_step_back_does_not_keep_a_waiter_from_a_grant(seed: int, kind: str) -> None:
+    """The message of the grant seems older than the wait, so it is not believed: the waiter asks, and holds."""
+
+    async def story(scene: Scene) -> None:
+        first = await scene.acquire("first", kind)
+        waited = list[float]()
+
+        async def wait() -> None:
+            hold = await scene.acquire("second", kind)
+            waited.append(scene.world.now())
+            assert hold.remaining() > LEASE * 0.9
+            await hold.release()
+
+        job: Job[None] = scene.machines["second"].spawn(wait)
+        await scene.world.sleep(LEASE / 2)
+        scene.server.step(-FAR)
+        await first.release()
+        released = scene.world.now()
+        await job.result()
+        assert waited[0] - released <= NOISE
+
+    play(seed, ("first", "second"), story)
+
+
+@seeds
+@pytest.mark.parametrize("kind", ["lock", "fair"])
+def test_a_step_back_keeps_a_waiter_from_a_dead_holders_lock_for_two_leases_at_most(seed: int, kind: str) -> None:
+    """The lease that was left when it asked first, and one more, which begins when it asks again."""
+
+    async def story(scene: Scene) -> None:
+        await scene.acquire("first", kind, renew=False)
+        waited = list[float]()
+
+        async def wait() -> None:
+            hold = await scene.acquire("second", kind)
+            waited.append(scene.world.now())
+            await hold.release()
+
+        job: Job[None] = scene.machines["second"].spawn(wait)
+        await scene.world.sleep(LEASE / 2)
+        scene.server.step(-FAR)
+        stepped = scene.world.now()
+        await job.result()
+        assert waited[0] - stepped <= LEASE / 2 + LEASE + NOISE
+
+    play(seed, ("first", "second"), story)
+
+
+@seeds
+@kinds
+def test_a_late_message_of_a_grant_is_not_believed_for_longer_after_a_step_forward(seed: int, kind: str) -> None:
+    """The message says a time that is still to come. Counted from its arrival, the lease would end too late."""
+
+    async def story(scene: Scene) -> None:
+        first = await scene.acquire("first", kind)
+        left = list[tuple[float, float]]()
+
+        async def wait() -> None:
+            hold = await scene.acquire("second", kind)
+            left.append((hold.remaining(), scene.left()))
+            await hold.release()
+
+        job: Job[None] = scene.machines["second"].spawn(wait)
+        await scene.world.sleep(LEASE / 10)
+        scene.server.link("second").replies_held = scene.world.now() + LEASE / 4
+        scene.server.step(LEASE / 2)
+        await first.release()
+        await job.result()
+        believed, on_the_server = left[0]
+        assert believed <= on_the_server
+
+    play(seed, ("first", "second"), story)

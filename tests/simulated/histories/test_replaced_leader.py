@@ -1,0 +1,119 @@
+"""A leader of etcd that was stopped and replaced goes on, and answers keep-alives: nobody believes it.
+
+A holder reaches that member only, and is cut off when it was renewed, or when it has acquired under a lease that was
+renewed; a rival waits at another. When all of that happens is drawn from the seed.
+"""
+
+from __future__ import annotations
+
+import random
+from contextlib import suppress
+from functools import partial
+
+from leasehold import AsyncClient, AsyncHold, AsyncLock, LeaseLost, StoreUnavailable
+from leasehold_lab.runtimes.case_runtimes import SimulatedWorld, World
+from models.broken import MISTAKES
+from models.etcd.state import LEAST_TTL
+from models.history import quiet
+from models.system import GOOD, Spoilt
+from models.systems.etcd import EtcdSystem
+
+HISTORIES = 200
+FOUND_WITHIN = 1000
+FOREVER = 1e6
+ELECTION = 0.2
+LEASE = float(LEAST_TTL)
+BELIEVES = "believes a leader that was replaced, etcd"
+
+
+class Play:
+    """One history."""
+
+    def __init__(self, seed: int, spoilt: Spoilt) -> None:
+        self.chance = random.Random(seed)
+        self.world = SimulatedWorld(seed)
+        self.spoilt = spoilt
+        self.believed = 0.0  # seconds that the holder still believed when the rival was in
+
+    async def body(self, _: World) -> None:
+        system = EtcdSystem(self.world, 1.0, self.spoilt)
+        opener = self.spoilt.wrap(system.opener)
+        leader, *others = system.members
+        holder, rival = self.world.machine("holder"), self.world.machine("rival")
+        for member, kept_away in ((leader, "rival"), *((one, "holder") for one in others)):
+            member.link(kept_away).refused = FOREVER
+        locks = holder.client(opener, response_timeout=LEASE)
+        hold = await self.lock(locks).acquire()
+        if claims := self.chance.random() < 0.5:
+            await hold.release()  # its session stays, and ends if nobody renews it
+        else:
+            entering = rival.spawn(partial(self.enter, rival.client(opener), hold))
+            await self.world.sleep(self.chance.uniform(0.0, LEASE))
+        await self.world.sleep(self.chance.uniform(0.0, LEASE / 2))
+        stopped, unaware = self.chance.uniform(0.3, LEASE), self.chance.uniform(0.0, 0.2)
+        leader.is_replaced(stopped, unaware)
+        system.cluster.elect(self.world.scheduler.time + ELECTION)
+        await self.world.sleep(stopped)
+        if claims:
+            hold = await self.lock(locks).acquire()
+            entering = rival.spawn(partial(self.enter, rival.client(opener), hold))
+        else:
+            await self.world.sleep(unaware + self.chance.uniform(0.0, 0.3))
+        leader.link("holder").refused = FOREVER
+        leader.hang_up(holder.machine, arrives=True)
+        await entering.result()
+        with suppress(LeaseLost, StoreUnavailable):
+            await hold.release()
+
+    async def enter(self, locks: AsyncClient, hold: AsyncHold) -> None:
+        async with self.lock(locks):
+            left = hold.remaining()
+            with suppress(LeaseLost):
+                hold.check()
+                self.believed = left
+
+    def lock(self, locks: AsyncClient) -> AsyncLock:
+        return locks.lock("a", lease=LEASE)
+
+
+def believed(seed: int, spoilt: Spoilt) -> float:
+    play = Play(seed, spoilt)
+    with quiet():
+        play.world.run(play.body)
+    return play.believed
+
+
+def test_nobody_believes_a_leader_that_was_replaced() -> None:
+    assert [seed for seed in range(HISTORIES) if believed(seed, GOOD)] == []
+
+
+def test_who_believes_it_is_found() -> None:
+    found = [seed for seed in range(FOUND_WITHIN) if believed(seed, MISTAKES[BELIEVES].spoilt)]
+    print(f"found in {len(found)} of {FOUND_WITHIN} histories")
+    assert found
+
+
+def test_a_value_lives_for_its_life_though_a_replaced_leader_renewed_its_lease() -> None:
+    """Its lease is renewed once more if the write tells that there is another leader."""
+    world, found = SimulatedWorld(1), list[object]()
+
+    async def body(_: World) -> None:
+        system = EtcdSystem(world, 1.0, GOOD)
+        leader, *others = system.members
+        writer = world.machine("writer").client(system.opener)
+        for member in others:
+            member.link("writer").refused = FOREVER
+        value = writer.versioned("v", life=LEASE)
+        await value.put("first")
+        await world.sleep(0.2)
+        leader.is_replaced(LEASE * 0.8, 0.1)
+        system.cluster.elect(world.scheduler.time + ELECTION)
+        await world.sleep(LEASE * 0.8)
+        written = world.scheduler.time
+        await value.put("second")
+        await world.sleep(written + LEASE - 0.01 - world.scheduler.time)
+        found.append((await writer.versioned("v", life=LEASE).get()).value)
+
+    with quiet():
+        world.run(body)
+    assert found == ["second"]

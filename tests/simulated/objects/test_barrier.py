@@ -1,0 +1,259 @@
+"""Barriers in a hostile world: nobody goes on before all have come, the dead are noticed in time, nobody waits on."""
+
+import random
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pytest
+from fate import all_end, disturb
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from leasehold import AcquireTimeout, AsyncBarrier, BrokenBarrier, LeaseLost, StoreUnavailable
+from leasehold._engine.cell_wait import LOST_MESSAGE
+from leasehold.primitives.coordination.barrier_members import LOOK
+from leasehold.stores.memory import Memory
+from leasehold_lab.faulty_store import Call, Fault, Faulty, Kind, nth, sometimes
+from leasehold_lab.runtimes.case_runtimes import SimulatedWorld, World
+
+LEASE = 3.0
+PARTIES = 3
+ROUNDS = 4
+TIMEOUT = 8.0
+LATENCY = (0.0001, 0.02)
+RATES = {
+    Kind.REFUSE: 0.01,
+    Kind.DROP_REQUEST: 0.03,
+    Kind.DROP_REPLY: 0.03,
+    Kind.DUPLICATE: 0.03,
+    Kind.DELAY_REQUEST: 0.03,
+    Kind.DELAY_REPLY: 0.03,
+    Kind.LATE: 0.02,
+    Kind.DEAF: 0.2,
+}
+
+Plan = Callable[[Call], Fault | None]
+
+
+@dataclass
+class Record:
+    """When each came to a round and went on from it, and how many meetings and breaks there were."""
+
+    came: dict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
+    went: dict[int, list[tuple[float, int]]] = field(default_factory=lambda: defaultdict(list))
+    broken: int = 0
+    inside: int = 0
+
+
+class Worker:
+    """Meets the others a few times; one that finds the barrier broken resets it after a while."""
+
+    def __init__(self, world: SimulatedWorld, number: int, record: Record, plan: Plan, *, leave_out: bool) -> None:
+        self.world, self.record, self.leave_out = world, record, leave_out
+        self.machine = world.machine(f"worker-{number}")
+        self.client = self.machine.client(Faulty(Memory(), plan), response_timeout=1.0)
+        self.chance = random.Random(world.scheduler.random.random())
+
+    def barrier(self) -> AsyncBarrier:
+        return self.client.barrier("a", PARTIES, lease=LEASE, timeout=TIMEOUT, leave_out=self.leave_out)
+
+    async def work(self) -> None:
+        met = 0
+        for _ in range(4 * ROUNDS):
+            await self.machine.sleep(self.chance.uniform(0.0, 1.0))
+            try:
+                met += await self.meet()
+            except (BrokenBarrier, LeaseLost, AcquireTimeout, StoreUnavailable) as error:
+                self.record.broken += 1
+                if isinstance(error, BrokenBarrier):
+                    await self.machine.sleep(self.chance.uniform(0.0, 1.0))
+                    await self.repair()
+            if met == ROUNDS:
+                return
+
+    async def meet(self) -> bool:
+        meeting, came = self.barrier(), self.world.scheduler.time
+        if self.chance.random() < 0.5:
+            member = await meeting._members.meet(None, stays=False)
+            self.note(member.round, member.index, came)
+            return True
+        index = await meeting.enter()
+        (member,) = meeting._inside.values()
+        self.note(member.round, index, came)
+        self.record.inside += 1
+        await self.machine.sleep(self.chance.uniform(0.0, 1.0))
+        await meeting.leave()
+        return True
+
+    def note(self, round_: int, index: int, came: float) -> None:
+        self.record.came[round_].append(came)
+        self.record.went[round_].append((self.world.scheduler.time, index))
+
+    async def repair(self) -> None:
+        try:
+            if await self.barrier().broken():
+                await self.barrier().reset()
+        except StoreUnavailable:
+            pass
+
+
+def scenario(world: SimulatedWorld, plan: Plan, *, leave_out: bool, workers: int = PARTIES, times: int = 0) -> Record:
+    record = Record()
+
+    async def body(_: World) -> None:
+        chance = random.Random(world.scheduler.random.random())
+        those = [Worker(world, number, record, plan, leave_out=leave_out) for number in range(workers)]
+        jobs = [worker.machine.spawn(worker.work) for worker in those]
+        await disturb(world, those, chance, times, LEASE, pause=2.0, kills=0.4)
+        await all_end(world, those, jobs, LEASE, by=2000.0)
+        await world.sleep(2 * LEASE)
+        assert await world.client(Memory()).holds() == [], "a seat outlives its member's lease"
+
+    world.run(body)
+    return record
+
+
+def check(record: Record) -> None:
+    for round_, went in record.went.items():
+        places = [index for _, index in went]
+        assert len(set(places)) == len(places), f"round {round_} gave a place twice: {went}"
+        assert all(0 <= place < PARTIES for place in places)
+        first = min(when for when, _ in went)
+        assert max(record.came[round_]) <= first, f"round {round_}: one went on before another came"
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+@given(seed=st.integers(0, 10**6), workers=st.integers(1, 5), times=st.integers(0, 4), leave_out=st.booleans())
+def test_nobody_goes_on_before_all_have_come(seed: int, workers: int, times: int, leave_out: bool) -> None:
+    plan = sometimes(random.Random(seed), RATES, LEASE / 3)
+    world = SimulatedWorld(seed, latency=LATENCY)
+    check(scenario(world, plan, leave_out=leave_out, workers=workers, times=times))
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("block", range(10))
+def test_many_more_seeds(block: int) -> None:
+    for seed in range(10_000 + 200 * block, 10_000 + 200 * block + 200):
+        plan = sometimes(random.Random(seed), RATES, LEASE / 3)
+        world = SimulatedWorld(seed, latency=LATENCY)
+        check(scenario(world, plan, leave_out=seed % 2 == 0, workers=4, times=3))
+
+
+@pytest.mark.parametrize("leave_out", [False, True])
+@pytest.mark.parametrize("seed", range(5))
+def test_without_faults_all_meet_in_every_round(seed: int, leave_out: bool) -> None:
+    record = scenario(SimulatedWorld(seed, latency=LATENCY), lambda call: None, leave_out=leave_out)
+    check(record)
+    assert record.broken == 0
+    assert [sorted(index for _, index in went) for went in record.went.values()] == [[0, 1, 2]] * ROUNDS
+
+
+def test_the_check_sees_who_went_on_too_early() -> None:
+    early = Record(came={1: [0.0, 2.0]}, went={1: [(1.0, 0), (3.0, 1)]})
+    with pytest.raises(AssertionError, match="before another came"):
+        check(early)
+    with pytest.raises(AssertionError, match="twice"):
+        check(Record(came={1: [0.0, 0.0]}, went={1: [(1.0, 0), (1.0, 0)]}))
+
+
+BOUND = LEASE + LOOK * PARTIES + LOST_MESSAGE + 1.0
+"""Seconds after a crash in which the others hear of it: the lease, a look of whoever is first of the living."""
+
+
+ARRIVED = 9
+"""Steps after which a member has surely arrived: a seat, two looks, and a write; each is sent and answered."""
+
+
+def crash_after(steps: int, seed: int, *, leave_out: bool, stays: bool) -> bool:
+    """Kill a member after so many steps; say whether it lived so long. The others must go on within the bound."""
+    world = SimulatedWorld(seed, latency=LATENCY)
+
+    async def body(_: World) -> bool:
+        victim, ended, others = world.machine("victim"), list[int](), list[str]()
+
+        def made(client: object) -> AsyncBarrier:
+            barrier: AsyncBarrier = client.barrier("a", 2, lease=LEASE, leave_out=leave_out)  # type: ignore[attr-defined]
+            return barrier
+
+        async def take_part(client: object, seconds: float) -> None:
+            barrier = made(client)
+            if not stays:
+                await barrier.wait()
+                return
+            await barrier.enter()
+            await victim.sleep(seconds)
+            await barrier.leave()
+
+        async def work() -> None:
+            await take_part(victim.client(Memory()), 0.5)
+            ended.append(1)
+
+        async def other() -> None:
+            await world.sleep(0.3)
+            try:
+                await take_part(world.client(Memory()), 0.1)
+                others.append("met")
+            except BrokenBarrier:
+                others.append("broken")
+
+        victim.spawn(work)
+        job = world.spawn(other)
+        victim.kill(after=steps + 1)
+        while not ended and not victim.machine.killed:
+            await world.sleep(0.01)
+        start = world.now()
+        if not await job.join(BOUND):  # the victim had not come, or is left out: it takes another in its place
+            assert leave_out or steps < ARRIVED, "the other does not hear of the crash"
+            assert await world.spawn(lambda: take_part(world.client(Memory()), 0.1)).join(BOUND)
+            assert await job.join(BOUND), "the other does not meet with another"
+        assert world.now() - start <= 2 * BOUND + 0.5
+        assert others[0] == "met" or not leave_out
+        await world.sleep(2 * LEASE)
+        assert await world.client(Memory()).holds() == []
+        return not ended
+
+    return world.run(body)
+
+
+@pytest.mark.parametrize("stays", [False, True], ids=["wait", "enter and leave"])
+@pytest.mark.parametrize("leave_out", [False, True], ids=["breaks", "leaves out"])
+def test_a_member_dies_after_every_step(leave_out: bool, stays: bool) -> None:
+    steps = 0
+    while crash_after(steps, steps % 5, leave_out=leave_out, stays=stays):
+        steps += 1
+    assert steps > ARRIVED, "the sweep reaches members that have arrived"
+
+
+@pytest.mark.parametrize("number", range(10))
+@pytest.mark.parametrize("kind", [Kind.DROP_REPLY, Kind.DROP_REQUEST, Kind.DUPLICATE, Kind.DELAY_REPLY, Kind.LATE])
+def test_a_fault_at_each_request_of_a_member(kind: Kind, number: int) -> None:
+    async def body(world: World) -> None:
+        faulty = world.client(Faulty(Memory(), nth(number, Fault(kind, 0.3))), response_timeout=1.0)
+        one, other = (client.barrier("a", 2, lease=LEASE) for client in (faulty, world.client(Memory())))
+        for _ in range(2):
+            assert sorted(await world.gather(one.wait(), other.wait())) == [0, 1]
+        await world.sleep(2 * LEASE)
+        assert await world.client(Memory()).holds() == []
+
+    SimulatedWorld(number, latency=LATENCY).run(body)
+
+
+@pytest.mark.parametrize("leave_out", [False, True], ids=["breaks", "leaves out"])
+def test_one_that_was_stopped_for_too_long_is_told(leave_out: bool) -> None:
+    async def body(_: World) -> None:
+        machine = world.machine("stopped", rate=1.0)
+        client = machine.client(Memory())
+        job = machine.spawn(lambda: client.barrier("a", 2, lease=LEASE, leave_out=leave_out).wait())
+        await world.sleep(1.0)
+        machine.stall(3 * LEASE)
+        await world.sleep(2 * LEASE)
+        meeting = world.client(Memory()).barrier("a", 2, lease=LEASE, leave_out=leave_out)
+        waits = world.spawn(lambda: meeting.wait(timeout=1.0))
+        with pytest.raises(AcquireTimeout if leave_out else BrokenBarrier):
+            await waits.result()
+        with pytest.raises(LeaseLost if leave_out else BrokenBarrier):
+            await job.result()
+
+    world = SimulatedWorld(4, latency=LATENCY)
+    world.run(body)

@@ -1,0 +1,236 @@
+"""Latches in a hostile world: each call counts once, whatever is lost, and nobody waits for longer than is stated."""
+
+import contextlib
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from leasehold import StoreUnavailable
+from leasehold._engine.cell_wait import LOST_MESSAGE
+from leasehold.primitives.coordination import journal
+from leasehold.stores.memory import Memory
+from leasehold_lab.faulty_store import Call, Fault, Faulty, Kind, always, nth, sometimes
+from leasehold_lab.runtimes.case_runtimes import SimulatedWorld, World
+
+LATENCY = (0.0001, 0.02)
+PATIENCE = 1.0
+RATES = {
+    Kind.REFUSE: 0.03,
+    Kind.DROP_REQUEST: 0.05,
+    Kind.DROP_REPLY: 0.05,
+    Kind.DUPLICATE: 0.05,
+    Kind.DELAY_REQUEST: 0.03,
+    Kind.DELAY_REPLY: 0.03,
+    Kind.LATE: 0.05,
+    Kind.DEAF: 0.2,
+}
+
+
+@dataclass
+class Record:
+    """What is known of the calls: how many were counted for sure, and how many perhaps."""
+
+    sure: int = 0
+    perhaps: int = 0
+    opened: list[float] = field(default_factory=list)
+    last: float = 0.0
+
+
+Plan = Callable[[Call], Fault | None]
+
+
+def scenario(world: SimulatedWorld, counters: int, each: int, plan: Plan, kills: int) -> tuple[Record, int]:
+    """Let some count and some wait; return what they know, and what is left when all have ended."""
+    record, total, left = Record(), counters * each, [0]
+
+    async def body(_: World) -> None:
+        chance = random.Random(world.scheduler.random.random())
+        machines = [world.machine(f"counter-{number}") for number in range(counters)]
+
+        async def count(number: int) -> None:
+            machine = machines[number]
+            latch = machine.client(Faulty(Memory(), plan), response_timeout=PATIENCE).latch("a", total)
+            for _ in range(each):
+                await machine.sleep(chance.uniform(0.0, 0.5))
+                record.perhaps += 1
+                try:
+                    await latch.count_down()
+                except StoreUnavailable as error:
+                    record.perhaps -= not error.unknown
+                else:
+                    record.sure, record.perhaps = record.sure + 1, record.perhaps - 1
+                    record.last = world.scheduler.time
+
+        async def wait() -> None:
+            latch = world.client(Faulty(Memory(), plan), response_timeout=PATIENCE).latch("a", total)
+            while True:
+                with contextlib.suppress(StoreUnavailable):
+                    if await latch.wait(timeout=60.0):
+                        record.opened.append(world.scheduler.time)
+                    return
+
+        jobs = [machines[number].spawn(lambda number=number: count(number)) for number in range(counters)]
+        waiters = [world.spawn(wait) for _ in range(3)]
+        for _ in range(kills):
+            await world.sleep(chance.uniform(0.0, 0.5 * each))
+            machine = chance.choice(machines)
+            if chance.random() < 0.5:
+                machine.stall(chance.uniform(0.1, 3.0))
+            else:
+                machine.kill()
+        for job, machine in zip(jobs, machines, strict=True):
+            while not await job.join(1.0) and not machine.machine.killed:
+                assert world.scheduler.time < 1000.0, "somebody counts for ever"
+        await world.sleep(2 * PATIENCE)  # what was late has come
+        left[0] = await world.client(Memory()).latch("a", total).count()
+        for waiter in waiters:
+            while not await waiter.join(1.0):
+                assert world.scheduler.time < 1000.0, "somebody waits for ever"
+            assert waiter.exception() is None
+
+    world.run(body)
+    return record, left[0]
+
+
+def check(record: Record, left: int, total: int) -> None:
+    counted = total - left
+    assert record.sure <= counted <= record.sure + record.perhaps, f"{record} but {counted} were counted"
+    if left:
+        assert not record.opened
+    elif record.sure == total:
+        assert len(record.opened) == 3
+        assert max(record.opened) <= record.last + LOST_MESSAGE + 2 * PATIENCE + 1.0
+
+
+@settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+@given(seed=st.integers(0, 10**6), counters=st.integers(1, 6), each=st.integers(1, 5), kills=st.integers(0, 3))
+def test_every_call_counts_once_whatever_is_lost(seed: int, counters: int, each: int, kills: int) -> None:
+    chance = random.Random(seed)
+    world = SimulatedWorld(seed, latency=LATENCY)
+    record, left = scenario(world, counters, each, sometimes(chance, RATES, PATIENCE / 2), kills)
+    check(record, left, counters * each)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("block", range(10))
+def test_many_more_seeds(block: int) -> None:
+    for seed in range(10_000 + 300 * block, 10_000 + 300 * block + 300):
+        world = SimulatedWorld(seed, latency=LATENCY)
+        record, left = scenario(world, 5, 4, sometimes(random.Random(seed), RATES, PATIENCE / 2), 2)
+        check(record, left, 20)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_without_faults_all_is_counted_and_seen_at_once(seed: int) -> None:
+    record, left = scenario(SimulatedWorld(seed, latency=LATENCY), 6, 5, lambda call: None, 0)
+    assert (record.sure, record.perhaps, left) == (30, 0, 0)
+    assert len(record.opened) == 3
+    assert max(record.opened) - record.last < 4 * LATENCY[1]
+
+
+@pytest.mark.parametrize("number", range(4))
+@pytest.mark.parametrize("kind", [Kind.DROP_REPLY, Kind.DROP_REQUEST, Kind.DUPLICATE, Kind.LATE, Kind.DELAY_REPLY])
+def test_a_fault_at_each_request_of_a_count(kind: Kind, number: int) -> None:
+    async def body(world: World) -> None:
+        client = world.client(Faulty(Memory(), nth(number, Fault(kind, 0.2))), response_timeout=2.0)
+        other = world.client(Memory()).latch("a", 10)
+        assert await client.latch("a", 10).count_down() == 9
+        assert await other.count_down() == 8
+        assert await client.latch("a", 10).count_down() == 7
+        await world.sleep(1.0)
+        assert await other.count() == 7
+
+    for seed in range(5):
+        SimulatedWorld(seed, latency=LATENCY).run(body)
+
+
+def test_a_refusal_after_a_lost_reply_does_not_say_that_nothing_was_done() -> None:
+    faults = {1: Fault(Kind.DROP_REPLY), 2: Fault(Kind.REFUSE)}
+
+    async def body(world: World) -> None:
+        client = world.client(Faulty(Memory(), lambda call: faults.get(call.number)))
+        with pytest.raises(StoreUnavailable) as caught:
+            await client.latch("a", 10).count_down()
+        assert caught.value.unknown
+        assert await world.client(Memory()).latch("a", 10).count() == 9
+
+    SimulatedWorld().run(body)
+
+
+def test_who_cannot_know_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More changes of others followed than are kept apart: no silent second count."""
+    monkeypatch.setattr(journal, "KEPT", 2)
+    lost = nth(1, Fault(Kind.DROP_REPLY, 0.5), method="cell")
+
+    async def body(world: World) -> None:
+        client, other = world.client(Faulty(Memory(), lost)), world.client(Memory()).latch("a", 10)
+        job = world.spawn(lambda: client.latch("a", 10).count_down())
+        await world.sleep(0.1)
+        for _ in range(3):
+            await other.count_down()
+        with pytest.raises(StoreUnavailable) as caught:
+            await job.result()
+        assert caught.value.unknown
+        assert await other.count() == 6
+
+    SimulatedWorld().run(body)
+
+
+@pytest.mark.parametrize("polls", [False, True], ids=["no message comes", "no messages at all"])
+def test_what_a_lost_message_costs(polls: bool) -> None:
+    async def body(world: World) -> None:
+        if polls:
+            opener = Faulty(Memory(), lambda call: None)
+        else:
+            opener = Faulty(Memory(), always(Fault(Kind.DEAF), ("cell_changed",)))
+        client = world.client(opener)
+        if polls:
+            object.__setattr__(client.store._inner._inner, "capabilities", Mute)  # type: ignore[attr-defined]
+        waits = world.spawn(lambda: client.latch("a", 1).wait())
+        await world.sleep(3.05)
+        await world.client(Memory()).latch("a", 1).count_down()
+        start = world.now()
+        assert await waits.result()
+        assert world.now() - start <= (0.25 if polls else LOST_MESSAGE) + 4 * LATENCY[1]
+        looks = [call for call in opener.calls if call.method == "cell"]
+        assert len(looks) < 40
+
+    SimulatedWorld(3, latency=LATENCY).run(body)
+
+
+Mute = type("Mute", (), {"cells": True, "fencing": True, "watches": False})
+
+
+def test_a_waiter_rides_over_an_outage_and_a_newcomer_is_told() -> None:
+    down = [False]
+
+    async def body(world: World) -> None:
+        refuse = Fault(Kind.REFUSE)
+        client = world.client(Faulty(Memory(), lambda call: refuse if down[0] else None))
+        waits = world.spawn(lambda: client.latch("a", 1).wait())
+        await world.sleep(1.0)
+        down[0] = True
+        with pytest.raises(StoreUnavailable):
+            await client.latch("a", 1).wait()
+        await world.sleep(10.0)
+        down[0] = False
+        await world.client(Memory()).latch("a", 1).count_down()
+        assert await waits.result()
+
+    SimulatedWorld(1).run(body)
+
+
+def test_a_closed_client_waits_no_longer() -> None:
+    async def body(world: World) -> None:
+        client = world.client(Memory())
+        waits = world.spawn(lambda: client.latch("a", 1).wait())
+        await world.sleep(0.5)
+        await client.close()
+        with pytest.raises(RuntimeError, match="closed"):
+            await waits.result()
+
+    SimulatedWorld(1).run(body)

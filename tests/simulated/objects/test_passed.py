@@ -1,0 +1,156 @@
+"""Holds that one task acquires and another uses, that are dropped, and clients that are closed under use."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+
+import pytest
+
+from leasehold._engine.engine import Engine
+from leasehold._engine.lease import Later, Lease, State
+from leasehold._engine.watchdog.watchdog import Keeper
+from leasehold_lab.verify.clients import passing
+from leasehold_lab.verify.clients.passing import Way
+from models import running
+from models.history import Outcome, run
+from models.report import failure
+from models.scenario import Kind, draw
+from models.systems import SYSTEMS
+
+FIRST = 20_261_124
+EACH = 30
+"""Histories of each system by day."""
+
+BY_NIGHT = 100_000
+NIGHT_PARTS = 10
+
+MOST = 1000
+"""Histories within which a mistake must show."""
+
+Note = Callable[[str, object], None]
+Patch = pytest.MonkeyPatch
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_every_promise_is_kept(system: str, record_property: Note) -> None:
+    dropped = lost = 0
+    for seed in range(FIRST, FIRST + EACH):
+        outcome = run(seed, system, passed=True)
+        assert outcome.ok, failure(outcome)
+        dropped += sum(hold.dropped is not None for hold in outcome.history.holds)
+        lost += sum(hold.told is not None for hold in outcome.history.holds)
+    assert 0 < dropped < lost
+    record_property("sum:simulation: histories of holds that are passed on", EACH)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("part", range(NIGHT_PARTS))
+def test_every_promise_is_kept_by_night(part: int, record_property: Note) -> None:
+    first, count = secrets.randbits(40), BY_NIGHT // NIGHT_PARTS
+    tally = running.run_many(first, count, 1, passed=True)
+    print(f"\nfrom seed {first}\n{tally.summary()}")
+    record_property("sum:simulation: histories of holds that are passed on", tally.count)
+    assert not tally.failed, "\n\n".join(tally.failures)
+    assert tally.passed == tally.count == count
+
+
+def test_clients_of_every_system_are_closed_under_use() -> None:
+    for system in SYSTEMS:
+        scenarios = [draw(seed, system, SYSTEMS[system].menu, passed=True) for seed in range(EACH)]
+        assert any(scenario.hits(Kind.CLOSE) for scenario in scenarios)
+
+
+def test_some_histories_are_of_this_kind_by_chance_and_the_others_are_as_they_would_be_without_it() -> None:
+    drawn = [draw(seed, "redis", SYSTEMS["redis"].menu) for seed in range(400)]
+    assert 60 < sum(scenario.passed > 0 for scenario in drawn) < 140
+    for scenario in drawn:
+        assert scenario == draw(scenario.seed, "redis", SYSTEMS["redis"].menu, passed=scenario.passed > 0)
+
+
+@pytest.mark.parametrize("way", Way)
+def test_each_way_to_pass_a_hold_on_is_taken(way: Way, monkeypatch: Patch) -> None:
+    if way is Way.REENTERED:
+        monkeypatch.setattr(passing, "chosen", lambda worker, target: way if target.reenters else Way.PLAIN)
+    else:
+        monkeypatch.setattr(passing, "chosen", lambda worker, target: way)
+    for seed in range(FIRST, FIRST + 10):
+        outcome = run(seed, "redis", passed=True)
+        assert outcome.ok, failure(outcome)
+
+
+# --- mistakes ------------------------------------------------------------------------------------------------------
+
+
+def given_up_when_its_acquirer_has_ended(patch: Patch) -> None:
+    """The rule of old: a lease ended with the task that acquired it, in silence."""
+    plain = Keeper._is_to_renew
+
+    def is_to_renew(keeper: Keeper, lease: Lease, now: float, later: Later | None) -> bool:
+        entry = lease.entry
+        if entry is None or entry.party.alive():  # type: ignore[attr-defined]
+            return plain(keeper, lease, now, later)
+        lease.leaves()
+        keeper.forget(lease)
+        keeper.owe(lease.name, lease.ticket)
+        return False
+
+    patch.setattr(Keeper, "_is_to_renew", is_to_renew)
+
+
+def given_up_in_silence(patch: Patch) -> None:
+    plain = Keeper._give_up
+
+    def give_up(keeper: Keeper, lease: Lease, later: Later | None) -> None:
+        if lease.state is State.QUEUED:
+            plain(keeper, lease, later)
+            return
+        lease.leaves()
+        keeper.forget(lease)
+        keeper.owe(lease.name, lease.ticket)
+
+    patch.setattr(Keeper, "_give_up", give_up)
+
+
+def never_given_up(patch: Patch) -> None:
+    patch.setattr(Lease, "is_kept", lambda lease: True)
+
+
+def closed_in_silence(patch: Patch) -> None:
+    patch.setattr(Engine, "_ends", lambda engine, lease, calls: lease.leaves())
+
+
+def closed_before_blocks_have_ended(patch: Patch) -> None:
+    async def nobody_waits(engine: Engine, ended: list[Lease], *_: object) -> None:
+        for lease in ended:
+            lease.scopes = ()
+
+    patch.setattr(Engine, "_holders_know", nobody_waits)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("system", ["redis", "etcd", "postgres"])
+@pytest.mark.parametrize(
+    "mistake",
+    [
+        given_up_when_its_acquirer_has_ended,
+        given_up_in_silence,
+        never_given_up,
+        closed_in_silence,
+        closed_before_blocks_have_ended,
+    ],
+)
+def test_a_mistake_is_found(mistake: Callable[[Patch], None], system: str, monkeypatch: Patch) -> None:
+    mistake(monkeypatch)
+    count, outcome = found(system)
+    what = outcome.error if outcome.verdict.ok else outcome.verdict.violations[0].what
+    print(f"\nfound by history {count}: {type(outcome.error).__name__}: {what}")
+
+
+def found(system: str) -> tuple[int, Outcome]:
+    for seed in range(FIRST, FIRST + MOST):
+        outcome = run(seed, system, passed=True)
+        if not outcome.ok:
+            return seed - FIRST + 1, outcome
+    pytest.fail(f"not found in {MOST} histories")

@@ -1,0 +1,227 @@
+"""Readers, writers and permits in a hostile world: what is believed never conflicts, and everyone gets on.
+
+As in `test_workers`, every seed is a history of its own, with drifting clocks, lost, doubled and late messages, and
+workers that are stopped and killed at any moment, also between an upgrade and its release.
+"""
+
+import contextlib
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+import pytest
+from fate import all_end, disturb
+
+from leasehold import AsyncHold, LeaseLost, StoreUnavailable
+from leasehold.stores.memory import Memory
+from leasehold_lab.faulty_store import Call, Fault, Faulty, Kind, sometimes
+from leasehold_lab.runtimes.case_runtimes import SimulatedWorld, World
+
+LEASE = 3.0
+WORKERS, ROUNDS, LIMIT = 6, 4, 3
+LATENCY = (0.0001, 0.02)
+RATES = {
+    Kind.REFUSE: 0.02,
+    Kind.DROP_REQUEST: 0.03,
+    Kind.DROP_REPLY: 0.03,
+    Kind.DUPLICATE: 0.02,
+    Kind.DELAY_REQUEST: 0.03,
+    Kind.DELAY_REPLY: 0.03,
+    Kind.LATE: 0.02,
+    Kind.DEAF: 0.2,
+}
+
+
+@dataclass(slots=True)
+class Claim:
+    """Who believed from when until when, in true time, to hold as what (``reader`` …) or how many permits."""
+
+    worker: int
+    what: str
+    permits: int
+    since: float
+    until: float
+    token: int
+
+
+@dataclass
+class Record:
+    claims: list[Claim] = field(default_factory=list)
+    upgrades: int = 0
+    rounds: int = 0
+
+
+Turn = Callable[["Worker"], Awaitable[None]]
+
+
+class Worker:
+    """Does its turns; whatever it believes is written down."""
+
+    def __init__(
+        self, world: SimulatedWorld, number: int, record: Record, plan: Callable[[Call], Fault | None]
+    ) -> None:
+        self.world, self.number, self.record = world, number, record
+        self.machine = world.machine(f"worker-{number}")
+        self.client = self.machine.client(Faulty(Memory(), plan), response_timeout=1.0)
+        self.chance = random.Random(world.scheduler.random.random())
+
+    async def work(self, turn: Turn) -> None:
+        for _ in range(ROUNDS):
+            await self.machine.sleep(self.chance.uniform(0.0, 2.0))
+            with contextlib.suppress(StoreUnavailable, LeaseLost):
+                await turn(self)
+                self.record.rounds += 1
+
+    async def believe(self, hold: AsyncHold, what: str, permits: int = 1) -> None:
+        """Believe in the hold for a while, and look at it every now and then."""
+        now = self.world.scheduler.time
+        claim = Claim(self.number, what, permits, now, now, hold.token)
+        self.record.claims.append(claim)
+        until = self.machine.now() + self.chance.uniform(0.0, 2 * LEASE)
+        try:
+            while self.machine.now() < until:
+                hold.check()
+                machine = self.machine.machine
+                deadline = (self.machine.now() + hold.remaining() - machine.offset) / machine.rate
+                pause = self.chance.uniform(0.0, 0.2)
+                # valid from here until it is looked at again, or the deadline that is known now
+                claim.until = min(deadline, self.world.scheduler.time + pause / machine.rate)
+                await self.machine.sleep(pause)
+        finally:  # a block may be cut short, as when the upgradeable one around it is lost
+            claim.until = min(claim.until, self.world.scheduler.time)
+
+
+def reads_and_writes(fair: bool) -> Turn:
+    async def turn(worker: Worker) -> None:
+        lock = worker.client.rw_lock("a", fair=fair, lease=LEASE)
+        match worker.chance.choice(("read", "read", "write", "upgrade", "upgrade", "step down")):
+            case "read":
+                async with lock.reader() as hold:
+                    await worker.believe(hold, "reader")
+                    async with lock.reader() as again:
+                        await worker.believe(again, "reader")
+            case "write":
+                async with lock.writer() as hold:
+                    await worker.believe(hold, "writer")
+            case "upgrade":
+                async with lock.upgradeable() as hold:
+                    await worker.believe(hold, "upgradeable")
+                    writing = await hold.upgrade(timeout=worker.chance.choice((None, 0, 1.0)))
+                    if writing is not None:
+                        worker.record.upgrades += 1
+                        async with writing:
+                            await worker.believe(writing, "writer")
+                    await worker.believe(hold, "upgradeable")
+            case "step down":
+                async with lock.writer() as hold:
+                    await worker.believe(hold, "writer")
+                    async with lock.reader() as reader:
+                        await hold.release()
+                        await worker.believe(reader, "reader")
+
+    return turn
+
+
+def takes_permits(fair: bool) -> Turn:
+    async def turn(worker: Worker) -> None:
+        size = worker.chance.randint(1, LIMIT)
+        async with worker.client.semaphore("a", LIMIT, fair=fair, lease=LEASE).permits(size) as hold:
+            await worker.believe(hold, "permits", size)
+
+    return turn
+
+
+async def disturbed(world: SimulatedWorld, workers: list[Worker], chance: random.Random) -> None:
+    await disturb(world, workers, chance, chance.randrange(7), LEASE, pause=3.0, kills=0.3)
+
+
+def scenario(world: SimulatedWorld, turn: Turn, *, hostile: bool = True) -> Record:
+    record = Record()
+
+    async def body(_: World) -> None:
+        chance = random.Random(world.scheduler.random.random())
+        plan = sometimes(chance, RATES if hostile else {}, LEASE / 2)
+        workers = [Worker(world, number, record, plan) for number in range(WORKERS)]
+        jobs = [worker.machine.spawn(lambda worker=worker: worker.work(turn)) for worker in workers]
+        if hostile:
+            await disturbed(world, workers, chance)
+        await all_end(world, workers, jobs, LEASE)
+        await world.sleep(3 * LEASE)
+        looker = world.client(Memory())
+        assert await looker.holds() == [], "what the dead left behind ended with its lease"
+
+    world.run(body)
+    return record
+
+
+def conflict(one: Claim, other: Claim) -> bool:
+    """Say whether two may not be believed at the same time."""
+    if one.worker == other.worker or one.what == "permits":
+        return False
+    return "writer" in (one.what, other.what) or one.what == other.what == "upgradeable"
+
+
+def check(record: Record) -> None:
+    claims = sorted(record.claims, key=lambda claim: claim.since)
+    for number, one in enumerate(claims):
+        for other in claims[number + 1 :]:
+            if conflict(one, other):
+                assert one.until <= other.since + 1e-9, f"{one} overlaps {other}"
+                if other.what == "writer":
+                    assert one.token < other.token, f"the writer's token is not above: {one} {other}"
+        beside = [other for other in claims if other.since <= one.since < other.until]
+        out = sum(other.permits for other in beside if other.what == "permits")
+        assert out <= LIMIT, f"{out} permits are out at {one.since}: {beside}"
+
+
+TURNS = {
+    "rw": reads_and_writes(True),
+    "rw-unfair": reads_and_writes(False),
+    "permits": takes_permits(True),
+    "permits-unfair": takes_permits(False),
+}
+
+
+def run_seeds(seeds: range, turn: Turn) -> Record:
+    whole = Record()
+    for seed in seeds:
+        try:
+            record = scenario(SimulatedWorld(seed, latency=LATENCY), turn)
+            check(record)
+        except BaseException as error:
+            error.add_note(f"seed {seed}")
+            raise
+        whole.upgrades += record.upgrades
+        whole.rounds += record.rounds
+    return whole
+
+
+@pytest.mark.parametrize("turn", TURNS)
+@pytest.mark.parametrize("block", range(3))
+def test_what_is_believed_never_conflicts_and_everyone_gets_on(turn: str, block: int) -> None:
+    whole = run_seeds(range(block * 25, block * 25 + 25), TURNS[turn])
+    assert whole.rounds > 25 * WORKERS
+    assert whole.upgrades > 25 or "rw" not in turn
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("turn", TURNS)
+@pytest.mark.parametrize("block", range(10))
+def test_many_more_seeds(turn: str, block: int) -> None:
+    run_seeds(range(1000 + block * 200, 1000 + block * 200 + 200), TURNS[turn])
+
+
+@pytest.mark.parametrize("turn", TURNS)
+@pytest.mark.parametrize("seed", range(5))
+def test_without_faults_nobody_loses_anything(turn: str, seed: int) -> None:
+    record = scenario(SimulatedWorld(seed, latency=LATENCY), TURNS[turn], hostile=False)
+    check(record)
+    assert record.rounds == WORKERS * ROUNDS
+
+
+@pytest.mark.parametrize("turn", ["rw", "permits"])
+def test_the_scenario_finds_a_broken_promise(turn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same seeds fail when validity is counted wrong."""
+    monkeypatch.setattr("leasehold._engine.lease.deadline_of", lambda since, lease: since + lease * 1.5)
+    with pytest.raises(AssertionError, match=r"overlaps|are out at"):
+        run_seeds(range(100), TURNS[turn])

@@ -1,0 +1,139 @@
+"""Objects of a user's own drivers: how they reach the database is taken over, they are neither used nor closed."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import closing
+from importlib import import_module
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from leasehold import AsyncClient, Client, tables
+from leasehold._runtimes.base import Colour
+from leasehold.stores import registry
+from leasehold.stores.mysql.connection.adopting import from_client
+from leasehold_lab.servers import MariaDBServer
+
+pymysql: Any = import_module("pymysql")
+asyncmy: Any = import_module("asyncmy")
+CANARY = "hunter2-\u00e9"
+
+
+def parts(url: str) -> dict[str, Any]:
+    """Return what a driver is given to get there."""
+    read = urlsplit(url)
+    return {"host": read.hostname, "port": read.port, "user": read.username, "database": read.path[1:]}
+
+
+def test_a_connection_of_pymysql(mariadb_url: str, namespace: str) -> None:
+    with closing(pymysql.connect(**parts(mariadb_url), autocommit=False)) as mine, closing(mine.cursor()) as cursor:
+        cursor.execute("CREATE TEMPORARY TABLE t (x INT)")
+        cursor.execute("INSERT INTO t VALUES (1)")  # a transaction is in progress, and stays so
+        session = mine.thread_id()
+        with Client.from_client(mine, namespace=namespace) as locks, locks.lock("x") as hold:
+            assert hold.token > 0
+            with Client.from_url(mariadb_url, namespace=namespace) as others:
+                assert others.lock("x").acquire(blocking=False) is None
+        assert mine.open, "its owner closes it"
+        mine.rollback()
+        cursor.execute("SELECT count(*), connection_id() FROM t")
+        assert cursor.fetchone() == (0, session), "what was not committed is not"
+        with pytest.raises(TypeError, match="AsyncClient takes asyncmy's"):
+            AsyncClient.from_client(mine)
+
+
+def test_a_connection_that_is_closed_still_says_how_to_get_there(mariadb_url: str, namespace: str) -> None:
+    mine = pymysql.connect(**parts(mariadb_url))
+    mine.close()
+    with Client.from_client(mine, namespace=namespace) as locks, locks.lock("x"):
+        pass
+
+
+def test_a_connection_and_a_pool_of_asyncmy(mariadb_url: str, namespace: str) -> None:
+    async def body() -> None:
+        mine = await asyncmy.connect(**parts(mariadb_url))
+        pool = await asyncmy.create_pool(**parts(mariadb_url), minsize=1, maxsize=1)
+        try:
+            for given in (mine, pool):
+                async with AsyncClient.from_client(given, namespace=namespace) as locks, locks.lock("x") as hold:
+                    assert hold.token > 0
+                    async with pool.acquire() as connection, connection.cursor() as cursor:  # it is whole for its owner
+                        await cursor.execute("SELECT 1")
+                        assert await cursor.fetchall() == ((1,),)
+                with pytest.raises(TypeError, match="Client takes PyMySQL's"):
+                    Client.from_client(given)
+            assert mine.connected
+        finally:
+            await mine.ensure_closed()
+            pool.close()
+            await pool.wait_closed()
+
+    asyncio.run(body())
+
+
+def test_who_makes_passwords_is_asked_for_each_connection(mariadb_server: MariaDBServer, mariadb_url: str) -> None:
+    """As programs do whose passwords last for minutes: one that was taken over as a text would be refused by then."""
+    asked = list[str]()
+
+    def password() -> str:
+        asked.append(f"secret-{len(asked)}")
+        mariadb_server.query(f"ALTER USER 'minutes'@'%' IDENTIFIED BY '{asked[-1]}'")
+        return asked[-1]
+
+    async def body() -> None:
+        there = {**parts(mariadb_url), "user": "minutes", "password_creator": password}
+        pool = await asyncmy.create_pool(**there, minsize=1, maxsize=1)
+        try:
+            before = len(asked)
+            async with AsyncClient.from_client(pool, namespace="minutes") as locks, locks.lock("x"):
+                assert len(asked) > before
+        finally:
+            pool.close()
+            await pool.wait_closed()
+
+    mariadb_server.query("CREATE USER 'minutes'@'%' IDENTIFIED BY 'first'")
+    try:
+        mariadb_server.query("GRANT ALL ON locks.* TO 'minutes'@'%'")
+        asyncio.run(body())
+    finally:
+        mariadb_server.query("DROP USER 'minutes'@'%'")
+
+
+def test_over_a_socket_file_and_with_tls(mariadb_server: MariaDBServer, mariadb_url: str, namespace: str) -> None:
+    mariadb_server.query("CREATE USER IF NOT EXISTS 'app'@'localhost'")
+    mariadb_server.query("GRANT ALL ON locks.* TO 'app'@'localhost'")
+    there = {**parts(mariadb_url), "unix_socket": mariadb_server.unix_path}
+    with closing(pymysql.connect(**there)) as mine:
+        assert from_client(mine, Colour.BLOCKING).local
+        with Client.from_client(mine, namespace=namespace) as locks, locks.lock("x"):
+            pass
+    with MariaDBServer(password=CANARY, tls=True) as server:
+        assert server.certificates is not None
+        secret = {"password": CANARY.encode(), "ssl": {"ca": str(server.certificates.authority)}}
+        with closing(pymysql.connect(**parts(server.url), **secret)) as mine:
+            found = from_client(mine, Colour.BLOCKING)
+            assert found.encrypted
+            assert "hunter2" not in repr(found) + repr(registry.adopt(mine, Colour.BLOCKING))
+            tables.create(f"{server.url}?ssl_ca={server.certificates.authority}")
+            with Client.from_client(mine, namespace=namespace) as locks, locks.lock("x"):
+                pass
+
+
+def test_what_cannot_be_taken_over_says_why(mariadb_url: str) -> None:
+    there = parts(mariadb_url)
+    del there["database"]
+    with closing(pymysql.connect(**there)) as mine:
+        with pytest.raises(ValueError, match="names no database"):
+            Client.from_client(mine)
+        with closing(mine.cursor()) as cursor, pytest.raises(TypeError, match="a connection of PyMySQL"):
+            Client.from_client(cursor)
+
+    async def over_a_socket() -> None:
+        driver: Any = import_module("asyncmy.connection")
+        made_elsewhere = driver.Connection(**parts(mariadb_url), sock=object())
+        with pytest.raises(ValueError, match="made elsewhere"):
+            AsyncClient.from_client(made_elsewhere)
+
+    asyncio.run(over_a_socket())

@@ -1,0 +1,474 @@
+"""Every error number of the table for MySQL and MariaDB, provoked on a real server, and what the transaction comes to.
+
+The server of the tests is MariaDB. What it does not say, since MySQL alone does (`MYSQLS`), since memory and disk would
+have to run out (`TOLD`), or since it hangs up without its last words (`HUNG_UP`), it is told to say, by ``SIGNAL`` with
+that very number: so the number's meaning is tested, and not that MySQL uses it so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+import pymysql
+import pytest
+
+from leasehold import Client, StoreUnavailable, tables
+from leasehold._runtimes.base import finish
+from leasehold._runtimes.blocking import BlockingRuntime
+from leasehold._url import parse
+from leasehold.stores._sql.transport import Outcome, Refused, Statement, Transaction
+from leasehold.stores.mysql.connection import settings
+from leasehold.stores.mysql.connection.base import AGAIN, HUNG_UP, LASTING, REMEDIES
+from leasehold.stores.mysql.connection.transport import MySQLWire
+from leasehold_lab.servers import GaleraServer, MariaDBServer
+from support.patience import until
+from support.stores.refusals import MARK, Case, after, check_nothing_is_done, refusals, rolled_back
+
+RUNTIME = BlockingRuntime()
+
+SETTINGS = {
+    "max-connections": "12",
+    "max-connect-errors": "2",
+    "max-user-connections": "50",
+    "skip-name-resolve": "OFF",
+    "log-bin": "log",
+    "server-id": "1",
+    "binlog-format": "ROW",
+}
+
+USERS = """
+CREATE USER poor@localhost; GRANT SELECT ON locks.leasehold_meta TO poor@localhost
+CREATE USER narrow@localhost; GRANT SELECT (one) ON locks.leasehold_meta TO narrow@localhost
+CREATE USER nowhere@localhost
+CREATE USER frugal@localhost; GRANT ALL ON locks.* TO frugal@localhost WITH MAX_QUERIES_PER_HOUR 10
+CREATE USER local@localhost IDENTIFIED VIA unix_socket; GRANT ALL ON locks.* TO local@localhost
+CREATE USER shut@localhost ACCOUNT LOCK; GRANT ALL ON locks.* TO shut@localhost
+CREATE USER late@localhost; GRANT ALL ON locks.* TO late@localhost; ALTER USER late@localhost PASSWORD EXPIRE
+CREATE USER other@localhost; GRANT ALL ON locks.* TO other@localhost
+CREATE USER loud@'127.0.0.2'
+INSTALL SONAME 'auth_ed25519'
+CREATE USER modern@localhost IDENTIFIED VIA ed25519 USING PASSWORD('x'); GRANT ALL ON locks.* TO modern@localhost
+UNINSTALL SONAME 'auth_ed25519'
+CREATE TABLE mark (x INT) ENGINE = InnoDB
+CREATE TABLE pair (x INT PRIMARY KEY) ENGINE = InnoDB; INSERT INTO pair VALUES (1), (2)
+"""
+
+Provoked = Callable[[MariaDBServer], Sequence[StoreUnavailable]]
+
+
+@pytest.fixture(scope="module")
+def server(outlive: set[int]) -> Iterator[MariaDBServer]:
+    with MariaDBServer(config=SETTINGS) as running:
+        outlive.add(running.pid)
+        tables.create(running.url)
+        with running.connect() as connection, connection.cursor() as cursor:
+            for statement in USERS.replace("\n", ";").split(";"):
+                if statement.strip():
+                    cursor.execute(statement)
+        yield running
+
+
+# --- by a client: it claims a name ---------------------------------------------------------------------------------
+
+
+def to(server: MariaDBServer, user: str, database: str = "locks") -> str:
+    return f"mysql://{user}@127.0.0.1:{server.port}/{database}"
+
+
+def as_user(user: str, database: str = "locks") -> Provoked:
+    return lambda server: refusals(to(server, user, database))
+
+
+def too_many(server: MariaDBServer) -> Sequence[StoreUnavailable]:
+    with contextlib.ExitStack() as opened:
+        with contextlib.suppress(pymysql.MySQLError):
+            while True:
+                opened.callback(server.connect().close)
+        return refusals(server.url)
+
+
+def too_many_of_one(server: MariaDBServer) -> Sequence[StoreUnavailable]:
+    with contextlib.closing(server.connect(user="app")):
+        server.query("SET GLOBAL max_user_connections = 1")
+        try:
+            return refusals(server.url)
+        finally:
+            server.query("SET GLOBAL max_user_connections = 50")
+
+
+def used_up(server: MariaDBServer) -> Sequence[StoreUnavailable]:
+    """Each claim begins a session, which uses up more of the hour."""
+    until(lambda: not _succeeds(to(server, "frugal")))
+    return refusals(to(server, "frugal"))
+
+
+def _succeeds(url: str) -> bool:
+    with Client.from_url(url) as client, contextlib.suppress(StoreUnavailable):
+        client.inspect("x")
+        return True
+    return False
+
+
+def from_address(address: str) -> Provoked:
+    """Connect from another address of this host, as the drivers do and no URL can say."""
+
+    def provoke(server: MariaDBServer) -> Sequence[StoreUnavailable]:
+        with pytest.raises(pymysql.MySQLError) as caught:
+            pymysql.connect(host="127.0.0.1", port=server.port, user="loud", bind_address=address)
+        return [settings.connect_error(caught.value, "here")]
+
+    return provoke
+
+
+def blocked(server: MariaDBServer) -> Sequence[StoreUnavailable]:
+    """Others from that address have hung up too often in the middle of a handshake."""
+    for _ in range(4):
+        with socket.create_connection(("127.0.0.1", server.port), source_address=("127.0.0.2", 0)) as hasty:
+            hasty.recv(100)
+    return from_address("127.0.0.2")(server)
+
+
+def another_users_session(server: MariaDBServer) -> Sequence[StoreUnavailable]:
+    with (
+        Client.from_url(f"{server.url}?mode=session") as holder,
+        Client.from_url(f"{to(server, 'other')}?mode=session") as stranger,
+    ):
+        hold = holder.lock("y").acquire()
+        assert hold is not None
+        with pytest.raises(StoreUnavailable) as caught:
+            stranger.break_("y", hold.token)
+        hold.release()
+    return [caught.value]
+
+
+@contextlib.contextmanager
+def row_locked(server: MariaDBServer) -> Iterator[None]:
+    with contextlib.closing(server.connect()) as other:
+        other.begin()
+        other.cursor().execute("SELECT * FROM leasehold_name WHERE name = 'x' FOR UPDATE")
+        yield
+        other.rollback()
+
+
+def killed_query(server: MariaDBServer) -> Sequence[StoreUnavailable]:
+    """An operator ends the statement of each claim that waits."""
+    over = threading.Event()
+
+    def operator() -> None:
+        while not over.is_set():
+            ended(server, "FOR UPDATE", "QUERY")
+            time.sleep(0.02)
+
+    thread = threading.Thread(target=operator)
+    thread.start()
+    try:
+        with row_locked(server):
+            return refusals(server.url, within=5.0)
+    finally:
+        over.set()
+        thread.join()
+
+
+def ended(server: MariaDBServer, words: str, what: str) -> bool:
+    """End what says these words, as an operator does with KILL; return whether there was any."""
+    found = False
+    for number, user, *_, state, text, _ in server.query("SHOW FULL PROCESSLIST"):
+        if user == "app" and words in f"{state} {text}".upper():
+            with contextlib.suppress(pymysql.MySQLError):  # it has ended
+                server.query(f"KILL {what} {number}")
+                found = True
+    return found
+
+
+def forced_to_read(server: MariaDBServer) -> Sequence[StoreUnavailable]:
+    """A server that was started to save what is left of it."""
+    with MariaDBServer() as damaged:
+        tables.create(damaged.url)
+        damaged.terminate()
+        damaged._config["innodb-force-recovery"] = "5"
+        damaged.start()
+        return refusals(damaged.url)
+
+
+# --- by the wire: what a claim has no cause for, or not at will ----------------------------------------------------
+
+
+@contextlib.contextmanager
+def wire_to(url: str) -> Iterator[MySQLWire]:
+    wire = MySQLWire(RUNTIME, settings.from_url(parse(url)))
+    try:
+        yield wire
+    finally:
+        finish(wire.close())
+
+
+def in_a_transaction(server: MariaDBServer, *steps: str | Callable[[], object]) -> Sequence[StoreUnavailable]:
+    with wire_to(server.url) as wire:
+        return rolled_back(wire, steps)
+
+
+def narrow_look(server: MariaDBServer) -> Sequence[StoreUnavailable]:
+    """Look at a column without the right to, where there is one to another."""
+    with wire_to(to(server, "narrow")) as wire, pytest.raises(StoreUnavailable) as caught:
+        finish(wire.transact(lambda tx: tx.commit(Statement("SELECT version FROM leasehold_meta")), within=5.0))
+    return [caught.value]
+
+
+def steps(*steps: str) -> Provoked:
+    return lambda server: in_a_transaction(server, *steps)
+
+
+def told(code: int) -> str:
+    return f"SIGNAL SQLSTATE 'HY000' SET MYSQL_ERRNO = {code}, MESSAGE_TEXT = 'as told'"
+
+
+def changed_record(server: MariaDBServer) -> Sequence[StoreUnavailable]:
+    """A transaction that sees a snapshot, as none of ours does, wants a row that was changed since."""
+    with contextlib.closing(server.connect()) as other:
+        return in_a_transaction(
+            server,
+            "SET SESSION innodb_snapshot_isolation = ON",
+            "ROLLBACK",
+            "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ",
+            "START TRANSACTION",
+            "SELECT * FROM pair",
+            lambda: other.cursor().execute("UPDATE pair SET x = x + 10"),
+            "SELECT * FROM pair FOR UPDATE",
+        )
+
+
+def deadlocked(server: MariaDBServer) -> Sequence[StoreUnavailable]:
+    """Two lock two rows, each in another order; who has written less is the victim."""
+    lock = "SELECT * FROM pair ORDER BY x {} LIMIT 1 FOR UPDATE"
+    with contextlib.closing(server.connect()) as other, other.cursor() as cursor:
+        other.begin()
+        cursor.execute("INSERT INTO mark SELECT 1 FROM information_schema.COLLATIONS")
+        cursor.execute(lock.format("DESC"))
+        thread = threading.Thread(target=lambda: cursor.execute(lock.format("ASC")))
+
+        def cross() -> None:
+            thread.start()
+            until(lambda: int(server.query("SHOW GLOBAL STATUS LIKE 'Innodb_row_lock_current_waits'")[0][1]))
+
+        try:
+            return in_a_transaction(server, lock.format("ASC"), cross, lock.format("DESC"))
+        finally:
+            thread.join()
+            other.rollback()
+
+
+def read_only_meanwhile(server: MariaDBServer) -> Sequence[StoreUnavailable]:
+    """It becomes a replica between the last write and the commit: the commit is refused."""
+    try:
+        return in_a_transaction(server, lambda: server.query("SET GLOBAL read_only = ON"))
+    finally:
+        server.query("SET GLOBAL read_only = OFF")
+
+
+def kept_locked(server: MariaDBServer) -> Sequence[StoreUnavailable]:
+    with contextlib.closing(server.connect()) as other:
+        other.begin()
+        other.cursor().execute("SELECT * FROM pair FOR UPDATE")
+        return in_a_transaction(server, "SET SESSION innodb_lock_wait_timeout = 0", "SELECT * FROM pair FOR UPDATE")
+
+
+def lasting(provoke: Provoked) -> Case[MariaDBServer]:
+    return Case(provoke, Outcome.LASTING)
+
+
+MYSQLS = {  # by group replication, or settings of MySQL alone
+    3024: Outcome.NOT_APPLIED,
+    3098: Outcome.LASTING,
+    3100: Outcome.NOT_APPLIED,
+    3118: Outcome.LASTING,
+    3159: Outcome.LASTING,
+}
+
+TOLD = {1021: Outcome.NOT_APPLIED, 1037: Outcome.NOT_APPLIED}
+
+PROVOKED = {
+    1020: Case(changed_record, Outcome.AGAIN),
+    1038: Case(
+        steps(
+            "SET SESSION sort_buffer_size = 1024, max_sort_length = 8388608",
+            "SELECT x FROM pair ORDER BY REPEAT(x, 100000)",
+        )
+    ),
+    1040: Case(too_many),
+    1044: lasting(as_user("nowhere")),
+    1045: lasting(as_user("stranger:wr0ng")),
+    1049: lasting(as_user("root", "nothing")),
+    1054: lasting(
+        after(
+            "ALTER TABLE leasehold_seat RENAME COLUMN meta TO aside",
+            "ALTER TABLE leasehold_seat RENAME COLUMN aside TO meta",
+        )
+    ),
+    1095: lasting(another_users_session),
+    1114: Case(
+        steps(
+            "SET SESSION max_heap_table_size = 16384",
+            "CREATE TEMPORARY TABLE small (x CHAR(250)) ENGINE = MEMORY",
+            "INSERT INTO small SELECT 'x' FROM information_schema.COLLATIONS",
+        )
+    ),
+    1129: Case(blocked),
+    1130: lasting(from_address("127.0.0.3")),
+    1142: lasting(as_user("poor")),
+    1143: lasting(narrow_look),
+    1146: lasting(after("RENAME TABLE leasehold_seat TO aside", "RENAME TABLE aside TO leasehold_seat")),
+    1203: Case(too_many_of_one),
+    1205: Case(kept_locked, Outcome.AGAIN),
+    1213: Case(deadlocked, Outcome.AGAIN),
+    1226: Case(used_up),
+    1227: lasting(steps("SET GLOBAL max_connections = 1")),
+    1290: Case(read_only_meanwhile),
+    1317: Case(killed_query),
+    1524: lasting(as_user("modern")),
+    1665: lasting(after("SET GLOBAL binlog_format = 'STATEMENT'", "SET GLOBAL binlog_format = 'ROW'")),
+    1698: lasting(as_user("local")),
+    1792: Case(steps("ROLLBACK", "START TRANSACTION READ ONLY", MARK.text)),
+    1820: lasting(as_user("late")),
+    1836: Case(forced_to_read),
+    1862: lasting(  # where that is so set, whose password has expired is not let in at all
+        after(
+            "SET GLOBAL disconnect_on_expired_password = ON",
+            "SET GLOBAL disconnect_on_expired_password = OFF",
+            as_user("late"),
+        )
+    ),
+    1969: Case(steps("SET STATEMENT max_statement_time = 0.05 FOR SELECT SLEEP(5)")),
+    4151: lasting(as_user("shut")),
+    **{code: Case(steps(told(code)), outcome) for code, outcome in (MYSQLS | TOLD).items()},
+}
+
+
+def test_every_error_of_the_table_is_provoked() -> None:
+    at_galera = {1047}  # below
+    assert PROVOKED.keys() | at_galera == REMEDIES.keys()
+    assert {code for code, case in PROVOKED.items() if case.outcome is Outcome.AGAIN} == AGAIN
+    assert {code for code, case in PROVOKED.items() if case.outcome is Outcome.LASTING} == LASTING
+
+
+@pytest.mark.parametrize("code", PROVOKED)
+def test_nothing_is_done_and_it_says_what_to_do(code: int, server: MariaDBServer) -> None:
+    said = check_nothing_is_done(server, PROVOKED[code], str(code), REMEDIES[code])
+    assert not any("wr0ng" in str(error) for error in said)
+
+
+@pytest.mark.parametrize("code", sorted(HUNG_UP))
+@pytest.mark.parametrize("in_commit", [False, True], ids=["before", "commit"])
+def test_after_its_last_words_the_connection_is_not_used(code: int, in_commit: bool, server: MariaDBServer) -> None:
+    async def work(tx: Transaction) -> None:
+        await tx.ask(MARK)
+        await (tx.commit if in_commit else tx.ask)(Statement(told(code)))
+
+    with wire_to(server.url) as wire:
+        before = server.query("SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE USER = 'app'")
+        with pytest.raises(StoreUnavailable) as caught:
+            finish(wire.transact(work, within=5.0))
+        assert caught.value.unknown is in_commit
+        until(lambda: server.query("SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE USER = 'app'") == before)
+    assert server.query("SELECT COUNT(*) FROM mark") == [(0,)]
+
+
+# --- in answer to a COMMIT -----------------------------------------------------------------------------------------
+
+HELD_UP = {
+    1205: ("SET SESSION lock_wait_timeout = 0", "", Outcome.AGAIN),
+    1969: ("SET SESSION max_statement_time = 0.2", "", Outcome.NOT_APPLIED),
+    1317: ("DO 0", "QUERY", Outcome.NOT_APPLIED),
+    0: ("DO 0", "CONNECTION", Outcome.UNKNOWN),
+}
+"""What is asked before a commit that must wait, what an operator kills while it does, and what comes of it. 0 is no
+answer."""
+
+
+@pytest.mark.parametrize("code", HELD_UP)
+def test_an_error_of_the_commit_that_is_listed_is_not_applied(code: int, server: MariaDBServer) -> None:
+    """Somebody keeps all from committing: the commit waits, and is ended."""
+    first, killed, outcome = HELD_UP[code]
+    operator = threading.Thread(target=until, args=(lambda: ended(server, "COMMIT", killed),))
+    with contextlib.closing(server.connect()) as other:
+        if killed:
+            operator.start()
+        try:
+            (error,) = in_a_transaction(server, first, lambda: other.cursor().execute("FLUSH TABLES WITH READ LOCK"))
+        finally:
+            if killed:
+                operator.join()
+    assert error.unknown is (outcome is Outcome.UNKNOWN)
+    if code:
+        assert isinstance(error, Refused)
+        assert error.code == str(code)
+        assert error.outcome is outcome
+    assert server.query("SELECT COUNT(*) FROM mark") == [(0,)]
+
+
+def test_an_error_of_the_commit_that_is_not_listed_is_unknown(server: MariaDBServer) -> None:
+    (error,) = in_a_transaction(server, "ROLLBACK", "XA START 'odd'")  # which COMMIT does not end
+    assert isinstance(error, Refused)
+    assert error.code == "1399"
+    assert error.outcome is Outcome.UNKNOWN
+    assert error.unknown
+    assert server.query("SELECT COUNT(*) FROM mark") == [(0,)]
+
+
+# --- a node of Galera ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def galera(outlive: set[int]) -> Iterator[GaleraServer]:
+    with GaleraServer() as running:
+        outlive.add(running.pid)
+        tables.create(running.url)
+        running.query("CREATE TABLE mark (x INT PRIMARY KEY AUTO_INCREMENT, y TEXT) ENGINE = InnoDB")
+        yield running
+
+
+def test_a_node_of_galera_that_takes_no_queries(galera: GaleraServer) -> None:
+    with (
+        contextlib.closing(galera.connect()) as operator,
+        operator.cursor() as cursor,
+        Client.from_url(galera.url) as client,
+    ):
+        client.lock("x").acquire(timeout=5).release()  # type: ignore[union-attr]
+        cursor.execute("SET GLOBAL wsrep_reject_queries = 'ALL'")
+        try:
+            said = refusals(galera.url)
+            with pytest.raises(StoreUnavailable) as caught:
+                client.lock("x").acquire(timeout=1)
+        finally:
+            cursor.execute("SET GLOBAL wsrep_reject_queries = 'NONE'")
+        for error in (caught.value, *said):
+            assert isinstance(error, Refused)
+            assert error.code == "1047"
+            assert error.outcome is Outcome.NOT_APPLIED
+            assert REMEDIES[1047] in str(error)
+        assert client.inspect("x") is None
+        assert client.lock("x").acquire(timeout=5).release()  # type: ignore[union-attr]
+
+
+def test_a_commit_that_galera_takes_back_behind_its_answer_is_unknown(galera: GaleraServer) -> None:
+    """Of several statements in one request it answers that the commit was carried out, and then that it was not."""
+    large = "x" * 1000
+    write = Statement(f"INSERT INTO mark (y) VALUES ('{large}')")
+    galera.query("SET GLOBAL wsrep_max_ws_size = 1024")
+    try:
+        with wire_to(galera.url) as wire, pytest.raises(Refused) as caught:
+            finish(wire.transact(lambda tx: tx.commit(write), within=5.0))
+        with Client.from_url(galera.url, response_timeout=0.5) as client:
+            with pytest.raises(StoreUnavailable) as claimed:
+                client.lock("y", meta={"text": large}).acquire(timeout=0.5)
+            assert claimed.value.unknown
+            assert client.inspect("y") is None
+    finally:
+        galera.query("SET GLOBAL wsrep_max_ws_size = 2147483647")
+    assert galera.query("SELECT COUNT(*) FROM mark") == [(0,)]
+    assert "writeset size" in str(caught.value)
+    assert caught.value.outcome is Outcome.UNKNOWN
+    assert caught.value.unknown

@@ -1,0 +1,211 @@
+"""Processes that are killed or stopped while they hold or wait: free within the lease, told before they can do harm."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from leasehold import Client
+from leasehold._model import Change
+from leasehold._runtimes.base import finish
+from support.patience import until
+
+PARTY = str(Path(__file__).with_name("redis_party.py"))
+CRASH_BOUND = 0.25
+"""Seconds after the lease within which a dead holder's lock has its next holder."""
+
+colours = pytest.mark.parametrize("colour", ["blocking", "asyncio"])
+
+
+class Party:
+    """A process that holds or waits."""
+
+    def __init__(self, server, namespace, colour, role, lease, *names):
+        command = [sys.executable, PARTY, colour, server.url, namespace, role, str(lease), *names]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self.said = queue.SimpleQueue()
+        self.thread = threading.Thread(target=self._read)
+        self.thread.start()
+
+    def _read(self):
+        for line in self.process.stdout:
+            self.said.put(json.loads(line))
+
+    def hear(self, timeout=20):
+        return self.said.get(timeout=timeout)
+
+    def say(self):
+        self.process.stdin.write(b"\n")
+        self.process.stdin.flush()
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
+        at = time.monotonic()
+        self.thread.join()
+        self.process.stdin.close()
+        self.process.stdout.close()
+        return at
+
+
+@contextmanager
+def parties():
+    """Start processes; all are ended."""
+    started = []
+
+    def start(*args):
+        started.append(Party(*args))
+        return started[-1]
+
+    try:
+        yield start
+    finally:
+        for party in started:
+            if party.process.stdin and not party.process.stdin.closed:
+                party.kill()
+
+
+# --- killed holders --------------------------------------------------------------------------------------------
+
+
+def crash(server, namespace, colour, kills, lease):
+    """Kill a process that holds many locks, while two others wait; return how long each took after the lease."""
+    names = [f"job-{i}" for i in range(kills)]
+    with parties() as start, Client.from_url(server.url, namespace=namespace) as locks:
+        holder = start(server, namespace, colour, "hold", lease, *names)
+        tokens = {}
+        while len(tokens) < kills:
+            said = holder.hear()
+            if "token" in said:
+                tokens[said["name"]] = said["token"]
+        waiters = [start(server, namespace, other, "wait", lease, *names) for other in ("asyncio", "blocking")]
+        until(lambda: sum(len(info.waiters) for info in locks.holds()) == 2 * kills, 20)
+        time.sleep(1.3 * lease)  # they wait through renewals
+        killed = holder.kill()
+        late = {}
+        for waiter in waiters:
+            seen = 0
+            while seen < kills:
+                said = waiter.hear()
+                if "token" in said:
+                    seen += 1
+                    assert said["token"] > tokens[said["name"]]
+                    late[said["name"]] = min(late.get(said["name"], 1e9), said["at"] - killed - lease)
+        return [late[name] for name in names]
+
+
+@colours
+def test_a_killed_holders_locks_are_free_within_the_lease(redis_server, namespace, colour):
+    late = crash(redis_server, namespace, colour, 30, 0.9)
+    print(f"free {max(late) * 1000:.0f} ms after the lease at the latest")
+    assert max(late) < CRASH_BOUND
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(600)
+def test_a_thousand_killed_holds(redis_server, namespace):
+    late = []
+    for turn in range(34):
+        late += crash(redis_server, f"{namespace}-{turn}", ["blocking", "asyncio"][turn % 2], 30, 0.9)
+    assert max(late) < CRASH_BOUND
+
+
+# --- killed waiters --------------------------------------------------------------------------------------------
+
+
+@colours
+@pytest.mark.parametrize("victims", [(0,), (1,), (0, 1), (0, 1, 2)], ids=["first", "second", "two", "all but one"])
+def test_killed_waiters_hold_up_nobody(redis_server, namespace, colour, victims):
+    """Their connections are gone, so they are passed over at once."""
+    with parties() as start, Client.from_url(redis_server.url, namespace=namespace) as locks:
+        hold = locks.lock("x").acquire()
+        waiters = []
+        for number in range(4):
+            waiters.append(start(redis_server, namespace, colour, "wait", 30.0, "x"))
+            until(lambda n=number: len(locks.inspect("x").waiters) == n + 1, 20)
+        time.sleep(0.2)
+        for victim in victims:
+            waiters[victim].kill()
+        time.sleep(0.1)
+        released = time.monotonic()
+        hold.release()
+        for number, waiter in enumerate(waiters):
+            if number not in victims:
+                said = waiter.hear()
+                said = said if "token" in said else waiter.hear()
+                assert said["at"] - released < 0.5
+        until(lambda: locks.holds() == [], 2.0)
+
+
+# --- stopped holders -------------------------------------------------------------------------------------------
+
+
+@colours
+def test_a_holder_that_was_stopped_beyond_its_lease(redis_server, namespace, colour):
+    lease = 0.5
+    with parties() as start, Client.from_url(redis_server.url, namespace=namespace) as locks:
+        stopped = start(redis_server, namespace, colour, "stop", lease, "x")
+        token = stopped.hear()["token"]
+        os.kill(stopped.process.pid, signal.SIGSTOP)
+        start_at = time.monotonic()
+        successor = locks.lock("x", lease=5.0).acquire(timeout=5)
+        assert time.monotonic() - start_at < lease + CRASH_BOUND
+        assert successor.token > token
+        written = finish(locks.store.cell("x:data", Change(b"new", fence=successor.token)))
+        assert written.changed
+        os.kill(stopped.process.pid, signal.SIGCONT)
+        resumed = time.monotonic()
+        stopped.say()
+        said = stopped.hear()
+        assert said["check"] == "lost"
+        assert said["written"] is False
+        assert said["release"] == "lost"
+        assert said["at"] - resumed < 0.25
+        time.sleep(0.7)  # whatever it still owes the server
+        successor.check()
+        successor.extend()
+        assert [holder.token for holder in locks.inspect("x").holders] == [successor.token]
+        assert finish(locks.store.cell("x:data", Change())).value == b"new"
+        assert successor.release()
+
+
+# --- an heir in the same client --------------------------------------------------------------------------------
+
+
+def test_the_next_of_a_client_watches_a_holder_of_the_same_client(redis_server, namespace):
+    """The first waiter got the lock and overruns its fixed lease: the second must have begun to watch it."""
+    lease = 0.9
+    with Client.from_url(redis_server.url, namespace=namespace) as locks:
+        hold, got = locks.lock("x", lease=lease).acquire(), queue.SimpleQueue()
+
+        def overrun():
+            second = locks.lock("x", lease=lease, renew=False).acquire()
+            got.put(time.monotonic())
+            time.sleep(2 * lease)
+            assert second.lost
+
+        def wait():
+            third = locks.lock("x", lease=lease).acquire()
+            got.put(time.monotonic())
+            third.release()
+
+        threads = [threading.Thread(target=overrun), threading.Thread(target=wait)]
+        for number, thread in enumerate(threads):
+            thread.start()
+            until(lambda n=number: len(locks.inspect("x").waiters) == n + 1, 5)
+        time.sleep(0.1)
+        hold.release()
+        granted, next_granted = got.get(timeout=5), got.get(timeout=5)
+        assert next_granted - granted < lease + CRASH_BOUND
+        for thread in threads:
+            thread.join()

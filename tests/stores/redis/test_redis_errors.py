@@ -1,0 +1,351 @@
+"""Every error that a server answers with, provoked on a real one, and what it is taken for: not applied, or unknown."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from leasehold._model import Owner, Rule, Terms, Ticket, ticket_id
+from leasehold._runtimes.base import finish
+from leasehold._runtimes.blocking import BlockingRuntime
+from leasehold._url import parse
+from leasehold.errors import StoreUnavailable
+from leasehold.stores.redis import keys
+from leasehold.stores.redis.connection import settings
+from leasehold.stores.redis.connection.base import (
+    NOT_APPLIED,
+    PASSING,
+    REMEDIES,
+    Elsewhere,
+    NotPermitted,
+    Redirected,
+    ReplyError,
+    pack,
+    refused,
+)
+from leasehold.stores.redis.connection.blocking import BlockingWire
+from leasehold.stores.redis.scripts import Script, commands
+from leasehold.stores.redis.strict.quorum import Strict
+from leasehold_lab.proxy.proxy import FaultProxy
+from leasehold_lab.servers import RedisCluster, RedisReplicas, RedisServer
+from leasehold_lab.servers.base import free_port
+from leasehold_lab.servers.redis.resp import RedisError
+
+RUNTIME = BlockingRuntime()
+
+Provoked = Callable[[pytest.FixtureRequest], object]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RedisServer]:
+    with RedisServer(users=["poor on >s3cret ~* &* +@all -hset"]) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def pair() -> Iterator[RedisReplicas]:
+    with RedisReplicas(1) as group:
+        yield group
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[RedisCluster]:
+    with RedisCluster(replicas=0, full_coverage=False) as group:
+        yield group
+
+
+def claim(name: str = "a") -> tuple[Script, Any, Any]:
+    ticket = Ticket(ticket_id(RUNTIME.random_bytes(16)), Terms(Rule(), Owner("host", 1, "x"), 30.0, 0.0, ""))
+    script, those, words = commands.claim("default", name, ticket, join=False, channel=b"")
+    return script, those, words
+
+
+@contextlib.contextmanager
+def wire_to(server: RedisServer, user: str = "", mode: str = "standalone") -> Iterator[BlockingWire]:
+    """Open a wire that takes servers of any role."""
+    reached = settings.from_url(parse(f"redis://{user}127.0.0.1:{server.port}"))
+    wire = BlockingWire(RUNTIME, replace(reached, mode=mode, any_role=True), b"", lambda _: None, lambda: None)
+    try:
+        yield wire
+    finally:
+        finish(wire.close())
+
+
+def answer(server: RedisServer, *, name: str = "a", user: str = "", mode: str = "standalone") -> object:
+    """Claim a name by its script, and return the reply."""
+    with wire_to(server, user, mode) as wire:
+        script, those, words = claim(name)
+        return finish(wire.call(script.by_text(those, words), within=5.0))
+
+
+# --- how each is provoked ------------------------------------------------------------------------------------------
+
+
+def readonly(request: pytest.FixtureRequest) -> object:
+    pair: RedisReplicas = request.getfixturevalue("pair")
+    return answer(pair.replicas[0])
+
+
+def master_down(request: pytest.FixtureRequest) -> object:
+    pair: RedisReplicas = request.getfixturevalue("pair")
+    (replica,) = pair.replicas
+    pair.primary.cut_off()
+    replica.command("CONFIG", "SET", "replica-serve-stale-data", "no")
+    try:
+        pair.wait_until(lambda: replica.info("replication")["master_link_status"] == "down", 5.0, "the link is down")
+        return answer(replica)
+    finally:
+        replica.command("CONFIG", "SET", "replica-serve-stale-data", "yes")
+        pair.nodes[0].rejoin()
+
+
+@contextlib.contextmanager
+def config(server: RedisServer, **values: str) -> Iterator[None]:
+    before = {}
+    for name, value in values.items():
+        option = name.replace("_", "-")
+        (_, before[option]) = server.command("CONFIG", "GET", option)  # type: ignore[misc]
+        server.command("CONFIG", "SET", option, value)
+    try:
+        yield
+    finally:
+        for option, value in before.items():
+            server.command("CONFIG", "SET", option, value)
+
+
+def no_replicas(request: pytest.FixtureRequest) -> object:
+    server: RedisServer = request.getfixturevalue("server")
+    with config(server, min_replicas_to_write="1"):
+        return answer(server)
+
+
+def out_of_memory(request: pytest.FixtureRequest) -> object:
+    server: RedisServer = request.getfixturevalue("server")
+    with config(server, maxmemory="100kb"):
+        return answer(server)
+
+
+def cannot_save(request: pytest.FixtureRequest) -> object:
+    server = RedisServer(config={"save": "3600 1"})
+    data = server.folder / "data"
+    server._config["dir"] = str(data)
+    data.mkdir()
+    with server:
+        data.rmdir()
+        with contextlib.suppress(RedisError):
+            server.command("BGSAVE")
+        until = time.monotonic() + 5
+        while "rdb_last_bgsave_status:err" not in str(server.command("INFO", "persistence")):
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        return answer(server)
+
+
+def loading(request: pytest.FixtureRequest) -> object:
+    with RedisServer(config={"key-load-delay": "2000", "loading-process-events-interval-bytes": "1024"}) as server:
+        server.command("DEBUG", "POPULATE", "1000")
+        with wire_to(server) as wire:
+            finish(wire.call(pack(b"TIME"), within=5.0))
+            link = server.connect()
+            thread = threading.Thread(target=lambda: link.command("DEBUG", "RELOAD"))
+            thread.start()
+            script, those, words = claim()
+            reply = None
+            while thread.is_alive() and not isinstance(reply, ReplyError):
+                reply = finish(wire.call(script.by_text(those, words), within=30.0))
+            thread.join()
+            link.close()
+            return reply
+
+
+def busy(request: pytest.FixtureRequest) -> object:
+    server: RedisServer = request.getfixturevalue("server")
+    link = server.connect()
+
+    def spin() -> None:
+        with contextlib.suppress(RedisError):  # it is killed
+            link.command("EVAL", "while true do end", "0")
+
+    with config(server, lua_time_limit="50"):
+        thread = threading.Thread(target=spin)
+        with wire_to(server) as wire:
+            finish(wire.call(pack(b"TIME"), within=5.0))
+            thread.start()
+            time.sleep(0.2)
+            script, those, words = claim()
+            reply = finish(wire.call(script.by_text(those, words), within=5.0))
+            server.command("SCRIPT", "KILL")
+            thread.join()
+    link.close()
+    return reply
+
+
+def cluster_down(request: pytest.FixtureRequest) -> object:
+    with RedisServer(config={"cluster-enabled": "yes", "cluster-port": str(free_port())}) as node:
+        return answer(node, mode="cluster")
+
+
+def moved(request: pytest.FixtureRequest) -> object:
+    cluster: RedisCluster = request.getfixturevalue("cluster")
+    owner = cluster.primary_of(keys.mutex_keys("default", "m")[0])
+    return answer(next(node for node in cluster.primaries if node is not owner), name="m", mode="cluster")
+
+
+def on_its_way(request: pytest.FixtureRequest, *, held: bool) -> object:
+    cluster: RedisCluster = request.getfixturevalue("cluster")
+    name = "held" if held else "free"
+    lock = keys.mutex_keys("default", name)[0]
+    owner = cluster.primary_of(lock)
+    if held:  # one of its four keys exists
+        assert not isinstance(answer(owner, name=name, mode="cluster"), ReplyError)
+    migration = cluster.migrate(lock, next(node for node in cluster.primaries if node is not owner))
+    try:
+        return answer(owner, name=name, mode="cluster")
+    finally:
+        migration.cancel()
+
+
+def cross_slot(request: pytest.FixtureRequest) -> object:
+    cluster: RedisCluster = request.getfixturevalue("cluster")
+    with wire_to(cluster.primaries[0], mode="cluster") as wire:
+        return finish(wire.call(pack(b"EVAL", b"return 1", b"2", b"{a}", b"{b}"), within=5.0))
+
+
+def no_script(request: pytest.FixtureRequest) -> object:
+    with wire_to(request.getfixturevalue("server")) as wire:
+        return finish(wire.call(pack(b"EVALSHA", b"0" * 40, b"0"), within=5.0))
+
+
+def no_permission(request: pytest.FixtureRequest) -> object:
+    return answer(request.getfixturevalue("server"), user="poor:s3cret@")
+
+
+def wrong_type(request: pytest.FixtureRequest) -> object:
+    server: RedisServer = request.getfixturevalue("server")
+    server.command("SET", keys.mutex_keys("default", "odd")[0], "not ours")
+    return answer(server, name="odd")
+
+
+def at_connect(user: str) -> Provoked:
+    def provoke(request: pytest.FixtureRequest) -> object:
+        with RedisServer(password="s3cret") as server, pytest.raises(StoreUnavailable) as caught:
+            answer(server, user=user)
+        return caught.value
+
+    return provoke
+
+
+PROVOKED: dict[str, Provoked] = {
+    "READONLY": readonly,
+    "NOREPLICAS": no_replicas,
+    "OOM": out_of_memory,
+    "MISCONF": cannot_save,
+    "LOADING": loading,
+    "MASTERDOWN": master_down,
+    "CLUSTERDOWN": cluster_down,
+    "MOVED": moved,
+    "ASK": lambda request: on_its_way(request, held=False),
+    "TRYAGAIN": lambda request: on_its_way(request, held=True),
+    "CROSSSLOT": cross_slot,
+    "NOSCRIPT": no_script,
+    "NOPERM": no_permission,
+    "NOAUTH": at_connect(""),
+    "WRONGPASS": at_connect(":wr0ng@"),
+    "BUSY": busy,
+    "WRONGTYPE": wrong_type,
+}
+
+
+def test_every_error_of_the_table_is_provoked() -> None:
+    assert PROVOKED.keys() == NOT_APPLIED == REMEDIES.keys()
+
+
+@pytest.mark.usefixtures("server", "pair", "cluster")
+@pytest.mark.parametrize("code", sorted(PROVOKED))
+def test_it_is_not_applied_and_says_what_to_do(code: str, request: pytest.FixtureRequest) -> None:
+    said = PROVOKED[code](request)
+    if isinstance(said, StoreUnavailable):  # it came while connecting
+        error: StoreUnavailable = said
+    else:
+        assert isinstance(said, ReplyError), said
+        assert said.code == code
+        error = refused("here", said)
+    assert not error.unknown
+    assert REMEDIES[code] in str(error)
+    assert isinstance(error, Elsewhere) is (code in PASSING or code in ("MOVED", "ASK"))
+    assert isinstance(error, Redirected) is (code in ("MOVED", "ASK"))
+    assert isinstance(error, NotPermitted) is (code == "NOPERM")
+    assert "s3cret" not in str(error)
+    assert "wr0ng" not in str(error)
+
+
+def test_where_a_redirection_leads() -> None:
+    cases = {
+        "MOVED 3999 127.0.0.1:6381": (3999, ("127.0.0.1", 6381), False),
+        "ASK 1 [::1]:7000": (1, ("::1", 7000), True),
+        "MOVED 2 redis.example:1": (2, ("redis.example", 1), False),
+        "MOVED 2 :7001": (2, ("asked", 7001), False),
+        "MOVED 2 ?:7001": (2, ("asked", 7001), False),
+    }
+    for text, (slot, address, ask) in cases.items():
+        error = refused("here", ReplyError(text), "asked")
+        assert isinstance(error, Redirected)
+        assert (error.slot, error.address, error.ask) == (slot, address, ask)
+
+
+def test_an_error_that_is_not_listed_is_unknown(server: RedisServer) -> None:
+    with wire_to(server) as wire:
+        reply = finish(wire.call(pack(b"EVAL", b"return redis.error_reply('ERR odd')", b"0"), within=5.0))
+        assert isinstance(reply, ReplyError)
+        assert refused("here", reply).unknown
+
+
+def test_a_wait_that_a_change_of_role_ends_is_unknown() -> None:
+    """A server that becomes a replica answers UNBLOCKED to who waits: so it does to the WAIT of strict mode."""
+    with RedisServer() as server:
+        said: list[object] = []
+        with wire_to(server) as wire:
+            waiting = threading.Thread(
+                target=lambda: said.append(finish(wire.call(pack(b"WAIT", b"1", b"5000"), within=6.0)))
+            )
+            waiting.start()
+            until = time.monotonic() + 5
+            while "blocked_clients:1" not in str(server.command("INFO", "clients")):
+                assert time.monotonic() < until
+                time.sleep(0.01)
+            server.command("REPLICAOF", "127.0.0.1", free_port())
+            waiting.join()
+        (reply,) = said
+        assert isinstance(reply, ReplyError)
+        assert reply.code == "UNBLOCKED"
+        assert refused("here", reply).unknown
+        strict = Strict(replicas=1)
+        assert not strict.acknowledged(reply, 1)
+
+
+@pytest.mark.parametrize("fault", ["silence", "reset", "end", "refusal"])
+def test_no_answer_is_unknown_unless_nothing_was_sent(server: RedisServer, fault: str) -> None:
+    with FaultProxy(server.port) as proxy:
+        reached = settings.from_url(parse(f"redis://127.0.0.1:{proxy.port}"))
+        wire = BlockingWire(RUNTIME, reached, b"", lambda _: None, lambda: None)
+        finish(wire.call(pack(b"TIME"), within=5.0))
+        if fault == "silence":
+            proxy.blackhole()
+        elif fault == "refusal":
+            proxy.stop()
+        elif fault == "reset":
+            proxy.cut_at(where=b"TIME")
+        else:
+            proxy.drop_reply(where=b"TIME")
+        with pytest.raises(StoreUnavailable) as caught:
+            finish(wire.call(pack(b"TIME"), within=0.5))
+        assert caught.value.unknown is (fault != "refusal")
+        assert re.search(r"did not answer|cannot connect", str(caught.value))
+        finish(wire.close())

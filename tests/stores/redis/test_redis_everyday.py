@@ -1,0 +1,90 @@
+"""Lost requests and replies of writes to values, on both wires: each write is made once, and the writer knows it."""
+
+from __future__ import annotations
+
+import pytest
+
+from leasehold.errors import StoreUnavailable
+from leasehold.stores.redis.scripts import CELL
+from leasehold_lab.proxy.proxy import FaultProxy
+from support.flavors import both
+
+
+@pytest.fixture
+def proxy(redis_server):
+    with FaultProxy(redis_server.port) as running:
+        yield running
+
+
+@both
+@pytest.mark.parametrize("lost", ["reply", "request"])
+@pytest.mark.parametrize("nth", [1, 2])
+def test_an_update_whose_bytes_are_lost_counts_once(redis_server, proxy, namespace, world, lost, nth):
+    """The first request looks, the second writes."""
+
+    async def body(world):
+        url = f"redis://127.0.0.1:{proxy.port}"
+        async with (
+            world.client(url, namespace=namespace) as through,
+            world.client(redis_server.url, namespace=namespace) as clean,
+        ):
+            value = through.versioned("views")
+            await value.put(5)
+            lose = proxy.drop_reply if lost == "reply" else proxy.cut_at
+            fault = lose(where=CELL.digest, nth=nth)
+            assert tuple(await value.update(lambda seen: seen + 1)) == (6, 2)
+            assert fault.hits == 1
+            assert tuple(await clean.versioned("views").get()) == (6, 2)
+
+    world.run(body)
+
+
+@both
+@pytest.mark.parametrize("lost", ["reply", "request"])
+def test_a_plain_put_is_not_sent_again(redis_server, proxy, namespace, world, lost):
+    """If it arrived it is seen there; if not, the writer is told that nobody knows."""
+
+    async def body(world):
+        url = f"redis://127.0.0.1:{proxy.port}"
+        async with (
+            world.client(url, namespace=namespace) as through,
+            world.client(redis_server.url, namespace=namespace) as clean,
+        ):
+            value = through.versioned("views")
+            await value.put("first")
+            lose = proxy.drop_reply if lost == "reply" else proxy.cut_at
+            fault = lose(where=CELL.digest)
+            if lost == "reply":
+                assert await value.put("second") == 2
+            else:
+                with pytest.raises(StoreUnavailable) as told:
+                    await value.put("second")
+                assert told.value.unknown
+            assert fault.hits == 1
+            assert tuple(await clean.versioned("views").get()) == (("second", 2) if lost == "reply" else ("first", 1))
+
+    world.run(body)
+
+
+@both
+def test_once_is_recorded_though_the_reply_is_lost(redis_server, proxy, namespace, world):
+    """The work is not done again, and the doer hears no error."""
+
+    async def body(world):
+        url = f"redis://127.0.0.1:{proxy.port}"
+        done = []
+        async with (
+            world.client(url, namespace=namespace) as through,
+            world.client(redis_server.url, namespace=namespace) as clean,
+        ):
+
+            def work():
+                done.append(1)
+                proxy.drop_reply(where=CELL.digest)
+                return "done"
+
+            assert await through.once("payment", keep=60).run(work) == "done"
+            assert await clean.once("payment", keep=60).run(work) == "done"
+            assert done == [1]
+
+    world.run(body)

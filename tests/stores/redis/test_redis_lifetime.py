@@ -1,0 +1,227 @@
+"""Forks, closing, many clients and many holds: no foreign release, nothing left open, one keeper for ten thousand."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import threading
+import time
+import traceback
+
+import pytest
+
+from leasehold import AsyncClient, Client
+from leasehold.errors import LeaseLost
+from leasehold.stores.redis import keys
+from leasehold_lab.runtimes.case_runtimes import AsyncioWorld, BlockingWorld
+from leasehold_lab.servers import RedisServer
+from support.flavors import both
+
+
+@pytest.fixture
+def server():
+    with RedisServer() as running:
+        yield running
+
+
+def connections(server):
+    """Count the connections of clients, without the one that asks."""
+    return server.command("CLIENT", "LIST").count("\n") - 1
+
+
+def in_child(work):
+    """Run ``work`` in a forked child; return its exit code."""
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            code = work() or 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def waiting(locks, name, count, limit=5.0):
+    end = time.monotonic() + limit
+    while len(locks.inspect(name).waiters) != count:
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+# --- fork ------------------------------------------------------------------------------------------------------
+
+
+def test_fork_while_holding_and_waiting(server):
+    """The child holds nothing, says nothing in its parent's name, and can use the client itself."""
+    with Client.from_url(server.url) as locks:
+        hold, got = locks.lock("x", lease=0.9).acquire(), []
+        thread = threading.Thread(target=lambda: got.append(locks.lock("x").acquire(timeout=10)))
+        thread.start()
+        waiting(locks, "x", 1)
+
+        def child():
+            assert hold.lost
+            try:
+                hold.release()
+                return 2
+            except LeaseLost:
+                pass
+            assert locks.lock("x").acquire(timeout=0.2) is None
+            with locks.lock("y") as mine:
+                mine.check()
+            time.sleep(0.5)  # a keeper would pay now what it owed
+            locks.close()
+            return 0
+
+        assert in_child(child) == 0
+        hold.check()
+        assert len(locks.inspect("x").waiters) == 1
+        time.sleep(1.0)  # renewed by the parent
+        hold.check()
+        hold.release()
+        thread.join()
+        assert got[0].token > hold.token
+        got[0].release()
+        assert locks.holds() == []
+
+
+def test_fork_of_an_asyncio_client(server):
+    """The parent's connection hears on, whatever the child does with the objects that it inherited."""
+    loop = asyncio.new_event_loop()
+    locks = AsyncClient.from_url(server.url)
+    hold = loop.run_until_complete(locks.lock("x", lease=6.0).acquire())
+
+    async def use():
+        async with AsyncClient.from_url(server.url) as others:  # a client belongs to its loop
+            gc.collect()
+            assert await others.lock("x").acquire(timeout=0.1) is None
+            async with others.lock("y"):
+                pass
+
+    def child():
+        nonlocal locks
+        assert hold.lost
+        locks = None
+        asyncio.run(use())
+        return 0
+
+    assert in_child(child) == 0
+
+    async def go_on():
+        await asyncio.sleep(1.0)
+        hold.check()
+        waiter = asyncio.ensure_future(locks.lock("x").acquire(timeout=5))
+        await asyncio.sleep(0.1)
+        start = time.monotonic()
+        await hold.release()
+        got = await waiter
+        assert time.monotonic() - start < 0.6  # the message was heard: every timer would ring later
+        await got.release()
+        await locks.close()
+
+    loop.run_until_complete(go_on())
+    loop.close()
+
+
+# --- closing ---------------------------------------------------------------------------------------------------
+
+
+@both
+def test_close_while_others_wait(server, world):
+    """Those who wait are told, at once; what they waited for is not left behind on the server."""
+
+    async def body(world):
+        async with world.client(server.url) as others:
+            hold = await others.lock("x").acquire()
+            locks = world.client(server.url)
+            jobs = [world.spawn(lambda: locks.lock("x").acquire()) for _ in range(5)]
+            await world.sleep(0.3)
+            start = world.now()
+            await locks.close()
+            for job in jobs:
+                with pytest.raises(RuntimeError, match="closed"):
+                    await job.result()
+            assert world.now() - start < 1.0
+            info = await others.inspect("x")
+            assert info.waiters == ()
+            await hold.release()
+
+    world.run(body)
+    assert connections(server) == 0
+
+
+@both
+def test_close_gives_up_what_is_held_and_every_connection(server, world):
+    async def body(world):
+        clients = [world.client(server.url) for _ in range(20)]
+        for i, locks in enumerate(clients):
+            await locks.lock(f"name-{i}").acquire()
+            await locks.lock(f"other-{i}").acquire()
+        await world.gather(*(locks.lock("shared").acquire(timeout=0.2) for locks in clients))
+        for locks in clients:
+            await locks.close()
+
+    before = len(os.listdir("/proc/self/fd")), threading.active_count()
+    world.run(body)
+    end = time.monotonic() + 3
+    while (len(os.listdir("/proc/self/fd")), threading.active_count()) > before or connections(server):
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    for key in server.command("KEYS", "*"):
+        assert key.endswith(":lock")
+        assert 0 < server.command("PTTL", key) <= 3_600_000
+        assert server.command("HGET", key, "t") is None
+
+
+# --- many ------------------------------------------------------------------------------------------------------
+
+
+@both
+def test_ten_thousand_holds_cost_one_keeper(server, world):
+    """Renewals go in scripts of a hundred, from one thread or task, and from one more for each batch under way."""
+    count, lease = 10_000, 15.0
+
+    async def body(world):
+        async with world.client(server.url) as locks:
+            holds = []
+            for start in range(0, count, 500):
+                if isinstance(world, AsyncioWorld):
+                    names = range(start, start + 500)
+                    holds += await world.gather(*(locks.lock(f"n{i}", lease=lease).acquire() for i in names))
+                else:
+                    holds += [await locks.lock(f"n{i}", lease=lease).acquire() for i in range(start, start + 500)]
+            threads = [thread for thread in threading.enumerate() if thread.name == "leasehold-keeper"]
+            assert len(threads) == (1 if isinstance(world, BlockingWorld) else 0)
+            assert threading.active_count() < 40
+            server.reset_stats()
+            await world.sleep(lease / 3 + 1.0)
+            stats = server.commandstats()
+            print(stats["evalsha"], "calls renewed", stats["pexpire"])
+            assert stats["pexpire"] >= count  # each renewed at least once
+            assert stats["evalsha"] <= stats["pexpire"] / 20  # in batches, if smaller ones than a hundred
+            for hold in holds:
+                hold.check()
+            server.command("FLUSHALL")  # closing would take a while
+
+    world.run(body)
+
+
+def test_every_key_of_a_busy_name_ends(server):
+    with Client.from_url(server.url) as locks:
+        hold = locks.lock("x").acquire()
+        threads = [
+            threading.Thread(target=lambda: locks.lock("x", fair=True, delay=1).acquire(timeout=2).release())
+            for _ in range(4)
+        ]
+        for thread in threads:
+            thread.start()
+        waiting(locks, "x", 4)
+        for key in keys.mutex_keys("default", "x"):
+            assert 0 < server.command("PTTL", key) <= 3_600_000 + 31_000
+        hold.release()
+        for thread in threads:
+            thread.join()
+        assert server.command("KEYS", "*") == [keys.mutex_keys("default", "x")[0].decode()]

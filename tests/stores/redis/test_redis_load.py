@@ -1,0 +1,136 @@
+"""Servers forget, lag or hand slots over under continuous load, in each deployment.
+
+Tokens increase, no guarded write goes backwards, whoever lost a lock is told, and it goes on within the bound.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+
+from leasehold.stores.redis import keys
+from leasehold_lab.runtimes.case_runtimes import World
+from leasehold_lab.servers import RedisCluster, RedisSentinel, RedlockNodes
+from support.flavors import ASYNCIO, BLOCKING, by_day
+from support.stores.failover_load import LEASE, NOISE, Load
+
+NAMES = ["a", "b", "c", "d"]
+
+GRANTED_AGAIN = 2 * LEASE + 2 * NOISE
+"""Seconds until each name is granted anew when nobody has to be promoted: a lease, a place in the queue, and noise."""
+
+PROMOTED = {"sentinel": 1.0 + 6.0 + 3 * NOISE, "cluster": 1.5 + 6.0 + 3 * NOISE}
+"""Seconds from a primary's death on: detection, election, promotion, our pauses."""
+
+
+def loaded(world: World, url: str, namespace: str, disturb: Callable[[Load], object], *, fair: bool = True) -> None:
+    async def body(world: World) -> None:
+        load = Load(world, url, namespace, NAMES, fair=fair)
+        await load.run(lambda: disturb(load))
+        load.check()
+
+    world.run(body)
+
+
+# --- forgetting ----------------------------------------------------------------------------------------------------
+
+
+@by_day(BLOCKING)
+def test_nodes_of_a_redlock_forget(world: World, namespace: str) -> None:
+    """One by one, and two at once: all data, all scripts, and a restart without either."""
+    with RedlockNodes(5) as group:
+        nodes = group.nodes
+
+        def disturb(load: Load) -> None:
+            load.wait_service(10.0)
+            for some in (nodes[:1], nodes[1:3]):
+                for words in (("FLUSHALL",), ("SCRIPT", "FLUSH")):
+                    for node in some:
+                        node.command(*words)
+                    load.wait_service(GRANTED_AGAIN)
+                for node in some:
+                    node.restart(keep_data=False)
+                load.wait_service(GRANTED_AGAIN)
+
+        loaded(world, group.url, namespace, disturb, fair=False)
+
+
+@by_day(ASYNCIO)
+def test_the_primaries_of_a_cluster_forget(world: World, namespace: str) -> None:
+    with RedisCluster() as group:
+
+        def disturb(load: Load) -> None:
+            load.wait_service(10.0)
+            for words in (("FLUSHALL",), ("SCRIPT", "FLUSH"), ("FLUSHALL",)):
+                for node in group.primaries:
+                    node.command(*words)
+                load.wait_service(GRANTED_AGAIN)
+            group.primary_of(keys.mutex_keys(namespace, NAMES[0])[0]).restart(keep_data=False)
+            load.wait_service(PROMOTED["cluster"])
+
+        loaded(world, group.url, namespace, disturb)
+
+
+# --- lagging -------------------------------------------------------------------------------------------------------
+
+
+@by_day(BLOCKING)
+def test_replicas_that_lag_are_promoted_by_sentinels(world: World, namespace: str) -> None:
+    with RedisSentinel(replicas=2) as group:
+        lagging(group, world, namespace)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("world", [BLOCKING, ASYNCIO], ids=str)
+def test_replicas_that_lag_are_promoted_in_a_cluster(world: World, namespace: str) -> None:
+    with RedisCluster() as group:
+        lagging(group, world, namespace)
+
+
+def lagging(group: RedisSentinel | RedisCluster, world: World, namespace: str) -> None:
+    """Let no replica have the grants of the last moments before the primary dies."""
+    kind = "cluster" if isinstance(group, RedisCluster) else "sentinel"
+    group.wait_healthy()
+
+    def disturb(load: Load) -> None:
+        load.wait_service(10.0)
+        key = keys.mutex_keys(namespace, NAMES[0])[0]
+        old = group.primary_of(key) if isinstance(group, RedisCluster) else group.primary
+        before = len(load.holdings)
+        old.cut_off()
+        time.sleep(0.4)  # less than it takes to notice
+        old.kill()
+        assert len(load.holdings) > before, "nothing was granted that no replica has"
+        load.wait_service(PROMOTED[kind])
+
+    loaded(world, group.url, namespace, disturb)
+
+
+# --- slots on their way --------------------------------------------------------------------------------------------
+
+
+@by_day(ASYNCIO)
+def test_slots_are_moved_under_load(world: World, namespace: str) -> None:
+    """Back and forth, each while its name is in use: the name waits for the end of the move, and no other does."""
+    with RedisCluster(replicas=0) as group:
+
+        def disturb(load: Load) -> None:
+            load.wait_service(10.0)
+            for name in NAMES[:1]:
+                lock = keys.mutex_keys(namespace, name)[0]
+                for _ in range(2):
+                    source = group.primary_of(lock)
+                    target = next(node for node in group.primaries if node is not source)
+                    migration = group.migrate(lock, target)
+                    time.sleep(0.2)
+                    migration.move()
+                    load.wait_service(GRANTED_AGAIN, set(NAMES) - {name})
+                    migration.finish()
+                    load.wait_service(GRANTED_AGAIN)
+                    group.wait_until(
+                        lambda lock=lock, target=target: group.primary_of(lock) is target, 5.0, "it has moved"
+                    )
+
+        loaded(world, group.url, namespace, disturb)

@@ -1,0 +1,351 @@
+"""A script that answers with an error changed nothing; one bad key harms nobody else; full memory frees the held."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator
+
+import pytest
+import redis.crc
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from leasehold._model import Change, Departure, Granted, Owner, Rule, Standing, Terms, Ticket, Wait, ticket_id
+from leasehold._runtimes.base import finish
+from leasehold._runtimes.blocking import BlockingRuntime
+from leasehold.errors import StoreUnavailable
+from leasehold.stores import registry
+from leasehold.stores.redis import keys, scripts
+from leasehold.stores.redis.store import RedisStore
+from leasehold_lab.proxy.proxy import FaultProxy
+from leasehold_lab.servers import RedisServer
+from leasehold_lab.servers.base import free_port
+
+NAMES = (f"job:{number}" for number in itertools.count())
+ROLES = ("lock", "queue", "beat", "waiters")
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RedisServer]:
+    with RedisServer() as running:
+        yield running
+
+
+@pytest.fixture
+def store(server: RedisServer) -> Iterator[RedisStore]:
+    opened = open_store(server.url)
+    finish(opened._wire.listen(5.0))
+    yield opened
+    finish(opened.close())
+
+
+def open_store(url: str) -> RedisStore:
+    store = registry.opener(url).open(BlockingRuntime(), "default")
+    assert isinstance(store, RedisStore)
+    return store
+
+
+def a_ticket(*, fair: bool = False, lease: float = 30.0, delay: float = 0.0, meta: str = "") -> Ticket:
+    terms = Terms(Rule(fair=fair), Owner("host", 1, "x"), lease, delay, meta)
+    return Ticket(ticket_id(BlockingRuntime.random_bytes(16)), terms)
+
+
+def claim(store: RedisStore, name: str, ticket: Ticket, *, join: bool = True) -> Granted | Wait:
+    return finish(store.claim(name, ticket, join=join, within=5.0))
+
+
+def leave(store: RedisStore, name: str, ticket: Ticket, how: Departure = Departure.RELEASE) -> bool:
+    return finish(store.leave(name, ticket, how=how, within=5.0))
+
+
+def renew(store: RedisStore, *those: tuple[str, Ticket]) -> list[Standing]:
+    return list(finish(store.renew(those, within=5.0)))
+
+
+def state(server: RedisServer, name: str) -> list[object]:
+    mutex = keys.mutex_keys("default", name)
+    return [server.command("DEBUG", "DIGEST-VALUE", *mutex), *(server.command("PEXPIRETIME", key) for key in mutex)]
+
+
+# --- the wrong type --------------------------------------------------------------------------------------------
+
+
+def attempts(store: RedisStore, name: str, holder: Ticket, waiter: Ticket) -> dict[str, object]:
+    """All that can be asked of a name, as calls that return whether there was an error."""
+    refusals: list[StoreUnavailable] = []
+
+    def fails(call: object) -> bool:
+        try:
+            call()  # type: ignore[operator]
+        except StoreUnavailable as error:
+            refusals.append(error)
+            return True
+        return False
+
+    return {
+        "claim": lambda: fails(lambda: claim(store, name, a_ticket())),
+        "fair claim": lambda: fails(lambda: claim(store, name, a_ticket(fair=True))),
+        "try": lambda: fails(lambda: claim(store, name, a_ticket(), join=False)),
+        "fair try": lambda: fails(lambda: claim(store, name, a_ticket(fair=True), join=False)),
+        "again": lambda: fails(lambda: claim(store, name, waiter)),
+        "stay": lambda: renew(store, (name, waiter)) == [Standing.UNKNOWN],
+        "leave waiting": lambda: fails(lambda: leave(store, name, waiter)),
+        "leave holding": lambda: fails(lambda: leave(store, name, holder)),
+        "break": lambda: fails(lambda: leave(store, name, holder, Departure.BREAK)),
+        "look": lambda: fails(lambda: finish(store.look(name, exact=True))),
+        "refusals": refusals,
+    }
+
+
+@pytest.mark.parametrize("held", [True, False], ids=["held", "free"])
+@pytest.mark.parametrize("role", ROLES)
+@pytest.mark.parametrize(
+    "what",
+    ["claim", "fair claim", "try", "fair try", "again", "stay", "leave waiting", "leave holding", "break", "look"],
+)
+def test_a_key_of_the_wrong_type_changes_nothing_else(server, store, role, what, held):
+    """A "free" name has waiters, and its holder's lease has run out: whoever comes next hands it over."""
+    name, holder, waiter = next(NAMES), a_ticket(), a_ticket()
+    claim(store, name, holder)
+    claim(store, name, waiter)
+    mutex = keys.mutex_keys("default", name)
+    if not held:
+        server.command("PEXPIRE", mutex[0], 3_600_000 - 1)
+    server.command("DEL", mutex[ROLES.index(role)])
+    if role == "lock" and what in ("leave waiting", "again"):
+        server.command("RPUSH", mutex[0], "no lock")
+    else:
+        server.command("SET", mutex[ROLES.index(role)], "not ours", "PX", 100_000)
+    before = state(server, name)
+    asked = attempts(store, name, holder, waiter)
+    if asked[what]():  # type: ignore[operator]
+        assert state(server, name) == before
+    for error in asked["refusals"]:  # type: ignore[attr-defined]
+        assert "WRONGTYPE" in str(error)
+        assert not error.unknown
+    assert server.command("TYPE", mutex[ROLES.index(role)]) in ("string", "list")
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_a_free_name_with_a_key_of_the_wrong_type_is_refused_or_granted_but_not_half(server, store, role):
+    name = next(NAMES)
+    server.command("SET", keys.mutex_keys("default", name)[ROLES.index(role)], "not ours")
+    for join in (True, False):
+        before, ticket, got, refusal = state(server, name), a_ticket(), None, None
+        try:
+            got = claim(store, name, ticket, join=join)
+        except StoreUnavailable as error:
+            refusal = str(error)
+        if refusal is not None:
+            assert "WRONGTYPE" in refusal
+            assert state(server, name) == before
+        else:  # a key that this step does not need
+            assert isinstance(got, Granted)
+            assert leave(store, name, ticket)
+
+
+def test_one_key_of_the_wrong_type_does_not_cost_others_their_renewal(server, store):
+    held = [(next(NAMES), a_ticket()) for _ in range(5)]
+    for name, ticket in held:
+        claim(store, name, ticket)
+    server.command("SET", keys.mutex_keys("default", held[2][0])[0], "not ours")
+    assert renew(store, *held) == [Standing.HELD, Standing.HELD, Standing.GONE, Standing.HELD, Standing.HELD]
+
+
+def test_a_cell_of_the_wrong_type_changes_nothing(server, store):
+    key = keys.cell_key("default", "c")
+    server.command("SET", key, "not ours")
+    with pytest.raises(StoreUnavailable, match="WRONGTYPE"):
+        finish(store.cell("c", Change(b"value")))
+    assert server.command("GET", key) == "not ours"
+
+
+# --- no memory -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def full(server: RedisServer) -> Iterator[object]:
+    """Fill the memory when called."""
+    yield lambda: server.command("CONFIG", "SET", "maxmemory", "100kb")
+    server.command("CONFIG", "SET", "maxmemory", "0")
+
+
+def test_full_memory_refuses_claims_and_nothing_else(server, store, full):
+    name, free, holder, first, second = next(NAMES), next(NAMES), a_ticket(), a_ticket(), a_ticket()
+    for ticket in (holder, first, second):
+        claim(store, name, ticket)
+    before = state(server, name), state(server, free)
+    full()
+    late_ones = [(a_ticket(fair=fair), where) for fair in (False, True) for where in (name, free)]
+    for late, where in late_ones:
+        with pytest.raises(StoreUnavailable, match="OOM") as caught:
+            claim(store, where, late)
+        assert not caught.value.unknown
+        finish(store.leave(where, late, how=Departure.RELEASE, within=5.0))
+    assert (state(server, name), state(server, free)) == before
+    assert renew(store, (name, holder), (name, first), (name, second)) == [
+        Standing.HELD,
+        Standing.QUEUED,
+        Standing.QUEUED,
+    ]
+    assert leave(store, name, holder)
+    assert finish(store.changed(name, first, 1, timeout=1.0)) is not None
+    assert renew(store, (name, first)) == [Standing.HELD]
+    assert leave(store, name, first, Departure.BREAK)
+    assert finish(store.changed(name, second, 1, timeout=1.0)) is not None
+    assert leave(store, name, second)
+    assert finish(store.look(name, exact=True)) == []
+
+
+def test_full_memory_does_not_keep_a_dead_holders_lock(server, store, full):
+    name, holder, waiter = next(NAMES), a_ticket(lease=0.2), a_ticket()
+    claim(store, name, holder)
+    assert isinstance(claim(store, name, waiter), Wait)
+    full()
+    server.command("PEXPIRE", keys.mutex_keys("default", name)[0], 3_600_000 - 1)
+    assert renew(store, (name, waiter)) == [Standing.QUEUED]  # and it hands the name over
+    assert finish(store.changed(name, waiter, 1, timeout=1.0)) is not None
+
+
+def test_full_memory_refuses_a_cell_and_changes_nothing(server, store, full):
+    finish(store.cell("full", Change(b"one")))
+    full()
+    with pytest.raises(StoreUnavailable, match="OOM"):
+        finish(store.cell("full", Change(b"two")))
+    assert finish(store.cell("full", Change())).value == b"one"
+
+
+# --- what a standing means -------------------------------------------------------------------------------------
+
+
+def test_a_waiter_that_holds_unheard_is_renewed_when_it_is_told(server, store):
+    """Held means that the lease was set to full length: the keeper counts it from before it asked."""
+    name, holder, waiter = next(NAMES), a_ticket(), a_ticket(lease=10.0)
+    claim(store, name, holder)
+    claim(store, name, waiter)
+    leave(store, name, holder)  # the message is not read: a network that is slow
+    lock = keys.mutex_keys("default", name)[0]
+    server.command("PEXPIRE", lock, 3_600_000 + 4_000)  # six seconds later
+    assert renew(store, (name, waiter)) == [Standing.HELD]
+    left = server.command("PTTL", lock)
+    assert isinstance(left, int)
+    assert left - 3_600_000 > 9_000
+
+
+def test_a_waiter_whose_unheard_hold_has_expired_is_gone(server, store):
+    name, holder, waiter = next(NAMES), a_ticket(), a_ticket(lease=10.0)
+    claim(store, name, holder)
+    claim(store, name, waiter)
+    leave(store, name, holder)
+    server.command("PEXPIRE", keys.mutex_keys("default", name)[0], 3_600_000 - 1)
+    assert renew(store, (name, waiter)) == [Standing.GONE]
+
+
+def test_a_message_from_before_the_last_answer_is_not_believed(server, store):
+    """The grant was broken before the waiter asked again and was told to wait: the message of that grant is void."""
+    name, holder, waiter, other = next(NAMES), a_ticket(), a_ticket(), a_ticket()
+    claim(store, name, holder)
+    wait = claim(store, name, waiter)
+    assert isinstance(wait, Wait)
+    leave(store, name, holder)
+    with open_other(server) as second:
+        leave(second, name, waiter, Departure.BREAK)
+        assert isinstance(claim(second, name, other), Granted)
+    again = claim(store, name, waiter)
+    assert isinstance(again, Wait)
+    assert finish(store.changed(name, waiter, again.mark, timeout=0.1)) is None
+
+
+class open_other:
+    def __init__(self, server: RedisServer) -> None:
+        self.store = open_store(server.url)
+
+    def __enter__(self) -> RedisStore:
+        return self.store
+
+    def __exit__(self, *error: object) -> None:
+        finish(self.store.close())
+
+
+def test_a_waiter_without_a_place_in_the_queue_is_gone(server, store):
+    """A key of its name may be evicted or deleted alone; whoever renews must hear that it waits for nothing."""
+    name, holder, waiter = next(NAMES), a_ticket(), a_ticket()
+    claim(store, name, holder)
+    claim(store, name, waiter)
+    server.command("DEL", keys.mutex_keys("default", name)[1])
+    assert renew(store, (name, waiter)) == [Standing.GONE]
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_every_key_ends_even_if_one_of_them_was_deleted(server, store, role):
+    name, holder, first, second = next(NAMES), a_ticket(), a_ticket(), a_ticket()
+    claim(store, name, holder)
+    claim(store, name, first)
+    mutex = keys.mutex_keys("default", name)
+    server.command("DEL", mutex[ROLES.index(role)])
+    claim(store, name, second)
+    renew(store, (name, holder), (name, first), (name, second))
+    for key in mutex:
+        assert server.command("PTTL", key) != -1
+
+
+# --- texts, slots, keys ----------------------------------------------------------------------------------------
+
+
+def test_the_scripts_ever_sent_are_the_ones_in_the_package(server):
+    """No name, token or time is ever part of a script: the server would have to keep each text for ever."""
+    server.command("SCRIPT", "FLUSH")
+    with FaultProxy(server.port) as proxy:
+        store = open_store(f"redis://127.0.0.1:{proxy.port}")
+        for number in range(30):
+            name, ticket = f"{number}-{'é' * number}", a_ticket(lease=1.0 + number, meta=f'"{number}"')
+            claim(store, name, ticket)
+            claim(store, name, a_ticket(fair=True))
+            renew(store, (name, ticket))
+            finish(store.look(name))
+            finish(store.cell(name, Change(b"%d" % number)))
+            leave(store, name, ticket, Departure.BREAK if number % 2 else Departure.RELEASE)
+            server.command("SCRIPT", "FLUSH")
+        finish(store.close())
+        sent = proxy.seen()
+    digests = set(re.findall(rb"EVALSHA\r\n\$40\r\n([0-9a-f]{40})\r\n", sent))
+    assert digests <= {script.digest for script in scripts.ALL}
+    sizes = set(re.findall(rb"EVAL\r\n\$(\d+)\r\n", sent))
+    assert sizes <= {b"%d" % len(script.text) for script in scripts.ALL}
+    assert len(digests) >= 5
+    lengths = {len(script.text): script for script in scripts.ALL}
+    for found in re.finditer(rb"EVAL\r\n\$(\d+)\r\n", sent):
+        size = int(found[1])
+        assert sent[found.end() : found.end() + size] == lengths[size].text
+
+
+def test_the_keys_of_a_lock_share_a_slot_on_a_real_server():
+    with RedisServer(config={"cluster-enabled": "yes", "cluster-port": str(free_port())}) as server:
+        for name in ("a", "stock:42", "{}", "{a}b", "}{", "a}:lock", "é", "\x00\n%7B", "x" * 512):
+            those = [*keys.mutex_keys("default", name), keys.cell_key("default", name)]
+            slots = {server.command("CLUSTER", "KEYSLOT", key) for key in those}
+            assert slots == {redis.crc.key_slot(those[0])}
+
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12) | st.text("{}:%/ab*", min_size=1)
+
+
+def keys_of(namespace: str, name: str) -> list[bytes]:
+    return [*keys.mutex_keys(namespace, name), keys.cell_key(namespace, name)]
+
+
+@settings(max_examples=500, deadline=None)
+@given(first=st.tuples(TEXT, TEXT), second=st.tuples(TEXT, TEXT))
+def test_no_two_names_share_a_key(first, second):
+    one, other = keys_of(*first), keys_of(*second)
+    assert len(set(one)) == len(one)
+    assert len({redis.crc.key_slot(key) for key in one}) == 1
+    assert keys.name_of(one[0]) == first[1]
+    if first == second:
+        assert one == other
+    else:
+        assert not {*one} & {*other}
+    for key in one:
+        assert key.count(b"{") == key.count(b"}") == 1
+        assert not re.search(rb"[\x00-\x20*?\[\]\\]", key)

@@ -1,0 +1,321 @@
+"""What happens to the server: restarted empty, stopped, flushed, its connections killed; who holds is told in time."""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import contextmanager
+
+import pytest
+
+from leasehold._model import DRIFT
+from leasehold.errors import LeaseLost, StoreUnavailable
+from leasehold.stores.redis import keys
+from leasehold_lab.proxy.proxy import FaultProxy, Side
+from leasehold_lab.servers import RedisServer
+from support.flavors import both
+
+LEASE = 0.9
+NOISE = 0.25
+"""Seconds for scheduling on a busy machine."""
+
+
+@pytest.fixture
+def server():
+    with RedisServer() as running:
+        yield running
+
+
+async def told(world, hold, limit):
+    """Wait for the news of a loss; return the seconds it took."""
+    start, lost = world.now(), world.event()
+    hold.on_lost(lambda error: lost.set())
+    assert await lost.wait(limit)
+    with pytest.raises(LeaseLost):
+        hold.check()
+    return world.now() - start
+
+
+@contextmanager
+def every(seconds, deed):
+    """Do something again and again beside."""
+    end = threading.Event()
+
+    def work():
+        while not end.wait(seconds):
+            deed()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield
+    finally:
+        end.set()
+        thread.join()
+
+
+# --- data are lost ---------------------------------------------------------------------------------------------
+
+
+@both
+def test_a_holder_is_told_of_a_server_that_came_back_empty(server, world):
+    async def body(world):
+        async with world.client(server.url) as locks:
+            hold = await locks.lock("x", lease=LEASE).acquire()
+            token = hold.token
+            server.restart(keep_data=False)
+            assert await told(world, hold, 2 * LEASE) < LEASE / 3 + LEASE * 0.05 + NOISE
+            again = await locks.lock("x").acquire(timeout=1)
+            assert again.token > token
+            await again.release()
+
+    world.run(body)
+
+
+@both
+@pytest.mark.parametrize("fair", [False, True])
+def test_waiters_ride_over_a_restart(server, world, fair):
+    async def body(world):
+        async with world.client(server.url) as locks, world.client(server.url) as others:
+            hold = await others.lock("x", lease=2.0).acquire()
+            jobs = [world.spawn(lambda: locks.lock("x", lease=2.0, fair=fair).acquire()) for _ in range(5)]
+            await world.sleep(0.3)
+            server.kill()
+            await world.sleep(0.5)
+            server.start()
+            tokens = [hold.token]
+            while jobs:
+                done = [job for job in jobs if await job.join(0.01)]
+                for job in done:
+                    jobs.remove(job)
+                    got = await job.result()
+                    tokens.append(got.token)
+                    await got.release()
+            assert tokens == sorted(set(tokens))
+            await told(world, hold, 2.0)
+
+    world.run(body)
+
+
+@both
+@pytest.mark.parametrize("deed", ["FLUSHALL", "DEL"])
+def test_a_holder_is_told_of_deleted_keys_at_its_next_renewal(redis_server, server, world, deed):
+    async def body(world):
+        async with world.client(server.url) as locks:
+            hold = await locks.lock("x", lease=LEASE).acquire()
+            waiter = world.spawn(lambda: locks.lock("x", lease=LEASE).acquire(timeout=5))
+            await world.sleep(0.1)
+            server.command(*([deed] if deed == "FLUSHALL" else [deed, *keys.mutex_keys("default", "x")]))
+            assert await told(world, hold, 2 * LEASE) < LEASE / 3 + NOISE
+            got = await waiter.result()
+            assert got.token > hold.token
+            await got.release()
+
+    world.run(body)
+
+
+@both
+def test_a_key_that_expired_early_is_told(server, world):
+    """The server's clock stepped forward."""
+
+    async def body(world):
+        async with world.client(server.url) as locks:
+            hold = await locks.lock("x", lease=LEASE).acquire()
+            server.command("PEXPIRE", keys.mutex_keys("default", "x")[0], 1)
+            assert await told(world, hold, 2 * LEASE) < LEASE / 3 + NOISE
+
+    world.run(body)
+
+
+# --- no answer -------------------------------------------------------------------------------------------------
+
+
+@both
+def test_a_server_that_stands_still_is_noticed_by_the_deadline_and_not_later(server, world):
+    async def body(world):
+        async with world.client(server.url) as locks:
+            hold = await locks.lock("x", lease=LEASE).acquire()
+            await world.sleep(LEASE / 2)  # renewed once
+            server.pause()
+            left = hold.remaining()
+            assert await told(world, hold, 2 * LEASE) < left + 0.1
+            server.resume()
+            again = await locks.lock("x", lease=LEASE).acquire(timeout=2 * LEASE)
+            assert again.token > hold.token
+            await again.release()
+
+    world.run(body)
+
+
+@both
+def test_a_partitioned_holder_is_told_before_another_can_hold(server, world):
+    async def body(world):
+        with FaultProxy(server.port) as proxy:
+            async with (
+                world.client(f"redis://127.0.0.1:{proxy.port}", response_timeout=1.0) as locks,
+                world.client(server.url) as others,
+            ):
+                hold = await locks.lock("x", lease=LEASE).acquire()
+                lost = []
+                hold.on_lost(lambda error: lost.append(world.now()))
+                proxy.blackhole()
+                start = world.now()
+                got = await others.lock("x").acquire(timeout=5)
+                assert lost
+                assert lost[0] < world.now()
+                assert world.now() - start < LEASE + NOISE
+                await got.release()
+                proxy.heal()
+
+    world.run(body)
+
+
+@both
+def test_a_short_pause_of_writes_is_not_noticed(server, world):
+    async def body(world):
+        async with world.client(server.url) as locks:
+            hold = await locks.lock("x", lease=2.0).acquire()
+            server.command("CLIENT", "PAUSE", 300, "WRITE")
+            other = await locks.lock("y").acquire(timeout=2)
+            hold.check()
+            await other.release()
+            await hold.release()
+
+    world.run(body)
+
+
+@both
+def test_a_grant_that_comes_after_its_lease_is_given_back(server, world):
+    """The reply was held up for longer than the lease: it counts from before the claim was sent."""
+
+    async def body(world):
+        async with world.client(server.url) as locks:
+            async with locks.lock("warm"):
+                pass
+            start = world.now()
+            server.command("CLIENT", "PAUSE", 400, "WRITE")
+            hold = await locks.lock("x", lease=0.2).acquire(timeout=2)
+            assert world.now() - start >= 0.4 - 0.05
+            assert 0 < hold.remaining() <= 0.2
+            await hold.release()
+
+    world.run(body)
+
+
+@both
+def test_a_late_message_is_not_believed(server, world):
+    """The message of a grant comes when the lease that it tells of is over."""
+
+    async def body(world):
+        with FaultProxy(server.port) as proxy:
+            async with world.client(f"redis://127.0.0.1:{proxy.port}") as locks, world.client(server.url) as others:
+                hold = await others.lock("x").acquire()
+                waiter = world.spawn(lambda: locks.lock("x", lease=LEASE).acquire(timeout=6))
+                await world.sleep(0.2)
+                held = proxy.hold(Side.REPLIES, where=b"$7\r\nmessage")
+                await hold.release()
+                await world.sleep(1.2 * LEASE)
+                held.remove()
+                got = await waiter.result()
+                assert 0 < got.remaining() <= LEASE
+                stored = server.command("HGET", keys.mutex_keys("default", "x")[0], "f")
+                assert int(stored) == got.token
+                left = server.command("PTTL", keys.mutex_keys("default", "x")[0]) / 1000 - 3600
+                assert got.remaining() <= left * (1 - DRIFT) + 0.02
+                await got.release()
+
+    world.run(body)
+
+
+# --- connections are killed ------------------------------------------------------------------------------------
+
+
+@both
+@pytest.mark.parametrize("kind", ["pubsub", "normal"])
+def test_hand_overs_go_on_while_connections_are_killed(server, world, kind):
+    """Each wait ends within a third of the waiter's lease; a reconnected waiter asks at once."""
+    waiters, turns = 6, 4
+
+    async def body(world):
+        async with world.client(server.url) as locks, world.client(server.url) as others:
+            tokens, longest = [], []
+
+            async def work(mine):
+                for _ in range(turns):
+                    start = world.now()
+                    hold = await had(mine)
+                    longest.append(world.now() - start)
+                    tokens.append(hold.token)
+                    await hold.release()
+
+            async def had(mine):
+                while True:
+                    try:
+                        return await mine.lock("x", lease=LEASE).acquire(timeout=20)
+                    except StoreUnavailable as error:
+                        if error.unknown:
+                            raise  # else it was killed in a handshake, which at first contact is an error at once
+
+            def kill():
+                server.command("CLIENT", "KILL", "TYPE", kind)
+
+            with every(0.05, kill):
+                await world.gather(*(work(locks if i % 2 else others) for i in range(waiters)))
+            assert len(set(tokens)) == waiters * turns
+            assert max(longest) < waiters * (LEASE / 3 + NOISE)
+
+    world.run(body)
+
+
+@both
+def test_a_hold_lives_through_killed_connections(server, world):
+    async def body(world):
+        async with world.client(server.url) as locks:
+            hold = await locks.lock("x", lease=2.0).acquire()
+            with every(0.05, lambda: server.command("CLIENT", "KILL", "TYPE", "normal")):
+                await world.sleep(3.0)
+            hold.check()
+            assert await hold.release() is not None
+
+    world.run(body)
+
+
+@both
+def test_waits_end_within_a_third_of_the_lease_if_every_message_is_lost(server, world):
+    async def body(world):
+        with FaultProxy(server.port) as proxy:
+            proxy.drop(Side.REPLIES, where=b"$7\r\nmessage")
+            async with world.client(f"redis://127.0.0.1:{proxy.port}") as locks, world.client(server.url) as others:
+                for _ in range(3):
+                    hold = await others.lock("x").acquire()
+                    waiter = world.spawn(lambda: locks.lock("x", lease=LEASE).acquire())
+                    await world.sleep(0.15)
+                    start = world.now()
+                    await hold.release()
+                    got = await waiter.result()
+                    assert world.now() - start < LEASE / 3 + NOISE
+                    await got.release()
+
+    world.run(body)
+
+
+# --- the password changed --------------------------------------------------------------------------------------
+
+
+@both
+def test_a_server_that_came_back_with_another_password(world):
+    async def body(world):
+        server = RedisServer(password="first-secret")
+        with server:
+            async with world.client(server.url) as locks:
+                hold = await locks.lock("x", lease=LEASE).acquire()
+                server.password = "second-secret"
+                server.restart(keep_data=False)
+                start = time.monotonic()
+                with pytest.raises(StoreUnavailable, match="wrong") as caught:
+                    await locks.lock("y").acquire(timeout=2)
+                assert time.monotonic() - start < 1.0
+                assert "secret" not in str(caught.value)
+                await told(world, hold, 2 * LEASE)
+
+    world.run(body)

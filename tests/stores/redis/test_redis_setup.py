@@ -1,0 +1,482 @@
+"""How a client gets to a Redis server: TLS, passwords, sockets, clients of one's own; what it says when it cannot."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+import redis
+import redis.asyncio
+
+from leasehold import AsyncClient, Client, StoreUnavailable, Unsupported
+from leasehold._runtimes.base import Colour
+from leasehold.errors import LeaseholdError
+from leasehold.stores.redis import adopt
+from leasehold.stores.redis.connection.base import NOT_APPLIED, REMEDIES, ReplyError, pack, refused
+from leasehold_lab.proxy.proxy import FaultProxy
+from leasehold_lab.runtimes.case_runtimes import AsyncioWorld, BlockingWorld, World
+from leasehold_lab.servers import Certificates, RedisServer
+from leasehold_lab.servers.base import free_port
+from leasehold_lab.servers.redis.resp import RedisError
+from support.flavors import both
+
+PASSWORD = "p@ss/wörd?#%:&= x"
+
+
+@pytest.fixture(scope="module")
+def secured() -> Iterator[RedisServer]:
+    with RedisServer(password=PASSWORD, users=["app on >sesame ~* &* +@all"], unix_socket=True) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def encrypted() -> Iterator[RedisServer]:
+    with RedisServer(tls=True, password="secret", config={"bind": "127.0.0.1 127.0.0.2"}) as server:
+        yield server
+
+
+def works(world: World, where: Any, **options: Any) -> None:
+    """Lock, wait for a hand-over, release."""
+
+    async def body(world: World) -> None:
+        async with world.client(where, **options) as locks:
+            hold = await locks.lock("x").acquire(timeout=5)
+            assert hold is not None
+            waiter = world.spawn(lambda: locks.lock("x").acquire(timeout=5))
+            while not (await locks.inspect("x")).waiters:
+                await world.sleep(0.01)
+            await hold.release()
+            await (await waiter.result()).release()
+
+    world.run(body)
+
+
+def refusal(world: World, where: Any, within: float = 2.0, **options: Any) -> LeaseholdError:
+    """Return the error of an acquire, which comes within so many seconds."""
+
+    async def body(world: World) -> LeaseholdError:
+        async with world.client(where, response_timeout=1.0, **options) as locks:
+            started = world.now()
+            with pytest.raises((StoreUnavailable, Unsupported)) as caught:
+                await locks.lock("x").acquire(timeout=within + 3)
+            assert world.now() - started < within
+            return caught.value
+
+    return world.run(body)
+
+
+# --- getting there -----------------------------------------------------------------------------------------------
+
+
+@both
+def test_passwords_users_sockets_and_databases(world: World, secured: RedisServer) -> None:
+    secret, at = quote(PASSWORD, safe=""), f"127.0.0.1:{secured.port}"
+    works(world, f"redis://:{secret}@{at}")
+    works(world, f"redis://default:{secret}@{at}/0")
+    works(world, f"valkey://app:sesame@{at}/3")
+    works(world, f"redis://app:sesame@{at}?db=4")
+    works(world, f"unix://app:sesame@{secured.unix_path}?db=5")
+    keyspace = str(secured.command("INFO", "keyspace"))
+    assert [f"db{number}" in keyspace for number in range(6)] == [True, False, False, True, True, True]
+
+
+def by_tls(server: RedisServer, host: str = "127.0.0.1", more: str = "") -> str:
+    assert server.certificates is not None
+    return f"rediss://:secret@{host}:{server.port}/0?ssl_ca_certs={server.certificates.authority}{more}"
+
+
+@both
+def test_tls_with_an_authority_of_ones_own(world: World, encrypted: RedisServer) -> None:
+    works(world, by_tls(encrypted))
+    works(world, by_tls(encrypted, "localhost").replace("rediss", "valkeys"))
+    files = encrypted.certificates
+    assert files is not None
+    works(world, by_tls(encrypted, more=f"&ssl_certfile={files.client}&ssl_keyfile={files.client_key}"))
+
+
+@both
+def test_tls_verifies_who_answers(world: World, encrypted: RedisServer, tmp_path: Path) -> None:
+    error = refusal(world, f"rediss://:secret@127.0.0.1:{encrypted.port}")
+    assert "ssl_ca_certs=FILE" in str(error)
+    stranger = Certificates.make(tmp_path).authority
+    assert "ssl_ca_certs" in str(refusal(world, f"rediss://:secret@127.0.0.1:{encrypted.port}?ssl_ca_certs={stranger}"))
+    error = refusal(world, by_tls(encrypted, "127.0.0.2"))  # the same server, by a name that it is not certified for
+    assert "another host name" in str(error)
+    works(world, by_tls(encrypted, "127.0.0.2", "&ssl_check_hostname=false"))
+    assert "no such file" in str(refusal(world, f"rediss://127.0.0.1:{encrypted.port}?ssl_ca_certs=/no/such.pem"))
+
+
+@both
+def test_tls_against_a_plain_port_and_the_reverse(world: World, encrypted: RedisServer, secured: RedisServer) -> None:
+    assert "TLS" in str(refusal(world, f"rediss://127.0.0.1:{secured.port}"))
+    assert "rediss://" in str(refusal(world, f"redis://127.0.0.1:{encrypted.port}"))
+
+
+# --- clients that exist already ----------------------------------------------------------------------------------
+
+
+class Provider(redis.CredentialProvider):
+    def get_credentials(self) -> tuple[str, str]:
+        return "app", "sesame"
+
+
+def clients(module: Any, secured: RedisServer, encrypted: RedisServer) -> list[Any]:
+    files = encrypted.certificates
+    assert files is not None
+    return [
+        module.Redis(port=secured.port, password=PASSWORD),
+        module.Redis(port=secured.port, username="app", password="sesame", db=7, decode_responses=True, protocol=2),
+        module.Redis(port=secured.port, credential_provider=Provider()),
+        module.Redis(unix_socket_path=secured.unix_path, password=PASSWORD),
+        module.Redis.from_url(f"redis://app:sesame@127.0.0.1:{secured.port}/8"),
+        module.Redis(connection_pool=module.BlockingConnectionPool(port=secured.port, password=PASSWORD)),
+        module.Redis(port=encrypted.port, password="secret", ssl=True, ssl_ca_certs=str(files.authority)),
+        module.Redis(port=encrypted.port, password="secret", ssl=True, ssl_cert_reqs="none"),
+    ]
+
+
+def test_a_blocking_client_of_ones_own(secured: RedisServer, encrypted: RedisServer) -> None:
+    for client in clients(redis, secured, encrypted):
+        with Client.from_client(client) as locks, locks.lock("x") as hold:
+            assert hold.token
+            assert all(secret not in repr(locks) for secret in (PASSWORD, "sesame", "secret"))
+        with pytest.raises(TypeError, match=r"AsyncClient with redis\.asyncio\.Redis"):
+            AsyncClient.from_client(client)
+        client.close()
+
+
+def test_an_asyncio_client_of_ones_own(secured: RedisServer, encrypted: RedisServer) -> None:
+    async def body() -> None:
+        for client in clients(redis.asyncio, secured, encrypted):
+            async with AsyncClient.from_client(client) as locks, locks.lock("x") as hold:
+                assert hold.token
+            with pytest.raises(TypeError, match=r"Client with redis\.Redis"):
+                Client.from_client(client)
+            await client.aclose()
+
+    asyncio.run(body())
+
+
+def test_an_unverified_client_is_taken_and_doctor_warns(encrypted: RedisServer) -> None:
+    client = redis.Redis(port=encrypted.port, password="secret", ssl=True, ssl_cert_reqs="none")
+    with Client.from_client(client) as locks:
+        (finding,) = [finding for finding in locks.diagnose() if finding.subject == "transport"]
+        assert "not verified" in finding.found
+        assert finding.severity.name == "WARNING"
+
+
+def test_clients_of_several_servers_are_refused_where_they_do_not_fit() -> None:
+    sentinel = redis.sentinel.Sentinel([("127.0.0.1", 1)])
+    cluster = redis.RedisCluster.__new__(redis.RedisCluster)  # its constructor would look for the cluster
+    for client in (sentinel, sentinel.master_for("main"), cluster):
+        with pytest.raises(TypeError, match="does not fit this client; use"):
+            adopt(client, Colour.ASYNCIO)
+    for client in (
+        redis.asyncio.Sentinel([("127.0.0.1", 1)]).master_for("main"),
+        redis.asyncio.RedisCluster(host="127.0.0.1", port=1),
+    ):
+        with pytest.raises(TypeError, match="does not fit this client; use"):
+            adopt(client, Colour.BLOCKING)
+    with pytest.raises(TypeError, match=r"client for replicas; pass one made with master_for"):
+        adopt(sentinel.slave_for("main"), Colour.BLOCKING)
+    with pytest.raises(TypeError, match="cannot make locks from a object"):
+        Client.from_client(object())
+
+
+# --- servers that cannot be used ---------------------------------------------------------------------------------
+
+
+@both
+def test_nobody_there(world: World, tmp_path: Path) -> None:
+    assert "check host and port" in str(refusal(world, f"redis://127.0.0.1:{free_port()}"))
+    assert "check the path" in str(refusal(world, f"unix://{tmp_path}/none.sock"))
+
+
+@both
+@pytest.mark.parametrize("host", ["nowhere.invalid", "a..b", "a" * 70])
+def test_a_host_that_has_no_address(world: World, host: str) -> None:
+    error = refusal(world, f"redis://{host}:1", within=15.0)  # as long as the system's resolver takes
+    assert "host name" in str(error) or "DNS" in str(error) or "check host" in str(error)
+
+
+@both
+@pytest.mark.parametrize("how", ["deaf", "blackhole"])
+def test_a_server_that_says_nothing_costs_the_response_timeout(
+    world: World, how: str, redis_server: RedisServer
+) -> None:
+    with FaultProxy(redis_server.port) as proxy:
+        getattr(proxy, how)()
+        error = refusal(world, f"redis://127.0.0.1:{proxy.port}", within=1.0 + 1.0)  # and a second to leave, at most
+        assert "look whether it is up" in str(error)
+        proxy.heal()
+
+
+@both
+def test_passwords_that_are_wrong_or_missing(world: World, secured: RedisServer) -> None:
+    at = f"127.0.0.1:{secured.port}"
+    assert "put the password into the URL" in str(refusal(world, f"redis://{at}"))
+    assert "is wrong" in str(refusal(world, f"redis://:wrong@{at}"))
+    assert "is wrong" in str(refusal(world, f"redis://nobody:sesame@{at}"))
+
+
+@both
+def test_a_password_for_a_server_without_one(world: World, redis_server: RedisServer) -> None:
+    works(world, f"redis://:any@127.0.0.1:{redis_server.port}")  # the default user has `nopass`: the server takes it
+
+
+@both
+def test_a_database_that_the_server_does_not_have(world: World, redis_server: RedisServer) -> None:
+    assert "'databases'" in str(refusal(world, f"redis://127.0.0.1:{redis_server.port}/99"))
+
+
+OLD = {
+    "5.0": b"-ERR unknown command `%s`, with args beginning with: %s\r\n",
+    "6.0": b"%%7\r\n$6\r\nserver\r\n$5\r\nredis\r\n$7\r\nversion\r\n$5\r\n6.0.9\r\n$5\r\nproto\r\n:3\r\n"
+    b"$2\r\nid\r\n:1\r\n"
+    b"$4\r\nmode\r\n$10\r\nstandalone\r\n$4\r\nrole\r\n$6\r\nmaster\r\n$7\r\nmodules\r\n*0\r\n",
+}
+
+
+class OldServer:
+    """Answers HELLO as old servers do, which cannot be installed here. Redis 5 repeats what it does not know."""
+
+    def __init__(self, version: str) -> None:
+        self.answer = OLD[version]
+        self.loop = asyncio.new_event_loop()
+        self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
+
+    def __enter__(self) -> OldServer:
+        self.thread.start()
+        start = asyncio.start_server(self.serve, "127.0.0.1", 0)
+        self.server = asyncio.run_coroutine_threadsafe(start, self.loop).result()
+        self.port = self.server.sockets[0].getsockname()[1]
+        return self
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while line := await reader.readline():
+                words = []
+                for _ in range(int(line[1:])):
+                    size = int((await reader.readline())[1:])
+                    words.append((await reader.readexactly(size + 2))[:-2])
+                beginning = b" ".join(b"`%s`," % word for word in words[1:])
+                writer.write(self.answer % (words[0], beginning) if b"`" in self.answer else self.answer % ())
+        except (OSError, asyncio.IncompleteReadError):
+            pass
+        finally:
+            writer.close()
+
+    def __exit__(self, *_: object) -> None:
+        async def end() -> None:
+            self.server.close()
+            tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+        asyncio.run_coroutine_threadsafe(end(), self.loop).result()
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self.thread.join()
+        self.loop.close()
+
+
+@both
+@pytest.mark.parametrize("version", OLD)
+def test_a_server_that_is_too_old(world: World, version: str) -> None:
+    with OldServer(version) as server:
+        for user in ("", "app:canary-4711@"):
+            error = refusal(world, f"redis://{user}127.0.0.1:{server.port}")
+            assert isinstance(error, Unsupported)
+            assert "6.2 or later" in str(error)
+            assert "canary" not in repr(error)
+
+
+@both
+def test_a_replica_and_a_node_of_a_cluster(world: World, redis_server: RedisServer) -> None:
+    with RedisServer(config={"replicaof": f"127.0.0.1 {redis_server.port}"}) as replica:
+        error = refusal(world, replica.url)
+        assert str(error).count("is a replica; connect to the primary") == 1
+        assert "did not answer" not in str(error)
+    with cluster_node() as node:
+        error = refusal(world, node.url.removesuffix("/0"))
+        assert isinstance(error, Unsupported)
+        assert "node of a cluster" in str(error)
+
+
+@both
+def test_a_server_that_takes_no_more_clients(world: World) -> None:
+    with RedisServer(config={"maxclients": "2"}) as server:
+        taken = [server.connect(), server.connect()]
+        assert "maxclients" in str(refusal(world, server.url))
+        for connection in taken:
+            connection.close()
+
+
+# --- each error that one server can answer -----------------------------------------------------------------------
+
+
+def cluster_node() -> RedisServer:
+    return RedisServer(config={"cluster-enabled": "yes", "cluster-port": str(free_port())})
+
+
+def of_store(server: RedisServer) -> StoreUnavailable:
+    error = refusal(BlockingWorld(), server.url)
+    assert isinstance(error, StoreUnavailable)
+    assert refusal(AsyncioWorld(), server.url).args == error.args
+    return error
+
+
+def provoke_oom(server: RedisServer) -> StoreUnavailable:
+    server.command("CONFIG", "SET", "maxmemory", "100kb")
+    return of_store(server)
+
+
+def provoke_noreplicas(server: RedisServer) -> StoreUnavailable:
+    server.command("CONFIG", "SET", "min-replicas-to-write", "1")
+    return of_store(server)
+
+
+def provoke_misconf(server: RedisServer) -> StoreUnavailable:
+    for path in [*server.folder.glob("data/*"), server.folder / "data"]:
+        path.unlink() if path.is_file() else path.rmdir()
+    server.command("CONFIG", "SET", "save", "3600 1")
+    server.command("BGSAVE")
+    while "rdb_last_bgsave_status:err" not in str(server.command("INFO", "persistence")):
+        time.sleep(0.02)
+    return of_store(server)
+
+
+def provoke_busy(server: RedisServer) -> StoreUnavailable:
+    server.command("CONFIG", "SET", "busy-reply-threshold", "1")
+    spinner = server.connect()
+
+    def spin() -> None:
+        with pytest.raises(RedisError, match="killed"):
+            spinner.command("EVAL", "while true do end", "0")
+
+    spinning = threading.Thread(target=spin)
+    spinning.start()
+    time.sleep(0.2)
+    try:
+        return of_store(server)
+    finally:
+        server.command("SCRIPT", "KILL")
+        spinning.join()
+        spinner.close()
+
+
+def provoke_loading(server: RedisServer) -> StoreUnavailable:
+    server.command("DEBUG", "POPULATE", "20000")
+    server.command("CONFIG", "SET", "loading-process-events-interval-bytes", "1024")
+    server.command("CONFIG", "SET", "key-load-delay", "100")
+    loader = server.connect()
+    loading = threading.Thread(target=lambda: loader.command("DEBUG", "RELOAD"))
+    loading.start()
+    time.sleep(0.3)
+    try:
+        return of_store(server)
+    finally:
+        server.command("CONFIG", "SET", "key-load-delay", "0")
+        loading.join()
+        loader.close()
+
+
+def demoted(server: RedisServer, stale: str) -> StoreUnavailable:
+    """Make a replica of a server that a client is connected to already."""
+    server.command("CONFIG", "SET", "replica-serve-stale-data", stale)
+    with Client.from_url(server.url) as locks:
+        with locks.lock("x"):
+            pass
+        server.command("REPLICAOF", "127.0.0.1", str(free_port()))
+        with pytest.raises(StoreUnavailable) as caught:
+            locks.lock("x").acquire(timeout=3)
+    return caught.value
+
+
+def provoke_wrongtype(server: RedisServer) -> StoreUnavailable:
+    server.command("SET", "leasehold:{default:x}:lock", "something else")
+    return of_store(server)
+
+
+def provoke_noperm(server: RedisServer) -> StoreUnavailable:
+    server.command("ACL", "SETUSER", "admin", "on", "nopass", "+@all", "~*", "&*")
+    server.command("ACL", "SETUSER", "default", "-evalsha")
+    return of_store(server)
+
+
+PROVOKED = {
+    "OOM": provoke_oom,
+    "NOREPLICAS": provoke_noreplicas,
+    "MISCONF": provoke_misconf,
+    "BUSY": provoke_busy,
+    "LOADING": provoke_loading,
+    "READONLY": lambda server: demoted(server, "yes"),
+    "MASTERDOWN": lambda server: demoted(server, "no"),
+    "WRONGTYPE": provoke_wrongtype,
+    "NOPERM": provoke_noperm,
+}
+
+
+@pytest.mark.parametrize("code", PROVOKED)
+def test_an_error_of_a_server_says_that_nothing_was_done_and_what_to_do(code: str) -> None:
+    config = {"repl-timeout": "1"}
+    server = RedisServer(config=config)
+    if code == "MISCONF":
+        (server.folder / "data").mkdir()
+        server._config["dir"] = str(server.folder / "data")
+    with server:
+        error = PROVOKED[code](server)
+        assert not error.unknown
+        assert REMEDIES[code] in str(error)
+
+
+COMMANDS = {
+    "CROSSSLOT": ("EVAL", "return 1", "2", "a", "b"),
+    "CLUSTERDOWN": ("EVAL", "return 1", "1", "a"),
+    "NOSCRIPT": ("EVALSHA", "0" * 40, "0"),
+    "NOAUTH": ("GET", "x"),
+    "WRONGPASS": ("AUTH", "default", "wrong"),
+}
+
+
+@pytest.mark.parametrize("code", COMMANDS)
+def test_the_other_rows_of_the_table_that_one_server_answers(code: str, secured: RedisServer) -> None:
+    with cluster_node() as node:
+        if code == "CROSSSLOT":
+            node.command("CLUSTER", "ADDSLOTSRANGE", "0", "16383")
+            while "cluster_state:ok" not in str(node.command("CLUSTER", "INFO")):
+                time.sleep(0.05)
+        target = secured if code in ("NOAUTH", "WRONGPASS") else node
+        with socket.create_connection(("127.0.0.1", target.port), timeout=5.0) as link:
+            link.sendall(pack(*(word.encode() for word in COMMANDS[code])))
+            line = link.recv(4096).decode()
+        error = ReplyError(line[1:].strip())
+        assert error.code == code
+        assert not refused("x", error).unknown
+        assert REMEDIES[code] in str(refused("x", error))
+
+
+def test_every_row_of_the_table_has_a_remedy_and_all_else_is_unknown() -> None:
+    assert set(REMEDIES) == NOT_APPLIED
+    listed = {"READONLY", "NOREPLICAS", "OOM", "MISCONF", "LOADING", "MASTERDOWN", "CLUSTERDOWN", "MOVED", "ASK"}
+    assert listed | {"TRYAGAIN", "CROSSSLOT", "NOSCRIPT", "NOPERM", "NOAUTH", "BUSY"} <= NOT_APPLIED
+    for code in NOT_APPLIED:
+        assert not refused("x", ReplyError(f"{code} because")).unknown
+    for text in ("ERR something new", "UNBLOCKED force unblock", "ERR no idea", "EXECABORT"):
+        assert refused("x", ReplyError(text)).unknown
+    denied = "ERR ACL failure in script: User app has no permissions to run the 'get' command script: ab, on @x:1."
+    assert ReplyError(denied).code == "NOPERM"  # as 7.0.16 and later say it
+    old = "ERR Error running script (call to f_1): @user_script:1: The user executing the script can't run this command"
+    assert ReplyError(old).code == "NOPERM"  # as 6.2 says it
+
+
+def test_a_url_cannot_switch_verification_off(encrypted: RedisServer) -> None:
+    with pytest.raises(ValueError, match="always verified"):
+        Client.from_url(by_tls(encrypted, more="&ssl_cert_reqs=none"))

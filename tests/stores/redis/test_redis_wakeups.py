@@ -1,0 +1,62 @@
+"""Real hand-overs among processes of both colours: no wake-up is lost, and each is soon there."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.turns import Missed, turns_missed
+
+PARTY = Path(__file__).with_name("handover_party.py")
+
+LEASE = 3.0
+
+WITHIN = 0.005
+"""Seconds from the release to the grant of 99 in 100 hand-overs by night, and of half of them by day, beside others."""
+
+LOST = 1 / 3
+"""Part of a lease that the name stands idle if a wake-up is lost: then the waiter's renewal finds the grant."""
+
+
+def handed_over(url: str, namespace: str, **order: Any) -> tuple[list[float], float]:
+    """Let a lock go from hand to hand; return how long each took, but for turns missed here, and all of them."""
+    command = [sys.executable, str(PARTY), url, namespace, json.dumps(order)]
+    with turns_missed() as missed:
+        party = subprocess.run(command, stdout=subprocess.PIPE, check=True)
+    said = json.loads(party.stdout)
+    assert not said["errors"]
+    return sorted(lasted(missed, begin, end) for begin, end in said["spans"]), said["took"]
+
+
+def lasted(missed: Missed, begin: float, end: float) -> float:
+    """Return how long one took; turns are looked up only where it matters."""
+    return end - begin if end - begin <= WITHIN else missed.less(begin, end)
+
+
+@pytest.mark.parametrize(
+    ("count", "part"), [(2_000, 0.5), pytest.param(100_000, 0.99, marks=pytest.mark.nightly)], ids=["day", "night"]
+)
+@pytest.mark.parametrize("fair", [False, True], ids=["any order", "fair"])
+@pytest.mark.timeout(900)
+def test_no_wake_up_is_lost_and_each_is_soon(
+    redis_server: Any, namespace: str, fair: bool, count: int, part: float, record_property: Any
+) -> None:
+    took, seconds = handed_over(redis_server.url, namespace, handovers=count, fair=fair, lease=LEASE, deaf=0)
+    p50, p99, longest = (took[int((len(took) - 1) * each)] for each in (0.5, 0.99, 1.0))
+    record_property("sum:hand-overs among processes", len(took))
+    print(f"{len(took)} in {seconds:.1f} s; ms: p50 {p50 * 1e3:.2f}, p99 {p99 * 1e3:.2f}, longest {longest * 1e3:.1f}")
+    assert len(took) >= count
+    assert longest <= LEASE * LOST / 2
+    assert took[int((len(took) - 1) * part)] <= WITHIN
+
+
+def test_a_wake_up_that_is_lost_is_seen(redis_server: Any, namespace: str) -> None:
+    lease = 0.9
+    took, _ = handed_over(redis_server.url, namespace, handovers=150, fair=True, lease=lease, deaf=20)
+    assert took[-1] > lease * LOST / 2
+    assert took[len(took) // 2] <= lease * LOST / 2

@@ -1,0 +1,318 @@
+"""What only a cluster does: slots that move, a dead shard beside others that live, names of many nodes in one batch."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from leasehold import Client, StoreUnavailable
+from leasehold._model import Change, Owner, Rule, Standing, Terms, Ticket, ticket_id
+from leasehold._runtimes.base import finish
+from leasehold._runtimes.blocking import BlockingRuntime
+from leasehold.stores.redis import keys, scripts
+from leasehold.stores.redis.cluster.store import ClusterStore
+from leasehold_lab.runtimes.case_runtimes import AsyncioWorld, BlockingWorld, World
+from leasehold_lab.servers import Node, RedisCluster
+from support.flavors import both
+
+LEASE = 1.2
+NOISE = 1.0
+
+
+@pytest.fixture(scope="module")
+def cluster(outlive: set[int]) -> Iterator[RedisCluster]:
+    """Three nodes whose slots are moved to and fro; nothing of it is killed."""
+    with RedisCluster(replicas=0, full_coverage=False) as group:
+        outlive.update(node.pid for node in group.nodes)
+        yield group
+
+
+def lock_key(namespace: str, name: str) -> str:
+    return keys.mutex_keys(namespace, name)[0].decode()
+
+
+def moving(cluster: RedisCluster, namespace: str, name: str) -> Any:
+    """Begin to move a name to the next node."""
+    source = cluster.primary_of(lock_key(namespace, name))
+    target = next(node for node in cluster.primaries if node is not source)
+    return cluster.migrate(lock_key(namespace, name), target)
+
+
+def names_on(cluster: RedisCluster, namespace: str, count: int) -> dict[Node, list[str]]:
+    """Return names by the node that has them, so many of each."""
+    found: dict[Node, list[str]] = {node: [] for node in cluster.primaries}
+    number = 0
+    while any(len(names) < count for names in found.values()):
+        node = cluster.primary_of(lock_key(namespace, f"n{number}"))
+        if len(found[node]) < count:
+            found[node].append(f"n{number}")
+        number += 1
+    return found
+
+
+@both
+def test_names_of_all_nodes_are_held_renewed_and_listed(cluster: RedisCluster, world: World, namespace: str) -> None:
+    wanted = [name for names in names_on(cluster, namespace, 4).values() for name in names]
+
+    async def body(world: World) -> None:
+        async with world.client(cluster.url, namespace=namespace) as locks:
+            holds = [await locks.lock(name, lease=LEASE).acquire() for name in wanted]
+            readers = [await locks.rw_lock(f"r{name}", lease=LEASE).reader().acquire() for name in wanted]
+            await world.sleep(LEASE * 1.5)
+            assert not any(hold.lost for hold in [*holds, *readers])
+            assert [info.name for info in await locks.holds("n")] == sorted(wanted)
+            for hold in [*holds, *readers]:
+                await hold.release()
+            assert await locks.holds() == []
+
+    world.run(body)
+
+
+@pytest.mark.parametrize("world", [AsyncioWorld(), pytest.param(BlockingWorld(), marks=pytest.mark.nightly)], ids=str)
+def test_a_dead_shard_costs_no_lock_of_another(world: World, namespace: str) -> None:
+    """A node that does not answer keeps each renewal waiting; those of the other nodes go on in time."""
+    with RedisCluster(replicas=0, full_coverage=False, node_timeout=1.0) as cluster:
+        by_node = names_on(cluster, namespace, 3)
+        dead = cluster.primaries[1]
+
+        async def body(world: World) -> None:
+            async with world.client(cluster.url, namespace=namespace, response_timeout=2.0) as locks:
+                holds = {
+                    node: [await locks.lock(name, lease=LEASE).acquire() for name in names]
+                    for node, names in by_node.items()
+                }
+                dead.pause()
+                began = world.now()
+                while not all(hold.lost for hold in holds[dead]):
+                    assert world.now() - began < LEASE + NOISE, "who lost a lock was not told"
+                    await world.sleep(0.01)
+                await world.sleep(2 * LEASE)  # longer than any lease that was not renewed
+                for node, those in holds.items():
+                    assert all(hold.lost is (node is dead) for hold in those)
+                for node, names in by_node.items():
+                    if node is not dead:
+                        began = world.now()
+                        other = await locks.lock(f"{names[0]}", lease=LEASE).acquire(timeout=0)
+                        assert other is None
+                        assert world.now() - began < NOISE
+                for node, those in holds.items():
+                    for hold in those:
+                        if node is not dead:
+                            await hold.release()
+                with pytest.raises(StoreUnavailable):
+                    await locks.lock(by_node[dead][0]).acquire(timeout=0)
+                dead.resume()
+                again = await locks.lock(by_node[dead][0], lease=LEASE).acquire(timeout=5)
+                assert again is not None
+                await again.release()
+
+        world.run(body)
+
+
+def test_renewals_do_not_wait_for_a_dead_shard(namespace: str) -> None:
+    """All nodes are asked at once: while one is silent, the others have renewed already."""
+    with RedisCluster(replicas=0, full_coverage=False) as cluster, Client.from_url(cluster.url) as locks:
+        store, runtime = locks.store, BlockingRuntime()
+        dead, *alive = cluster.primaries
+        by_node = names_on(cluster, "default", 1)
+        terms = Terms(Rule(), Owner("host", 1, "x"), 30.0, 0.0, "")
+        tickets = [(by_node[node][0], Ticket(ticket_id(runtime.random_bytes(16)), terms)) for node in (dead, *alive)]
+        for name, ticket in tickets:
+            finish(store.claim(name, ticket, join=False, within=5.0))
+        for node in alive:
+            node.reset_stats()
+        dead.pause()
+        standings: list[Standing] = []
+        thread = threading.Thread(target=lambda: standings.extend(finish(store.renew(tickets, within=3.0))))
+        thread.start()
+        began = time.monotonic()
+        while not all(node.commandstats().get("evalsha", 0) + node.commandstats().get("eval", 0) for node in alive):
+            assert time.monotonic() - began < 1.5
+            time.sleep(0.02)
+        assert thread.is_alive()  # it still waits for the dead one
+        thread.join()
+        dead.resume()
+        assert standings == [Standing.UNKNOWN, Standing.HELD, Standing.HELD]
+
+
+@both
+def test_a_hold_lives_through_the_move_of_its_slot(cluster: RedisCluster, world: World, namespace: str) -> None:
+    """While the slot is on its way, and some of its keys here and some there, each renewal finds the lock."""
+
+    async def body(world: World) -> None:
+        async with world.client(cluster.url, namespace=namespace) as locks:
+            hold = await locks.lock("x", lease=LEASE).acquire()
+            reader = await locks.rw_lock("x-shared", lease=LEASE).reader().acquire()
+            migration = moving(cluster, namespace, "x")
+            await world.sleep(LEASE / 2)
+            assert not hold.lost
+            migration.move()
+            await world.sleep(LEASE * 1.5)  # asked for by ASKING alone
+            assert not hold.lost
+            assert (await locks.store.cell("x", Change(b"v"))).changed
+            assert migration.target.command("CLUSTER", "COUNTKEYSINSLOT", migration.slot) == 2
+            migration.finish()
+            await world.sleep(LEASE * 1.5)
+            assert not hold.lost
+            assert not reader.lost
+            await hold.release()
+            await reader.release()
+            assert (await locks.store.cell("x", Change())).value == b"v"
+
+    world.run(body)
+
+
+@both
+def test_a_claim_during_a_move_waits_for_its_end(cluster: RedisCluster, world: World, namespace: str) -> None:
+    """Of the four keys of a free name none exists, so neither node may serve it: TRYAGAIN until the move is over."""
+
+    async def body(world: World) -> None:
+        async with world.client(cluster.url, namespace=namespace) as locks:
+            migration = moving(cluster, namespace, "y")
+            job = world.spawn(lambda: locks.lock("y", lease=LEASE).acquire(timeout=10))
+            await world.sleep(0.5)
+            assert not job.done()
+            migration.finish()
+            hold = await job.result()
+            assert hold is not None
+            await hold.release()
+            migration = moving(cluster, namespace, "y")
+            async with world.client(cluster.url, namespace=namespace, response_timeout=0.5) as hasty:
+                began = world.now()
+                with pytest.raises(StoreUnavailable, match="TRYAGAIN"):
+                    await hasty.lock("y").acquire(timeout=0)
+                assert world.now() - began < 1.0 + NOISE
+            migration.finish()
+
+    world.run(body)
+
+
+@both
+@pytest.mark.parametrize("when", ["moved", "moving"])
+def test_a_waiter_is_woken_where_its_name_has_moved(
+    cluster: RedisCluster, world: World, namespace: str, when: str
+) -> None:
+    """Its channel is on the old node: it hears over the cluster's own connections that it is to ask again."""
+
+    async def body(world: World) -> None:
+        async with (
+            world.client(cluster.url, namespace=namespace) as first,
+            world.client(cluster.url, namespace=namespace) as second,
+        ):
+            hold = await first.lock("z", lease=30.0).acquire()
+            job = world.spawn(lambda: second.lock("z", lease=30.0).acquire(timeout=20))
+            info = await first.inspect("z")
+            while not info.waiters:
+                await world.sleep(0.01)
+                info = await first.inspect("z")
+            await world.sleep(0.3)  # it listens by now
+            migration = moving(cluster, namespace, "z")
+            migration.move()
+            if when == "moved":
+                migration.finish()
+            await hold.release()
+            if when == "moving":
+                await world.sleep(0.3)
+                migration.finish()
+            began = world.now()
+            got = await job.result()
+            assert got is not None
+            assert got.token > hold.token
+            assert world.now() - began < 3.0  # far less than a third of the lease, after which it would have looked
+            await got.release()
+
+    world.run(body)
+
+
+@both
+def test_a_waiters_channel_moves(cluster: RedisCluster, world: World, namespace: str) -> None:
+    """The slot of the channel itself is moved away while somebody waits: it is subscribed anew, and heard."""
+
+    async def body(world: World) -> None:
+        async with (
+            world.client(cluster.url, namespace=namespace) as first,
+            world.client(cluster.url, namespace=namespace) as second,
+        ):
+            hold = await first.lock("c", lease=30.0).acquire()
+            job = world.spawn(lambda: second.lock("c", lease=30.0).acquire(timeout=20))
+            source = cluster.primary_of(lock_key(namespace, "c"))
+            channels: Any = []
+            while not channels:
+                await world.sleep(0.02)
+                channels = source.command("PUBSUB", "SHARDCHANNELS", f"*{namespace}*")
+            (channel,) = channels
+            target = next(node for node in cluster.primaries if node is not source)
+            cluster.migrate(channel, target).finish()
+            again: Any = []
+            began = world.now()
+            while not again or again == channels:
+                assert world.now() - began < 5.0
+                await world.sleep(0.02)
+                again = source.command("PUBSUB", "SHARDCHANNELS", f"*{namespace}*")
+            await hold.release()
+            began = world.now()
+            got = await job.result()
+            assert got is not None
+            assert world.now() - began < NOISE
+            await got.release()
+
+    world.run(body)
+
+
+@both
+def test_subscriptions_are_bounded_by_the_nodes(cluster: RedisCluster, world: World, namespace: str) -> None:
+    """A client that waits for many names listens on one channel of each node."""
+    by_node = names_on(cluster, namespace, 5)
+    names = [name for those in by_node.values() for name in those]
+
+    async def body(world: World) -> None:
+        async with (
+            world.client(cluster.url, namespace=namespace) as first,
+            world.client(cluster.url, namespace=namespace) as second,
+        ):
+            holds = [await first.lock(name).acquire() for name in names]
+            jobs = [world.spawn(lambda name=name: second.lock(name).acquire(timeout=20)) for name in names]
+            while len([info for info in await first.holds() if info.waiters]) < len(names):
+                await world.sleep(0.02)
+            for node in cluster.primaries:
+                channels: Any = node.command("PUBSUB", "SHARDCHANNELS", f"*{namespace}*")
+                assert len(channels) <= 1
+            for hold in holds:
+                await hold.release()
+            for job in jobs:
+                await (await job.result()).release()
+
+    world.run(body)
+
+
+@both
+def test_an_uncontended_pair_costs_two_commands(cluster: RedisCluster, world: World, namespace: str) -> None:
+    async def body(world: World) -> None:
+        async with world.client(cluster.url, namespace=namespace) as locks:
+            await (await locks.lock("a").acquire()).release()
+            for node in cluster.primaries:
+                node.reset_stats()
+            for _ in range(10):
+                await (await locks.lock("a").acquire()).release()
+            asked = {"config|resetstat", "info"}
+            counts: dict[str, int] = {}
+            for node in cluster.primaries:
+                for command, calls in node.commandstats().items():
+                    counts[command] = counts.get(command, 0) + calls
+            found = [re.findall(rb"redis\.p?call\('([A-Z]+)'", script.text) for script in scripts.ALL]
+            inside = {word.decode().lower() for words in found for word in words}
+            assert counts.pop("evalsha") == 20
+            assert {name for name in counts if name not in asked} <= inside | {"ping", "publish", "cluster|nodes"}
+
+    world.run(body)
+
+
+def test_the_store_says_what_it_is(cluster: RedisCluster, namespace: str) -> None:
+    with Client.from_url(cluster.url, namespace=namespace) as locks:
+        assert isinstance(locks.store, ClusterStore)
+        assert "127.0.0.1" in repr(locks.store)

@@ -1,0 +1,319 @@
+"""The two wires in isolation and under the store: connections that died unseen, elections of the reader, closing."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import sys
+import threading
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from leasehold import AsyncClient, Client
+from leasehold._model import Owner, Rule, Terms, Ticket, Wait
+from leasehold._runtimes.base import finish
+from leasehold._runtimes.blocking import BlockingRuntime
+from leasehold.errors import StoreUnavailable
+from leasehold.stores import registry
+from leasehold.stores._common.slots import Slot, Slots
+from leasehold.stores.redis.connection.connection import Line
+from leasehold_lab.proxy.proxy import FaultProxy, Side
+
+
+def in_threads(count, work):
+    """Run ``work(i)`` in so many threads; return the results or raise the first error."""
+    results, errors = [None] * count, []
+
+    def run(i):
+        try:
+            results[i] = work(i)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=(i,)) for i in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+    return results
+
+
+def fill_the_pool(locks, count):
+    """Have so many idle connections."""
+    barrier = threading.Barrier(count)
+
+    def work(i):
+        hold = locks.lock(f"pool-{i}").acquire()
+        barrier.wait()
+        hold.release()
+
+    in_threads(count, work)
+
+
+def test_idle_connections_that_the_server_closed_cost_no_attempts(redis_server, namespace):
+    """Thirty stale connections, tried one after the other with growing pauses, would outlast any patience."""
+    with Client.from_url(redis_server.url, namespace=namespace) as locks:
+        fill_the_pool(locks, 30)
+        redis_server.command("CLIENT", "KILL", "TYPE", "normal")
+        start = time.monotonic()
+        hold = locks.lock("x").acquire()
+        assert hold.release()
+        assert time.monotonic() - start < 0.5
+
+
+def test_idle_connections_that_hang_cost_one_attempt(redis_server, namespace):
+    """A firewall that forgot all connections says nothing: the first silence tells of the others."""
+    with FaultProxy(redis_server.port) as proxy:
+        locks = Client.from_url(f"redis://127.0.0.1:{proxy.port}", namespace=namespace, response_timeout=0.4)
+        fill_the_pool(locks, 8)
+        proxy.blackhole()
+        with pytest.raises(StoreUnavailable):
+            locks.lock("x").acquire(blocking=False)
+        proxy.heal()
+        start = time.monotonic()
+        with locks.lock("x"):
+            assert time.monotonic() - start < 0.3
+        locks.close()
+
+
+def test_two_hundred_threads_at_once(redis_server, namespace):
+    with Client.from_url(redis_server.url, namespace=namespace) as locks:
+
+        def work(i):
+            for turn in range(3):
+                with locks.lock(f"lock-{i}-{turn}"):
+                    pass
+            return True
+
+        assert all(in_threads(200, work))
+
+
+def test_a_client_that_closed_keeps_no_connection(redis_server, namespace):
+    """A renewal under way while the client closes must not put its connection back, nor open another."""
+    locks = Client.from_url(redis_server.url, namespace=namespace)
+    wire = locks.store._wire
+    fill_the_pool(locks, 4)
+    locks.close()
+    assert wire._idle == []
+    with pytest.raises(StoreUnavailable, match="closed"):
+        finish(wire.call(b"*1\r\n$4\r\nPING\r\n", within=1.0))
+    with pytest.raises(StoreUnavailable, match="closed"):
+        finish(wire.listen(1.0))
+
+
+def test_an_asyncio_client_that_closed_keeps_no_connection(redis_server, namespace):
+    async def body():
+        locks = AsyncClient.from_url(redis_server.url, namespace=namespace)
+        async with locks.lock("x"):
+            pass
+        await locks.close()
+        with pytest.raises(StoreUnavailable, match="closed"):
+            await locks.store._wire.call(b"*1\r\n$4\r\nPING\r\n", within=1.0)
+
+    asyncio.run(body())
+
+
+# --- the reader ------------------------------------------------------------------------------------------------
+
+
+def test_closing_while_it_connects_ends_the_connection_and_its_task():
+    """The server takes connections, and never answers."""
+
+    async def body(server: socket.socket) -> None:
+        locks = AsyncClient.from_url(f"redis://127.0.0.1:{server.getsockname()[1]}")
+        trying = asyncio.create_task(locks.inspect("x"))
+        taken, _ = await asyncio.get_running_loop().sock_accept(server)
+        with taken:
+            assert await asyncio.get_running_loop().sock_recv(taken, 100), "it says who it is"
+            wire = locks.store._wire
+            connecting = wire._connecting
+            await wire.close()
+            assert connecting.done(), (
+                "the connection is closed when close has returned, not some turns of the loop later"
+            )
+            taken.settimeout(5.0)
+            while await asyncio.to_thread(taken.recv, 4096):
+                pass  # up to its end
+        with pytest.raises(StoreUnavailable, match="closed"):
+            await trying
+        await locks.close()
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.setblocking(False)
+        asyncio.run(body(server))
+
+
+def test_a_waiter_that_found_no_subscription_leaves_no_ear_behind(redis_server):
+    """The next to read is chosen among those who wait: one who is not there would never pass the reading on."""
+    runtime = BlockingRuntime()
+    store = registry.opener(redis_server.url).open(runtime, "ears")
+    channel = store._wire._ears
+    finish(channel.hear(Slot("x", "nobody"), 0.1))
+    assert channel._waiting == {}
+    finish(store.close())
+
+
+def test_a_late_waiter_does_not_wait_for_another_threads_subscription(redis_server, namespace):
+    """One thread is stuck subscribing; the others keep their own timeouts."""
+    with FaultProxy(redis_server.port) as proxy:
+        locks = Client.from_url(f"redis://127.0.0.1:{proxy.port}", namespace=namespace)
+        hold = locks.lock("x").acquire()
+        held = proxy.hold(where=b"SUBSCRIBE")
+
+        def work(i):
+            start = time.monotonic()
+            assert locks.lock("x").acquire(timeout=0.3) is None
+            return time.monotonic() - start
+
+        assert max(in_threads(6, work)) < 1.0
+        held.remove()
+        hold.release()
+        locks.close()
+
+
+def test_slots_are_used_by_many_threads_at_once():
+    slots, terms = Slots(BlockingRuntime()), Terms(Rule(), Owner("host", 1, "x"), 1.0)
+
+    def work(i):
+        for turn in range(400):
+            slot = slots.add("x", Ticket(f"{i}-{turn}", terms))
+            slots.watches(slot)
+            slots.remove(slot.ticket)
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        in_threads(8, work)
+    finally:
+        sys.setswitchinterval(before)
+    assert list(slots) == []
+    assert not slots._by_name
+
+
+@pytest.mark.parametrize("side", list(Side))
+def test_a_refused_claim_leaves_no_slot(redis_server, namespace, side):
+    """Nobody leaves for a ticket that the server does not know, and the next waiter must watch the holder itself."""
+    with FaultProxy(redis_server.port) as proxy:
+        locks = Client.from_url(f"redis://127.0.0.1:{proxy.port}", namespace=namespace, response_timeout=0.3)
+        proxy.stop()
+        with pytest.raises(StoreUnavailable):
+            locks.lock("x").acquire(timeout=1)
+        assert list(locks.store._waiting) == []
+        proxy.start()
+        cut = proxy.cut_at(0, side)
+        with pytest.raises(StoreUnavailable):
+            locks.lock("x").acquire(timeout=1)
+        cut.remove()
+        assert list(locks.store._waiting) == []
+        locks.close()
+
+
+# --- fair order from the first moment --------------------------------------------------------------------------
+
+
+def test_a_waiter_that_has_not_subscribed_yet_keeps_its_turn(redis_server, namespace):
+    """It came first, and it is not dead: its subscription is under way when the holder releases."""
+    with FaultProxy(redis_server.port) as proxy:
+        first = Client.from_url(f"redis://127.0.0.1:{proxy.port}", namespace=namespace)
+        second = Client.from_url(redis_server.url, namespace=namespace)
+        hold = second.lock("x").acquire()
+        held, order = proxy.hold(where=b"SUBSCRIBE"), []
+
+        def wait(locks, who):
+            with locks.lock("x", fair=True):
+                order.append(who)
+
+        threads = [threading.Thread(target=wait, args=(first, "first"))]
+        threads[0].start()
+        assert held.wait(5)
+        threads.append(threading.Thread(target=wait, args=(second, "second")))
+        threads[1].start()
+        while len(second.inspect("x").waiters) < 2:
+            time.sleep(0.01)
+        time.sleep(0.1)  # the second has subscribed by now
+        hold.release()
+        time.sleep(0.1)
+        held.remove()
+        for thread in threads:
+            thread.join()
+        assert order == ["first", "second"]
+        first.close()
+        second.close()
+
+
+# --- asyncio ---------------------------------------------------------------------------------------------------
+
+
+def test_a_hurried_caller_does_not_break_the_connection_for_others(redis_server, namespace):
+    async def body(port):
+        locks = AsyncClient.from_url(f"redis://127.0.0.1:{port}", namespace=namespace)
+        store = locks.store
+        terms = Terms(Rule(), Owner("host", 1, "x"), 5.0)
+        hurried = asyncio.ensure_future(store.claim("x", Ticket("hurried", terms), join=False, within=0.02))
+        await asyncio.sleep(0)
+        patient = await store.claim("y", Ticket("patient", terms), join=False, within=2.0)
+        with pytest.raises(StoreUnavailable):
+            await hurried
+        assert not isinstance(patient, Wait)
+        await locks.close()
+
+    with FaultProxy(redis_server.port) as proxy:
+        proxy.delay(0.05, Side.REQUESTS)
+        asyncio.run(body(proxy.port))
+
+
+def test_a_waiter_keeps_its_timeout_while_the_subscription_hangs(redis_server, namespace):
+    async def body(port):
+        locks = AsyncClient.from_url(f"redis://127.0.0.1:{port}", namespace=namespace)
+        await locks.lock("x").acquire()
+        start = time.monotonic()
+        assert await locks.lock("x").acquire(timeout=0.3) is None
+        assert time.monotonic() - start < 0.3 + 1.0 + 2.0  # at most a second to leave; the subscription would take 5
+        await locks.close()
+
+    with FaultProxy(redis_server.port) as proxy:
+        proxy.drop(Side.REPLIES, where=b"subscribe")
+        asyncio.run(body(proxy.port))
+
+
+def test_closing_while_a_thread_subscribes_leaves_no_connection(redis_server, namespace, monkeypatch):
+    """The client waits for its threads for a limited time only: one may still be about to open the subscription."""
+    with Client.from_url(redis_server.url, namespace=namespace) as locks:
+        wire = locks.store._wire
+        subscribed, connected, lines = wire.subscribed, threading.Event(), []
+
+        def slowly(channel, within):
+            lines.append(subscribed(channel, within))
+            connected.set()
+            time.sleep(0.3)
+            return lines[0]
+
+        monkeypatch.setattr(wire._ears, "_subscribe", slowly)
+        thread = threading.Thread(target=lambda: finish(wire.listen(2.0)))
+        thread.start()
+        assert connected.wait(5)
+        finish(wire.close())
+        thread.join()
+        assert lines[0].socket.fileno() == -1
+
+
+def test_a_call_may_take_longer_than_the_one_before_and_no_longer_than_its_own_limit():
+    """The kernel is told a limit only when it gets shorter; a call that may take longer than that reads again."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        line = Line(SimpleNamespace(_get_socket=lambda: ours), BlockingRuntime())
+        theirs.sendall(b"+FIRST\r\n")
+        assert line.ask(b"x", 0.5) == b"FIRST"
+        answer = threading.Timer(0.7, theirs.sendall, (b"+SECOND\r\n",))
+        answer.start()
+        assert line.ask(b"x", 4.0) == b"SECOND"
+        answer.join()
+        for limit in (0.1, 0.4):
+            start = time.monotonic()
+            with pytest.raises(TimeoutError):
+                line.ask(b"x", limit)
+            assert time.monotonic() - start > limit - 0.02, "a tick of the kernel's clock"

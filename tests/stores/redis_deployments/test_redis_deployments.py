@@ -1,0 +1,474 @@
+"""Sentinel, Cluster and replicas: found, refused with a word on what to do, adopted, counted, diagnosed."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import Any
+
+import pytest
+import redis
+import redis.asyncio
+
+from leasehold import AsyncClient, Client, StoreUnavailable, Unsupported
+from leasehold._model import Severity
+from leasehold._runtimes.base import Colour
+from leasehold.stores.redis import adopt, scripts
+from leasehold_lab.proxy.proxy import FaultProxy
+from leasehold_lab.runtimes.case_runtimes import AsyncioWorld, BlockingWorld, World
+from leasehold_lab.servers import Node, RedisCluster, RedisReplicas, RedisSentinel, RedisServer
+from leasehold_lab.servers.base import free_port
+from support.flavors import both
+
+by_day_blocking = pytest.mark.parametrize(
+    "world", [BlockingWorld(), pytest.param(AsyncioWorld(), marks=pytest.mark.nightly)], ids=str
+)
+
+LEASE = 1.2
+NOISE = 1.0
+
+INSIDE = {
+    word.decode().lower() for script in scripts.ALL for word in re.findall(rb"redis\.p?call\('([A-Z]+)'", script.text)
+}
+"""What scripts call."""
+
+AROUND = {"config|resetstat", "info", "ping", "publish", "replconf", "hello", "auth", "cluster|nodes", "role"}
+"""What the tests, the sentinels and the replicas ask of a server."""
+
+
+def pair(world: World, url: str, namespace: str, **options: Any) -> None:
+    """Acquire and release once."""
+
+    async def body(world: World) -> None:
+        async with world.client(url, namespace=namespace, **options) as locks:
+            hold = await locks.lock("a").acquire(timeout=0)
+            assert hold is not None
+            await hold.release()
+
+    world.run(body)
+
+
+def refusal(world: World, url: str, kind: type[Exception] = StoreUnavailable) -> str:
+    with pytest.raises(kind) as caught:
+        pair(world, url, "default", response_timeout=1.0)
+    return str(caught.value)
+
+
+# --- how many round trips ------------------------------------------------------------------------------------------
+
+
+@both
+@pytest.mark.parametrize("deployment", ["server", "replicas", "sentinel"])
+def test_an_uncontended_pair_is_two_commands(
+    deployment: str, world: World, namespace: str, request: pytest.FixtureRequest
+) -> None:
+    group = request.getfixturevalue(f"redis_{deployment}")
+    server: RedisServer = group.primary if isinstance(group, RedisReplicas) else group
+
+    async def body(world: World) -> None:
+        async with world.client(group.url, namespace=namespace) as locks:
+            await (await locks.lock("a").acquire()).release()
+            server.reset_stats()
+            for _ in range(10):
+                await (await locks.lock("a").acquire()).release()
+            counts = server.commandstats()
+            assert counts["evalsha"] == 20
+            assert counts.keys() <= {"evalsha"} | INSIDE | AROUND
+
+    world.run(body)
+
+
+# --- replicas ------------------------------------------------------------------------------------------------------
+
+
+@both
+def test_a_replica_is_refused_with_the_remedy(redis_replicas: RedisReplicas, world: World, namespace: str) -> None:
+    error = refusal(world, redis_replicas.replicas[0].url)
+    assert "is a replica" in error
+    assert "connect to the primary, or let redis+sentinel:// or redis+cluster:// find it" in error
+
+
+@by_day_blocking
+@pytest.mark.parametrize("closed", [True, False])
+def test_an_address_that_moves_to_the_new_primary_is_followed(world: World, namespace: str, closed: bool) -> None:
+    """A virtual address or a DNS name in front: the old primary's connections stay, or are closed."""
+    with RedisReplicas(1) as group:
+        old, (new,) = group.primary, group.replicas
+        with FaultProxy(old.port) as proxy:
+
+            async def body(world: World) -> None:
+                async with world.client(f"redis://127.0.0.1:{proxy.port}", namespace=namespace) as locks:
+                    hold = await locks.lock("a", lease=LEASE).acquire()
+                    group.catch_up()
+                    group.promote(new)
+                    proxy._carrier.target = ("127.0.0.1", new.port)
+                    if closed:
+                        proxy.cut()
+                    await world.sleep(LEASE * 2)
+                    assert not hold.lost  # a renewal that was refused went to where the address leads now
+                    assert int(str(new.command("EXISTS", f"leasehold:{{{namespace}:a}}:lock"))) == 1
+                    await hold.release()
+
+            world.run(body)
+
+
+# --- Sentinel ------------------------------------------------------------------------------------------------------
+
+
+@both
+def test_no_sentinel_answers(world: World) -> None:
+    ports = free_port(), free_port()
+    error = refusal(world, f"redis+sentinel://127.0.0.1:{ports[0]},127.0.0.1:{ports[1]}/locks")
+    assert "no sentinel says which server is the primary" in error
+    assert all(f"127.0.0.1:{port}" in error for port in ports)
+
+
+@both
+def test_an_unknown_name(redis_sentinel: RedisSentinel, world: World) -> None:
+    error = refusal(world, redis_sentinel.url.replace("/locks", "/other"))
+    assert "knows no primary called 'other'" in error
+    assert "SENTINEL MASTERS" in error
+
+
+@both
+def test_kinds_of_servers_that_are_mixed_up(
+    redis_server: RedisServer, redis_sentinel: RedisSentinel, redis_cluster: RedisCluster, world: World
+) -> None:
+    sentinel = f"127.0.0.1:{redis_sentinel.sentinels[0].port}"
+    assert "is a single server; write the URL as redis://" in refusal(
+        world, f"redis+sentinel://127.0.0.1:{redis_server.port}/locks", Unsupported
+    )
+    assert "is a Sentinel; write the URL as redis+sentinel://" in refusal(world, f"redis://{sentinel}", Unsupported)
+    assert "is a Sentinel" in refusal(world, f"redis+cluster://{sentinel}", Unsupported)
+    assert "is a single server" in refusal(world, f"redis+cluster://127.0.0.1:{redis_server.port}", Unsupported)
+    assert "is a node of a cluster; write the URL as redis+cluster://" in refusal(
+        world, f"redis://127.0.0.1:{redis_cluster.nodes[0].port}", Unsupported
+    )
+
+
+@both
+def test_sentinels_and_servers_have_users_of_their_own(world: World, namespace: str) -> None:
+    watcher = "watcher on >s3ntinel ~* &* +@all"
+    app = "app on >s3cret ~* &* +@all"
+    with RedisSentinel(
+        replicas=1, password="w0rd", users=[app], sentinel_password="oth3r", sentinel_users=[watcher]
+    ) as group:
+        hosts = ",".join(f"127.0.0.1:{each.port}" for each in group.sentinels)
+        as_users = f"redis+sentinel://app:s3cret@{hosts}/locks?sentinel_username=watcher&sentinel_password=s3ntinel"
+        for url in (group.url, as_users):
+            pair(world, url, namespace)
+        error = refusal(world, f"redis+sentinel://:w0rd@{hosts}/locks")
+        assert "?sentinel_password=" in error
+        error = refusal(world, as_users.replace("s3ntinel", "wr0ng"))
+        assert "?sentinel_password=" in error
+        assert "wr0ng" not in error
+        error = refusal(world, as_users.replace("s3cret", "wr0ng"))
+        assert "wrong" in error
+        assert "wr0ng" not in error
+
+
+@both
+def test_a_sentinel_that_was_cut_off_is_outvoted(world: World, namespace: str) -> None:
+    """It alone still names the old primary, which answers; the others know of a failover since."""
+    with RedisSentinel(replicas=1) as group:
+        old, late = group.primary, group.sentinels[0]
+        late.pause()
+        old.kill()
+        rest = group.sentinels[1:]
+        group.wait_until(
+            lambda: all(each.state()["port"] != str(old.port) for each in rest), 30.0, "the others have decided"
+        )
+        new = group.nodes[1] if group.nodes[0] is old else group.nodes[0]
+        with RedisServerAt(old):  # it came back as a primary, since nobody has told it otherwise yet
+            for each in rest:
+                each.pause()
+            late.resume()
+            for each in rest:
+                each.resume()
+            pair(world, group.url, namespace)
+            assert int(str(new.command("EXISTS", f"leasehold:{{{namespace}:a}}:lock"))) == 1
+
+
+class RedisServerAt:
+    """Bring a node back."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    def __enter__(self) -> None:
+        self._node.start()
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+
+@both
+@pytest.mark.parametrize("down", ["dead", "stalled"])
+def test_one_sentinel_that_is_down_is_not_missed(world: World, namespace: str, down: str) -> None:
+    with RedisSentinel(replicas=1) as group:
+        (group.sentinels[0].kill if down == "dead" else group.sentinels[0].pause)()
+        pair(world, group.url, namespace)
+        if down == "stalled":
+            group.sentinels[0].resume()
+
+
+@both
+def test_a_primary_is_used_on_while_all_sentinels_are_down(world: World, namespace: str) -> None:
+    with RedisSentinel(replicas=1) as group:
+
+        async def body(world: World) -> None:
+            async with world.client(group.url, namespace=namespace) as locks:
+                hold = await locks.lock("a", lease=LEASE).acquire()
+                for each in group.sentinels:
+                    each.kill()
+                group.primary_node.command("CLIENT", "KILL", "TYPE", "normal")
+                await world.sleep(LEASE * 1.5)
+                assert not hold.lost
+                await hold.release()
+
+        group.primary_node = group.primary  # type: ignore[attr-defined]
+        world.run(body)
+
+
+# --- Cluster -------------------------------------------------------------------------------------------------------
+
+
+@both
+def test_no_node_answers(world: World) -> None:
+    ports = free_port(), free_port()
+    error = refusal(world, f"redis+cluster://127.0.0.1:{ports[0]},127.0.0.1:{ports[1]}")
+    assert "no node of the cluster tells which has which slot" in error
+    assert all(f"127.0.0.1:{port}" in error for port in ports)
+
+
+@both
+def test_one_replica_as_the_only_seed_will_do(redis_cluster: RedisCluster, world: World, namespace: str) -> None:
+    replica = next(node for node in redis_cluster.nodes if node.role == "slave")
+    pair(world, f"redis+cluster://127.0.0.1:{free_port()},127.0.0.1:{replica.port}", namespace)
+
+
+@both
+def test_announced_host_names_are_used(world: World, namespace: str) -> None:
+    names = {"cluster-announce-hostname": "localhost", "cluster-preferred-endpoint-type": "hostname"}
+    with RedisCluster(replicas=0, config=names) as cluster:
+
+        async def body(world: World) -> None:
+            async with world.client(cluster.url, namespace=namespace) as locks:
+                for name in "abcdef":
+                    await (await locks.lock(name).acquire()).release()
+                servers = [finding for finding in await locks.diagnose() if finding.subject == "server"]
+                assert all("at localhost:" in finding.found for finding in servers)
+
+        world.run(body)
+
+
+@both
+def test_a_cluster_without_slots_is_said(world: World) -> None:
+    with RedisServer(config={"cluster-enabled": "yes", "cluster-port": str(free_port())}) as node:
+        error = refusal(world, f"redis+cluster://127.0.0.1:{node.port}")
+        assert "knows of no node that serves a slot" in error
+
+
+# --- clients that exist already ------------------------------------------------------------------------------------
+
+
+def sentinel_clients(group: RedisSentinel, kind: Any) -> list[tuple[str, Any]]:
+    sentinel = kind([("127.0.0.1", each.port) for each in group.sentinels])
+    return [("the only primary", sentinel), ("by its name", sentinel.master_for(group.name))]
+
+
+def test_blocking_clients_are_adopted(
+    redis_sentinel: RedisSentinel, redis_cluster: RedisCluster, namespace: str
+) -> None:
+    port = redis_cluster.nodes[0].port
+    cluster = redis.RedisCluster(host="127.0.0.1", port=port)
+    for what, client in [*sentinel_clients(redis_sentinel, redis.Sentinel), ("cluster", cluster)]:
+        with Client.from_client(client, namespace=namespace) as locks:
+            for name in "abcd":
+                with locks.lock(name, timeout=5.0) as hold:
+                    assert hold.token > 0, what
+    cluster.close()
+
+
+def test_asyncio_clients_are_adopted(
+    redis_sentinel: RedisSentinel, redis_cluster: RedisCluster, namespace: str
+) -> None:
+    async def body() -> None:
+        port = redis_cluster.nodes[0].port
+        async with redis.asyncio.RedisCluster(host="127.0.0.1", port=port) as cluster:
+            clients = [*sentinel_clients(redis_sentinel, redis.asyncio.Sentinel), ("cluster", cluster)]
+            for what, client in clients:
+                async with AsyncClient.from_client(client, namespace=namespace) as locks:
+                    for name in "abcd":
+                        async with locks.lock(name, timeout=5.0) as hold:
+                            assert hold.token > 0, what
+
+    asyncio.run(body())
+
+
+def test_adopted_clients_keep_tls_and_passwords(namespace: str) -> None:
+    with RedisSentinel(replicas=1, tls=True, password="a b", sentinel_password="c d") as group:
+        assert group.certificates is not None
+        tls = {"ssl": True, "ssl_ca_certs": str(group.certificates.authority)}
+        sentinel = redis.Sentinel(
+            [("127.0.0.1", each.port) for each in group.sentinels],
+            sentinel_kwargs={"password": "c d", **tls},
+            password="a b",
+            **tls,
+        )
+        for client in (sentinel, sentinel.master_for("locks")):
+            with Client.from_client(client, namespace=namespace) as locks, locks.lock("a", timeout=5.0):
+                pass
+            assert "a b" not in repr(locks.store)
+    with RedisCluster(replicas=0, tls=True, password="a b") as cluster:
+        assert cluster.certificates is not None
+        known = redis.RedisCluster(
+            host="127.0.0.1",
+            port=cluster.nodes[0].port,
+            password="a b",
+            ssl=True,
+            ssl_ca_certs=str(cluster.certificates.authority),
+        )
+        with Client.from_client(known, namespace=namespace) as locks, locks.lock("a", timeout=5.0):
+            pass
+        known.close()
+
+
+# --- what doctor says ----------------------------------------------------------------------------------------------
+
+
+def findings(url: str, **options: Any) -> dict[str, tuple[Severity, str]]:
+    with Client.from_url(url, **options) as locks:
+        return {each.subject: (each.severity, f"{each.found} | {each.meaning}") for each in locks.diagnose()}
+
+
+def test_doctor_on_sentinels() -> None:
+    with RedisSentinel(replicas=1) as group:
+        found = findings(group.url)
+        assert found["sentinels"][0] is Severity.OK
+        assert found["quorum"][0] is Severity.OK
+        assert found["successors"] == (Severity.OK, "1 replicas known to the sentinels | ")
+        assert found["split brain"][0] is Severity.WARNING
+        assert "0.0" in found["clocks of the servers"][1]
+        primary = group.primary
+        primary.command("CONFIG", "SET", "min-replicas-to-write", "1")
+        primary.command("CONFIG", "SET", "min-replicas-max-lag", "9")
+        assert "may grant for 8 s beside its successor" in findings(group.url)["split brain"][1]
+        primary.command("CONFIG", "SET", "min-replicas-max-lag", "1")
+        assert findings(group.url)["split brain"][0] is Severity.OK
+        group.sentinels[0].kill()
+        severity, text = findings(group.url)["sentinels"]
+        assert severity is Severity.WARNING
+        assert "2 of 3" in text
+        group.sentinels[1].kill()
+        assert findings(group.url)["sentinels"][0] is Severity.ERROR
+
+
+@both
+def test_doctor_speaks_tls_to_sentinels_that_have_users_of_their_own(world: World) -> None:
+    """By a URL, and by a client of ones own; without the sentinels' password it says what is missing."""
+    with RedisSentinel(replicas=1, tls=True, password="a b", sentinel_password="c d") as group:
+        assert group.certificates is not None
+        blocking = isinstance(world, BlockingWorld)
+        tls = {"ssl": True, "ssl_ca_certs": str(group.certificates.authority)}
+        mine = (redis if blocking else redis.asyncio).Sentinel(
+            [("127.0.0.1", each.port) for each in group.sentinels],
+            sentinel_kwargs={"password": "c d", **tls},
+            password="a b",
+            **tls,
+        )
+        hosts = ",".join(f"127.0.0.1:{each.port}" for each in group.sentinels)
+        files = f"ssl_ca_certs={group.certificates.authority}"
+        url = f"rediss+sentinel://:a%20b@{hosts}/{group.name}?sentinel_password=c%20d&{files}"
+
+        async def body(world: World) -> None:
+            for where in (url, adopt(mine, Colour.BLOCKING if blocking else Colour.ASYNCIO)):
+                locks = world.client(where)
+                found = {each.subject: each for each in await locks.diagnose()}
+                assert found["sentinels"].severity is Severity.OK
+                assert found["transport"].severity is Severity.OK
+                assert "TLS" in found["transport"].found
+                async with locks.lock("a", timeout=5.0):
+                    pass
+            with pytest.raises(StoreUnavailable, match="sentinel_password="):
+                await world.client(url.replace("sentinel_password=c%20d&", "")).diagnose()
+
+        world.run(body)
+
+
+def test_doctor_on_a_cluster() -> None:
+    with RedisCluster(replicas=1) as cluster:
+
+        def replicas_known() -> bool:  # a node lists a replica when it has heard how far that has come
+            return findings(cluster.url)["replicas per shard"][0] is Severity.OK
+
+        cluster.wait_until(replicas_known, 10.0, "each shard has a replica that can take over")
+        found = findings(cluster.url)
+        assert found["slots"][0] is Severity.OK
+        assert found["replicas per shard"][0] is Severity.OK
+        assert found["coverage"][0] is Severity.WARNING
+        assert "(all 3 nodes)" in found["persistence"][1]
+        assert "of 6 servers" in found["clocks of the servers"][1]
+        for node in cluster.nodes:
+            node.command("CONFIG", "SET", "cluster-require-full-coverage", "no")
+        node = cluster.primaries[0]
+        node.command("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
+        node.command("CONFIG", "SET", "maxmemory", "100mb")
+        found = findings(cluster.url)
+        assert found["coverage"][0] is Severity.OK
+        with Client.from_url(cluster.url) as locks:
+            evictions = [each for each in locks.diagnose() if each.subject == "eviction"]
+        assert {each.severity for each in evictions} == {Severity.OK, Severity.ERROR}
+        assert f"(127.0.0.1:{node.port})" in max(evictions, key=lambda each: each.severity).found
+
+
+def test_doctor_names_rights_that_lack_on_a_cluster() -> None:
+    rules = "app on >w0rd resetkeys ~leasehold:{default:* resetchannels &leasehold:{default:* -@all +eval +evalsha"
+    with RedisCluster(replicas=0, users=[rules]) as cluster:
+        url = cluster.url.replace("//", "//app:w0rd@")
+        for node in cluster.nodes:
+            node.command("ACL", "SETUSER", "app", "+cluster|slots")
+        with pytest.raises(StoreUnavailable, match=r"lacks the rights .*\+spublish"), Client.from_url(url) as locks:
+            locks.lock("a").acquire(timeout=0)
+        severity, text = findings(url)["rights"]
+        assert severity is Severity.ERROR
+        assert "+spublish" in text
+        assert "+subscribe" in text
+
+
+def test_clocks_that_differ_are_told() -> None:
+    from leasehold.stores.redis.doctor import group_checks
+
+    def check(**offsets: float) -> Severity:
+        found = group_checks.clocks(offsets, [])
+        assert found is not None
+        return found.severity
+
+    assert check(a=0.0, b=0.05) is Severity.OK
+    assert check(a=0.0, b=-0.5) is Severity.NOTE
+    assert check(a=1.0, b=-0.5) is Severity.WARNING
+    assert group_checks.clocks({"a": 0.0}, []) is None
+
+
+# --- the demo ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("deployment", [pytest.param("replicas", marks=pytest.mark.nightly), "sentinel", "cluster"])
+def test_the_demo_loses_nothing(deployment: str, request: pytest.FixtureRequest) -> None:
+    from leasehold_lab.demo.rows import Guard
+    from leasehold_lab.demo.run import Settings, run
+
+    group = request.getfixturevalue(f"redis_{deployment}")
+    result = run(Settings(group.url), Quiet())
+    row = next(row for row in result.rows if row.guard is Guard.LEASEHOLD)
+    assert (row.final, row.failures) == (666, ())
+
+
+class Quiet:
+    """Watches a run and says nothing."""
+
+    def row_begins(self, *facts: object) -> None: ...
+
+    def row_moves(self, *facts: object) -> None: ...
+
+    def row_ends(self, *facts: object) -> None: ...

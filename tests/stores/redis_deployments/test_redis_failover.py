@@ -1,0 +1,185 @@
+"""Failovers under load: tokens increase, no guarded write goes backwards, who lost a lock is told, service resumes."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from leasehold import LeaseLost
+from leasehold_lab.runtimes.case_runtimes import World
+from leasehold_lab.servers import RedisCluster, RedisReplicas, RedisSentinel
+from support.flavors import ASYNCIO, BLOCKING, both, by_day
+from support.stores.failover_load import LEASE, NOISE, Load
+
+NAMES = [f"name-{number}" for number in range(6)]
+
+RESUMES = {"sentinel": 1.0 + 6.0 + 3 * NOISE, "cluster": 1.5 + 6.0 + 3 * NOISE}
+"""Seconds from a primary's death until every name is granted anew: detection, election, promotion, our pauses."""
+
+
+@pytest.fixture
+def sentinel() -> Iterator[RedisSentinel]:
+    with RedisSentinel(replicas=2) as group:
+        yield group
+
+
+@pytest.fixture
+def cluster() -> Iterator[RedisCluster]:
+    with RedisCluster() as group:
+        yield group
+
+
+def kill_again_and_again(group: RedisSentinel | RedisCluster, load: Load, times: int) -> None:
+    """Kill a primary, wait until the service resumes, bring the server back empty, and so on."""
+    bound = RESUMES["cluster" if isinstance(group, RedisCluster) else "sentinel"]
+    load.wait_service(bound)
+    for turn in range(times):
+        if isinstance(group, RedisCluster):
+            old = group.primary_of(f"leasehold:{{{load.namespace}:{NAMES[turn % len(NAMES)]}}}:lock")
+        else:
+            old = group.primary
+        old.kill()
+        load.wait_service(bound)
+        group.wait_failover(old)
+        old.start()
+        group.wait_healthy()
+
+
+@by_day(BLOCKING)
+def test_sentinel_primaries_are_killed_under_load(sentinel: RedisSentinel, world: World, namespace: str) -> None:
+    killed(sentinel, world, namespace, 2)
+
+
+@by_day(ASYNCIO)
+def test_cluster_primaries_are_killed_under_load(cluster: RedisCluster, world: World, namespace: str) -> None:
+    killed(cluster, world, namespace, 2)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(600)
+@both
+@pytest.mark.parametrize("kind", ["sentinel", "cluster"])
+def test_primaries_are_killed_for_long(kind: str, world: World, namespace: str, request: pytest.FixtureRequest) -> None:
+    killed(request.getfixturevalue(kind), world, namespace, 12)
+
+
+def killed(group: RedisSentinel | RedisCluster, world: World, namespace: str, times: int) -> None:
+    group.wait_healthy()
+
+    async def body(world: World) -> None:
+        load = Load(world, group.url, namespace, NAMES)
+        await load.run(lambda: kill_again_and_again(group, load, times))
+        load.check()
+
+    world.run(body)
+
+
+@by_day(ASYNCIO)
+def test_servers_forget_under_load(sentinel: RedisSentinel, world: World, namespace: str) -> None:
+    """All data and all scripts are deleted, and the primary restarts empty before anybody takes over."""
+    sentinel.wait_healthy()
+
+    async def body(world: World) -> None:
+        load = Load(world, sentinel.url, namespace, NAMES[:3])
+
+        def disturb() -> None:
+            load.wait_service(RESUMES["sentinel"])
+            for words in (("FLUSHALL",), ("SCRIPT", "FLUSH"), ("FLUSHALL",)):
+                sentinel.primary.command(*words)
+                load.wait_service(LEASE + NOISE)
+            sentinel.primary.restart(keep_data=False)
+            load.wait_service(RESUMES["sentinel"])
+
+        await load.run(disturb)
+        load.check()
+
+    world.run(body)
+
+
+@both
+def test_a_replica_that_lags_is_promoted(world: World, namespace: str) -> None:
+    """The grant never reached it: another gets the lock, with a higher token, and the holder is told at its renewal."""
+    with RedisReplicas(1) as group:
+        old, (new,) = group.primary, group.replicas
+
+        async def body(world: World) -> None:
+            async with (
+                world.client(old.url, namespace=namespace) as before,
+                world.client(new.url, namespace=namespace) as after,
+            ):
+                old.cut_off()
+                first = await before.lock("a", lease=LEASE).acquire()
+                new.command("REPLICAOF", "NO", "ONE")
+                second = await after.lock("a", lease=LEASE).acquire(timeout=0)
+                assert second is not None
+                assert second.token > first.token
+                old.command("REPLICAOF", "127.0.0.1", new.port)
+                old.rejoin()
+                began = world.now()
+                while not first.lost:
+                    assert world.now() - began < LEASE + NOISE
+                    await world.sleep(0.01)
+                with pytest.raises(LeaseLost):
+                    first.check()
+                assert not second.lost
+                await second.release()
+                with pytest.raises(LeaseLost):
+                    await first.release()
+
+        world.run(body)
+
+
+@by_day(BLOCKING)
+def test_a_primary_that_was_cut_off_goes_on_serving_its_side(
+    sentinel: RedisSentinel, world: World, namespace: str
+) -> None:
+    """Two sides grant the same name; tokens tell which is newer. Who asks sentinels leaves the old one by itself."""
+    sentinel.wait_healthy()
+    old = sentinel.primary
+
+    async def body(world: World) -> None:
+        async with (
+            world.client(old.url, namespace=namespace) as inside,
+            world.client(sentinel.url, namespace=namespace) as outside,
+        ):
+            first = await outside.lock("warm", lease=LEASE).acquire()  # connected to the old one
+            await first.release()
+            done: list[object] = []
+            thread = threading.Thread(target=lambda: done.append(part(sentinel, old)))
+            thread.start()
+            while thread.is_alive():
+                await world.sleep(0.02)
+            assert done
+            there = await inside.lock("a", lease=LEASE).acquire()
+            here = await outside.lock("a", lease=LEASE).acquire(timeout=0)
+            assert here is not None
+            assert here.token > there.token
+            assert old.role == "master"
+            old.rejoin()  # the sentinels make it a replica, and drop what it granted
+            began = world.now()
+            while not there.lost:
+                assert world.now() - began < LEASE + NOISE
+                await world.sleep(0.01)
+            assert not here.lost
+            await here.release()
+            with pytest.raises(LeaseLost):
+                await there.release()
+
+    world.run(body)
+    sentinel.wait_healthy()
+
+
+def part(sentinel: RedisSentinel, old: Any) -> bool:
+    old.cut_off()
+    sentinel.wait_failover(old)
+
+    def all_know() -> bool:
+        return all(each.state()["port"] != str(old.port) for each in sentinel.sentinels)
+
+    sentinel.wait_until(all_know, 10.0, "the last sentinel has heard of it")
+    time.sleep(0.1)  # and what it publishes has arrived
+    return True

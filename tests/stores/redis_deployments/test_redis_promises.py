@@ -1,0 +1,107 @@
+"""Two promises by themselves: tokens that never go back, and waiters that are told at once, and not by their timers."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from leasehold._model import Departure, Owner, Rule, Terms, Ticket, ticket_id
+from leasehold.stores.redis import keys
+from leasehold_lab.proxy.proxy import FaultProxy, Side
+from leasehold_lab.runtimes.case_runtimes import World
+from leasehold_lab.servers import RedisServer
+from support.flavors import both
+
+DAY_US = 86_400_000_000
+LEASE = 9.0
+"""Seconds; a renewal, by which a waiter would notice what it was not told, comes after a third of it."""
+
+
+@both
+def test_tokens_go_on_though_the_servers_clock_is_behind_them(
+    world: World, redis_server: RedisServer, namespace: str
+) -> None:
+    """So it is where the clock was set back by a day."""
+
+    async def body(world: World) -> None:
+        async with world.client(redis_server.url, namespace=namespace) as locks:
+            for kind in ("lock", "rlock"):
+                ahead = (time.time_ns() // 1000) + DAY_US
+                await (await taken(locks, kind)).release()
+                redis_server.command("HSET", keys.mutex_keys(namespace, kind)[0].decode(), "f", str(ahead))
+                for more in (1, 2):
+                    hold = await taken(locks, kind)
+                    assert hold.token == ahead + more
+                    await hold.release()
+
+    async def taken(locks, kind):
+        hold = await getattr(locks, kind)(kind).acquire(timeout=1.0)
+        assert hold is not None
+        return hold
+
+    world.run(body)
+
+
+@both
+def test_a_grant_that_came_slowly_leaves_as_much_of_its_lease_as_is_left(
+    world: World, redis_server: RedisServer, namespace: str
+) -> None:
+    lease, late = 3.0, 0.8
+
+    async def body(world: World) -> None:
+        with FaultProxy(redis_server.port) as proxy:
+            async with world.client(f"redis://127.0.0.1:{proxy.port}", namespace=namespace) as locks:
+                async with locks.lock("warm"):
+                    pass
+                slow = proxy.delay(late, Side.REPLIES)
+                hold = await locks.lock("x", lease=lease, renew=False).acquire()
+                assert hold is not None
+                assert 0 < hold.remaining() <= lease - late
+                slow.remove()
+                await hold.release()
+
+    world.run(body)
+
+
+@both
+def test_who_gives_up_when_the_name_has_become_free_passes_it_on(
+    world: World, redis_server: RedisServer, namespace: str
+) -> None:
+    """Nobody need ask: the second in line holds as soon as the first has left."""
+
+    async def body(world: World) -> None:
+        async with world.client(redis_server.url, namespace=namespace) as locks:
+            store, owner = locks.store, Owner("host", 1, "client")
+            short, *waiting = (
+                Ticket(ticket_id(os.urandom(16)), Terms(Rule(), owner, lease)) for lease in (0.3, 30.0, 30.0)
+            )
+            await store.claim("x", short, join=False, within=1.0)
+            for ticket in waiting:
+                await store.claim("x", ticket, join=True, within=1.0)
+            await world.sleep(0.4)
+            await store.leave("x", waiting[0], how=Departure.RELEASE, within=1.0)
+            (view,) = await store.look("x", exact=True)
+            assert [seat.ticket.id for seat in view.holders] == [waiting[1].id]
+            await store.leave("x", waiting[1], how=Departure.RELEASE, within=1.0)
+
+    world.run(body)
+
+
+@both
+def test_a_waiter_that_listens_is_told_at_once(world: World, redis_server: RedisServer, namespace: str) -> None:
+    async def body(world: World) -> None:
+        async with (
+            world.client(redis_server.url, namespace=namespace) as locks,
+            world.client(redis_server.url, namespace=namespace) as others,
+        ):
+            hold = await others.lock("x", lease=LEASE).acquire()
+            job = world.spawn(locks.lock("x", lease=LEASE).acquire)
+            await world.sleep(0.5)  # it has subscribed, and asked again
+            assert hold is not None
+            await hold.release()
+            assert await job.join(LEASE / 6)
+            got = await job.result()
+            assert got is not None
+            await got.release()
+
+    world.run(body)

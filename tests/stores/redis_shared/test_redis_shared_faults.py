@@ -1,0 +1,555 @@
+"""Read-write locks and semaphores on Redis when something breaks: types, memory, keys, readers, messages."""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+import redis.crc
+
+from leasehold._model import Departure, Granted, Kind, Owner, Rule, Standing, Terms, Ticket, Wait, ticket_id
+from leasehold._runtimes.base import finish
+from leasehold._runtimes.blocking import BlockingRuntime
+from leasehold.errors import StoreUnavailable, WrongKind
+from leasehold.stores import registry
+from leasehold.stores.redis import keys
+from leasehold.stores.redis.scripts import SHARED_CLAIM, SHARED_LEAVE, SHARED_RENEW
+from leasehold.stores.redis.store import RedisStore
+from leasehold_lab.proxy.proxy import FaultProxy, Side
+from leasehold_lab.servers import RedisServer
+from support.flavors import both
+
+NAMES = (f"shared:{number}" for number in itertools.count())
+ROLES = ("lock", "queue", "beat", "waiters", "holders", "terms")
+READER = Rule(Kind.READ_WRITE, exclusive=False)
+WRITER = Rule(Kind.READ_WRITE)
+LEASE = 0.9
+NOISE = 0.25
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RedisServer]:
+    with RedisServer() as running:
+        yield running
+
+
+@pytest.fixture
+def store(server: RedisServer) -> Iterator[RedisStore]:
+    opened = registry.opener(server.url).open(BlockingRuntime(), "default")
+    assert isinstance(opened, RedisStore)
+    finish(opened._wire.listen(5.0))
+    yield opened
+    finish(opened.close())
+
+
+def a_ticket(rule: Rule = READER, *, lease: float = 30.0, delay: float = 0.0) -> Ticket:
+    return Ticket(ticket_id(BlockingRuntime.random_bytes(16)), Terms(rule, Owner("host", 1, "x"), lease, delay))
+
+
+def permit(limit: int, n: int = 1) -> Rule:
+    return Rule(Kind.SEMAPHORE, exclusive=False, permits=n, limit=limit)
+
+
+def claim(store: RedisStore, name: str, ticket: Ticket, *, join: bool = True) -> Granted | Wait:
+    return finish(store.claim(name, ticket, join=join, within=5.0))
+
+
+def leave(store: RedisStore, name: str, ticket: Ticket, how: Departure = Departure.RELEASE) -> bool:
+    return finish(store.leave(name, ticket, how=how, within=5.0))
+
+
+def renew(store: RedisStore, *those: tuple[str, Ticket]) -> list[Standing]:
+    return list(finish(store.renew(those, within=5.0)))
+
+
+def state(server: RedisServer, name: str) -> list[object]:
+    those = keys.shared_keys("default", name)
+    return [server.command("DEBUG", "DIGEST-VALUE", *those), *(server.command("PEXPIRETIME", key) for key in those)]
+
+
+def expire(server: RedisServer, name: str, ticket: Ticket) -> None:
+    """Let a holder's lease end now."""
+    server.command("ZADD", keys.shared_keys("default", name)[4], "XX", "1", ticket.id)
+
+
+# --- the wrong type ----------------------------------------------------------------------------------------------
+
+
+ATTEMPTS: dict[str, Callable[[RedisStore, str, Ticket, Ticket], object]] = {
+    "read": lambda store, name, _, __: claim(store, name, a_ticket()),
+    "fair": lambda store, name, _, __: claim(store, name, a_ticket(Rule(Kind.READ_WRITE, fair=True))),
+    "try": lambda store, name, _, __: claim(store, name, a_ticket(WRITER), join=False),
+    "again": lambda store, name, _, waiter: claim(store, name, waiter),
+    "leave waiting": lambda store, name, _, waiter: leave(store, name, waiter),
+    "leave holding": lambda store, name, holder, _: leave(store, name, holder),
+    "break": lambda store, name, holder, _: leave(store, name, holder, Departure.BREAK),
+    "look": lambda store, name, _, __: finish(store.look(name, exact=True)),
+}
+
+
+@pytest.mark.parametrize("held", [True, False], ids=["held", "expired"])
+@pytest.mark.parametrize("role", ROLES)
+@pytest.mark.parametrize("what", ATTEMPTS)
+def test_a_key_of_the_wrong_type_changes_nothing(server, store, role, what, held):
+    name, holder, waiter = next(NAMES), a_ticket(delay=1.0), a_ticket(WRITER)
+    claim(store, name, holder)
+    claim(store, name, waiter)
+    if not held:
+        expire(server, name, holder)
+    key = keys.shared_keys("default", name)[ROLES.index(role)]
+    server.command("DEL", key)
+    server.command("SET", key, "not ours", "PX", 100_000)
+    before = state(server, name)
+    assert renew(store, (name, waiter)) == [Standing.UNKNOWN]
+    with pytest.raises(StoreUnavailable, match="WRONGTYPE") as caught:
+        ATTEMPTS[what](store, name, holder, waiter)
+    assert not caught.value.unknown
+    assert state(server, name) == before
+
+
+@pytest.mark.parametrize("role", ["lock", "holders", "terms"])
+def test_one_key_of_the_wrong_type_does_not_cost_others_their_renewal(server, store, role):
+    held = [(next(NAMES), a_ticket()) for _ in range(5)]
+    for name, ticket in held:
+        claim(store, name, ticket)
+    for broken in (0, 2):  # the first is the one that the script writes to before all others
+        key = keys.shared_keys("default", held[broken][0])[ROLES.index(role)]
+        server.command("DEL", key)
+        server.command("SET", key, "not ours")
+    gone, there = Standing.GONE, Standing.HELD
+    assert renew(store, *held) == [gone, there, gone, there, there]
+
+
+# --- no memory ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def full(server: RedisServer) -> Iterator[Callable[[], object]]:
+    """Fill the memory when called."""
+    yield lambda: server.command("CONFIG", "SET", "maxmemory", "100kb")
+    server.command("CONFIG", "SET", "maxmemory", "0")
+
+
+def test_full_memory_refuses_claims_and_nothing_else(server, store, full):
+    name, free = next(NAMES), next(NAMES)
+    first, second, expired, writer, reader = (a_ticket(rule) for rule in (READER, READER, READER, WRITER, READER))
+    for ticket in (first, second, expired, writer):
+        claim(store, name, ticket)
+    claim(store, name, reader := a_ticket(Rule(Kind.READ_WRITE, exclusive=False, fair=True)))
+    expire(server, name, expired)
+    before = state(server, name), state(server, free)
+    full()
+    for where in (name, free):
+        for fair in (False, True):
+            with pytest.raises(StoreUnavailable, match="OOM") as caught:
+                claim(store, where, a_ticket(Rule(Kind.READ_WRITE, exclusive=False, fair=fair)))
+            assert not caught.value.unknown
+    assert (state(server, name), state(server, free)) == before
+    granted = claim(store, name, first)  # the same answer to who holds already
+    assert isinstance(granted, Granted)
+    assert renew(store, (name, first), (name, second)) == [Standing.HELD, Standing.HELD]
+    assert renew(store, (name, expired)) == [Standing.GONE]
+    assert renew(store, (name, writer), (name, reader)) == [Standing.QUEUED, Standing.QUEUED]
+    assert leave(store, name, first)
+    assert leave(store, name, second)
+    assert finish(store.changed(name, writer, 1, timeout=1.0)) is not None
+    assert leave(store, name, writer, Departure.BREAK)
+    assert finish(store.changed(name, reader, 1, timeout=1.0)) is not None
+    assert leave(store, name, reader)
+    assert finish(store.look(name, exact=True)) == []
+
+
+# --- keys that vanish, and their life ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_a_key_that_was_deleted_alone_leaves_no_nonsense(server, store, role):
+    """Counters are made anew from who is left; every key ends; and when all have left, nothing is in the way."""
+    name = next(NAMES)
+    tickets = [a_ticket(), a_ticket(), a_ticket(Rule(Kind.READ_WRITE, exclusive=False, upgradeable=True))]
+    waiters = [a_ticket(WRITER), a_ticket(WRITER)]
+    for ticket in (*tickets, *waiters):
+        claim(store, name, ticket)
+    those = keys.shared_keys("default", name)
+    server.command("DEL", those[ROLES.index(role)])
+    claim(store, name, late := a_ticket())
+    for key in those:
+        assert server.command("PTTL", key) != -1
+    standing = renew(store, *((name, ticket) for ticket in tickets))
+    assert set(standing) == {Standing.GONE if role in ("holders", "terms") else Standing.HELD}
+    if role not in ("holders", "terms"):
+        assert int(server.command("HGET", those[0], "c")) == 4
+        assert int(server.command("HGET", those[0], "u")) == 1
+    for ticket in (*tickets, late, *waiters):
+        leave(store, name, ticket)
+    assert finish(store.look(name, exact=True)) == []
+    assert isinstance(claim(store, name, a_ticket(WRITER), join=False), Granted)
+
+
+def test_every_key_has_a_life_and_only_the_token_outlives_its_users(server, store):
+    name, long, short, waiter = next(NAMES), a_ticket(lease=50.0, delay=5.0), a_ticket(lease=10.0), a_ticket(WRITER)
+    for ticket in (long, short, waiter):
+        claim(store, name, ticket)
+    those, kept = keys.shared_keys("default", name), 3_600_000
+    assert 54_000 < server.command("PTTL", those[0]) - kept <= 55_001
+    for key in those[1:]:
+        assert kept / 2 < server.command("PTTL", key) <= kept + 55_001
+    for ticket in (long, short, waiter):
+        assert leave(store, name, ticket)
+    assert 0 < server.command("PTTL", those[0]) <= kept
+    assert server.command("EXISTS", *those[1:]) == 0
+    assert set(server.command("HKEYS", those[0])) == {"k", "f"}
+
+
+def test_a_lease_of_days_outlives_the_hour_for_which_a_free_name_is_remembered(server, store):
+    week = 7 * 86_400.0
+    name, ticket = next(NAMES), a_ticket(lease=week)
+    claim(store, name, ticket)
+    server.command("DEL", keys.shared_keys("default", name)[0])
+    claim(store, name, a_ticket())  # the counters are made anew, and with them the life of what they were made from
+    for key in (keys.shared_keys("default", name)[i] for i in (0, 4, 5)):
+        assert server.command("PTTL", key) > (week - 10) * 1000
+
+
+def test_all_keys_of_a_name_share_a_slot():
+    for name in ("a", "stock:42", "{}", "{a}b", "}{", "é", "x" * 512):
+        assert len({redis.crc.key_slot(key) for key in keys.shared_keys("default", name)}) == 1
+        assert len(set(keys.shared_keys("default", name))) == 6
+
+
+# --- other uses of the name --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    list(itertools.permutations([Rule(), READER, WRITER, permit(5), permit(3)], 2)),
+    ids=lambda rule: f"{rule.kind}-{rule.exclusive}-{rule.limit}",
+)
+def test_a_name_has_one_use_at_a_time_and_the_error_names_both(server, store, first, second):
+    if first.kind is second.kind is Kind.READ_WRITE:
+        return
+    name, holder, waiter, other = next(NAMES), a_ticket(first), a_ticket(first), a_ticket(second)
+    claim(store, name, holder)
+    if first.exclusive:
+        claim(store, name, waiter)
+    before = state(server, name)
+    for join in (True, False):
+        with pytest.raises(WrongKind) as caught:
+            claim(store, name, other, join=join)
+        for rule in (first, second):
+            words = f"semaphore of {rule.limit}" if rule.kind is Kind.SEMAPHORE else rule.kind.value
+            assert words in str(caught.value)
+        assert not leave(store, name, other)
+    assert state(server, name) == before
+    leave(store, name, waiter)
+    leave(store, name, holder)
+    assert isinstance(claim(store, name, other), Granted)
+    assert leave(store, name, other)
+
+
+def free_for_a_mutex(server: RedisServer, name: str) -> None:
+    """Let the time pass after which a mutex takes the name for free."""
+    server.command("PEXPIRE", keys.shared_keys("default", name)[0], 3_600_000 - 1)
+
+
+@pytest.mark.parametrize(("first", "others"), [(READER, [permit(5), Rule()]), (Rule(), [READER, permit(5)])])
+def test_who_waits_uses_the_name_too(server, store, first, others):
+    """The holder is dead, and the waiter has not noticed yet."""
+    name, holder, waiter = next(NAMES), a_ticket(first), a_ticket(WRITER if first is READER else first)
+    claim(store, name, holder)
+    claim(store, name, waiter)
+    if first is READER:
+        expire(server, name, holder)
+    else:
+        free_for_a_mutex(server, name)
+    for other in others:
+        with pytest.raises(WrongKind):
+            claim(store, name, a_ticket(other))
+    assert renew(store, (name, waiter)) == [Standing.QUEUED]  # and it hands the name over
+    assert finish(store.changed(name, waiter, 1, timeout=1.0)) is not None
+
+
+def test_a_renewed_share_keeps_a_mutex_out(server, store):
+    name, reader = next(NAMES), a_ticket()
+    claim(store, name, reader)
+    lock = keys.shared_keys("default", name)[0]
+    server.command("PEXPIRE", lock, 3_600_000 + 100)  # so much is left of the lease
+    assert renew(store, (name, reader)) == [Standing.HELD]
+    assert 29_000 < server.command("PTTL", lock) - 3_600_000 <= 30_001
+    with pytest.raises(WrongKind):
+        claim(store, name, a_ticket(Rule()))
+
+
+@pytest.mark.parametrize("rule", [READER, WRITER, permit(5)], ids=["reader", "writer", "permit"])
+def test_a_name_that_a_mutex_left_barred_is_kept_free(server, store, rule):
+    name, holder, next_one = next(NAMES), a_ticket(Rule(), delay=10.0), a_ticket(rule)
+    claim(store, name, holder)
+    leave(store, name, holder, Departure.BREAK)
+    wait = claim(store, name, next_one)
+    assert isinstance(wait, Wait)
+    assert 9.0 < wait.ask_again < 10.1
+    assert wait.held_by is None
+    with pytest.raises(WrongKind):  # from now on it is the waiter's use that counts
+        claim(store, name, a_ticket(Rule()))
+
+
+def test_a_mutex_between_two_uses_leaves_nothing_of_the_first(server, store):
+    """The lock was evicted, and a mutex came in: the reader of before has lost its share, for good."""
+    name, ghost, between = next(NAMES), a_ticket(), a_ticket(Rule())
+    claim(store, name, ghost)
+    server.command("DEL", keys.shared_keys("default", name)[0])
+    assert isinstance(claim(store, name, between), Granted)
+    assert renew(store, (name, ghost)) == [Standing.GONE]
+    assert leave(store, name, between)
+    readers = [a_ticket() for _ in range(3)]
+    for reader in readers:
+        assert isinstance(claim(store, name, reader), Granted)
+    assert renew(store, (name, ghost)) == [Standing.GONE]
+    (view,) = finish(store.look(name, exact=True))
+    assert [seat.ticket.id for seat in view.holders] == [reader.id for reader in readers]
+
+
+# --- deaf waiters ------------------------------------------------------------------------------------------------
+
+
+def test_a_waiter_that_nobody_hears_for_is_passed_over_and_keeps_its_place_for_a_second(server, store):
+    name, writer, deaf, reader = next(NAMES), a_ticket(WRITER), a_ticket(WRITER), a_ticket()
+    far = registry.opener(server.url).open(BlockingRuntime(), "default")
+    assert isinstance(far, RedisStore)
+    finish(far._wire.listen(5.0))
+    claim(store, name, writer)
+    claim(far, name, deaf)
+    wait = claim(store, name, reader)
+    assert isinstance(wait, Wait)
+    finish(far.close())
+    for _ in range(100):
+        if server.command("PUBSUB", "NUMSUB", far._channel)[1] == 0:
+            break
+        time.sleep(0.01)
+    leave(store, name, writer)
+    assert finish(store.changed(name, reader, wait.mark, timeout=1.0)) is not None
+    (view,) = finish(store.look(name, exact=True))
+    assert [seat.ticket.id for seat in view.waiters] == [deaf.id]
+    assert 0 < view.waiters[0].expires <= 1.001  # the server counts in ms
+
+
+# --- the dead ----------------------------------------------------------------------------------------------------
+
+HOLD = """
+import sys, time
+from leasehold import Client
+locks = Client.from_url(sys.argv[1], namespace=sys.argv[2])
+for _ in range(int(sys.argv[4])):
+    assert eval(sys.argv[3]).acquire() is not None
+print("held", flush=True)
+time.sleep(60)
+"""
+
+
+class Holder:
+    """A process that holds, until it is killed."""
+
+    def __init__(self, server, namespace, what, times=1):
+        command = [sys.executable, "-c", HOLD, server.url, namespace, what, str(times)]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE)
+        assert self.process.stdout is not None
+        assert self.process.stdout.readline() == b"held\n"
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
+        self.process.stdout.close()
+
+
+@both
+def test_readers_that_are_killed_keep_a_writer_out_for_a_lease_at_most(server, namespace, world):
+    """Beside a live reader the writer waits for that one alone; the dead one's lease ends by itself."""
+    dead = [Holder(server, namespace, f"locks.rw_lock('x', lease={LEASE}).reader()") for _ in range(3)]
+
+    async def body(world):
+        async with (
+            world.client(server.url, namespace=namespace) as locks,
+            world.client(server.url, namespace=namespace) as others,
+        ):
+            live = await others.rw_lock("x", lease=LEASE).reader().acquire()
+            writer = world.spawn(lambda: locks.rw_lock("x").writer().acquire(timeout=10))
+            await world.sleep(LEASE / 2)
+            for holder in dead:
+                holder.kill()
+            await world.sleep(LEASE + NOISE)
+            live.check()
+            assert [who.owner for who in (await locks.inspect("x")).holders] == [live.owner]
+            await live.release()
+            start = world.now()
+            got = await writer.result()
+            assert world.now() - start < NOISE
+            assert got.token > live.token
+            await got.release()
+
+    world.run(body)
+
+
+@both
+def test_the_last_reader_is_killed_and_a_writer_enters_within_the_lease(server, namespace, world):
+    dead = [Holder(server, namespace, f"locks.rw_lock('x', lease={LEASE}).reader()") for _ in range(2)]
+
+    async def body(world):
+        async with world.client(server.url, namespace=namespace) as locks:
+            writer = world.spawn(lambda: locks.rw_lock("x").writer().acquire(timeout=10))
+            await world.sleep(LEASE / 2)
+            for holder in dead:
+                holder.kill()
+            start = world.now()
+            got = await writer.result()
+            assert world.now() - start < LEASE + NOISE
+            await got.release()
+
+    world.run(body)
+
+
+@both
+def test_permits_of_the_dead_come_back_within_the_lease(server, namespace, world):
+    dead = Holder(server, namespace, f"locks.semaphore('x', 5, lease={LEASE})", times=5)
+
+    async def body(world):
+        async with world.client(server.url, namespace=namespace) as locks:
+            partner = locks.semaphore("x", 5)
+            assert await partner.acquire(blocking=False) is None
+            waiters = [world.spawn(lambda n=n: partner.acquire(n, timeout=10)) for n in (2, 3)]
+            await world.sleep(0.2)
+            dead.kill()
+            start = world.now()
+            got = [await waiter.result() for waiter in waiters]
+            assert world.now() - start < LEASE + NOISE
+            assert await partner.available() == 0
+            for hold in got:
+                await hold.release()
+            assert await partner.available() == 5
+
+    world.run(body)
+
+
+@both
+def test_who_waits_on_watches_when_the_one_that_watched_has_entered(server, namespace, world):
+    """The leases of the dead end one after the other: each frees a permit for one of two waiters of one client."""
+    dead = [Holder(server, namespace, f"locks.semaphore('x', 2, lease={lease})") for lease in (LEASE, 2 * LEASE)]
+
+    async def body(world):
+        async with world.client(server.url, namespace=namespace) as locks:
+            partner = locks.semaphore("x", 2)
+            waiters = [world.spawn(lambda: partner.acquire(timeout=10)) for _ in range(2)]
+            await world.sleep(0.2)
+            for holder in dead:
+                holder.kill()
+            start = world.now()
+            got = [await waiter.result() for waiter in waiters]
+            assert world.now() - start < 2 * LEASE + NOISE
+            for hold in got:
+                await hold.release()
+
+    world.run(body)
+
+
+EXPIRE_ALL = """
+for _, ticket in ipairs(redis.call('ZRANGE', KEYS[1], 0, -1)) do redis.call('ZADD', KEYS[1], 'XX', 1, ticket) end
+"""
+
+
+def test_a_crowd_of_the_dead_is_taken_out_in_steps(server, store):
+    """While some of them are left, nobody enters; whoever waits asks again at once."""
+    name, writer = next(NAMES), a_ticket(WRITER)
+    for _ in range(1_100):
+        assert isinstance(claim(store, name, a_ticket(), join=False), Granted)
+    server.command("EVAL", EXPIRE_ALL, 1, keys.shared_keys("default", name)[4])
+    first = claim(store, name, writer)
+    assert isinstance(first, Wait)
+    assert first.ask_again < 0.01
+    assert isinstance(claim(store, name, writer), Granted)
+    assert server.command("ZCARD", keys.shared_keys("default", name)[4]) == 1
+
+
+def test_a_crowd_of_readers_is_let_in_in_steps(server, store):
+    name, writer, readers = next(NAMES), a_ticket(WRITER), [a_ticket() for _ in range(1_100)]
+    for ticket in (writer, *readers):
+        claim(store, name, ticket)
+    _, queue, _, _, holders, _ = keys.shared_keys("default", name)
+    leave(store, name, writer)
+    assert (server.command("ZCARD", holders), server.command("ZCARD", queue)) == (1_000, 100)
+    leave(store, name, readers[0])
+    assert (server.command("ZCARD", holders), server.command("ZCARD", queue)) == (1_099, 0)
+
+
+# --- lost words --------------------------------------------------------------------------------------------------
+
+KINDS = {
+    "reader": lambda locks: locks.rw_lock("x", lease=LEASE).reader(),
+    "writer": lambda locks: locks.rw_lock("x", lease=LEASE).writer(),
+    "permits": lambda locks: locks.semaphore("x", 5, lease=LEASE).permits(3),
+}
+
+
+@pytest.fixture
+def proxy(server):
+    with FaultProxy(server.port) as running:
+        yield running
+
+
+def lose(proxy, lost, script):
+    return proxy.drop_reply(where=script.digest) if lost == "reply" else proxy.cut_at(where=script.digest)
+
+
+@both
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("lost", ["reply", "request"])
+def test_claim_renewal_and_leave_are_lost(server, proxy, namespace, world, kind, lost):
+    """Whichever it is, it is repeated: one share is held, with one token, and none is left behind."""
+
+    async def body(world):
+        async with world.client(f"redis://127.0.0.1:{proxy.port}", namespace=namespace) as locks:
+            async with KINDS[kind](locks):
+                pass
+            fault = lose(proxy, lost, SHARED_CLAIM)
+            hold = await KINDS[kind](locks).acquire(timeout=5)
+            assert fault.hits == 1
+            (info,) = (await locks.inspect("x")).holders
+            assert info.token == hold.token
+            fault = lose(proxy, lost, SHARED_RENEW)
+            await world.sleep(1.5 * LEASE)
+            assert fault.hits == 1
+            hold.check()
+            fault = lose(proxy, lost, SHARED_LEAVE)
+            await hold.release()
+            assert fault.hits == 1
+            assert await locks.holds() == []
+            again = await KINDS[kind](locks).acquire(blocking=False)
+            assert again.token > hold.token
+            await again.release()
+
+    world.run(body)
+
+
+@both
+def test_the_message_of_a_grant_is_lost(server, proxy, namespace, world):
+    """The renewal of the waiter's place finds it: at a third of its lease."""
+
+    async def body(world):
+        async with (
+            world.client(server.url, namespace=namespace) as others,
+            world.client(f"redis://127.0.0.1:{proxy.port}", namespace=namespace) as locks,
+        ):
+            hold = await others.rw_lock("x").writer().acquire()
+            waiter = world.spawn(KINDS["reader"](locks).acquire)
+            await world.sleep(0.2)
+            fault = proxy.drop(Side.REPLIES, where=b"$7\r\nmessage")
+            start = world.now()
+            await hold.release()
+            got = await waiter.result()
+            assert fault.hits == 1
+            assert world.now() - start < LEASE / 3 + NOISE
+            await got.release()
+
+    world.run(body)

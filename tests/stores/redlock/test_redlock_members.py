@@ -1,0 +1,419 @@
+"""Who may be a node of Redlock: a server, what sentinels watch over, a cluster, each with its own secrets; who not."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+import redis
+import redis.asyncio
+
+from leasehold import AsyncClient, Client, StoreUnavailable, Unsupported
+from leasehold._model import Severity
+from leasehold._runtimes.base import Colour
+from leasehold._url import parse
+from leasehold.stores.redis import Redlock, adopt_all, keys
+from leasehold.stores.redis.redlock.waiting import Waiting
+from leasehold.stores.redis.redlock.worker import Worker
+from leasehold_lab.runtimes.case_runtimes import AsyncioWorld, BlockingWorld
+from leasehold_lab.servers import RedisCluster, RedisReplicas, RedisSentinel, RedisServer, RedlockNodes
+from support.flavors import both
+from support.patience import until
+
+blocking_by_day = pytest.mark.parametrize(
+    "world",
+    [BlockingWorld(), pytest.param(AsyncioWorld(), marks=pytest.mark.nightly)],
+    ids=["blocking", "asyncio"],
+)
+
+
+def use_for_a_while(locks):
+    until = time.monotonic() + 5
+    while time.monotonic() < until:  # two that differ may have voted before the third has said who it is
+        locks.lock("x").acquire(timeout=1).release()
+
+
+def test_one_server_under_two_names_is_refused(redlock_nodes, namespace):
+    first, second = (node.port for node in redlock_nodes.nodes[:2])
+    url = f"redlock://127.0.0.1:{first},localhost:{first},127.0.0.1:{second}"
+    with Client.from_url(url, namespace=namespace) as locks:
+        with pytest.raises((Unsupported, StoreUnavailable), match="same server"):
+            use_for_a_while(locks)
+        with pytest.raises(Unsupported, match="same server"):
+            locks.lock("x").acquire(timeout=1)
+        (twins,) = [finding for finding in locks.diagnose() if finding.subject == "one server twice"]
+        assert twins.severity is Severity.ERROR
+
+
+def test_clients_of_ones_own_are_nodes(redlock_nodes, namespace):
+    ports = [node.port for node in redlock_nodes.nodes[:3]]
+    with ExitStack() as stack:
+        mine = [stack.enter_context(redis.Redis(port=port)) for port in ports]
+        with (
+            Client.from_client(mine, namespace=namespace) as locks,
+            locks.lock("x") as hold,
+            Client(Redlock([f"redis://127.0.0.1:{port}" for port in ports]), namespace=namespace) as others,
+        ):
+            assert others.inspect("x").token == hold.token
+            assert others.lock("x").acquire(blocking=False) is None
+
+    async def body():
+        mine = [redis.asyncio.Redis(port=port) for port in ports]
+        async with AsyncClient.from_client(mine, namespace=namespace) as locks, locks.lock("x") as hold:
+            assert hold.token
+        for each in mine:
+            await each.aclose()
+
+    asyncio.run(body())
+
+
+@both
+def test_what_sentinels_watch_over_is_a_node(redlock_nodes, redis_sentinel, namespace, world):
+    members = [redis_sentinel.url, *(f"redis://127.0.0.1:{node.port}" for node in redlock_nodes.nodes[:2])]
+    redlock_nodes.nodes[1].pause()  # so it takes the one under Sentinel
+    try:
+
+        async def body(world):
+            client, other = (world.client(Redlock(members), namespace=namespace) for _ in range(2))
+            hold = await client.lock("x").acquire(timeout=10)
+            assert await other.lock("x").acquire(blocking=False) is None
+            job = world.spawn(lambda: other.lock("x").acquire(timeout=10))
+            while not (await client.inspect("x")).waiters:
+                await world.sleep(0.01)
+            await hold.release()
+            late = await job.result()
+            assert late.token > hold.token
+            await late.release()
+            redlock_nodes.nodes[1].resume()
+
+        world.run(body)
+    finally:
+        redlock_nodes.nodes[1].resume()
+
+
+@both
+def test_a_cluster_is_a_node(redlock_nodes, redis_cluster, namespace, world, monkeypatch):
+    """Its vote is needed: of the two others one stands still. The names are in several shards; one is waited for."""
+    ports = [node.port for node in redlock_nodes.nodes[:2]]
+    url = f"redlock:{redis_cluster.url}|redis://127.0.0.1:{ports[0]}|redis://127.0.0.1:{ports[1]}"
+    names = [f"n{number}" for number in range(8)]
+    assert len({redis_cluster.primary_of(keys.node_keys(namespace, name)[0]).port for name in names}) > 1
+    *_, waiters, _ = keys.node_keys(namespace, "n0")
+    of_n0 = redis_cluster.primary_of(waiters)
+    told, heard = set(), Waiting.heard
+
+    def channels(server):
+        return "".join(server.command("HVALS", waiters)).encode()
+
+    def noted(self, node, message):
+        told.add(node.index)
+        heard(self, node, message)
+
+    monkeypatch.setattr(Waiting, "heard", noted)
+    redlock_nodes.nodes[1].pause()
+    try:
+
+        async def body(world):
+            client, other = (world.client(url, namespace=namespace) for _ in range(2))
+            holds = [await client.lock(name, lease=1.5).acquire(timeout=10) for name in names]
+            assert await other.lock("n0").acquire(blocking=False) is None
+            assert {info.name for info in await other.holds()} == set(names)
+            await world.sleep(2.0)  # renewed, each in its shard
+            for hold in holds:
+                hold.check()
+            job = world.spawn(lambda: other.lock("n0", lease=60.0).acquire(timeout=20))
+            while not (b":wake:" in channels(redlock_nodes.nodes[0]) and b":bus:" in channels(of_n0)):
+                await world.sleep(0.01)  # until it can be told
+            released = world.now()
+            assert await holds[0].release() is True
+            late = await job.result()
+            assert world.now() - released < 5.0  # far below its lease: it was told
+            await world.sleep(0.1)
+            assert told == {0, 1}
+            assert late.token > holds[0].token
+            for hold in (late, *holds[1:]):
+                assert await hold.release() is True
+
+        world.run(body)
+    finally:
+        redlock_nodes.nodes[1].resume()
+
+
+def test_an_acquire_and_a_release_are_one_round_on_a_cluster_as_a_node(redlock_nodes, redis_cluster, namespace):
+    members = [redis_cluster.url, *(f"redis://127.0.0.1:{node.port}" for node in redlock_nodes.nodes[:2])]
+    with Client(Redlock(members), namespace=namespace) as locks:
+        with locks.lock("x"):  # the nodes know the scripts by now
+            time.sleep(0.2)
+        time.sleep(0.2)
+        node = redis_cluster.primary_of(keys.node_keys(namespace, "x")[0])
+        node.reset_stats()
+        with locks.lock("x"):
+            time.sleep(0.2)
+        time.sleep(0.2)
+        assert node.commandstats()["evalsha"] == 2
+
+
+def test_whoever_asks_posts_to_each_kind_of_node_itself(
+    redlock_nodes, redis_sentinel, redis_cluster, namespace, monkeypatch
+):
+    members = [redis_sentinel.url, redis_cluster.url, f"redis://127.0.0.1:{redlock_nodes.nodes[0].port}"]
+    with Client(Redlock(members), namespace=namespace) as locks:
+        for _ in range(4):  # the first meets them, and connections are made behind it
+            locks.lock("x").acquire(timeout=10).release()
+            time.sleep(0.2)
+        beside, do = [], Worker.do
+        monkeypatch.setattr(Worker, "do", lambda self, work: (beside.append(work), do(self, work)))
+        hold = locks.lock("x").acquire(timeout=10)
+        key = keys.node_keys(namespace, "x")[0]
+        servers = (redis_sentinel.primary, redis_cluster.primary_of(key), redlock_nodes.nodes[0])
+        until(lambda: [server.command("HGET", key, "f") for server in servers] == [str(hold.token)] * 3, 5.0)
+        assert hold.release() is True
+        assert not beside
+
+
+@blocking_by_day
+def test_each_node_has_a_password_and_tls_of_its_own(namespace, world):
+    app = "app on >s3cret ~* &* +@all"
+    with RedisServer(tls=True, password="one") as a, RedisServer(users=[app], password="x") as b, RedisServer() as c:
+        tls = f"?ssl_ca_certs={a.certificates.authority}"
+        members = f"{a.url}{tls}|redis://app:s3cret@127.0.0.1:{b.port}|{c.url}"
+        c.pause()  # so it takes the others
+
+        async def body(world):
+            client = world.client(f"redlock:{members}", namespace=namespace)
+            hold = await client.lock("x").acquire(timeout=10)
+            assert await hold.release() is True
+            wrong = world.client(f"redlock:{members.replace('s3cret', 'wr0ng')}", namespace=namespace)
+            with pytest.raises(StoreUnavailable, match="too few nodes answered: 1 of 3") as caught:
+                await wrong.lock("x").acquire(timeout=1)
+            assert "wr0ng" not in str(caught.value)
+            assert "one" not in repr(client.store).replace("None", "")
+
+        world.run(body)
+        c.resume()
+
+
+@both
+@pytest.mark.parametrize("failover", ["sentinel", "cluster"])
+@pytest.mark.nightly
+def test_a_node_that_failed_over_gives_no_votes_while_in_quarantine(namespace, world, failover):
+    """What was promoted may not know of the last votes: it abstains for as long as they may count."""
+    with RedlockNodes(2) as nodes, RedisSentinel() if failover == "sentinel" else RedisCluster() as group:
+        alone = [f"redis://127.0.0.1:{node.port}" for node in nodes.nodes]
+        url = f"redlock:{'|'.join([group.url, *alone])}|?quarantine=3"
+
+        async def body(world):
+            client = world.client(url, namespace=namespace)
+            began = world.now()
+            while (hold := await tried(client, "x")) is None:
+                assert world.now() - began < 10
+            await hold.release()
+            nodes.nodes[1].kill()
+            key = keys.node_keys(namespace, "x")[0]
+            old = group.primary if failover == "sentinel" else group.primary_of(key)
+            old.kill()
+            group.wait_failover(old)
+            began = world.now()
+            while (hold := await tried(client, "x")) is None:
+                assert world.now() - began < 15
+            assert world.now() - began > 2.5, "it voted before its quarantine was over"
+            await hold.release()
+
+        world.run(body)
+
+
+async def tried(client, name, lease=2.5):
+    try:
+        return await client.lock(name, lease=lease).acquire(timeout=0.3)
+    except StoreUnavailable:
+        return None
+
+
+@pytest.mark.parametrize("few", [["redis://a"], ["redis://a", "redis://b"], ["redis://a", "redis://b", "redis://a"]])
+def test_too_few_nodes_are_refused_at_once(few):
+    with pytest.raises(ValueError, match=r"takes 3 nodes or more|there twice"):
+        Redlock(few)
+
+
+@both
+def test_the_rights_of_a_single_server_are_enough(namespace, world):
+    """A user who may do what locks on one server need may do what a node needs; one right less is named."""
+    with ExitStack() as stack:
+        nodes = [stack.enter_context(RedisServer(users=[rights("redis.md", namespace)])) for _ in range(3)]
+        hosts = ",".join(f"127.0.0.1:{node.port}" for node in nodes)
+
+        async def body(world):
+            client, other = (world.client(f"redlock://app:s3cret@{hosts}", namespace=namespace) for _ in range(2))
+            hold = await client.lock("x").acquire()
+            job = world.spawn(lambda: other.lock("x").acquire(timeout=10))
+            while not (await client.inspect("x")).waiters:
+                await world.sleep(0.01)
+            await hold.extend()
+            await hold.release()
+            await (await job.result()).release()
+            for node in nodes:
+                node.command("ACL", "SETUSER", "app", "-hset")
+            third = world.client(f"redlock://app:s3cret@{hosts}", namespace=namespace)
+            with pytest.raises(StoreUnavailable, match=r"lacks the right.* \+hset"):
+                await third.lock("x").acquire(timeout=1)
+
+        world.run(body)
+
+
+def rights(page, namespace):
+    """Return what the page of a deployment says that a user needs."""
+    text = (Path(__file__).parents[3] / "docs" / "backends" / page).read_text()
+    rules = re.search(r"ACL SETUSER \S+ on >\S+ ([^`\n]+)", text)[1].replace("default:", f"{namespace}:")
+    return f"app on >s3cret {rules}"
+
+
+@blocking_by_day
+def test_each_kind_of_node_with_quarantine_does_with_the_rights_of_its_page_and_info(namespace, world):
+    one, many = rights("redis.md", namespace), rights("redis-cluster.md", namespace)
+    with (
+        RedisServer(users=[f"{one} +info"]) as alone,
+        RedisReplicas(1, users=[f"{one} +info"]) as replicated,
+        RedisCluster(replicas=0, users=[f"{many} +info"]) as cluster,
+    ):
+        members = "|".join(group.url.replace("//", "//app:s3cret@") for group in (alone, replicated, cluster))
+        url = f"redlock:{members}|?quarantine=1"
+
+        async def body(world):
+            client, other = (world.client(url, namespace=namespace) for _ in range(2))
+            began = world.now()
+            while (hold := await tried(client, "x", 0.9)) is None:
+                assert world.now() - began < 5
+            job = world.spawn(lambda: other.lock("x", lease=0.9).acquire(timeout=10))
+            while not (await client.inspect("x")).waiters:
+                await world.sleep(0.01)
+            await hold.extend()
+            await hold.release()
+            await (await job.result()).release()
+            for node in (alone, replicated.primary, *cluster.nodes):
+                node.command("ACL", "SETUSER", "app", "-info")
+            with pytest.raises(StoreUnavailable, match=r"\+info"):
+                await other.lock("x", lease=0.9).acquire(timeout=1)
+
+        world.run(body)
+
+
+@both
+@pytest.mark.nightly
+def test_a_failover_of_a_node_takes_no_lock_away(namespace, world):
+    """Five of all kinds; what stands behind two of them fails, one after the other, while a lock is held and used."""
+    with RedlockNodes(2) as nodes, RedisSentinel() as sentinel, RedisCluster() as cluster, RedisReplicas(1) as group:
+        members = [*(f"redis://127.0.0.1:{node.port}" for node in nodes.nodes), sentinel.url, cluster.url, group.url]
+
+        async def body(world):
+            client, other = (world.client(Redlock(members), namespace=namespace) for _ in range(2))
+            hold = await client.lock("x", lease=2.0).acquire(timeout=10)
+            key, last = keys.node_keys(namespace, "x")[0], 0
+            for broken, old in ((sentinel, sentinel.primary), (cluster, cluster.primary_of(key))):
+                old.kill()
+                until = world.now() + 6.0  # longer than it takes to fail over, and than three leases
+                while world.now() < until:
+                    hold.check()
+                    assert await other.lock("x", lease=2.0).acquire(timeout=0) is None
+                    used = await other.lock("y", lease=2.0).acquire(timeout=5)
+                    assert used.token > last
+                    last = used.token
+                    await used.release()
+                    await world.sleep(0.05)
+                broken.wait_failover(old)
+            await hold.release()
+            again = await other.lock("x", lease=2.0).acquire(timeout=5)
+            assert again.token > hold.token
+            new = (sentinel.primary, cluster.primary_of(key))
+            await world.sleep(2.5)  # connected to anew, and renewed: the new primaries vote, too
+            assert [server.command("HGET", key, "f") for server in new] == [str(again.token)] * 2
+            await again.release()
+
+        world.run(body)
+
+
+def test_what_is_no_node():
+    three = ["redis://a", "redis://b", "redlock://c,d,e"]
+    with pytest.raises(TypeError, match="one server, what sentinels watch over, or a cluster, not a Redlock"):
+        Redlock(three)
+    with pytest.raises(TypeError, match="not a Redlock"):
+        Client.from_url("redlock:redis://a|redis://b|redlock://c,d,e")
+    for wrong, words in {
+        "redlock:redis://a|redis://b": "takes 3 nodes",
+        "redlock:redis://a|redis://b|redis://a": "there twice",
+        "redlock:redis://a|nosuch://:pw@b|redis://c": "which nosuch: is not; pass redis://",
+        "redlock:redis://a|postgresql://b/x|redis://c": "which postgresql: is not; pass redis://",
+        "redlock:redis://a|redis://b|c": "wrong at member 3 of 3: the store URL has no scheme",
+        "redlock:redis://a|redis://:pw@b/x@y|redis://c": "wrong at member 2 of 3",
+        "redlock:redis://a|redis://b|redis+cluster://c?strict=true": "no strict mode",
+        "redlock:redis://a|redis://b|redis://c|?strict=true": "unknown option 'strict'",
+        "redlock:redis://a|redis://b|redis://c|?quarantine=soon": "number of seconds",
+        "redlocks:redis://a|redis://b|redis://c": "says itself whether it uses TLS",
+    }.items():
+        with pytest.raises(ValueError, match=words) as caught:
+            Client.from_url(wrong)
+        assert "pw" not in str(caught.value)
+
+
+def test_one_cluster_by_two_seeds_is_refused(redlock_nodes, redis_cluster, namespace):
+    first, second = (node.port for node in redis_cluster.nodes[:2])
+    seeds = [f"redis+cluster://127.0.0.1:{port}" for port in (first, second)]
+    with Client(Redlock([*seeds, redlock_nodes.nodes[0].url]), namespace=namespace) as locks:
+        with pytest.raises((Unsupported, StoreUnavailable), match="same server"):
+            use_for_a_while(locks)
+        with pytest.raises(Unsupported, match="same server"):
+            locks.lock("x").acquire(timeout=1)
+
+
+def test_the_parts_of_a_url_with_members():
+    url = parse(
+        "redlock:redis://:pw@a?db=1|redis+sentinel://s1,s2/m?sentinel_password=o|redis+cluster://c|?quarantine=6"
+    )
+    assert [str(parse(each)) for each in url.members] == [
+        "redis://:***@a",
+        "redis+sentinel://s1,s2/m",
+        "redis+cluster://c",
+    ]
+    assert dict(url.options) == {"quarantine": "6"}
+    assert str(url) == "redlock:redis://:***@a|redis+sentinel://s1,s2/m|redis+cluster://c"
+    assert "pw" not in repr(url)
+
+
+@both
+def test_clients_for_sentinels_and_clusters_are_nodes(redlock_nodes, redis_sentinel, redis_cluster, namespace, world):
+    """And doctor looks at each as at what it is."""
+    kind = redis if isinstance(world, BlockingWorld) else redis.asyncio
+    colour = Colour.BLOCKING if isinstance(world, BlockingWorld) else Colour.ASYNCIO
+
+    async def body(world):
+        sentinel = kind.Sentinel([("127.0.0.1", each.port) for each in redis_sentinel.sentinels])
+        cluster = kind.RedisCluster(host="127.0.0.1", port=redis_cluster.nodes[0].port)
+        alone = kind.Redis(port=redlock_nodes.nodes[0].port)
+        if colour is Colour.ASYNCIO:
+            await cluster.initialize()
+        client = world.client(adopt_all([sentinel, cluster, alone], colour), namespace=namespace)
+        hold = await client.lock("x").acquire(timeout=10)
+        assert hold.token
+        await world.sleep(0.3)
+        for node in (
+            redis_sentinel.primary,
+            redis_cluster.primary_of(keys.node_keys(namespace, "x")[0]),
+            redlock_nodes.nodes[0],
+        ):
+            assert node.command("HGET", keys.node_keys(namespace, "x")[0], "f") == str(hold.token)
+        found = {finding.subject: finding for finding in await client.diagnose()}
+        assert found["nodes"].severity is Severity.OK
+        assert found["restart of a node"].severity is Severity.WARNING
+        assert "forgetful: the primary of the sentinels at" in found["restart of a node"].found
+        assert "the cluster at" in found["restart of a node"].found
+        assert sum(subject.endswith(" sentinels") for subject in found) == 1
+        assert sum(subject.endswith(" slots") for subject in found) == 1
+        assert not any(one.severity is Severity.ERROR for one in found.values())
+        await hold.release()
+        for each in (cluster, alone):
+            await each.aclose() if colour is Colour.ASYNCIO else each.close()
+
+    world.run(body)

@@ -1,0 +1,124 @@
+"""What a node of Redlock remembers of votes when it is promoted, or its clock is set back; and what is owed to it."""
+
+from __future__ import annotations
+
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from leasehold._model import Departure, Owner, Rule, Terms, Ticket
+from leasehold._runtimes.blocking import BlockingRuntime
+from leasehold.stores.redis import keys
+from leasehold.stores.redis.connection.base import ReplyError
+from leasehold.stores.redis.redlock import commands
+from leasehold.stores.redis.redlock.commands import Ballot
+from leasehold.stores.redis.redlock.pending_releases import Debts
+from leasehold_lab.servers import RedisServer
+
+FAR = 3600.0
+"""Seconds of a step: far more than any lease here."""
+
+QUARANTINE = 0.6
+"""Seconds."""
+
+NOISE = 0.05
+"""Seconds: a node counts in milliseconds, and a test that is late sees less."""
+
+
+@pytest.fixture
+def node():
+    """A server whose clock can be stepped."""
+    server = RedisServer()
+    server.give_clock()
+    with server:
+        yield server
+
+
+def ticket(letter, lease=30.0, delay=0.0):
+    return Ticket(letter * 22, Terms(Rule(), Owner("host", 1, letter), lease, delay))
+
+
+def run(node, command):
+    script, those, words = command
+    return node.command("EVAL", script.text, len(those), *those, *words)
+
+
+def claim(node, namespace, ticket, token, quarantine=0.0):
+    ballot, memory = Ballot("x", ticket, token, token, 0.0), keys.memory_key(namespace, "")
+    return run(
+        node,
+        commands.claim(namespace, ballot, token, join=False, channel=b"", quarantine=quarantine, memory=memory),
+    )
+
+
+def remembered(node, namespace):
+    """Let the quarantine of a node that is new end."""
+    assert claim(node, namespace, ticket("a", QUARANTINE), 1, QUARANTINE)[0] == 3
+    time.sleep(QUARANTINE + NOISE)
+    assert claim(node, namespace, ticket("a", QUARANTINE), 1, QUARANTINE) == [1, "1"]
+    assert run(node, commands.leave(namespace, "x", ticket("a"), 1, Departure.RELEASE)) == 1
+
+
+def test_a_node_that_was_replaced_and_promoted_again_may_have_forgotten_votes(node, namespace):
+    """It has the run id that it had before, and what its successor knew; but not what it voted last."""
+    remembered(node, namespace)
+    node.command("REPLICAOF", "127.0.0.1", "1")
+    node.command("REPLICAOF", "NO", "ONE")
+    kind, _, left = claim(node, namespace, ticket("b", QUARANTINE), 9, QUARANTINE)
+    assert kind == 3
+    assert 0 < int(left) <= 1000 * QUARANTINE
+
+
+def test_a_quarantine_lasts_no_longer_for_a_clock_that_was_set_back(node, namespace):
+    assert claim(node, namespace, ticket("a", QUARANTINE), 1, QUARANTINE)[0] == 3
+    node.clock.step(-FAR)
+    kind, _, left = claim(node, namespace, ticket("a", QUARANTINE), 1, QUARANTINE)
+    assert kind == 3
+    assert int(left) <= 1000 * QUARANTINE  # once more, from now on
+    time.sleep(QUARANTINE + NOISE)
+    assert claim(node, namespace, ticket("a", QUARANTINE), 1, QUARANTINE) == [1, "1"]
+
+
+def test_a_vote_lasts_once_more_for_a_clock_that_was_set_back(node, namespace):
+    assert claim(node, namespace, ticket("a", 0.5, 0.2), 1) == [1, "1"]
+    node.clock.step(-FAR)
+    kind, _, left, holder, _ = claim(node, namespace, ticket("b"), 2)
+    assert (kind, holder) == (0, ticket("a").id)
+    assert int(left) <= 700
+    time.sleep(0.7 + NOISE)
+    assert claim(node, namespace, ticket("b"), 2) == [1, "2"]
+
+
+def test_what_one_shard_has_not_confirmed_is_owed_on_though_others_have():
+    ready, sent = [], []
+    answers = {"a": [1], "b": [1, ReplyError("SILENT no answer")], "c": [ReplyError("WRONGTYPE no")]}
+
+    class Half:
+        """A node of which one shard is silent at first."""
+
+        index = 0
+
+        def rests(self, now):
+            return not ready
+
+        def begins(self):
+            return self
+
+        def ends(self, asked, failure):
+            assert failure is None
+
+        async def run_all(self, commands, within):
+            sent.append([*commands])
+            return [answers[command].pop() for command in commands]
+
+    node, runtime = Half(), BlockingRuntime()
+    debts = Debts(runtime, SimpleNamespace(nodes=[node], closed=False))
+    for command in "abc":
+        debts.owe(node, command, runtime.now() + 60)
+    ready.append(True)
+    end = time.monotonic() + 5
+    while len(debts):
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    assert sent == [["a", "b", "c"], ["b"]]

@@ -1,0 +1,200 @@
+"""Every row of ZooKeeper's table of errors, as a real server says it, and what became of the request.
+
+Some need what no test can have at will (`TOLD`): there kazoo's own error stands for the server's answer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import kazoo.exceptions
+import pytest
+from kazoo.protocol.serialization import Create2, Delete, GetData, SetData, Transaction
+from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, make_digest_acl
+
+from leasehold._runtimes.base import finish
+from leasehold._runtimes.blocking import BlockingRuntime
+from leasehold._url import parse
+from leasehold.errors import LeaseholdError, StoreUnavailable, Unsupported
+from leasehold.stores.zookeeper import from_url
+from leasehold.stores.zookeeper.connection.errors import ANSWERS, MEANINGS, Answer, Outcome, told
+from leasehold.stores.zookeeper.connection.requests import EPHEMERAL, Request
+from leasehold.stores.zookeeper.connection.session import Wire
+from leasehold_lab.proxy.proxy import FaultProxy
+from leasehold_lab.servers import ZooKeeperServer
+from leasehold_lab.servers.base import free_port
+
+RUNTIME = BlockingRuntime()
+
+JAAS = 'Server { org.apache.zookeeper.server.auth.DigestLoginModule required user_bob="s3cret"; };'
+
+Provoked = Callable[[pytest.FixtureRequest], BaseException]
+
+
+@pytest.fixture(scope="module")
+def server(outlive: set[int]) -> Iterator[ZooKeeperServer]:
+    with ZooKeeperServer(config={"enforceQuota": "true"}) as running:
+        outlive.add(running.pid)
+        with running.connect() as client:
+            for path in ("/mark", "/full/a", "/closed", "/zookeeper/quota/full"):
+                client.ensure_path(path)
+            client.create(
+                "/zookeeper/quota/full/zookeeper_limits", b"count=2,bytes=-1=;byteHardLimit=-1;countHardLimit=2"
+            )
+            client.create("/zookeeper/quota/full/zookeeper_stats", b"count=2,bytes=0")
+            client.set_acls("/closed", [make_digest_acl("admin", "x", all=True)])
+        yield running
+
+
+@pytest.fixture(scope="module")
+def guarded(outlive: set[int]) -> Iterator[ZooKeeperServer]:
+    """One that serves only those with SASL, and whose sessions are its own and cannot hold nodes."""
+    port, peer = free_port(), free_port()
+    properties = {
+        "zookeeper.authProvider.1": "org.apache.zookeeper.server.auth.SASLAuthenticationProvider",
+        "zookeeper.sessionRequireClientSASLAuth": "true",
+    }
+    config = {"standaloneEnabled": "false", "localSessionsEnabled": "true", "initLimit": "20", "syncLimit": "4"}
+    with contextlib.ExitStack() as stack:
+        running = ZooKeeperServer(jaas=JAAS, properties=properties, config=config)
+        running.member = 1
+        running.config["server.1"] = f"127.0.0.1:{port}:{peer}:participant;127.0.0.1:{running.port}"
+        for key in ("clientPort", "clientPortAddress"):
+            del running.config[key]
+        stack.enter_context(running)
+        outlive.add(running.pid)
+        until = time.monotonic() + 15
+        while running.role != "leader":
+            assert time.monotonic() < until
+            time.sleep(0.05)
+        yield running
+
+
+@contextlib.contextmanager
+def wire_to(url: str) -> Iterator[Wire]:
+    wire = Wire(RUNTIME, from_url(parse(url)).settings, lambda _: None)
+    try:
+        yield wire
+    finally:
+        finish(wire.close())
+
+
+def asked(url: str, *forms: Any) -> BaseException:
+    """Send the requests one after another; return what is told of the one that fails."""
+    with wire_to(url) as wire:
+        for form in forms:
+            try:
+                finish(wire.ask(Request(form, lambda value: value), RUNTIME.now() + 5))
+            except (Answer, LeaseholdError) as error:
+                return error
+    raise AssertionError("nothing failed")
+
+
+# --- how each is provoked ----------------------------------------------------------------------------------------
+
+
+def node(path: str, flags: int = 0, acl: Any = OPEN_ACL_UNSAFE) -> Any:
+    return Create2(path, b"", acl, flags)
+
+
+def by(*forms: Any) -> Provoked:
+    return lambda request: asked(request.getfixturevalue("server").url, *forms)
+
+
+class Odd(GetData):  # type: ignore[misc]
+    """A request that no server knows."""
+
+    type = 77
+
+
+class Short(GetData):  # type: ignore[misc]
+    """A request that ends too soon."""
+
+    def serialize(self) -> bytes:
+        return b"\0\0"
+
+
+def out_of_step(request: pytest.FixtureRequest) -> BaseException:
+    """What stands in a transaction behind what failed."""
+    forms = Transaction([node("/mark"), node("/mark/a")])
+    server: ZooKeeperServer = request.getfixturevalue("server")
+    with wire_to(server.url) as wire, pytest.raises(LeaseholdError) as caught:
+        finish(wire.ask(Request(forms, lambda value: value[1]), RUNTIME.now() + 5))
+    return caught.value
+
+
+def cut_off(request: pytest.FixtureRequest) -> BaseException:
+    """The connection breaks as the request is sent."""
+    server: ZooKeeperServer = request.getfixturevalue("server")
+    with FaultProxy(server.port) as proxy:
+        proxy.cut_at(where=b"/mark/a")
+        return asked(f"zookeeper://127.0.0.1:{proxy.port}", node("/mark/a"))
+
+
+def with_sasl(user: str, *forms: Any) -> Provoked:
+    def provoke(request: pytest.FixtureRequest) -> BaseException:
+        server: ZooKeeperServer = request.getfixturevalue("guarded")
+        url = server.url if not user else f"zookeeper://{user}@{server.address}?auth=sasl"
+        return asked(url, *(forms or (GetData("/", None),)))
+
+    return provoke
+
+
+def say(name: str) -> Provoked:
+    return lambda request: told(getattr(kazoo.exceptions, name)(), "here")
+
+
+TOLD = (
+    "ConnectionClosedError",  # kazoo's own, of a client that is being closed
+    "RequestTimeoutError",
+    "SessionExpiredError",  # for a request that the server had before the session ended
+    "SessionMovedError",
+    "SystemZookeeperError",
+    "ThrottledOpError",  # of a server with more to do than a test can give it
+)
+
+PROVOKED: dict[str, Provoked] = {
+    "NoNodeError": by(GetData("/nothing", None)),
+    "NodeExistsError": by(node("/mark")),
+    "BadVersionError": by(SetData("/mark", b"", 7)),
+    "NotEmptyError": by(Delete("/full", -1)),
+    "ConnectionLoss": cut_off,
+    "RuntimeInconsistency": out_of_step,
+    "NoAuthError": by(node("/closed/a")),
+    "AuthFailedError": with_sasl("bob:wr0ng"),
+    "SessionClosedRequireSaslError": with_sasl(""),
+    "InvalidACLError": by(node("/mark/a", acl=CREATOR_ALL_ACL)),
+    "QuotaExceededError": by(node("/full/b"), node("/full/c")),
+    "EphemeralOnLocalSessionError": with_sasl("bob:s3cret", node("/a", EPHEMERAL)),
+    "UnimplementedError": by(Odd("/mark", None)),
+    "MarshallingError": by(Short("/mark", None)),
+    "BadArgumentsError": by(node("mark")),
+    "NoChildrenForEphemeralsError": by(node("/brief", EPHEMERAL), node("/brief/a")),
+    **{name: say(name) for name in TOLD},
+}
+
+
+def test_every_row_is_provoked() -> None:
+    assert PROVOKED.keys() == ANSWERS.keys() | MEANINGS.keys()
+
+
+@pytest.mark.usefixtures("server", "guarded")
+@pytest.mark.parametrize("name", PROVOKED)
+def test_nothing_is_done_and_it_says_what_to_do(name: str, request: pytest.FixtureRequest) -> None:
+    said = PROVOKED[name](request)
+    if name in ANSWERS:
+        assert type(said) is ANSWERS[name]
+    else:
+        meaning = MEANINGS[name]
+        assert f"({name})" in str(said)
+        assert meaning.words in str(said)
+        assert isinstance(said, Unsupported) is (meaning.outcome is Outcome.UNSUPPORTED)
+        if isinstance(said, StoreUnavailable):
+            assert said.unknown is (meaning.outcome is Outcome.UNKNOWN)
+            assert said.lasting is (meaning.outcome is Outcome.LASTING)
+        assert "wr0ng" not in str(said)
+    with request.getfixturevalue("server").connect() as client:
+        assert client.get_children("/mark") == []

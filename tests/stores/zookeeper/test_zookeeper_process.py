@@ -1,0 +1,360 @@
+"""ZooKeeper and processes: holders that are killed or stopped, forks, exits, cancellation, threads, and the cost."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from leasehold import AsyncClient, AsyncHold, Client, LeaseLost
+from leasehold._model import Departure
+from leasehold.events import Event, Queued
+from leasehold_lab.runtimes.case_runtimes import World
+from leasehold_lab.servers import ZooKeeperServer
+from leasehold_lab.servers.zookeeper import TICK
+from support.flavors import both
+from support.patience import until_in
+from support.programs.zookeeper_client import children
+from support.stores.doc_pages import numbers, row
+
+SESSION = 1.5
+BOUND = SESSION + TICK
+"""Seconds after its death within which a holder's lock is free: the session timeout, rounded up to a tick."""
+
+NOISE = 1.0
+
+HOLD = """
+    import sys, time
+    from leasehold import Client, LeaseLost
+    locks = Client.from_url(sys.argv[1], namespace=sys.argv[2])
+    hold = locks.lock("a").acquire()
+    told = []
+    hold.on_lost(lambda error: told.append(time.monotonic()))
+    print("held", hold.token, flush=True)
+    sys.stdin.readline()
+    try:
+        hold.check()
+    except LeaseLost:
+        print("lost", flush=True)
+    else:
+        print("still held", flush=True)
+    locks.close()
+"""
+
+
+@contextmanager
+def holder(url: str, namespace: str) -> Iterator[subprocess.Popen[str]]:
+    """Start a process that holds the lock ``a``, and looks at its hold when it is sent a line."""
+    command = [sys.executable, "-c", textwrap.dedent(HOLD), url, namespace]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline().startswith("held")
+            yield process
+        finally:
+            process.kill()
+
+
+@pytest.fixture
+def url(zookeeper_server: ZooKeeperServer) -> str:
+    return f"{zookeeper_server.url}/process?session_timeout={SESSION}"
+
+
+def test_a_lock_whose_holder_is_killed_is_free_within_the_bound(url: str, namespace: str) -> None:
+    with Client.from_url(url, namespace=namespace) as locks, holder(url, namespace) as process:
+        taken: list[float] = []
+
+        def wait() -> None:
+            with locks.lock("a"):
+                taken.append(time.monotonic())
+
+        waiter = threading.Thread(target=wait)
+        waiter.start()
+        while not ((info := locks.inspect("a")) and info.waiters):
+            time.sleep(0.01)
+        process.kill()
+        start = time.monotonic()
+        waiter.join(30)
+        assert taken[0] - start < BOUND + NOISE
+
+
+def test_a_holder_that_was_stopped_is_told_before_anything_else(url: str, namespace: str) -> None:
+    """It wakes after somebody else had the lock: its first look says that it is lost."""
+    with Client.from_url(url, namespace=namespace) as locks, holder(url, namespace) as process:
+        process.send_signal(signal.SIGSTOP)
+        start = time.monotonic()
+        hold = locks.lock("a").acquire(timeout=30)
+        assert hold is not None
+        assert time.monotonic() - start < BOUND + NOISE
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
+        process.send_signal(signal.SIGCONT)
+        assert process.stdout.readline() == "lost\n"
+        process.wait(20)
+        hold.check()
+        hold.release()
+
+
+def test_the_end_of_the_interpreter_frees_at_once_and_says_what_it_held(
+    url: str, namespace: str, zookeeper_server: ZooKeeperServer
+) -> None:
+    code = """
+        import sys
+        from leasehold import Client
+        locks = Client.from_url(sys.argv[1], namespace=sys.argv[2])
+        hold = locks.lock("a").acquire()
+    """
+    command = [sys.executable, "-X", "dev", "-W", "error", "-c", textwrap.dedent(code), url, namespace]
+    start = time.monotonic()
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 0
+    assert done.stderr.count("\n") == done.stderr.count("its client was closed") == 1, done.stderr
+    assert children(zookeeper_server, f"/process/{namespace}/a") == []
+    assert time.monotonic() - start < 10
+
+
+def test_a_forked_child_leaves_the_parents_session_alone(
+    url: str, namespace: str, zookeeper_server: ZooKeeperServer
+) -> None:
+    with Client.from_url(url, namespace=namespace) as locks:
+        hold = locks.lock("a").acquire()
+        assert hold is not None
+        pid = os.fork()
+        if pid == 0:
+            code = 1
+            try:
+                with pytest.raises(LeaseLost):
+                    hold.check()
+                assert locks.lock("a").acquire(timeout=0) is None
+                with locks.lock("b"):
+                    pass
+                locks.close()
+                code = 0
+            finally:
+                os._exit(code)
+        assert os.waitpid(pid, 0)[1] == 0
+        time.sleep(SESSION * 0.8)
+        hold.check()
+        assert hold.release() is True
+
+
+def test_threads_and_sessions_do_not_pile_up(url: str, namespace: str, zookeeper_server: ZooKeeperServer) -> None:
+    before_all = set(threading.enumerate())  # other clients of this process live on
+
+    def ours() -> int:
+        new = set(threading.enumerate()) - before_all
+        return sum(thread.name.startswith("leasehold-zookeeper") for thread in new)
+
+    def all_end() -> None:
+        until = time.monotonic() + 5
+        while ours() and time.monotonic() < until:
+            time.sleep(0.001)
+        assert ours() == 0
+
+    before = int(zookeeper_server.monitored()["zk_num_alive_connections"])
+    for _ in range(5):
+        with Client.from_url(url, namespace=namespace) as locks, locks.lock("a"):
+            assert ours() <= 4, "three of the driver, and one that ends leases"
+        all_end()
+    assert int(zookeeper_server.monitored()["zk_num_alive_connections"]) <= before
+
+
+# --- cancellation --------------------------------------------------------------------------------------------------
+
+Operation = Callable[[AsyncClient], Awaitable[object]]
+
+
+async def lock(client: AsyncClient) -> None:
+    async with client.lock("a"):
+        await asyncio.sleep(0)
+
+
+async def write(client: AsyncClient) -> None:
+    async with client.rw_lock("a").writer():
+        await asyncio.sleep(0)
+
+
+async def upgrade(client: AsyncClient) -> None:
+    async with client.rw_lock("a").upgradeable() as hold:
+        writing = await hold.upgrade()
+        assert writing is not None
+        await writing.release()
+
+
+async def permits(client: AsyncClient) -> None:
+    async with client.semaphore("a", 3).permits(2):
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("operation", [lock, write, upgrade, permits], ids=lambda operation: operation.__name__)
+@pytest.mark.parametrize("taken", [False, True], ids=["free", "taken"])
+def test_cancelling_at_any_time_leaves_no_node(
+    zookeeper_server: ZooKeeperServer, namespace: str, operation: Operation, taken: bool
+) -> None:
+    """Cancelled later and later, by turns of the loop and fractions of a millisecond, until it ends by itself."""
+
+    async def main() -> None:
+        url = f"{zookeeper_server.url}/cancel"
+        async with (
+            AsyncClient.from_url(url, namespace=namespace) as client,
+            AsyncClient.from_url(url, namespace=namespace) as other,
+        ):
+            await operation(other)  # the nodes on the way are there
+            await client.versioned("connected").get()
+            turns, finished = 0, False
+            while not finished:
+                hold = await _take(other, operation) if taken else None
+                task = asyncio.ensure_future(operation(client))
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                await asyncio.sleep(turns * 0.0002)
+                finished = task.done() or (taken and turns == 60)
+                task.cancel()
+                await asyncio.wait((task,))
+                if not task.cancelled():
+                    task.result()
+                if hold is not None:
+                    await hold.release()
+                info = await other.inspect("a")
+                assert info is None, f"cancelled after {turns} turns: {info}"
+                turns += 1
+
+    asyncio.run(main())
+
+
+async def _take(client: AsyncClient, operation: Operation) -> AsyncHold | None:
+    if operation is permits:
+        return await client.semaphore("a", 3).permits(3).acquire()
+    return await (client.lock("a") if operation is lock else client.rw_lock("a").writer()).acquire()
+
+
+# --- what it costs -------------------------------------------------------------------------------------------------
+
+
+Make = Callable[[AsyncClient], Any]
+
+PAIRS: dict[str, tuple[str, Make]] = {
+    "lock": ("acquire, free", lambda locks: locks.lock("a")),
+    "reader": ("a read-write lock, free", lambda locks: locks.rw_lock("a").reader()),
+    "writer": ("a read-write lock, free", lambda locks: locks.rw_lock("a").writer()),
+    "semaphore": ("a semaphore, free", lambda locks: locks.semaphore("a", 3).permits(1)),
+}
+"""What is acquired and released, and where the page says what the former costs."""
+
+
+def received(server: ZooKeeperServer) -> int:
+    return int(server.monitored()["zk_packets_received"])
+
+
+async def requests_of(server: ZooKeeperServer, work: Callable[[], Awaitable[object]], times: int = 20) -> float:
+    """Return how many requests a piece of work costs, once all is there and the server's time is known."""
+    for _ in range(2):
+        await work()
+    before, own = received(server), -received(server) + received(server)  # what asking costs
+    for _ in range(times):
+        await work()
+    return (received(server) - before - 2 * own) / times
+
+
+@both
+@pytest.mark.parametrize("what", list(PAIRS))
+def test_an_acquire_and_a_release_cost_what_the_page_says(
+    zookeeper_server: ZooKeeperServer, namespace: str, what: str, world: World
+) -> None:
+    label, make = PAIRS[what]
+
+    async def body(world: World) -> None:
+        locks = world.client(f"{zookeeper_server.url}/cost?session_timeout=60", namespace=namespace)
+
+        async def work() -> None:
+            assert await (await make(locks).acquire(timeout=5)).release()
+
+        spent = await requests_of(zookeeper_server, work)
+        assert spent == pytest.approx(stated(label) + stated("release"), abs=0.3)
+
+    world.run(body)
+
+
+@both
+def test_a_hand_over_and_a_cell_cost_what_the_page_says(
+    zookeeper_server: ZooKeeperServer, namespace: str, world: World
+) -> None:
+    async def body(world: World) -> None:
+        url = f"{zookeeper_server.url}/cost?session_timeout=60"
+        told = list[Event]()
+        one = world.client(url, namespace=namespace)
+        two = world.client(url, namespace=namespace, observer=told.append)
+        cell = one.versioned("cell")
+
+        async def hand_over() -> None:
+            hold = await one.lock("a").acquire(timeout=5)
+            job = world.spawn(lambda: two.lock("a").acquire(timeout=5))
+            await until_in(world, lambda: any(isinstance(event, Queued) for event in told))
+            await world.sleep(0.2)  # it watches: to look whether it does would be a request
+            told.clear()
+            assert hold is not None
+            await hold.release()
+            got = await job.result()
+            assert got is not None
+            await got.release()
+
+        first, second, third = map(int, re.findall(r"\d", row("zookeeper", "acquire, taken, until it is held")[0])[:3])
+        waited = first + second + third
+        spent = await requests_of(zookeeper_server, hand_over, 5)
+        assert spent == pytest.approx(stated("acquire, free") + waited + 2 * stated("release"), abs=0.3)
+        read, write = map(int, re.findall(r"\d", row("zookeeper", "a cell: read, write")[0])[:2])
+        assert await requests_of(zookeeper_server, cell.get) == pytest.approx(read, abs=0.3)
+        assert await requests_of(zookeeper_server, lambda: cell.put(b"x")) == pytest.approx(write, abs=0.3)
+
+    world.run(body)
+
+
+def stated(label: str) -> int:
+    """Return how many requests something costs, as the page says."""
+    return numbers("zookeeper", label)[0]
+
+
+def test_waiting_does_not_poll(zookeeper_server: ZooKeeperServer, namespace: str) -> None:
+    """While ten wait for two seconds, hardly anything is asked but for renewals."""
+    url = f"{zookeeper_server.url}/cost?session_timeout=60"
+    with Client.from_url(url, namespace=namespace) as locks, locks.lock("a"):
+        threads = [threading.Thread(target=lambda: locks.lock("a").acquire(timeout=4)) for _ in range(10)]
+        for thread in threads:
+            thread.start()
+        while not ((info := locks.inspect("a")) and len(info.waiters) == 10):
+            time.sleep(0.01)
+        time.sleep(0.3)
+        before = int(zookeeper_server.monitored()["zk_packets_received"])
+        time.sleep(2.0)
+        spent = int(zookeeper_server.monitored()["zk_packets_received"]) - before
+        assert spent < 10
+        for thread in threads:
+            thread.join()
+
+
+def test_a_late_leave_of_a_ticket_that_is_not_known_is_harmless(
+    zookeeper_server: ZooKeeperServer, namespace: str
+) -> None:
+    async def main() -> None:
+        async with AsyncClient.from_url(f"{zookeeper_server.url}/late", namespace=namespace) as client:
+            hold = await client.lock("a").acquire()
+            assert hold is not None
+            ticket = hold._lease.ticket
+            assert await hold.release() is True
+            assert not await client.store.leave("a", ticket, how=Departure.RELEASE, within=5)
+
+    asyncio.run(main())

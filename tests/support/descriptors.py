@@ -1,0 +1,74 @@
+"""An event loop that looks whether a descriptor was closed while the loop still waits on it.
+
+The number of a closed descriptor goes to whatever is opened next. So whoever closes one that the loop still waits on
+ends the wait of a stranger, or breaks it: epoll then says that it does not know the number.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import selectors
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from leasehold._runtimes.aio import AsyncioRuntime
+from leasehold_lab.runtimes.case_runtimes import AsyncioWorld, World
+
+T = TypeVar("T")
+
+
+class Watcher(selectors.DefaultSelector):
+    """Remembers which file each registered descriptor was, and notes those that are another file by now, or none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.files: dict[int, tuple[int, int] | None] = {}
+        self.stolen: list[str] = []
+
+    def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
+        key = super().register(fileobj, events, data)
+        self.files[key.fd] = file_of(key.fd)
+        return key
+
+    def modify(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
+        self.look()
+        return super().modify(fileobj, events, data)
+
+    def unregister(self, fileobj: Any) -> selectors.SelectorKey:
+        self.look()
+        key = super().unregister(fileobj)
+        self.files.pop(key.fd, None)
+        return key
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        self.look()
+        return super().select(timeout)
+
+    def look(self) -> None:
+        """Note each descriptor that was closed while it was registered."""
+        for fd, file in self.files.items():
+            if file_of(fd) != file:
+                self.stolen.append(f"descriptor {fd} was closed while the loop waited on it")
+                self.files[fd] = file_of(fd)
+
+
+def file_of(fd: int) -> tuple[int, int] | None:
+    """Return which file a descriptor is, None if it is closed."""
+    try:
+        found = os.fstat(fd)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+class WatchedWorld(AsyncioWorld):
+    """An asyncio world that fails if a descriptor was closed while its loop waited on it."""
+
+    def run(self, body: Callable[[World], Coroutine[Any, Any, T]]) -> T:
+        """Run ``body(self)`` to its end in a watched event loop of its own."""
+        self.runtime, watcher = AsyncioRuntime(), Watcher()
+        with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(watcher)) as runner:
+            result = runner.run(self._live(body))
+        assert not watcher.stolen, watcher.stolen
+        return result

@@ -1,0 +1,30 @@
+"""How tests wait: until something is true, and for a limited time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+
+from leasehold_lab.runtimes.case_runtimes import World
+
+
+def until(true: Callable[[], object], within: float = 10.0) -> float:
+    """Wait until something is true; return the seconds that it took."""
+    start = time.monotonic()
+    while not true():
+        assert time.monotonic() - start < within, f"not within {within} s"
+        time.sleep(0.005)
+    return time.monotonic() - start
+
+
+async def until_in(world: World, true: Callable[[], object], within: float = 10.0) -> float:
+    """Wait in a world until something is true, which may have to be awaited; return the seconds that it took there."""
+    start = world.now()
+    while not await _told(true()):
+        assert world.now() - start < within, f"not within {within} s"
+        await world.sleep(0.005)
+    return world.now() - start
+
+
+async def _told(answer: object) -> object:
+    return await answer if isinstance(answer, Awaitable) else answer

@@ -1,0 +1,104 @@
+"""A process that holds many locks, is stopped, and says what it was told and when, and what it could still do.
+
+Arguments: colour, URL, namespace, lease, how many. Its words are two lines of JSON: that it holds, and the rest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import threading
+from typing import Any
+
+from leasehold import AsyncClient, Client, LeaseLost, StoreUnavailable
+from leasehold._runtimes.base import Colour, finish
+from leasehold._runtimes.clock import boottime
+from leasehold_lab.runtimes.sync_facade import face
+from leasehold_lab.verify.clients.stall_detector import called_back
+from support.turns import turns_missed
+
+DEEDS = ("check", "extend", "release")
+"""What a holder asks of its hold; each does another of them, as often as it is let."""
+
+BETWEEN = 0.001
+"""Seconds between two questions."""
+
+
+async def ask(hold: Any, deed: str, last: dict[str, float], stop: Any, sleep: Any) -> None:
+    """Ask until it is refused, and write down when the last call began that was not; a release is asked for once."""
+    try:
+        while True:
+            if deed != "release" or stop():
+                began = boottime()
+                try:
+                    await getattr(hold, deed)() if deed != "check" else hold.check()
+                except StoreUnavailable:  # it was asked before the stop, and nobody knows what came of it
+                    continue
+                last[deed] = max(last.get(deed, 0.0), began)
+                if deed == "release":
+                    return
+            await sleep(BETWEEN)
+    except LeaseLost:
+        last[f"{deed} refused"] = last.get(f"{deed} refused", 0) + 1
+
+
+async def party(client: Any, lease: float, count: int, stop: Any, sleep: Any, beside: Any) -> None:
+    told, last, holds = dict[int, float](), dict[str, float](), list[Any]()
+    for number in range(count):
+        hold = await client.lock(f"told-{number}", lease=lease).acquire(timeout=20)
+        hold.on_lost(called_back(lambda _, number=number: told.setdefault(number, boottime())))
+        holds.append(hold)
+    print(json.dumps({"holds": count}), flush=True)
+    await beside(
+        [(hold, deed, last, stop, sleep) for hold, deed in zip(holds[: 2 * len(DEEDS)], DEEDS * 2, strict=True)]
+    )
+    while len(told) < count:
+        await sleep(0.005)
+    ends = [(hold.blocking._core if hasattr(hold, "blocking") else hold)._lease.deadline for hold in holds]
+    say = {"told": [told[number] for number in range(count)], "ends": ends, "last": last}
+    answers.append(say)
+
+
+answers: list[dict[str, Any]] = []
+
+
+async def in_tasks(url: str, namespace: str, lease: float, count: int, stop: Any) -> None:
+    async def beside(each: Any) -> None:
+        await asyncio.gather(*(ask(*one) for one in each))
+
+    async with AsyncClient.from_url(url, namespace=namespace) as client:
+        await party(client, lease, count, stop, asyncio.sleep, beside)
+
+
+def in_threads(url: str, namespace: str, lease: float, count: int, stop: Any) -> None:
+    async def beside(each: Any) -> None:
+        threads = [threading.Thread(target=lambda one=one: finish(ask(*one))) for one in each]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    with Client.from_url(url, namespace=namespace) as client:
+        finish(party(face(client), lease, count, stop, client._core._engine.runtime.sleep, beside))
+
+
+def main() -> None:
+    colour, (url, namespace), (lease, count) = (
+        Colour(sys.argv[1]),
+        sys.argv[2:4],
+        (float(sys.argv[4]), int(sys.argv[5])),
+    )
+    said = threading.Event()
+    threading.Thread(target=lambda: (sys.stdin.readline(), said.set()), daemon=True).start()
+    with turns_missed(colour) as missed:
+        if colour is Colour.ASYNCIO:
+            asyncio.run(in_tasks(url, namespace, lease, count, said.is_set))
+        else:
+            in_threads(url, namespace, lease, count, said.is_set)
+    stalls = [(stall.begin, stall.end) for stall in missed.stalls]
+    print(json.dumps({**answers[0], "stalls": stalls}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

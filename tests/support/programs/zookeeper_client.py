@@ -1,0 +1,64 @@
+"""What the tests of ZooKeeper share: clients on a proxy, sessions that a server ends, and a look at the nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, cast
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import NoNodeError
+
+from leasehold import AsyncClient
+from leasehold.stores.zookeeper.store import ZooKeeperStore
+from leasehold_lab.runtimes.case_runtimes import AsyncioWorld, BlockingWorld
+from leasehold_lab.servers import ZooKeeperServer
+
+WORLDS = {"blocking": BlockingWorld, "asyncio": AsyncioWorld}
+
+SOON = 5.0
+"""Seconds in which what depends on no timer must have happened."""
+
+
+def in_both(body: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+    """Run a body of a world and fixtures in the world of the parameter ``colour``."""
+
+    def run(colour: str, *args: Any) -> None:
+        WORLDS[colour]().run(lambda world: body(world, *args))
+
+    return run
+
+
+def wire(client: AsyncClient) -> Any:
+    """Return the store's connection."""
+    return cast("ZooKeeperStore", client.store)._wire
+
+
+def driver(client: AsyncClient) -> Any:
+    """Return kazoo's client."""
+    return wire(client)._kazoo
+
+
+def expire(server: ZooKeeperServer, client: AsyncClient) -> None:
+    """Let the server end the client's session, as when its time has run out."""
+    server.end_session(driver(client).client_id)
+
+
+def create_in_session(server: ZooKeeperServer, session: Any, path: str) -> str:
+    """Make an ephemeral node in somebody else's session, go without ending that, and return the node's path."""
+    client = KazooClient(server.address, client_id=session)
+    client.start()
+    made: str = client.create(path, b"", ephemeral=True, sequence=True)
+    client._stopped.set()
+    client._connection._socket.shutdown(2)
+    client._safe_close()
+    client.close()
+    return made
+
+
+def children(server: ZooKeeperServer, path: str) -> list[str]:
+    """Return the names of a node's children; none if there is no node."""
+    with server.connect() as client:
+        try:
+            return sorted(client.get_children(path))
+        except NoNodeError:
+            return []

@@ -1,0 +1,156 @@
+"""Continuous load on locks while something happens to the servers, and what must be true of it afterwards."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from leasehold import LeaseLost
+from leasehold.errors import StoreUnavailable
+from leasehold_lab.runtimes.case_runtimes import World
+
+LEASE = 1.5
+"""Seconds: three renewals in it, of which a failover costs some holders all."""
+
+NOISE = 1.0
+"""Seconds that a busy machine may add to what the protocol bounds."""
+
+
+@dataclass
+class Holding:
+    """One hold, from before it was asked for to when its holder let it go or was told that it was lost."""
+
+    name: str
+    token: int
+    asked: float
+    got: float
+    ended: float = float("inf")
+    told: bool = False
+
+
+class Resource:
+    """What the locks protect: it refuses a token lower than the highest that it has seen."""
+
+    def __init__(self) -> None:
+        self._mutex = threading.Lock()
+        self._highest: dict[str, int] = {}
+        self.applied: dict[str, list[int]] = {}
+        self.refused = 0
+
+    def write(self, name: str, token: int) -> None:
+        with self._mutex:
+            if token < self._highest.get(name, 0):
+                self.refused += 1
+                return
+            self._highest[name] = token
+            self.applied.setdefault(name, []).append(token)
+
+
+@dataclass
+class Load:
+    """Workers that acquire, write and release, and what they saw."""
+
+    world: World
+    url: str
+    namespace: str
+    names: list[str]
+    workers: int = 2
+    lease: float = LEASE
+    fair: bool = True
+    ends: bool = False
+    holdings: list[Holding] = field(default_factory=list)
+    failures: list[tuple[float, Exception]] = field(default_factory=list)
+    resource: Resource = field(default_factory=Resource)
+
+    async def run(self, disturb: Callable[[], object]) -> None:
+        """Run the load until ``disturb``, in a thread of its own, is through; its failure is ours."""
+        failed: list[BaseException] = []
+
+        def work() -> None:
+            try:
+                disturb()
+            except BaseException as error:
+                failed.append(error)
+
+        async with self.world.client(self.url, namespace=self.namespace, response_timeout=5.0) as locks:
+            jobs = [
+                self.world.spawn(lambda name=name: self._work(locks, name))
+                for name in self.names
+                for _ in range(self.workers)
+            ]
+            thread = threading.Thread(target=work)
+            thread.start()
+            while thread.is_alive():
+                await self.world.sleep(0.02)
+            thread.join()
+            self.ends = True
+            for job in jobs:
+                await job.result()
+        if failed:
+            raise failed[0]
+
+    def seen_since(self, moment: float) -> set[str]:
+        """Return the names that were granted to somebody who asked after ``moment``."""
+        return {holding.name for holding in list(self.holdings) if holding.asked > moment}
+
+    def wait_service(self, within: float, names: set[str] | None = None) -> float:
+        """Wait until each name was granted anew; return the seconds it took."""
+        began = time.monotonic()
+        wanted = set(self.names) if names is None else names
+        while missing := wanted - self.seen_since(began):
+            assert time.monotonic() - began < within, f"{missing} not granted within {within} s: {self.failures[-2:]}"
+            time.sleep(0.01)
+        return time.monotonic() - began
+
+    def check(self) -> None:
+        """Check tokens, silence and fencing; see the page on Redis for the promises."""
+        by_name: dict[str, list[Holding]] = {}
+        for holding in self.holdings:
+            by_name.setdefault(holding.name, []).append(holding)
+        assert by_name.keys() == set(self.names)
+        for name, those in by_name.items():
+            those.sort(key=lambda holding: holding.token)
+            tokens = [holding.token for holding in those]
+            assert len(set(tokens)) == len(tokens), f"{name}: a token was given out twice"
+            for older, newer in itertools.pairwise(those):
+                # Whoever asked after another had its answer has the higher token, across every failover.
+                assert newer.got >= older.asked, f"{name}: token {newer.token} was given out before {older.token}"
+            for older, newer in itertools.pairwise(those):
+                if older.ended > newer.got:  # both held: a failover lost the older one's grant
+                    assert older.told, f"{name}: {older.token} was never told that {newer.token} has the lock"
+                    assert older.ended - newer.got < self.lease + NOISE, f"{name}: {older.token} was told too late"
+        for name, tokens in self.resource.applied.items():
+            assert tokens == sorted(tokens), f"{name}: a guarded write went backwards"
+
+    async def _work(self, locks: Any, name: str) -> None:
+        lock = locks.lock(name, lease=self.lease, fair=self.fair)
+        while not self.ends:
+            asked = time.monotonic()
+            try:
+                hold = await lock.acquire(timeout=2.0)
+            except (StoreUnavailable, LeaseLost) as error:
+                self.failures.append((time.monotonic(), error))
+                await self.world.sleep(0.02)
+                continue
+            if hold is None:
+                continue
+            holding = Holding(name, hold.token, asked, time.monotonic())
+            self.holdings.append(holding)
+            await self._hold(hold, holding)
+
+    async def _hold(self, hold: Any, holding: Holding) -> None:
+        # Most holds are short; every eighth is kept over several renewals, and so over a failover.
+        until = holding.got + (self.lease * 1.5 if len(self.holdings) % 8 == 0 else 0.01)
+        while time.monotonic() < until and not hold.lost and not self.ends:
+            self.resource.write(holding.name, holding.token)
+            await self.world.sleep(0.01)
+        holding.told = hold.lost
+        holding.ended = time.monotonic()
+        try:
+            await hold.release()
+        except LeaseLost:
+            holding.told = True

@@ -1,0 +1,139 @@
+"""What is told of a transaction that a database refuses, and that nothing of it lasts: the same for every database.
+
+An error is provoked by a client of each colour that claims the name "x", or by a wire of the store's. Each database of
+these tests has the tables, and one more, ``mark``, that only what is rolled back writes into.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, Protocol, TypeVar
+
+import pytest
+
+from leasehold import Client, StoreUnavailable
+from leasehold._runtimes.base import finish
+from leasehold.stores._sql.transport import Outcome, Refused, SQLWire, Statement, Transaction
+from leasehold_lab.runtimes.case_runtimes import World
+from support.flavors import COLOURS
+
+NOBODY = 65534
+"""A user id without rights."""
+
+MARK = Statement("INSERT INTO mark VALUES (1)")
+"""Written by what is rolled back."""
+
+
+class Server(Protocol):
+    """A database server of the tests."""
+
+    @property
+    def url(self) -> str: ...
+
+    def query(self, sql: str) -> list[tuple[Any, ...]]: ...
+
+
+S = TypeVar("S", bound=Server)
+
+
+@dataclass(frozen=True)
+class Case(Generic[S]):
+    """How an error is provoked, and what the transaction comes to."""
+
+    provoke: Callable[[S], Sequence[StoreUnavailable]]
+    outcome: Outcome = Outcome.NOT_APPLIED
+
+
+def refusals(url: str, within: float = 5.0) -> Sequence[StoreUnavailable]:
+    """Claim the name "x" by a client of each colour, the blocking one first; return what each is told."""
+
+    async def body(world: World) -> StoreUnavailable:
+        with pytest.raises(StoreUnavailable) as caught:
+            await world.client(url, response_timeout=within).lock("x").acquire(timeout=within)
+        return caught.value
+
+    return [world.run(body) for world in COLOURS]
+
+
+def claims(server: Server) -> Sequence[StoreUnavailable]:
+    """Claim as the user whom the server's URL names."""
+    return refusals(server.url)
+
+
+def after(
+    change: str, back: str, then: Callable[[S], Sequence[StoreUnavailable]] = claims
+) -> Callable[[S], Sequence[StoreUnavailable]]:
+    """Provoke while something on the server is otherwise than it should be."""
+
+    def provoke(server: S) -> Sequence[StoreUnavailable]:
+        server.query(change)
+        try:
+            return then(server)
+        finally:
+            server.query(back)
+
+    return provoke
+
+
+def rolled_back(
+    wire: SQLWire, steps: Sequence[str | Callable[[], object]], *last: Statement
+) -> Sequence[StoreUnavailable]:
+    """Write the mark, take these steps and commit, with these last statements; return what is told, of one colour."""
+
+    async def work(tx: Transaction) -> None:
+        await tx.ask(MARK)
+        for step in steps:
+            if isinstance(step, str):
+                await tx.ask(Statement(step))
+            else:
+                step()
+        await tx.commit(*last)
+
+    with pytest.raises(StoreUnavailable) as caught:
+        finish(wire.transact(work, within=5.0))
+    finish(wire.transact(lambda tx: tx.commit(Statement("SELECT 1")), within=5.0))  # it can be used further
+    return [caught.value]
+
+
+def check_nothing_is_done(server: S, case: Case[S], code: str, remedy: str) -> Sequence[StoreUnavailable]:
+    """Provoke it; check that what is held and what is free are as before, and what is told, which is returned."""
+    with Client.from_url(server.url) as client:
+        kept, before = (client.lock(name, lease=60.0).acquire(timeout=5) for name in ("kept", "x"))
+        assert kept is not None
+        assert before is not None
+        before.release()
+        said = case.provoke(server)
+        assert said
+        for error in said:
+            assert isinstance(error, Refused), error
+            assert error.code == code, error
+            assert error.outcome is case.outcome
+            assert not error.unknown
+            assert error.lasting is (error.outcome is Outcome.LASTING)
+            assert str(error).endswith(remedy), error
+        assert server.query("SELECT COUNT(*) FROM mark") == [(0,)]
+        assert client.inspect("x") is None
+        got = client.lock("x").acquire(timeout=5)
+        assert got is not None
+        assert got.token > before.token
+        assert got.release()
+        assert kept.release()
+        return said
+
+
+@contextlib.contextmanager
+def closed(folder: Path) -> Iterator[Path]:
+    """Make a folder in this one that nobody may look into, and be nobody if we are root, who may."""
+    within = folder / "closed"
+    within.mkdir(mode=0)
+    me = os.geteuid()
+    if me == 0:
+        os.seteuid(NOBODY)
+    try:
+        yield within
+    finally:
+        os.seteuid(me)

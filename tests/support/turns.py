@@ -1,0 +1,55 @@
+"""When the machine let this process wait for its turn, as `leasehold verify` measures it, which excuses it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+
+from leasehold._runtimes.base import Colour
+from leasehold._runtimes.clock import boottime
+from leasehold_lab.history import Stall, stood_still
+from leasehold_lab.history.journal import Journal, Record
+from leasehold_lab.verify.clients.stall_detector import Pulse, waited_by_keeper, waited_by_main
+
+US = "us"
+
+NOTICED = 0.001
+EVERY = 0.002
+"""Seconds of a turn that was missed, and between two looks: these bounds are of some milliseconds."""
+
+
+class Missed:
+    """The turns that were missed; complete when the block has ended."""
+
+    def __init__(self) -> None:
+        self.stalls: list[Stall] = []
+
+    def less(self, begin: float, end: float) -> float:
+        """Return the seconds between two moments, less those in which nobody here could run."""
+        return end - begin - stood_still(self.stalls, US, begin, end)
+
+    def total(self) -> float:
+        """Return for how long nobody could run."""
+        return sum(stall.end - stall.begin for stall in self.stalls)
+
+
+@contextmanager
+def turns_missed(colour: Colour = Colour.BLOCKING) -> Generator[Missed]:
+    """Note when this process, or the thread of a client of that colour that tells of losses, waited for its turn."""
+    records, over, missed = list[Record](), threading.Event(), Missed()
+    waited = waited_by_main if colour is Colour.ASYNCIO else waited_by_keeper
+    pulse = Pulse(Journal(US, boottime, records.append), boottime, waited=waited, noticed=NOTICED, every=EVERY)
+
+    def beat() -> None:
+        while not over.is_set():
+            pulse.beat()
+
+    thread = threading.Thread(target=beat)
+    thread.start()
+    try:
+        yield missed
+    finally:
+        over.set()
+        thread.join()
+        missed.stalls += [Stall(US, record["t"] - record["for"], record["t"]) for record in records]

@@ -1,0 +1,100 @@
+"""Who has the keeper's schedule while a holder is called back, and how many threads that takes."""
+
+import threading
+import time
+
+import pytest
+
+from leasehold import Client, LeaseLost
+from leasehold._engine.watchdog.backup_thread import PATIENCE, StandIn
+from leasehold._runtimes.aio import AsyncioRuntime
+from leasehold._runtimes.base import Job, finish
+from leasehold._runtimes.blocking import BlockingRuntime
+from support.patience import until
+
+SOON = 10.0
+
+
+class Schedule:
+    """Counts who takes it over."""
+
+    def __init__(self) -> None:
+        self.taken = threading.Semaphore(0)
+
+    async def take_over(self, job: Job) -> None:
+        self.taken.release()
+
+
+def threads(name: str) -> list[threading.Thread]:
+    return [each for each in threading.enumerate() if each.name == name]
+
+
+def test_quick_calls_leave_the_schedule_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "leasehold._engine.watchdog.backup_thread.PATIENCE", SOON
+    )  # the machine may hold up even the quickest
+    schedule, called = Schedule(), list[int]()
+    stand_in = StandIn(BlockingRuntime(), schedule.take_over)
+    for number in range(100):
+        assert stand_in.call([lambda number=number: called.append(number)])
+    assert called == list(range(100))
+    assert not schedule.taken.acquire(blocking=False)
+    finish(stand_in.close(SOON))
+    assert not threads("leasehold-stand-in")
+
+
+def test_a_call_that_takes_its_time_loses_the_schedule_to_another() -> None:
+    schedule = Schedule()
+    stand_in = StandIn(BlockingRuntime(), schedule.take_over)
+    for _ in range(3):  # each time there is another who stands by
+        assert not stand_in.call([lambda: None, lambda: schedule.taken.acquire(timeout=SOON) and None])
+    finish(stand_in.close(SOON))
+    until(lambda: not threads("leasehold-stand-in"), SOON)
+
+
+def test_calls_under_way_when_it_closes_take_nobody_along() -> None:
+    schedule, go_on = Schedule(), threading.Event()
+    stand_in = StandIn(BlockingRuntime(), schedule.take_over)
+    stand_in.prepare()
+    caller = threading.Thread(target=lambda: stand_in.call([lambda: go_on.wait(SOON) and None]))
+    finish(stand_in.close(SOON))
+    caller.start()
+    assert not schedule.taken.acquire(timeout=5 * PATIENCE)
+    go_on.set()
+    caller.join()
+    assert not threads("leasehold-stand-in")
+
+
+def test_a_loop_has_no_second_thread() -> None:
+    schedule = Schedule()
+    stand_in = StandIn(AsyncioRuntime(), schedule.take_over)
+    stand_in.prepare()
+    assert stand_in.call([lambda: None])
+    assert not threads("leasehold-stand-in")
+
+
+def test_after_a_slow_callback_one_thread_has_the_schedule_and_none_is_left_at_the_end() -> None:
+    go_on, called = threading.Event(), threading.Event()
+
+    def stay(error: LeaseLost) -> None:
+        called.set()
+        go_on.wait(SOON)
+
+    with Client.from_url("memory:") as client:
+        kept = client.lock("kept", lease=1.0).acquire()
+        lost = client.lock("lost", lease=0.2, renew=False).acquire()
+        assert kept is not None
+        assert lost is not None
+        lost.on_lost(stay)
+        assert called.wait(SOON)
+        core = client._core._engine.keeper
+        before = core._job
+        until(lambda: core._job is not before, SOON)
+        go_on.set()
+        assert before is not None
+        until(lambda: not before.alive(), SOON)  # it came back, and had no schedule any more
+        assert core._job is not None
+        assert core._job.alive()
+        time.sleep(1.5)
+        kept.check()
+    until(lambda: not threads("leasehold-stand-in") and not threads("leasehold-keeper"), SOON)

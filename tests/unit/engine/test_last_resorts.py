@@ -1,0 +1,260 @@
+"""What hardly ever happens to a hold: a store that does not know, that breaks its word, and no thread to be had."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from leasehold import LeaseLost, StoreUnavailable
+from leasehold._model import Granted, Standing, Ticket, Wait
+from leasehold.client.aio import CLOSE_WITHIN
+from leasehold.stores.memory import Memory
+from leasehold_lab.faulty_store import Fault, Faulty, Kind
+from leasehold_lab.runtimes.case_runtimes import SimulatedWorld, World
+from support.flavors import both
+
+LEASE = 0.6
+
+
+def core_of(client: Any) -> Any:
+    return client.blocking._core if hasattr(client, "blocking") else client
+
+
+def answering(monkeypatch: pytest.MonkeyPatch, client: Any, standing: Standing | Exception) -> list[int]:
+    """Let the store answer each renewal so; return how many tickets each renewal had."""
+    asked = list[int]()
+
+    async def renew(tickets: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[Standing]:
+        asked.append(len(tickets))
+        if isinstance(standing, Exception):
+            raise standing
+        return [standing] * len(tickets)
+
+    monkeypatch.setattr(core_of(client).store, "renew", renew)
+    return asked
+
+
+@both
+def test_an_extension_of_which_the_store_does_not_know_leaves_the_hold_as_it_was(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def body(world: World) -> None:
+        client = world.client()
+        hold = await client.lock("a", lease=30.0).acquire()
+        assert hold is not None
+        before = hold.remaining()
+        answering(monkeypatch, client, Standing.UNKNOWN)
+        with pytest.raises(StoreUnavailable, match="did not confirm the renewal of 'a'") as caught:
+            await hold.extend()
+        assert caught.value.unknown
+        hold.check()
+        assert hold.remaining() <= before
+        await hold.release()
+
+    world.run(body)
+
+
+@both
+def test_an_extension_of_what_the_store_no_longer_knows_is_a_loss(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def body(world: World) -> None:
+        client, told = world.client(), list[LeaseLost]()
+        hold = await client.lock(f"lost in {world}", lease=30.0).acquire()  # kept by the store, which all tests have
+        assert hold is not None
+        hold.on_lost(told.append)
+        answering(monkeypatch, client, Standing.GONE)
+        for _ in range(2):
+            with pytest.raises(LeaseLost, match="no longer knows it"):
+                await hold.extend()
+        assert len(told) == 1
+        assert hold.lost
+
+    world.run(body)
+
+
+@both
+def test_several_of_which_one_is_lost_are_not_extended(world: World) -> None:
+    async def body(world: World) -> None:
+        client = world.client()
+        hold = await client.multi_lock(["a", "b"], lease=30.0).acquire()
+        assert hold is not None
+        await hold.extend()
+        found = await client.inspect("b")
+        assert found is not None
+        token = found.token
+        assert token is not None
+        assert await client.break_("b", token)
+        with pytest.raises(LeaseLost):
+            await hold.extend()
+        with pytest.raises(LeaseLost):
+            hold.check()
+
+    world.run(body)
+
+
+@both
+def test_a_store_that_breaks_its_word_puts_holds_in_doubt_and_they_end_at_their_deadline(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def body(world: World) -> None:
+        client = world.client()
+        hold = await client.lock("a", lease=LEASE).acquire()
+        assert hold is not None
+        asked = answering(monkeypatch, client, ZeroDivisionError("a mistake of the store"))
+        begin, lost = world.now(), world.event()
+        hold.on_lost(lambda _: lost.set())
+        await world.sleep(LEASE / 2)
+        hold.check()  # in doubt, and held
+        assert await lost.wait(LEASE)
+        assert world.now() - begin < LEASE + 0.2
+        assert len(asked) > 2, "it is tried again"
+
+    with caplog.at_level(logging.ERROR, "leasehold"):
+        world.run(body)
+    assert "a batch of renewals failed" in caplog.text
+
+
+@both
+def test_without_a_thread_for_renewals_holds_are_in_doubt_until_there_is_one(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def body(world: World) -> None:
+        client = world.client()
+        hold = await client.lock("a", lease=LEASE).acquire()
+        assert hold is not None
+        runtime = core_of(client)._engine.runtime
+        spawn, refused = runtime.spawn, list[str]()
+
+        def no_thread(work: Any, name: str) -> Any:
+            if name == "leasehold-renew" and len(refused) < 3:
+                refused.append(name)
+                raise RuntimeError("can't start new thread")
+            return spawn(work, name)
+
+        monkeypatch.setattr(runtime, "spawn", no_thread)
+        await world.sleep(2 * LEASE)
+        assert len(refused) == 3
+        hold.check()
+        await hold.release()
+
+    world.run(body)
+
+
+class Leaves:
+    """Stands between a client and its store: refuses or breaks the first leaves."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, client: Any, *errors: Exception) -> None:
+        store, self.errors = core_of(client).store, list(errors)
+        leave = store.leave
+
+        async def left(*args: Any, **options: Any) -> bool:
+            if self.errors:
+                raise self.errors.pop(0)
+            found: bool = await leave(*args, **options)
+            return found
+
+        monkeypatch.setattr(store, "leave", left)
+
+
+async def released(world: World, looker: Any, within: float) -> bool:
+    until = world.now() + within
+    while await looker.inspect("a") is not None:
+        if world.now() > until:
+            return False
+        await world.sleep(0.02)
+    return True
+
+
+@both
+def test_without_a_thread_for_a_late_leave_it_comes_when_there_is_one(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def body(world: World) -> None:
+        client, looker = world.client(), world.client()
+        hold = await client.lock("a", lease=30.0).acquire()
+        assert hold is not None
+        runtime, refused = core_of(client)._engine.runtime, list[str]()
+        spawn = runtime.spawn
+
+        def no_thread(work: Any, name: str) -> Any:
+            if name == "leasehold-leave" and len(refused) < 3:
+                refused.append(name)
+                raise RuntimeError("can't start new thread")
+            return spawn(work, name)
+
+        monkeypatch.setattr(runtime, "spawn", no_thread)
+        Leaves(monkeypatch, client, StoreUnavailable("refused"))
+        assert not await hold.release()
+        assert await released(world, looker, 5.0)
+        assert len(refused) == 3
+
+    world.run(body)
+
+
+@both
+def test_a_mistake_of_the_store_in_a_late_leave_is_logged_and_the_lease_ends_by_itself(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def body(world: World) -> None:
+        client, looker = world.client(), world.client()
+        hold = await client.lock("a", lease=LEASE).acquire()
+        assert hold is not None
+        Leaves(monkeypatch, client, StoreUnavailable("refused"), ZeroDivisionError("a mistake of the store"))
+        assert not await hold.release()
+        assert await released(world, looker, LEASE + 2.0)
+
+    with caplog.at_level(logging.ERROR, "leasehold"):
+        world.run(body)
+    assert "a late leave of 'a' failed" in caplog.text
+
+
+def test_a_client_that_is_closed_waits_for_no_more_leaves_than_it_has_time() -> None:
+    async def body(world: World) -> None:
+        silent = [False]
+        plan = Fault(Kind.DROP_REQUEST, 60.0)
+        client = world.client(Faulty(Memory(), lambda call: plan if silent[0] and call.method == "leave" else None))
+        holds = [await client.lock(f"{number}", lease=30.0).acquire() for number in range(10)]
+        silent[0] = True
+        await world.gather(*(hold.release() for hold in holds if hold is not None))
+        start = world.now()
+        await client.close()
+        assert world.now() - start < CLOSE_WITHIN + 1.5
+
+    SimulatedWorld().run(body)
+
+
+@both
+def test_who_is_granted_less_than_it_asked_for_is_renewed_in_time(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by a store whose sessions are shorter: the keeper had put it down for a third of the longer lease."""
+
+    async def body(world: World) -> None:
+        client = world.client()
+        store = core_of(client).store
+        claim, renew, renewed = store.claim, store.renew, list[float]()
+
+        async def brief(*args: Any, **options: Any) -> Granted | Wait:
+            answer: Granted | Wait = await claim(*args, **options)
+            return answer._replace(lease=LEASE) if isinstance(answer, Granted) else answer
+
+        async def counted(*args: Any, **options: Any) -> Sequence[Standing]:
+            renewed.append(world.now())
+            found: Sequence[Standing] = await renew(*args, **options)
+            return found
+
+        monkeypatch.setattr(store, "claim", brief)
+        monkeypatch.setattr(store, "renew", counted)
+        hold = await client.lock("a", lease=30.0).acquire()
+        assert hold is not None
+        assert hold.remaining() < LEASE
+        await world.sleep(2 * LEASE)
+        hold.check()
+        assert len(renewed) >= 3
+        await hold.release()
+
+    world.run(body)

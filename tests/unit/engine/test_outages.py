@@ -1,0 +1,265 @@
+"""Who waits rides over an outage of the store, and is told at once of what no asking again can mend."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from leasehold import AsyncLeadership, Leader, LeaseLost, StoreUnavailable
+from leasehold.stores.memory import Memory, MemoryStore
+from leasehold_lab.faulty_store import Call, Fault, Faulty, Kind, always
+from leasehold_lab.runtimes.case_runtimes import World
+from support.patience import until_in
+
+LEASE = 1.5
+
+numbers = itertools.count()
+
+
+class NoRight(StoreUnavailable):
+    """As where a server's rule for a user lacks a right."""
+
+    lasting = True
+
+
+class Outage:
+    """A plan that refuses some methods while it lasts."""
+
+    def __init__(self, *methods: str) -> None:
+        self.methods = methods
+        self.lasts = False
+        self.met = 0
+
+    def __call__(self, call: Call) -> Fault | None:
+        if not self.lasts or call.method not in self.methods:
+            return None
+        self.met += 1
+        return Fault(Kind.REFUSE)
+
+
+def space() -> Memory:
+    return Memory(f"outages-{next(numbers)}")
+
+
+def refuse(monkeypatch: pytest.MonkeyPatch, client: Any, method: str) -> None:
+    """Let the store of a client refuse a method, for good."""
+
+    async def refused(*args: object, **options: object) -> None:
+        raise NoRight(f"the right to {method} is missing")
+
+    core = client.blocking._core if hasattr(client, "blocking") else client
+    monkeypatch.setattr(core.store, method, refused)
+
+
+# --- what no asking again can mend -------------------------------------------------------------------------------
+
+
+def test_who_may_not_listen_is_told_when_it_waits_and_leaves_the_queue(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def body(world: World) -> None:
+        memory = space()
+        client, other = world.client(memory), world.client(memory)
+        refuse(monkeypatch, client, "changed")
+        async with other.lock("a"):
+            with pytest.raises(NoRight):
+                await client.lock("a").acquire()
+            found = await other.inspect("a")
+            assert found is not None
+            assert found.waiters == ()
+
+    world.run(body)
+
+
+def test_who_may_not_listen_for_cells_is_told_when_it_waits_for_a_latch(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def body(world: World) -> None:
+        client = world.client(space())
+        refuse(monkeypatch, client, "cell_changed")
+        with pytest.raises(NoRight):
+            await client.latch("a", 2).wait()
+
+    world.run(body)
+
+
+def test_who_may_not_look_is_told_when_it_comes_to_a_barrier_and_takes_no_seat(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def body(world: World) -> None:
+        memory = space()
+        client, other = world.client(memory), world.client(memory)
+        waits = world.spawn(lambda: other.barrier("a", 2, lease=LEASE).wait())
+        await until_in(world, lambda: other.barrier("a", 2).n_waiting())
+        refuse(monkeypatch, client, "look")
+        with pytest.raises(NoRight):
+            await client.barrier("a", 2, lease=LEASE).wait()
+        third = world.client(memory)
+        assert sorted([await third.barrier("a", 2, lease=LEASE).wait(), await waits.result()]) == [0, 1]
+
+    world.run(body)
+
+
+def test_who_may_not_look_any_more_is_told_when_it_observes(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def body(world: World) -> None:
+        client = world.client(space())
+        stream = client.election("a").observe(every=0.01)
+        assert await following(stream) is None
+        refuse(monkeypatch, client, "look")
+        with pytest.raises(NoRight):
+            await following(stream)
+
+    world.run(body)
+
+
+def test_who_may_not_claim_any_more_is_told_when_it_campaigns_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def body(world: World) -> None:
+        client = world.client(space())
+
+        async def lead(leadership: AsyncLeadership) -> None:
+            refuse(monkeypatch, client, "claim")
+            await client.break_("election/a", leadership.token)
+            await until_in(world, lambda: leadership.lost)  # where a block can be cut short, this one is
+            leadership.check()
+
+        with pytest.raises(NoRight):
+            await client.election("a", lease=0.3).run(lead)
+
+    world.run(body)
+
+
+# --- what passes -------------------------------------------------------------------------------------------------
+
+
+async def following(stream: Any) -> Leader | None:
+    """Return what an observer sees next, in either colour."""
+    found: Leader | None = await anext(stream) if hasattr(stream, "__anext__") else next(stream)
+    return found
+
+
+def test_an_observer_goes_on_when_an_outage_is_over(world: World) -> None:
+    async def body(world: World) -> None:
+        memory, outage = space(), Outage("look")
+        client, candidate = world.client(Faulty(memory, outage)), world.client(memory)
+        stream = client.election("a").observe(every=0.01)
+        assert await following(stream) is None
+        outage.lasts = True
+        seen = world.spawn(lambda: following(stream))
+        await until_in(world, lambda: outage.met > 2)
+        assert not seen.done(), "an outage is no change"
+        async with candidate.election("a", "me") as leadership:
+            outage.lasts = False
+            leader = await seen.result()
+            assert leader == Leader("me", leadership.token, candidate.owner)
+
+    world.run(body)
+
+
+def test_who_has_led_campaigns_through_an_outage_and_leads_again(world: World) -> None:
+    async def body(world: World) -> list[int]:
+        outage, tokens = Outage("claim"), list[int]()
+        client = world.client(Faulty(space(), outage))
+
+        async def lead(leadership: AsyncLeadership) -> list[int]:
+            tokens.append(leadership.token)
+            if len(tokens) == 2:
+                return tokens
+            outage.lasts = True
+            world.spawn(end_it)
+            await client.break_("election/a", leadership.token)
+            await until_in(world, lambda: leadership.lost)  # where a block can be cut short, this one is
+            leadership.check()
+            raise AssertionError("the lead is lost")
+
+        async def end_it() -> None:
+            await until_in(world, lambda: outage.met > 2)
+            outage.lasts = False
+
+        found = await client.election("a", lease=0.3).run(lead)
+        assert found == tokens
+        assert tokens[0] < tokens[1]
+        outage.lasts = True
+        with pytest.raises(StoreUnavailable):
+            await client.election("a", lease=0.3).run(lead)  # at the first contact it is told at once
+        return tokens
+
+    world.run(body)
+
+
+def test_a_loss_of_which_the_work_speaks_is_its_own_if_the_lead_goes_on(world: World) -> None:
+    async def body(world: World) -> None:
+        client = world.client(space())
+
+        async def lead(leadership: AsyncLeadership) -> None:
+            raise LeaseLost("a lock that the work uses")
+
+        with pytest.raises(LeaseLost, match="that the work uses"):
+            await client.election("a").run(lead)
+        assert await client.election("a").leader() is None
+
+    world.run(body)
+
+
+def test_members_of_a_barrier_meet_though_nobody_can_be_looked_for(world: World) -> None:
+    async def body(world: World) -> None:
+        memory, outage = space(), Outage("look")
+        outage.lasts = True
+        one, other = (world.client(Faulty(memory, outage)).barrier("a", 2, lease=LEASE) for _ in range(2))
+        first = world.spawn(one.wait)
+        await until_in(world, one.n_waiting)
+        assert await other.wait() == 1
+        assert await first.result() == 0
+        assert outage.met
+
+    world.run(body)
+
+
+def test_a_latch_is_looked_at_where_the_store_cannot_be_listened_to(world: World) -> None:
+    async def body(world: World) -> None:
+        memory = space()
+        client = world.client(Faulty(memory, always(Fault(Kind.REFUSE), ["cell_changed"])))
+        waits = world.spawn(client.latch("a", 1).wait)
+        await world.sleep(0.3)
+        assert not waits.done()
+        await world.client(memory).latch("a", 1).count_down()
+        start = world.now()
+        assert await waits.result()
+        assert world.now() - start < 0.25 + 0.5
+
+    world.run(body)
+
+
+def test_a_latch_is_looked_at_where_the_store_sends_no_messages(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(MemoryStore, "capabilities", replace(MemoryStore.capabilities, watches=False))
+
+    async def body(world: World) -> None:
+        memory = space()
+        latch = world.client(memory).latch("a", 1)
+        waits = world.spawn(latch.wait)
+        await world.sleep(0.3)
+        await world.client(memory).latch("a", 1).count_down()
+        start = world.now()
+        assert await waits.result()
+        assert world.now() - start < 0.25 + 0.5
+
+    world.run(body)
+
+
+def test_a_write_that_was_refused_is_told_as_such_and_not_made(world: World) -> None:
+    async def body(world: World) -> None:
+        outage = Outage("cell")
+        value = world.client(Faulty(space(), outage)).versioned("a")
+        await value.put(1)
+        outage.lasts = True
+        with pytest.raises(StoreUnavailable) as caught:
+            await value.put(2)
+        assert not caught.value.unknown
+        outage.lasts = False
+        assert await value.get() == (1, 1)
+
+    world.run(body)

@@ -1,0 +1,342 @@
+"""What may come in between two steps of the keeper, its stand-in and a release, made to happen there and then."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from leasehold import AsyncClient, Client, LeaseLost
+from leasehold._engine.acquire import Attempt, Wish
+from leasehold._engine.lease import Lease, State
+from leasehold._engine.watchdog.backup_thread import StandIn
+from leasehold._engine.watchdog.watchdog import Keeper
+from leasehold._model import Standing
+from leasehold._runtimes.base import Job, finish
+from leasehold._runtimes.blocking import BlockingRuntime, ThreadSignal
+from leasehold.stores.memory import Memory
+from leasehold_lab.runtimes.case_runtimes import SimulatedWorld, World
+from support.flavors import both
+
+LEASE = 9.0
+SOON = 10.0
+
+
+def simulate(body: Callable[[SimulatedWorld, AsyncClient], Any]) -> None:
+    world = SimulatedWorld()
+
+    async def run(_: World) -> None:
+        await body(world, world.client(Memory()))
+
+    world.run(run)
+
+
+class Between(dict[Lease, float]):
+    """The keeper's fresh tickets; something happens as soon as it has seen that there are some."""
+
+    def __init__(self, happens: Callable[[], None]) -> None:
+        super().__init__()
+        self.happens = happens
+
+    def items(self) -> Any:
+        found = list(super().items())
+        if found:
+            self.happens()
+        return found
+
+
+def test_a_ticket_that_is_forgotten_as_the_keeper_takes_it_in_is_not_watched() -> None:
+    async def body(world: SimulatedWorld, client: AsyncClient) -> None:
+        keeper, seen = client._engine.keeper, list[Lease]()
+
+        def leave() -> None:
+            seen.append(next(iter(keeper._fresh)))
+            keeper.forget(seen[-1])
+
+        keeper._fresh = Between(leave)
+        hold = await client.lock("a", lease=LEASE).acquire()
+        assert hold is not None
+        await world.sleep(LEASE / 2)
+        assert seen == [hold._lease]
+        assert keeper.leases() == [], "what was forgotten just then is looked after no more"
+        await hold.release()
+
+    simulate(body)
+
+
+def test_a_ticket_that_comes_as_the_keeper_decides_until_when_to_sleep_is_taken_in_at_once() -> None:
+    async def body(world: SimulatedWorld, client: AsyncClient) -> None:
+        keeper, came = client._engine.keeper, list[Lease]()
+        agendas = keeper._agendas
+
+        def meanwhile() -> Any:
+            if not came:
+                came.append(client._engine.lease(Wish("b", client.lock("b")._options.terms)))
+                keeper._fresh[came[0]] = world.now() + LEASE
+            return agendas()
+
+        keeper._agendas = meanwhile  # type: ignore[method-assign]
+        async with client.lock("a", lease=LEASE):
+            await world.sleep(0.1)
+            assert came[0] in keeper._watched
+            keeper.forget(came[0])
+
+    simulate(body)
+
+
+def test_a_hold_that_ends_as_the_keeper_finds_its_holder_gone_is_not_left_twice(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def body(world: SimulatedWorld, client: AsyncClient) -> None:
+        hold = await client.lock("a", lease=LEASE).acquire()
+        assert hold is not None
+
+        class GoneAndReleased:
+            def drop_the_dead(self) -> None:
+                hold._lease.leaves()
+                hold._grip = None
+
+        gone = GoneAndReleased()
+        hold._lease.kept = weakref.ref(gone)
+        await world.sleep(LEASE / 2)
+        assert hold._lease.state is State.RELEASED
+        assert len(client._engine.keeper._debts) == 0, "whoever ended it leaves"
+
+    with caplog.at_level(logging.WARNING, "leasehold"):
+        simulate(body)
+    assert "never released" not in caplog.text
+
+
+def test_a_fixed_lease_that_the_store_doubts_is_not_asked_for_and_ends_at_its_deadline() -> None:
+    async def body(world: SimulatedWorld, client: AsyncClient) -> None:
+        hold = await client.lock("a", lease=LEASE, renew=False).acquire()
+        assert hold is not None
+        deadline = hold._lease.deadline
+        client._engine.keeper.hear(Standing.UNKNOWN, None)
+        await world.sleep(LEASE / 2)
+        assert hold._lease.state is State.IN_DOUBT
+        hold.check()
+        lost = list[float]()
+        hold.on_lost(lambda _: lost.append(world.now()))
+        await world.sleep(LEASE)
+        assert lost == [pytest.approx(deadline, abs=1e-6)]
+
+    simulate(body)
+
+
+class Failing(logging.Filter):
+    """A filter of a user's logging that fails at some words."""
+
+    def __init__(self, words: str) -> None:
+        super().__init__()
+        self.words = words
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if self.words in record.getMessage():
+            raise ZeroDivisionError(self.words)
+        return True
+
+    def __enter__(self) -> None:
+        logging.getLogger("leasehold").addFilter(self)
+
+    def __exit__(self, *error: object) -> None:
+        logging.getLogger("leasehold").removeFilter(self)
+
+
+@both
+def test_a_keeper_that_stumbles_goes_on_with_all_whom_it_was_to_look_at(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It fails to say that a lock was dropped, as others are due and a debt is owed."""
+
+    async def body(world: World) -> None:
+        client, looker = world.client(), world.client()
+        kept = [await client.lock(f"kept {number}", lease=0.6).acquire() for number in range(3)]
+        lost = await client.lock("lost", lease=0.6, renew=False).acquire()
+        assert lost is not None
+        await client.lock("dropped", lease=0.6).acquire()
+        told = list[LeaseLost]()
+        lost.on_lost(told.append)
+        await world.sleep(1.5)
+        for hold in kept:
+            assert hold is not None
+            hold.check()
+            await hold.release()
+        assert len(told) == 1
+        assert await looker.inspect("dropped") is None
+
+    with Failing("never released"):
+        world.run(body)
+    assert "the keeper stumbled; it goes on" in caplog.text
+
+
+@both
+def test_a_loss_that_cannot_be_logged_is_told_to_its_holder(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    async def body(world: World) -> None:
+        told = list[LeaseLost]()
+        hold = await world.client().lock("a", lease=0.2, renew=False).acquire()
+        assert hold is not None
+        hold.on_lost(told.append)
+        await world.sleep(0.4)
+        assert len(told) == 1
+
+    with Failing("Lost("):
+        world.run(body)
+    assert "ZeroDivisionError: Lost(" in capsys.readouterr().err, "and the failure is shown"
+
+
+def test_two_threads_that_pass_the_first_look_at_a_hold_release_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    both, results = threading.Barrier(2, timeout=SOON), list[bool]()
+    with Client(Memory("both")) as client:
+        hold = client.lock("a").acquire()
+        assert hold is not None
+        released = client._core._engine.release
+        left = list[Lease]()
+
+        async def release(lease: Lease) -> bool:
+            left.append(lease)
+            return await released(lease)
+
+        monkeypatch.setattr(client._core._engine, "release", release)
+        monkeypatch.setattr(client._core._engine.runtime, "before_blocking", both.wait)
+        threads = [threading.Thread(target=lambda: results.append(hold.release())) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        monkeypatch.undo()
+        assert results == [True, True]
+        assert len(left) == 1
+
+
+def test_an_acquire_that_ends_as_its_client_is_closed_is_not_waited_for() -> None:
+    client = Client(Memory("ends just now"))
+    engine = client._core._engine
+
+    class Ending(ThreadSignal):
+        """The last attempt ends after it was seen, and before it is waited for."""
+
+        def clear(self) -> None:
+            super().clear()
+            engine.attempts.clear()
+
+    engine.attempts.add(Attempt(engine, Wish("a", client._core.lock("a")._options.terms), None))
+    engine._ended = Ending()
+    start = engine.runtime.now()
+    client.close()
+    assert engine.runtime.now() - start < 1.0
+
+
+def test_a_holder_may_close_its_client_when_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("leasehold._engine.watchdog.backup_thread.PATIENCE", SOON)  # nobody takes over meanwhile
+    client, closed = Client(Memory("closed when told")), threading.Event()
+    hold = client.lock("a", lease=0.2, renew=False).acquire()
+    assert hold is not None
+    job = client._core._engine.keeper._job
+    assert job is not None
+
+    def close(error: LeaseLost) -> None:
+        client.close()
+        closed.set()
+
+    hold.on_lost(close)
+    assert closed.wait(SOON)
+    assert finish(job.join(SOON)), "its thread ends"
+
+
+# --- the stand-in ------------------------------------------------------------------------------------------------
+
+
+class JustOver(ThreadSignal):
+    """A flag that comes at the moment when patience ends: who waited saw none, and finds that it is there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waited_for = threading.Event()
+        self.stand_in: StandIn | None = None
+
+    async def wait(self, timeout: float | None) -> bool:
+        assert self.stand_in is not None
+        calling = self.stand_in._calling
+        self.waited_for.set()
+        while calling:
+            time.sleep(0.0001)  # noqa: ASYNC251 it is a thread that waits
+        return False
+
+
+def test_calls_that_end_as_patience_ends_keep_the_schedule() -> None:
+    taken = list[Job]()
+
+    async def take_over(job: Job) -> None:
+        taken.append(job)
+
+    stand_in, over = StandIn(BlockingRuntime(), take_over), JustOver()
+    stand_in._over, over.stand_in = over, stand_in
+    for _ in range(20):
+        over.waited_for.clear()
+        assert stand_in.call([lambda: over.waited_for.wait(SOON) and None])
+    finish(stand_in.close(SOON))
+    assert taken == []
+
+
+@pytest.mark.parametrize("times", [1, 1000], ids=["once", "for ever"])
+def test_without_a_thread_for_a_stand_in_calls_are_made_all_the_same(
+    monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    spawn, refused = BlockingRuntime.spawn, list[str]()
+
+    def no_thread(self: BlockingRuntime, work: Any, name: str) -> Job:
+        if name == "leasehold-stand-in" and len(refused) < times:
+            refused.append(name)
+            raise RuntimeError("can't start new thread")
+        return spawn(self, work, name)
+
+    monkeypatch.setattr(BlockingRuntime, "spawn", no_thread)
+    told = threading.Event()
+    with Client(Memory("no thread")) as client:
+        for _ in range(2):
+            hold = client.lock("a", lease=0.2, renew=False).acquire()
+            assert hold is not None
+            told.clear()
+            hold.on_lost(lambda _: told.set())
+            assert told.wait(SOON)
+            with pytest.raises(LeaseLost):
+                hold.release()
+    assert refused
+
+
+def test_a_client_that_is_closed_as_another_thread_takes_over_the_schedule_ends_both(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The holder that is called back takes its time; the keeper is closed before another goes on in its place."""
+    called, closing, go_on = threading.Event(), threading.Event(), threading.Event()
+    take_over, close = Keeper._take_over, StandIn.close
+
+    async def taken_over_late(self: Keeper, job: Job) -> None:
+        closing.wait(SOON)
+        await take_over(self, job)
+        go_on.set()
+
+    async def closed_meanwhile(self: StandIn, within: float) -> None:
+        closing.set()
+        go_on.wait(SOON)
+        await close(self, within)
+
+    def stay(error: LeaseLost) -> None:
+        called.set()
+        go_on.wait(SOON)
+
+    monkeypatch.setattr(Keeper, "_take_over", taken_over_late)
+    monkeypatch.setattr(StandIn, "close", closed_meanwhile)
+    client = Client(Memory("closing"))
+    hold = client.lock("a", lease=0.2, renew=False).acquire()
+    assert hold is not None
+    hold.on_lost(stay)
+    assert called.wait(SOON)
+    client.close()
+    assert go_on.is_set(), "nobody waited in vain"

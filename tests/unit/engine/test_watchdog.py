@@ -1,0 +1,579 @@
+"""The keeper renews at a third, doubts, ends at the deadline, batches, lingers, pays debts, releases the dropped."""
+
+import asyncio
+import gc
+import logging
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from typing import cast
+
+import pytest
+
+from leasehold import Client, LeaseLost
+from leasehold._engine.engine import Engine
+from leasehold._engine.lease import State
+from leasehold._engine.watchdog.watchdog import LINGER
+from leasehold._model import Granted, Standing, Ticket, Wait
+from leasehold._runtimes.base import Runtime
+from leasehold.client import AsyncClient
+from leasehold.events import Event, InDoubt, Lost, Renewed
+from leasehold.primitives.locks.rlock import AsyncRLock
+from leasehold.store_api import Hear, Store
+from leasehold.stores.memory import Memory
+from leasehold_lab.faulty_store import Call, Fault, Faulty, FaultyStore, Kind, always
+from leasehold_lab.runtimes.case_runtimes import SimulatedWorld, World
+
+LEASE = 9.0
+DEAD = Fault(Kind.DROP_REQUEST, 60.0)  # as long as the caller's patience
+
+
+class Switch:
+    """A plan that fails as told, from when it is told."""
+
+    def __init__(self) -> None:
+        self.fault: Fault | None = None
+        self.methods = ("claim", "leave", "renew")
+        self.seen: list[tuple[float, str]] = []
+        self.now: Callable[[], float] = float
+
+    def __call__(self, call: Call) -> Fault | None:
+        self.seen.append((self.now(), call.method))
+        return self.fault if call.method in self.methods else None
+
+    def times(self, method: str) -> list[float]:
+        return [when for when, what in self.seen if what == method]
+
+
+def simulate(body: Callable[[SimulatedWorld, AsyncClient, Switch, list[Event]], object], **options: object) -> None:
+    """Run a body with a client on a faulty store, in virtual time."""
+    world, plan, events = SimulatedWorld(), Switch(), []
+
+    async def run(_: World) -> None:
+        plan.now = world.now
+        client = world.client(Faulty(Memory(), plan), observer=events.append, **options)
+        await body(world, client, plan, events)  # type: ignore[misc]
+
+    world.run(run)
+
+
+async def acquire_and_forget(lock: AsyncRLock) -> None:
+    assert await lock.acquire() is not None
+
+
+def engine(client: AsyncClient) -> Engine:
+    return client._engine
+
+
+def test_it_renews_at_a_third_of_the_lease_and_only_then() -> None:
+    async def body(world: SimulatedWorld, client: AsyncClient, plan: Switch, events: list[Event]) -> None:
+        hold = await client.lock("a", lease=LEASE).acquire()
+        assert hold is not None
+        await world.sleep(10 * LEASE)
+        assert not hold.lost
+        gaps = [after - before for before, after in zip(plan.times("renew"), plan.times("renew")[1:], strict=False)]
+        assert len(gaps) >= 28
+        assert all(abs(gap - LEASE / 3) < 0.05 for gap in gaps)
+        await hold.release()
+        count = len(plan.times("renew"))
+        await world.sleep(LEASE)
+        assert len(plan.times("renew")) == count, "a released hold is renewed no more"
+
+    simulate(body)
+
+
+def test_without_an_answer_it_is_in_doubt_and_comes_back() -> None:
+    async def body(world: SimulatedWorld, client: AsyncClient, plan: Switch, events: list[Event]) -> None:
+        hold = await client.lock("a", lease=LEASE).acquire()
+        assert hold is not None
+        plan.fault = Fault(Kind.DROP_REQUEST)
+        await world.sleep(LEASE / 2)
+        assert [type(event) for event in events if isinstance(event, InDoubt | Renewed)] == [InDoubt]
+        hold.check()
+        plan.fault = None
+        await world.sleep(LEASE)
+        assert [type(event) for event in events if isinstance(event, InDoubt | Renewed)] == [InDoubt, Renewed]
+        hold.check()
+
+    simulate(body)
+
+
+@pytest.mark.parametrize("fault", [Fault(Kind.DROP_REQUEST), Fault(Kind.REFUSE), DEAD], ids=str)
+def test_without_any_answer_it_is_lost_at_the_deadline_and_not_later(fault: Fault) -> None:
+    async def body(world: SimulatedWorld, client: AsyncClient, plan: Switch, events: list[Event]) -> None:
+        hold = await client.lock("a", lease=LEASE).acquire()
+        assert hold is not None
+        told: list[float] = []
+        hold.on_lost(lambda error: told.append(world.now()))
+        plan.fault = fault
+        deadline = hold._lease.deadline
+        await world.sleep(2 * LEASE)
+        assert len(told) == 1
+        assert deadline <= told[0] <= deadline + 1e-6
+        with pytest.raises(LeaseLost, match="ran out"):
+            hold.check()
+        assert [type(event) for event in events if isinstance(event, Lost)] == [Lost]
+
+    simulate(body)
+
+
+@pytest.mark.parametrize("ends_by", ["its deadline", "a renewal that finds nothing"])
+def test_a_holder_that_takes_its_time_when_called_back_costs_no_other_its_hold(ends_by: str) -> None:
+    lease, called, go_on = 1.5, threading.Event(), threading.Event()
+
+    def stay(error: LeaseLost) -> None:
+        called.set()
+        go_on.wait(5 * lease)
+
+    with Client.from_url("memory:") as client:
+        kept = [client.lock(f"kept {number}", lease=lease).acquire() for number in range(3)]
+        lost = client.lock("lost", lease=lease, renew=ends_by != "its deadline").acquire()
+        also = client.lock("lost, too", lease=2 * lease, renew=False).acquire()
+        last = client.lock("kept, too", lease=lease).acquire()
+        assert lost is not None
+        assert also is not None
+        told = threading.Event()
+        lost.on_lost(stay)
+        also.on_lost(lambda error: told.set())
+        if ends_by != "its deadline":
+            assert client.break_("lost", lost.token)
+        assert called.wait(2 * lease)
+        assert told.wait(2 * lease), "the next one is told while the first still thinks about it"
+        for hold in (*kept, last):
+            assert hold is not None
+            hold.check()
+        time.sleep(1.5 * lease)
+        for hold in (*kept, last):
+            assert hold is not None
+            hold.check()
+        go_on.set()
+
+
+def test_a_stuck_store_delays_no_other_deadline() -> None:
+    async def body(world: SimulatedWorld, client: AsyncClient, plan: Switch, events: list[Event]) -> None:
+        told: dict[int, float] = {}
+        holds = {}
+        for number in range(5):
+            holds[number] = await client.lock(f"n{number}", lease=3.0 + number).acquire()
+            holds[number].on_lost(lambda error, number=number: told.setdefault(number, world.now()))
+        plan.fault = DEAD
+        await world.sleep(10.0)
+        for number, hold in holds.items():
+            assert told[number] == pytest.approx(hold._lease.deadline, abs=1e-6)
+
+    simulate(body)
+
+
+def test_a_broken_hold_is_told_at_the_next_renewal() -> None:
+    async def body(world: SimulatedWorld, client: AsyncClient, plan: Switch, events: list[Event]) -> None:
+        hold = await client.lock("a", lease=LEASE).acquire()
+        assert hold is not None
+        start, told = world.now(), []
+        hold.on_lost(lambda error: told.append(world.now() - start))
+        assert await client.break_("a", hold.token)
+        await world.sleep(LEASE)
+        assert len(told) == 1
+        assert told[0] <= LEASE / 3 + 0.1
+
+    simulate(body)
+
+
+def test_a_fixed_lease_is_never_renewed_even_if_its_ticket_was_while_it_waited() -> None:
+    async def body(world: SimulatedWorld, client: AsyncClient, plan: Switch, events: list[Event]) -> None:
+        first = await client.lock("a", lease=LEASE).acquire()
+        assert first is not None
+        job = world.spawn(client.lock("a", lease=LEASE, renew=False).acquire)
+        # the renewal of the waiting ticket is under way when the name is handed over
+        plan.fault, plan.methods = Fault(Kind.DELAY_REPLY, 1.0), ("renew",)
+        await world.sleep(LEASE / 3 + 0.5)
+        await first.release()
+        second = await job.result()
+        assert second is not None
+        plan.fault = None
+        taken = world.now()
+        lost: list[float] = []
+        second.on_lost(lambda error: lost.append(world.now()))
+        await world.sleep(3 * LEASE)
+        assert len(lost) == 1, "a fixed lease ends"
+        assert lost[0] <= taken + LEASE
+
+    simulate(body)
+
+
+def test_max_hold_caps_the_renewals() -> None:
+    async def body(world: SimulatedWorld, client: AsyncClient, plan: Switch, events: list[Event]) -> None:
+        hold = await client.lock("a", lease=LEASE, max_hold=3 * LEASE).acquire()
+        assert hold is not None
+        start, lost = world.now(), []
+        hold.on_lost(lambda error: lost.append(world.now() - start))
+        await world.sleep(6 * LEASE)
+        assert len(lost) == 1
+        assert 3 * LEASE <= lost[0] <= 4 * LEASE
+
+    simulate(body)
+
+
+def test_an_extended_fixed_lease_still_ends_by_the_timer() -> None:
+    async def body(world: SimulatedWorld, client: AsyncClient, plan: Switch, events: list[Event]) -> None:
+        for options in ({"renew": False}, {"max_hold": 0.1}):
+            hold = await client.lock("a", lease=LEASE, **options).acquire()  # type: ignore[arg-type]
+            assert hold is not None
+            lost: list[float] = []
+            hold.on_lost(lambda error, lost=lost: lost.append(world.now()))
+            await world.sleep(LEASE - 2)
+            await hold.extend()
+            deadline = hold._lease.deadline
+            await world.sleep(2 * LEASE)
+            assert lost == [pytest.approx(deadline, abs=1e-6)], options
+            with pytest.raises(LeaseLost):
+                await hold.release()
+
+    simulate(body)
+
+
+def test_ten_thousand_holds_are_renewed_in_batches_by_one_keeper() -> None:
+    async def body(world: SimulatedWorld, client: AsyncClient, plan: Switch, events: list[Event]) -> None:
+        holds = [await client.lock(f"n{number}", lease=300.0).acquire() for number in range(10_000)]
+        assert all(holds)
+        plan.seen.clear()
+        await world.sleep(500.0)
+        assert not any(hold.lost for hold in holds if hold)
+        assert 4 * 20 <= len(plan.times("renew")) <= 5 * 25, "20 full batches a third"
+
+    simulate(body)
+
+
+def test_many_holds_cost_one_keeper_thread() -> None:
+    plan = Switch()
+    with Client(Faulty(Memory("threads"), plan)) as client:
+        before = threading.active_count()
+        holds = [client.lock(f"n{number}", lease=4.5).acquire() for number in range(10_000)]
+        most = 0
+        until = time.monotonic() + 3.2  # two rounds of renewals
+        while time.monotonic() < until:
+            most = max(most, threading.active_count() - before)
+            time.sleep(0.01)
+        assert not any(hold is None or hold.lost for hold in holds)
+        assert [thread.name for thread in threading.enumerate()].count("leasehold-keeper") == 1
+        assert len(plan.times("renew")) < 200
+
+
+def test_with_nothing_to_do_it_ends_and_the_next_ticket_starts_it() -> None:
+    async def body(world: SimulatedWorld, client: AsyncClient, plan: Switch, events: list[Event]) -> None:
+        keeper = engine(client).keeper
+        for _ in range(3):
+            hold = await client.lock("a", lease=LEASE).acquire()
+            assert hold is not None
+            assert keeper._job is not None
+            await world.sleep(2 * LEASE)
+            assert not hold.lost
+            await hold.release()
+            await world.sleep(2 * LINGER + LEASE)
+            assert keeper._job is None
+
+    simulate(body)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_ticket_that_comes_as_the_keeper_ends_is_not_forgotten(seed: int) -> None:
+    world = SimulatedWorld(seed)
+
+    async def body(_: World) -> None:
+        client = world.client("memory:")
+        async with client.lock("a", lease=LEASE):
+            pass
+        await world.sleep(LINGER + world.scheduler.random.uniform(-0.01, 0.01))
+        async with client.lock("a", lease=LEASE) as hold:
+            await world.sleep(3 * LEASE)
+            hold.check()
+
+    world.run(body)
+
+
+def test_a_hold_that_was_dropped_is_released_in_its_holders_name(caplog: pytest.LogCaptureFixture) -> None:
+    async def body(world: SimulatedWorld, client: AsyncClient, plan: Switch, events: list[Event]) -> None:
+        await client.lock("a", lease=LEASE).acquire()
+        start = world.now()
+        async with client.lock("a", lease=LEASE):
+            assert world.now() - start <= LEASE / 3 + 0.5
+
+    gc.disable()  # what is dropped is noticed without a collection
+    try:
+        with caplog.at_level(logging.WARNING, "leasehold"):
+            simulate(body)
+    finally:
+        gc.enable()
+    assert "never released" in caplog.text
+
+
+def test_a_lock_keeps_what_was_acquired_through_it() -> None:
+    async def body(world: SimulatedWorld, client: AsyncClient, plan: Switch, events: list[Event]) -> None:
+        lock = client.lock("a", lease=LEASE)
+        await lock.acquire()  # as with threading: the lock object is what releases
+        await world.sleep(3 * LEASE)
+        assert await lock.locked()
+        await lock.release()
+        assert not await lock.locked()
+
+    simulate(body)
+
+
+def test_the_rlock_of_a_thread_that_ended_is_released() -> None:
+    with Client(Memory("dead thread")) as client:
+        lock = client.rlock("a", lease=0.6)
+        thread = threading.Thread(target=lock.acquire)
+        thread.start()
+        thread.join()
+        start = time.monotonic()
+        with lock:
+            assert time.monotonic() - start < 0.6
+
+
+def test_the_rlock_of_a_task_that_ended_is_released() -> None:
+    async def body(world: SimulatedWorld, client: AsyncClient, plan: Switch, events: list[Event]) -> None:
+        lock = client.rlock("a", lease=LEASE)
+        await world.spawn(lambda: acquire_and_forget(lock)).result()
+        start = world.now()
+        async with client.rlock("a", lease=LEASE):
+            assert world.now() - start <= LEASE / 3 + 0.5
+
+    simulate(body)
+
+
+def test_a_leave_without_an_answer_is_paid_later() -> None:
+    async def body(world: SimulatedWorld, client: AsyncClient, plan: Switch, events: list[Event]) -> None:
+        hold = await client.lock("a", lease=LEASE).acquire()
+        assert hold is not None
+        plan.fault = Fault(Kind.DROP_REQUEST)
+        start = world.now()
+        assert await hold.release() is False
+        assert world.now() - start <= 1.1
+        other = world.client(Memory())
+        assert await other.inspect("a") is not None
+        plan.fault = None
+        await world.sleep(0.6)
+        assert await other.inspect("a") is None
+
+    simulate(body)
+
+
+def test_closing_tries_once_more_to_pay() -> None:
+    async def body(world: SimulatedWorld, client: AsyncClient, plan: Switch, events: list[Event]) -> None:
+        hold = await client.lock("a", lease=LEASE).acquire()
+        assert hold is not None
+        plan.fault = Fault(Kind.REFUSE)
+        await hold.release()
+        plan.fault = None
+        await client.close()
+        assert await world.client(Memory()).inspect("a") is None
+
+    simulate(body)
+
+
+@pytest.mark.parametrize("fault", [Fault(Kind.DELAY_REQUEST, 0.5), Fault(Kind.DROP_REQUEST, 0.5)], ids=str)
+def test_closing_waits_for_a_payment_that_is_under_way(fault: Fault) -> None:
+    """The store is closed after it, and not while it asks."""
+
+    async def body(world: SimulatedWorld, client: AsyncClient, plan: Switch, events: list[Event]) -> None:
+        hold = await client.lock("a", lease=LEASE).acquire()
+        assert hold is not None
+        plan.fault = Fault(Kind.REFUSE)
+        await hold.release()
+        plan.fault = fault
+        await world.sleep(0.1)  # the keeper asks
+        plan.fault = None
+        await client.close()
+        assert await world.client(Memory()).inspect("a") is None
+
+    simulate(body)
+
+
+def test_debts_end_with_the_lease() -> None:
+    async def body(world: SimulatedWorld, client: AsyncClient, plan: Switch, events: list[Event]) -> None:
+        hold = await client.lock("a", lease=LEASE).acquire()
+        assert hold is not None
+        plan.fault = Fault(Kind.DROP_REQUEST)
+        await hold.release()
+        await world.sleep(LEASE + 1)
+        count = len(plan.times("leave"))
+        await world.sleep(10 * LEASE)
+        assert len(plan.times("leave")) == count
+
+    simulate(body)
+
+
+def test_a_renewal_that_is_under_way_does_not_end_a_grant_that_it_did_not_see() -> None:
+    """The claim's reply and the renewal cross: the renewal was answered before the claim arrived."""
+
+    async def body(world: SimulatedWorld, client: AsyncClient, plan: Switch, events: list[Event]) -> None:
+        # the claim travels for longer than a third of the lease; the renewal asked meanwhile finds nothing
+        plan.fault, plan.methods = Fault(Kind.DELAY_REQUEST, LEASE / 3 + 0.5), ("claim",)
+        job = world.spawn(client.lock("a", lease=LEASE).acquire)
+        await world.sleep(LEASE / 3 - 0.1)
+        plan.fault, plan.methods = Fault(Kind.DELAY_REPLY, 1.0), ("renew",)
+        await world.sleep(1.0)
+        hold = await job.result()
+        assert hold is not None
+        await world.sleep(1.5)
+        hold.check()
+
+    simulate(body)
+
+
+def test_closing_ends_the_keeper_at_once() -> None:
+    for _ in range(30):
+        client = Client(Memory("close"))
+        with client.lock("a", lease=30.0):
+            pass
+        start = time.monotonic()
+        client.close()
+        assert time.monotonic() - start < 1.0
+
+
+def test_closing_releases_what_is_held_and_says_so() -> None:
+    async def body(world: SimulatedWorld, client: AsyncClient, plan: Switch, events: list[Event]) -> None:
+        hold = await client.lock("a", lease=LEASE).acquire()
+        assert hold is not None
+        await client.close()
+        assert await world.client(Memory()).inspect("a") is None
+        assert hold._lease.state is State.LOST
+        with pytest.raises(LeaseLost, match="client was closed"):
+            await hold.release()
+
+    simulate(body)
+
+
+def test_an_eager_task_factory_does_not_stop_the_keeper() -> None:
+    """An eager task runs its first step inside `create_task`: not while the keeper's mutex is held."""
+
+    def eager(loop: asyncio.AbstractEventLoop, work: object, **options: object) -> asyncio.Task[None]:
+        started = threading.Event()
+
+        def first_step() -> None:
+            try:
+                work.send(None)  # type: ignore[attr-defined]
+            except StopIteration:
+                pass
+            started.set()
+
+        thread = threading.Thread(target=first_step, daemon=True)
+        thread.start()
+        assert started.wait(1.0), "the first step hangs: it ran inside the mutex"
+        raise AssertionError("the factory was used")
+
+    async def body() -> None:
+        async with AsyncClient(Memory("eager")) as client:
+            asyncio.get_running_loop().set_task_factory(eager)  # type: ignore[arg-type]
+            try:
+                client._engine.keeper.owe("a", client._engine.ticket(client.lock("a")._options.terms))
+            finally:
+                asyncio.get_running_loop().set_task_factory(None)
+
+    asyncio.run(body())
+
+
+def test_always_plans_every_call() -> None:
+    plan = always(Fault(Kind.REFUSE), methods=["renew"])
+    assert plan(Call(0, "renew", "a")) == Fault(Kind.REFUSE)
+    assert plan(Call(1, "claim", "a")) is None
+
+
+class Brief:
+    """A store whose sessions are shorter than the leases that are asked for, and which tells what it hears."""
+
+    LENGTH = 3.0
+
+    def __init__(self, inner: Store) -> None:
+        self._inner = inner
+        self.hear: Hear | None = None
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._inner, name)
+
+    async def claim(self, name: str, ticket: Ticket, *, join: bool, within: float) -> Granted | Wait:
+        answer = await self._inner.claim(name, ticket, join=join, within=within)
+        return answer._replace(lease=self.LENGTH) if isinstance(answer, Granted) else answer
+
+    def tell(self, hear: Hear) -> None:
+        self.hear = hear
+
+
+class BriefFaulty(Faulty):
+    """Opens a `Brief` around what a `Faulty` opens."""
+
+    def open(self, runtime: Runtime, namespace: str) -> FaultyStore:
+        return cast("FaultyStore", Brief(super().open(runtime, namespace)))
+
+
+def briefly(body: Callable[[SimulatedWorld, AsyncClient, Switch, Brief, list[Event]], Awaitable[None]]) -> None:
+    world, plan, events = SimulatedWorld(), Switch(), list[Event]()
+
+    async def run(_: World) -> None:
+        plan.now = world.now
+        client = world.client(BriefFaulty(Memory(), plan), observer=events.append)
+        await body(world, client, plan, cast("Brief", client.store), events)
+
+    world.run(run)
+
+
+def test_who_was_granted_less_than_asked_is_renewed_in_time() -> None:
+    async def body(world: SimulatedWorld, client: AsyncClient, plan: Switch, _: Brief, events: list[Event]) -> None:
+        renewed, fixed = client.lock("a", lease=LEASE), client.lock("b", lease=LEASE, renew=False)
+        start = world.now()
+        kept = await renewed.acquire()
+        ends = await fixed.acquire()
+        assert kept is not None
+        assert ends is not None
+        await world.sleep(LEASE * 0.9)
+        ends.check()
+        await world.sleep(LEASE * 0.1)
+        assert ends.lost
+        kept.check()
+        assert plan.times("renew")[0] - start < Brief.LENGTH / 2
+        await kept.release()
+
+    briefly(body)
+
+
+def test_what_a_store_hears_by_itself_is_told_at_once() -> None:
+    async def body(world: SimulatedWorld, client: AsyncClient, plan: Switch, store: Brief, events: list[Event]) -> None:
+        first, second = await client.lock("a").acquire(), await client.lock("b").acquire()
+        assert first is not None
+        assert second is not None
+        assert store.hear is not None
+        plan.fault = DEAD
+        store.hear(Standing.UNKNOWN, None)
+        await world.sleep(0.01)
+        assert [type(event).__name__ for event in events[2:]] == ["InDoubt", "InDoubt"]
+        assert plan.times("renew"), "whoever is in doubt is renewed at once"
+        plan.fault = None
+        lost = engine(client).keeper.leases()[0]
+        store.hear(Standing.GONE, [lost.ticket.id])
+        await world.sleep(0.01)
+        assert isinstance(events[-1], Lost)
+        assert (first.lost, second.lost) == (True, False)
+        await second.release()
+
+    briefly(body)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_whatever_came_and_went_before_each_hold_is_renewed_in_time(seed: int) -> None:
+    """The keeper sleeps by tickets that may be gone when it wakes, and others come meanwhile with shorter leases."""
+    world = SimulatedWorld(seed)
+
+    async def body(_: World) -> None:
+        client, random = world.client("memory:"), world.scheduler.random
+
+        async def one(number: int) -> None:
+            for turn in range(12):
+                await world.sleep(random.choice((0.0, 0.01, 1.0, LINGER)) * random.random())
+                lease = random.choice((0.5, LEASE, 60.0))
+                async with client.lock(f"{number}-{turn}", lease=lease) as hold:
+                    await world.sleep(random.choice((0.0, 0.001, lease / 3, 4 * lease)))
+                    hold.check()
+
+        await world.gather(*(one(number) for number in range(6)))
+        assert client._engine.keeper.leases() == []
+
+    world.run(body)

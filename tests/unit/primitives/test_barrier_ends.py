@@ -1,0 +1,214 @@
+"""How waits at a barrier end when it does not go as wished: no room, no time, at the last moment, forgotten, forked."""
+
+from __future__ import annotations
+
+import itertools
+import os
+
+import pytest
+
+from leasehold import AcquireTimeout, AsyncBarrier, BrokenBarrier, Client, LeaseLost
+from leasehold._model import Change
+from leasehold.primitives.coordination import barrier_members, barrier_record
+from leasehold.primitives.coordination import barrier_rounds as rounds_of
+from leasehold.primitives.coordination.barrier_rounds import Rounds
+from leasehold.stores.memory import Memory
+from leasehold_lab.runtimes.case_runtimes import SimulatedWorld, World
+
+LEASE = 30.0
+
+numbers = itertools.count()
+
+leave_outs = pytest.mark.parametrize("leave_out", [False, True], ids=["breaks", "leaves out"])
+
+
+def barriers(world: World, parties: int, count: int, *, leave_out: bool = False) -> list[AsyncBarrier]:
+    """Return one barrier, as so many clients have it."""
+    memory = Memory(f"barrier-{next(numbers)}")
+    return [
+        world.client(memory).barrier("a", parties, lease=LEASE, leave_out=leave_out, timeout=20.0) for _ in range(count)
+    ]
+
+
+@leave_outs
+def test_where_others_are_inside_there_is_no_room(world: World, leave_out: bool) -> None:
+    async def body(world: World) -> None:
+        inside, comes = barriers(world, 1, 2, leave_out=leave_out)
+        await inside.enter()
+        kind = AcquireTimeout if leave_out else BrokenBarrier
+        with pytest.raises(kind, match="there was no room"):
+            await comes.wait(timeout=0.1)
+        if leave_out:
+            await inside.leave()
+        else:
+            with pytest.raises(BrokenBarrier, match="waited for longer than its timeout"):
+                await inside.leave()
+
+    world.run(body)
+
+
+@leave_outs
+def test_who_leaves_waits_for_the_others_no_longer_than_it_said(world: World, leave_out: bool) -> None:
+    async def body(world: World) -> None:
+        one, other = barriers(world, 2, 2, leave_out=leave_out)
+        enters = world.spawn(one.enter)
+        await other.enter()
+        await enters.result()
+        kind = AcquireTimeout if leave_out else BrokenBarrier
+        with pytest.raises(kind, match="others are still inside"):
+            await other.leave(timeout=0.1)
+        assert await other.broken() != leave_out
+
+    world.run(body)
+
+
+def test_who_is_leaving_hears_that_it_was_broken(world: World) -> None:
+    async def body(world: World) -> None:
+        one, other = barriers(world, 2, 2)
+
+        async def stay() -> None:
+            await one.enter()
+            await world.sleep(0.1)
+            await one.abort()
+
+        stays = world.spawn(stay)
+        await other.enter()
+        with pytest.raises(BrokenBarrier, match="aborted it"):
+            await other.leave()
+        await stays.result()
+
+    world.run(body)
+
+
+def test_an_error_after_the_leave_is_no_failure_inside(world: World) -> None:
+    async def body(world: World) -> None:
+        (alone,) = barriers(world, 1, 1)
+
+        async def block() -> None:
+            async with alone:
+                await alone.leave()
+                raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            await block()
+        assert not await alone.broken()
+        assert await alone.wait() == 0
+
+    world.run(body)
+
+
+@leave_outs
+def test_who_comes_at_the_last_moment_meets_both_or_neither(leave_out: bool) -> None:
+    """In virtual time, so that every order of the last looks and writes comes about."""
+    latency, together = 0.05, list[tuple[bool, bool]]()
+    for late in range(-30, 31):
+        world = SimulatedWorld(1, latency=(latency, latency))
+
+        async def body(world: World, after: float = 2.0 + late * latency / 5) -> tuple[bool, bool]:
+            first, second = barriers(world, 2, 2, leave_out=leave_out)
+
+            async def wait(barrier: AsyncBarrier, timeout: float) -> bool:
+                try:
+                    await barrier.wait(timeout)
+                except (AcquireTimeout, BrokenBarrier):
+                    return False
+                return True
+
+            waits = world.spawn(lambda: wait(first, 2.0))
+            await world.sleep(after)
+            return await wait(second, 1.0), await waits.result()
+
+        together.append(world.run(body))
+    assert set(together) == {(True, True), (False, False)}
+
+
+@leave_outs
+def test_who_was_stopped_while_it_waited_alone_is_told(leave_out: bool) -> None:
+    world = SimulatedWorld()
+
+    async def body(_: World) -> None:
+        machine = world.machine("stopped", rate=1.0)
+        client = machine.client(Memory())
+        job = machine.spawn(lambda: client.barrier("a", 2, lease=3.0, leave_out=leave_out).wait())
+        await world.sleep(1.0)
+        machine.stall(10.0)
+        with pytest.raises(LeaseLost if leave_out else BrokenBarrier):
+            await job.result()
+
+    world.run(body)
+
+
+def test_who_waits_for_longer_than_the_rounds_are_kept_keeps_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(barrier_record, "LIFE", 20.0)
+    monkeypatch.setattr(barrier_members, "TOUCH", 5.0)
+
+    async def body(world: World) -> None:
+        memory = Memory("patience")
+        one, other = (world.client(memory).barrier("a", 2, lease=LEASE) for _ in range(2))
+        waits = world.spawn(one.wait)
+        await world.sleep(100.0)
+        assert await other.wait() == 1
+        assert await waits.result() == 0
+
+    SimulatedWorld().run(body)
+
+
+@pytest.mark.parametrize("leaving", [False, True], ids=["waiting", "leaving"])
+def test_what_the_store_has_forgotten_is_broken(monkeypatch: pytest.MonkeyPatch, leaving: bool) -> None:
+    monkeypatch.setattr(barrier_record, "LIFE", 5.0)
+
+    async def body(world: World) -> None:
+        one, other = barriers(world, 2, 2)
+
+        async def enter_and_stay() -> None:
+            await one.enter()
+            await world.sleep(20.0)
+
+        stays = world.spawn(enter_and_stay)
+        if leaving:
+            await other.enter()
+        with pytest.raises(BrokenBarrier, match="the store has forgotten it"):
+            await (other.leave() if leaving else stays.result())
+        if leaving:
+            await stays.result()
+
+    SimulatedWorld().run(body)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_forked_child_does_not_leave_for_its_parent() -> None:
+    with Client(Memory("barrier-fork")) as client:
+        barrier = client.barrier("a", 1)
+        barrier.enter()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                barrier.leave()
+            except LeaseLost:
+                os._exit(0)
+            os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        barrier.leave()
+        assert not barrier.broken()
+
+
+def test_the_dead_who_have_gone_meanwhile_are_no_longer_buried() -> None:
+    rounds = rounds_of.arrive(Rounds(3), "one", stays=False)
+    assert rounds_of.bury(rounds, ["two"], "died") is None
+    buried = rounds_of.bury(rounds, ["one", "two"], "died")
+    assert buried is not None
+    assert buried.broken == "died"
+
+
+def test_what_is_no_barrier_is_not_read_as_one(world: World) -> None:
+    async def body(world: World) -> None:
+        client = world.client(Memory(f"barrier-{next(numbers)}"))
+        core = client.blocking._core if hasattr(client, "blocking") else client
+        await core.store.cell("barrier/a", Change(b"x"))
+        with pytest.raises(Exception, match="the cell 'barrier/a' holds something else"):
+            await client.barrier("a", 2).n_waiting()
+        await core.store.cell("barrier/b", Change(b"s\x00\x00{"))
+        with pytest.raises(Exception, match="the cell 'barrier/b' holds something else"):
+            await client.barrier("b", 2).n_waiting()
+
+    world.run(body)

@@ -1,0 +1,114 @@
+"""Multi-locks: what is dropped is released, what is forked is the parent's, and nothing is sent in vain."""
+
+from __future__ import annotations
+
+import gc
+import os
+import time
+
+import pytest
+
+from leasehold import AsyncClient, Client, LeaseLost, StoreUnavailable
+from leasehold._model import Capabilities
+from leasehold.stores.memory import Memory
+from leasehold_lab.faulty_store import Call, Fault, Faulty, Kind
+
+NAMES = ["a", "b", "c"]
+
+
+def counted(faulty: Faulty) -> list[str]:
+    """Return the methods that were called so far, without renewals."""
+    return [call.method for call in faulty.calls if call.method != "renew"]
+
+
+def test_one_request_takes_all_and_one_releases_them() -> None:
+    store = Faulty(Memory("multi"), lambda call: None)
+    with Client(store) as client:
+        with client.multi_lock(NAMES):
+            pass
+        assert counted(store) == ["claim_many", "leave_many"]
+
+
+def test_more_names_than_one_request_takes() -> None:
+    store = Faulty(Memory("multi"), lambda call: None)
+    with Client(store) as client:
+        with client.multi_lock([f"{number:04}" for number in range(250)]) as hold:
+            assert len(hold.tokens) == len(client.holds()) == 250
+        assert [method for method in counted(store) if method != "look"] == ["claim_many"] * 3 + ["leave_many"] * 3
+        assert client.holds() == []
+
+
+def test_a_store_that_cannot_take_several_is_asked_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("leasehold.stores.memory.MemoryStore.capabilities", Capabilities())
+    store = Faulty(Memory("multi"), lambda call: None)
+    with Client(store) as client:
+        with client.multi_lock(NAMES):
+            assert client.multi_lock(["c", "d"]).acquire(timeout=0) is None
+        assert set(counted(store)) == {"claim", "leave"}
+        assert client.holds() == []
+
+
+def test_a_hold_that_is_dropped_is_released() -> None:
+    with Client.from_url("memory:multi") as client:
+        hold = client.multi_lock(NAMES, lease=0.3).acquire()
+        assert hold is not None
+        del hold
+        gc.collect()
+        with client.multi_lock(NAMES, timeout=5):
+            pass
+
+
+@pytest.mark.parametrize("method", ["claim", "claim_many"])
+def test_a_store_that_is_down_at_the_second_gives_the_first_back(method: str) -> None:
+    def down(call: Call) -> Fault | None:
+        return Fault(Kind.REFUSE) if call.method == method else None
+
+    with Client(Memory("multi")) as client, Client(Faulty(Memory("there"), down)) as there:
+        others = [there.lock("b")] if method == "claim" else [there.lock("b"), there.lock("bb")]
+        with pytest.raises(StoreUnavailable):
+            client.multi_lock(["a", *others, "c"]).acquire()
+        assert client.holds() == []
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_forked_child_holds_nothing() -> None:
+    with Client.from_url("memory:multi") as client:
+        with client.multi_lock(NAMES) as hold:
+            pid = os.fork()
+            if pid == 0:
+                try:
+                    hold.check()
+                except LeaseLost:
+                    os._exit(0 if hold.lost else 2)
+                os._exit(1)
+            assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+            hold.check()
+        assert client.holds() == []
+
+
+def test_a_lock_of_the_other_colour_is_refused() -> None:
+    with Client.from_url("memory:multi") as client:
+        other = AsyncClient.from_url("memory:multi")
+        with pytest.raises(TypeError, match="AsyncClient"):
+            client.multi_lock([other.lock("a")])  # type: ignore[list-item]
+        with pytest.raises(TypeError, match="same colour"):
+            other.multi_lock([client.lock("a")])  # type: ignore[list-item]
+
+
+def test_locks_inside_a_multi_lock_inside_another() -> None:
+    with Client.from_url("memory:multi") as client:
+        inner = client.multi_lock(["b", client.semaphore("a", 2)])
+        with client.multi_lock([inner, "c", "b"]) as hold:
+            assert hold.names == ("a", "b", "c")
+            assert repr(hold).startswith("<MultiHold 'a + b + c'")
+            with pytest.raises(ValueError, match="see tokens"):
+                _ = hold.token
+
+
+def test_the_deadline_is_that_of_all() -> None:
+    with Client.from_url("memory:multi") as client:
+        with client.lock("c"):
+            start = time.monotonic()
+            assert client.multi_lock(NAMES).acquire(timeout=0.3) is None
+            assert 0.3 <= time.monotonic() - start < 2.0
+        assert client.holds() == []

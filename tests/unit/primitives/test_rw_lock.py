@@ -1,0 +1,144 @@
+"""Read-write locks and semaphores as a client sees them: options, seats across threads and forks, what is refused."""
+
+import os
+import threading
+
+import pytest
+
+from leasehold import Client, LeaseLost, NotHeld, Unsupported
+from leasehold._model import Capabilities
+from leasehold.primitives.locks.rw_lock import UpgradeableHold
+from leasehold.stores.memory import Memory, MemoryStore
+
+
+@pytest.fixture
+def locks():
+    with Client(Memory(f"rw-{os.urandom(4).hex()}")) as client:
+        yield client
+
+
+def elsewhere(call):
+    """Return what ``call`` returns or raises in another thread."""
+    came = []
+
+    def run() -> None:
+        try:
+            came.append(call())
+        except Exception as error:
+            came.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join(10)
+    return came[0]
+
+
+def test_a_store_that_cannot_is_refused_when_the_object_is_made(locks: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(MemoryStore, "capabilities", Capabilities(shared=False, permits=False))
+    with pytest.raises(Unsupported, match="shared locks"):
+        locks.rw_lock("a")
+    with pytest.raises(Unsupported, match="permits"):
+        locks.semaphore("a", 3)
+    monkeypatch.setattr(MemoryStore, "capabilities", Capabilities(shared=True, permits=True, fair=False))
+    for make in (lambda **options: locks.rw_lock("a", **options), lambda **options: locks.semaphore("a", 3, **options)):
+        with pytest.raises(Unsupported, match="fair order"):
+            make()
+        assert make(fair=False)
+
+
+@pytest.mark.parametrize("permits", [0, -1, 1_000_001])
+def test_a_semaphore_has_permits(locks: Client, permits: int) -> None:
+    with pytest.raises(ValueError, match="permits must be from 1"):
+        locks.semaphore("a", permits)
+    with pytest.raises(ValueError, match="n must be from 1"):
+        locks.semaphore("a", 5).permits(permits)
+
+
+@pytest.mark.parametrize("permits", [1.0, "1", None, True])
+def test_permits_are_whole_numbers(locks: Client, permits: object) -> None:
+    with pytest.raises(TypeError, match="must be an int"):
+        locks.semaphore("a", permits)  # type: ignore[arg-type]
+
+
+def test_a_thread_has_seats_of_its_own(locks: Client) -> None:
+    lock = locks.rw_lock("a")
+    with lock.reader() as hold:
+        assert isinstance(elsewhere(lambda: lock.reader().release()), NotHeld)
+        other = elsewhere(lambda: lock.reader().acquire(blocking=False))
+        assert other.token > hold.token, "another seat"
+        assert elsewhere(lambda: lock.writer().acquire(blocking=False)) is None, (
+            "not refused: that thread does not read"
+        )
+
+
+def test_an_upgrade_may_be_asked_for_by_another_thread(locks: Client) -> None:
+    lock = locks.rw_lock("a")
+    with lock.upgradeable() as hold:
+        assert isinstance(hold, UpgradeableHold)
+        writing = elsewhere(lambda: hold.upgrade(timeout=5))
+        writing.check()
+        assert lock.writer().acquire(blocking=False).token == writing.token, "it is this thread's"  # type: ignore[union-attr]
+        lock.writer().release()
+        assert writing.release()
+
+
+def test_a_hold_that_was_released_is_not_upgraded(locks: Client) -> None:
+    hold = locks.rw_lock("a").upgradeable().acquire()
+    assert hold is not None
+    hold.release()
+    with pytest.raises(NotHeld):
+        hold.upgrade()
+
+
+def test_the_seat_of_a_thread_that_ended_is_not_another_threads(locks: Client) -> None:
+    """A thread's key may be given to the next one: it does not inherit the seat."""
+    lock = locks.rw_lock("a", lease=60)
+    tokens = {elsewhere(lambda: lock.reader().acquire(timeout=5).token) for _ in range(5)}  # type: ignore[union-attr]
+    assert len(tokens) == 5
+
+
+def test_releases_in_any_order(locks: Client) -> None:
+    lock = locks.rw_lock("a")
+    writer, reader = lock.writer().acquire(), lock.reader().acquire()
+    again, deeper = lock.writer().acquire(), lock.reader().acquire()
+    assert writer is not None and reader is not None and again is not None and deeper is not None  # noqa: PT018
+    assert (writer.token, reader.token) == (again.token, deeper.token)
+    for hold in (reader, writer):
+        hold.release()
+    assert elsewhere(lambda: lock.reader().acquire(blocking=False)) is None, "still the writer's"
+    again.release()
+    assert elsewhere(lambda: lock.reader().acquire(blocking=False).release())  # type: ignore[union-attr]
+    deeper.release()
+    assert not lock.writer().locked()
+
+
+def test_a_lost_seat_is_told_at_the_next_acquire_of_any_side(locks: Client) -> None:
+    lock = locks.rw_lock("a", lease=0.1, renew=False)
+    hold = lock.writer().acquire()
+    assert hold is not None
+    threading.Event().wait(0.15)
+    with pytest.raises(LeaseLost):
+        lock.reader().acquire()
+    with lock.reader():
+        pass
+    with pytest.raises(LeaseLost):
+        hold.release()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_forked_child_has_no_seats(locks: Client) -> None:
+    lock, told = locks.rw_lock("a"), os.pipe()
+    with lock.writer():
+        pid = os.fork()
+        if not pid:
+            try:
+                lock.writer().release()
+            except NotHeld:
+                os.write(told[1], b"y")
+            finally:
+                os._exit(0)
+        os.waitpid(pid, 0)
+        os.close(told[1])
+        assert os.read(told[0], 1) == b"y"
+        os.close(told[0])

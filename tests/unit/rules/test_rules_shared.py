@@ -1,0 +1,306 @@
+"""Random histories of readers, upgradeable readers, writers and permits: no conflict, no deadlock, nobody starves.
+
+What may hold beside what is said here a second time, in other words than in `rules`, so that a mistake there shows.
+"""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from leasehold._model import Departure, Kind, Owner, Rule, Seat, Standing, Terms, Ticket
+from leasehold._rules import Queue
+from leasehold.errors import WrongKind
+from leasehold.primitives.locks.rw_entries import Role
+from leasehold.stores._common import queues
+
+ME = Owner("host", 1, "client")
+LEASE = 10.0
+R, U, W = Role.READER, Role.UPGRADEABLE, Role.WRITER
+
+
+class Table:
+    """A queue and its clock; each step is checked against what must always hold."""
+
+    def __init__(self, *, fair: bool) -> None:
+        self.queue, self.now, self.fair = Queue("name"), 100.0, fair
+        self.number, self.last = 0, 0
+
+    def ticket(self, party: int, rule: Rule, beside: str = "", lease: float = LEASE) -> Ticket:
+        self.number += 1
+        return Ticket(f"{party}:{self.number}", Terms(replace(rule, fair=self.fair), ME, lease), beside)
+
+    def claim(self, mine: Ticket, *, join: bool = True) -> bool:
+        step = queues.claim(self.queue, mine, join=join, now=self.now, floor=0)
+        self.apply(step.queue)
+        return step.blocked is None
+
+    def leave(self, ticket: str, how: Departure = Departure.RELEASE) -> None:
+        self.apply(queues.leave(self.queue, ticket, how=how, now=self.now, floor=0).queue)
+
+    def look_again(self) -> None:
+        """As a waiter does that asks again: what has expired takes effect."""
+        self.leave("nobody")
+
+    def renew(self, ticket: str) -> Standing:
+        self.queue, standing = queues.renew(self.queue, ticket, self.now)
+        return standing
+
+    def apply(self, queue: Queue) -> None:
+        before = {seat.ticket.id for seat in self.queue.holders}
+        self.queue = queue
+        for seat in queue.holders:
+            assert seat.token is not None
+            if seat.ticket.id not in before:
+                assert seat.token > self.last, "tokens rise"
+                self.last = seat.token
+        self.check()
+
+    def holders(self) -> list[Seat]:
+        return [seat for seat in self.queue.holders if seat.expires > self.now]
+
+    def waiters(self) -> list[Seat]:
+        return [seat for seat in self.queue.waiters if seat.expires > self.now]
+
+    def check(self) -> None:
+        raise NotImplementedError
+
+
+def party_of(seat: Seat) -> int:
+    return int(seat.ticket.id.partition(":")[0])
+
+
+def role_of(seat: Seat) -> Role:
+    rule = seat.ticket.terms.rule
+    return W if rule.exclusive else U if rule.upgradeable else R
+
+
+class Library(Table):
+    """Parties that read and write, each as `rw_seats` lets it."""
+
+    def __init__(self, *, fair: bool) -> None:
+        super().__init__(fair=fair)
+
+    def mine(self, party: int) -> dict[Role, Seat]:
+        """What the party has, holding or waiting."""
+        return {role_of(seat): seat for seat in (*self.holders(), *self.waiters()) if party_of(seat) == party}
+
+    def waits(self, party: int) -> bool:
+        return any(party_of(seat) == party for seat in self.waiters())
+
+    def ask(self, party: int, role: Role, *, join: bool = True) -> None:
+        """Ask for what the party may ask for now; else nothing happens."""
+        mine = self.mine(party)
+        if self.waits(party) or role in mine or (R in mine and role is not R) or (role is R and U in mine):
+            return
+        mate = mine.get(W) or mine.get(U)
+        self.claim(self.ticket(party, role.rule(fair=self.fair), "" if mate is None else mate.ticket.id), join=join)
+
+    def check(self) -> None:
+        held: dict[int, set[Role]] = {}
+        for seat in self.holders():
+            held.setdefault(party_of(seat), set()).add(role_of(seat))
+        writers = [party for party, roles in held.items() if W in roles]
+        assert not writers or len(held) == 1, f"a writer beside others: {held}"
+        assert sum(U in roles for roles in held.values()) <= 1, f"two upgradeable readers: {held}"
+        self.check_progress(held)
+
+    def check_progress(self, held: dict[int, set[Role]]) -> None:
+        """Whoever waits has somebody in the way: a holder, or who waits ahead and must not be passed.
+
+        An upgrade is ahead of all who arrived before it.
+        """
+        ahead: list[Role] = []
+        for seat in sorted(self.waiters(), key=lambda seat: U not in held.get(party_of(seat), set())):
+            role = role_of(seat)
+            others = [roles for party, roles in held.items() if party != party_of(seat)]
+            blocked = bool(others) if role is W else any(W in roles or (role is U and U in roles) for roles in others)
+            upgrades = U in held.get(party_of(seat), set())
+            assert blocked or (W in ahead and not upgrades) or (role is W and ahead and not upgrades), (
+                f"{seat} waits for nobody; held {held}, ahead {ahead}"
+            )
+            ahead.append(role)
+
+
+events = st.lists(
+    st.tuples(
+        st.sampled_from(["ask", "ask", "ask", "try", "leave", "leave", "lose", "break", "pass", "renew"]),
+        st.integers(0, 4),
+        st.sampled_from(list(Role)),
+    ),
+    max_size=50,
+)
+
+
+def play(table: Library, steps: list[tuple[str, int, Role]]) -> None:
+    for what, party, role in steps:
+        mine = table.mine(party)
+        match what:
+            case "ask" | "try":
+                table.ask(party, role, join=what == "ask")
+            case "leave" | "break" if role in mine:
+                how = Departure.RELEASE if what == "leave" else Departure.BREAK
+                table.leave(mine[role].ticket.id, how)
+            case "lose":  # one of its leases ends early, as after a stall of that one keeper
+                for seat in table.queue.seats():
+                    if party_of(seat) != party and table.renew(seat.ticket.id) is Standing.GONE:
+                        table.leave(seat.ticket.id)
+                table.now += LEASE * 0.6
+                for seat in table.queue.seats():
+                    if party_of(seat) != party:
+                        table.renew(seat.ticket.id)
+                table.look_again()
+            case "pass":
+                table.now += LEASE / 4
+                table.look_again()
+            case "renew":
+                for seat in mine.values():
+                    table.renew(seat.ticket.id)
+
+
+@pytest.mark.parametrize("fair", [True, False])
+@settings(max_examples=300, deadline=None)
+@given(steps=events)
+@example(steps=[("ask", 0, R), ("ask", 2, U), ("ask", 1, W), ("ask", 3, R), ("ask", 2, W), ("leave", 1, W)])
+def test_readers_and_writers_never_conflict_and_nobody_waits_for_nobody(
+    fair: bool, steps: list[tuple[str, int, Role]]
+) -> None:
+    play(Library(fair=fair), steps)
+
+
+@pytest.mark.parametrize("fair", [True, False])
+@settings(max_examples=300, deadline=None)
+@given(steps=events, upgrade=st.booleans())
+def test_whatever_they_hold_and_wait_for_all_get_on(
+    fair: bool, steps: list[tuple[str, int, Role]], upgrade: bool
+) -> None:
+    """Who waits for nothing leaves; then nobody is left. Upgradeable readers may all ask to write before."""
+    table = Library(fair=fair)
+    play(table, steps)
+    if upgrade:
+        for party in range(5):
+            table.ask(party, W)
+    for _ in range(100):
+        free = [seat for seat in table.holders() if not table.waits(party_of(seat))]
+        if not free:
+            break
+        table.leave(free[0].ticket.id)
+    assert not table.holders(), "nobody leaves any more: a deadlock"
+    assert not table.waiters(), "somebody waits for ever"
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.sampled_from([R, U, W]), min_size=2, max_size=12))
+def test_the_fair_enter_in_order_of_arrival(roles: list[Role]) -> None:
+    """A writer enters after all who came before it, and before all who came after; readers only pass readers."""
+    table = Library(fair=True)
+    for party, role in enumerate(roles):
+        table.ask(party, role)
+    entered: list[int] = []
+    while table.holders():
+        entered += [party_of(seat) for seat in table.holders() if party_of(seat) not in entered]
+        table.leave(table.holders()[0].ticket.id)
+    assert sorted(entered) == list(range(len(roles)))
+    for place, party in enumerate(entered):
+        if roles[party] is W:
+            assert set(entered[:place]) == set(range(party)), f"{roles}: entered {entered}"
+
+
+def test_an_upgradeable_reader_that_waits_holds_up_no_reader_behind_it() -> None:
+    table = Library(fair=True)
+    for party, role in enumerate((W, U, U, R, W, R)):
+        table.ask(party, role)
+    table.leave(table.mine(0)[W].ticket.id)
+    assert [party_of(seat) for seat in table.holders()] == [1, 3], "the last reader came after a writer"
+
+
+def test_an_upgrade_passes_writers_that_waited_before() -> None:
+    table = Library(fair=True)
+    for party, role in enumerate((U, R, W)):
+        table.ask(party, role)
+    table.ask(0, W)
+    table.leave(table.mine(1)[R].ticket.id)
+    assert {role_of(seat) for seat in table.holders()} == {U, W}
+    assert {party_of(seat) for seat in table.holders()} == {0}
+
+
+def test_a_try_beside_a_ticket_of_ones_own_passes_those_who_wait() -> None:
+    table = Library(fair=True)
+    table.ask(0, W)
+    table.ask(1, W)
+    table.ask(0, R, join=False)
+    assert R in table.mine(0)
+
+
+def test_beside_counts_only_while_that_one_holds() -> None:
+    table = Library(fair=True)
+    table.ask(0, U)
+    table.ask(1, R)
+    table.ask(2, W)
+    table.ask(0, W)
+    table.leave(table.mine(0)[U].ticket.id)
+    table.leave(table.mine(1)[R].ticket.id)
+    assert [party_of(seat) for seat in table.holders()] == [2], "it is an ordinary waiter now"
+
+
+class Permits(Table):
+    """Requests for some of so many permits."""
+
+    limit = 4
+
+    def check(self) -> None:
+        out = sum(seat.ticket.terms.rule.permits for seat in self.holders())
+        assert out <= self.limit, "more permits are out than there are"
+        waiting = self.waiters()
+        if waiting:
+            first = waiting[0].ticket.terms.rule.permits
+            assert out + first > self.limit, "the first in line would fit"
+
+
+@pytest.mark.parametrize("fair", [True, False])
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["ask", "ask", "try", "leave", "pass"]), st.integers(1, 4), st.integers(0, 9)),
+        max_size=60,
+    )
+)
+def test_permits_never_exceed_the_limit_and_come_back(fair: bool, steps: list[tuple[str, int, int]]) -> None:
+    table = Permits(fair=fair)
+    for what, size, which in steps:
+        match what:
+            case "ask" | "try":
+                behind = bool(table.waiters())
+                exclusive = bool(which % 2)  # means nothing here
+                mine = table.ticket(0, Rule(Kind.SEMAPHORE, exclusive=exclusive, permits=size, limit=table.limit))
+                entered = table.claim(mine, join=what == "ask")
+                assert not (fair and behind and entered), "it passed somebody who waits"
+            case "leave" if table.queue.seats():
+                table.leave(table.queue.seats()[which % len(table.queue.seats())].ticket.id)
+            case "pass":
+                table.now += which
+                table.look_again()
+    while table.holders():
+        table.leave(table.holders()[0].ticket.id)
+    assert not table.waiters()
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.integers(1, 4), min_size=1, max_size=30))
+def test_permits_are_given_in_order_of_arrival(sizes: list[int]) -> None:
+    table = Permits(fair=True)
+    for number, size in enumerate(sizes):
+        table.claim(table.ticket(number, Rule(Kind.SEMAPHORE, permits=size, limit=table.limit)))
+    entered: list[int] = []
+    while table.holders():
+        entered += [party_of(seat) for seat in table.holders() if party_of(seat) not in entered]
+        table.leave(table.holders()[0].ticket.id)
+    assert entered == list(range(len(sizes)))
+
+
+def test_another_limit_names_both() -> None:
+    table = Permits(fair=True)
+    table.claim(table.ticket(0, Rule(Kind.SEMAPHORE, limit=4)))
+    with pytest.raises(WrongKind, match="a semaphore of 4 and cannot be used as a semaphore of 5"):
+        table.claim(table.ticket(1, Rule(Kind.SEMAPHORE, limit=5)))

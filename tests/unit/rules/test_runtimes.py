@@ -1,0 +1,538 @@
+"""What the three runtimes promise to the engine, and what each says to whoever uses it in the wrong place."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import os
+import runpy
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from leasehold import AsyncClient, AsyncHold
+from leasehold._runtimes import clock, process
+from leasehold._runtimes.aio import AsyncioRuntime, TaskSignal
+from leasehold._runtimes.base import TIDIES_WITHIN, Job, finish
+from leasehold.stores.memory import Memory
+from leasehold_lab.runtimes.case_runtimes import AsyncioWorld, SimulatedWorld, World
+from leasehold_lab.runtimes.simulated import SimulatedRuntime
+from leasehold_lab.runtimes.virtual import Killed, Machine, Scheduler, Stuck, Wake
+
+
+@pytest.fixture(params=[AsyncioWorld, SimulatedWorld], ids=lambda kind: kind.name)
+def tasks(request: pytest.FixtureRequest) -> World:
+    """Return a world whose jobs can be cancelled."""
+    return request.param()
+
+
+# --- what all three promise --------------------------------------------------------------------------------------
+
+
+def test_what_is_gathered_comes_back_in_order_errors_too(world: World) -> None:
+    async def give(value: int, after: float) -> int:
+        await world.sleep(after)
+        if value == 2:
+            raise ValueError(value)
+        return value
+
+    async def body(world: World) -> None:
+        assert await world.runtime.gather() == []
+        one, two, three = await world.runtime.gather(give(1, 0.02), give(2, 0.01), give(3, 0.0))
+        assert (one, three) == (1, 3)
+        assert isinstance(two, ValueError)
+
+    world.run(body)
+
+
+def test_a_call_that_may_block_is_answered_with_its_result_or_its_error(world: World) -> None:
+    async def body(world: World) -> None:
+        assert await world.runtime.offload(lambda: 7) == 7
+        with pytest.raises(ZeroDivisionError):
+            await world.runtime.offload(lambda: 1 // 0)
+        world.runtime.close()
+
+    world.run(body)
+
+
+def test_nobody_waits_for_its_own_end(world: World) -> None:
+    async def body(world: World) -> None:
+        jobs, joined = list[Job](), list[bool]()
+        there, said = world.event(), world.event()
+
+        async def join_myself() -> None:
+            await there.wait(5.0)
+            joined.append(await jobs[0].join(5.0))
+            said.set()
+
+        jobs.append(world.runtime.spawn(join_myself, "impatient"))
+        there.set()
+        assert await said.wait(5.0)
+        assert joined == [False], "and it does not hang"
+        assert await jobs[0].join(5.0)
+
+    world.run(body)
+
+
+def test_who_waits_for_a_job_that_does_not_end_cancels_it(tasks: World) -> None:
+    async def body(world: World) -> None:
+        cancelled = world.runtime.signal()
+
+        async def for_ever() -> None:
+            try:
+                await world.sleep(3600.0)
+            finally:
+                cancelled.set()
+
+        job = world.runtime.spawn(for_ever, "long")
+        assert not await job.join(0.01)
+        assert await cancelled.wait(1.0)
+
+    tasks.run(body)
+
+
+def test_a_cancelled_job_is_waited_for_and_not_cancelled_a_second_time(tasks: World) -> None:
+    async def body(world: World) -> None:
+        tidied = list[str]()
+
+        async def work(name: str) -> None:
+            try:
+                await world.sleep(3600.0)
+            finally:
+                await world.sleep(0.2)  # a second cancellation would come here
+                tidied.append(name)
+
+        jobs = [world.runtime.spawn(lambda name=name: work(name), name) for name in ("one", "two")]  # type: ignore[misc]
+        await world.sleep(0.01)
+        for job in jobs:
+            job.cancel()
+        for job in jobs:
+            await job.join(0.0)
+        assert sorted(tidied) == ["one", "two"]
+        assert not any(job.alive() for job in jobs)
+
+    tasks.run(body)
+
+
+def test_a_cancelled_job_that_does_not_end_is_waited_for_a_limited_time(tasks: World) -> None:
+    async def body(world: World) -> None:
+        end = world.event()
+
+        async def stubborn() -> None:
+            while not end.is_set():
+                try:
+                    await world.sleep(3600.0)
+                except asyncio.CancelledError:
+                    await end.wait(60.0)
+
+        job = world.runtime.spawn(stubborn, "stubborn")
+        await world.sleep(0.01)
+        began = world.now()
+        assert not await job.join(0.0)
+        assert 0.9 * TIDIES_WITHIN < world.now() - began < 30.0, "it was waited for as long as it took"
+        assert job.alive()
+        end.set()
+        assert await job.join(1.0)
+
+    tasks.run(body)
+
+
+def test_what_is_shielded_ends_before_its_caller_is_cancelled(tasks: World) -> None:
+    async def body(world: World) -> None:
+        ended = list[str]()
+
+        async def work() -> str:
+            await world.sleep(0.05)
+            ended.append("work")
+            raise ValueError("nobody hears of it: the cancellation came first")
+
+        async def caller() -> None:
+            try:
+                await world.runtime.shield(work())
+            finally:
+                ended.append("caller")
+
+        job = world.spawn(caller)
+        await world.sleep(0.01)
+        job.cancel()
+        assert await job.join(1.0)
+        assert isinstance(job.exception(), asyncio.CancelledError)
+        assert ended == ["work", "caller"]
+
+    tasks.run(body)
+
+
+def test_what_is_shielded_may_be_cancelled_itself_as_by_the_end_of_a_loop() -> None:
+    ended = list[str]()
+
+    async def work() -> None:
+        try:
+            await asyncio.sleep(3600.0)
+        finally:
+            ended.append("work")
+
+    async def caller() -> None:
+        try:
+            await AsyncioRuntime().shield(work())
+        finally:
+            ended.append("caller")
+
+    async def body() -> None:
+        task = asyncio.create_task(caller())
+        await asyncio.sleep(0.01)
+        assert not task.done()
+
+    asyncio.run(body())  # it cancels all that is left
+    assert ended == ["work", "caller"]
+
+
+def test_who_gathers_and_is_cancelled_cancels_all_and_waits_for_their_ends(tasks: World) -> None:
+    async def body(world: World) -> None:
+        ended = list[int]()
+
+        async def one(number: int) -> None:
+            try:
+                await world.sleep(3600.0)
+            finally:
+                ended.append(number)
+
+        job = world.spawn(lambda: world.runtime.gather(one(1), one(2)))
+        await world.sleep(0.01)
+        job.cancel()
+        assert await job.join(1.0)
+        assert isinstance(job.exception(), asyncio.CancelledError)
+        assert sorted(ended) == [1, 2]
+
+    tasks.run(body)
+
+
+# --- in the wrong place ------------------------------------------------------------------------------------------
+
+
+def test_a_coroutine_of_another_world_is_refused_and_closed() -> None:
+    ended = list[str]()
+
+    async def work() -> None:
+        try:
+            await asyncio.sleep(0)
+        finally:
+            ended.append("closed")
+
+    with pytest.raises(RuntimeError, match="awaited something of another runtime"):
+        finish(work())
+    assert ended == ["closed"]
+
+
+def in_a_callback(make: Callable[[], Coroutine[Any, Any, Any]]) -> Callable[[], Coroutine[Any, Any, None]]:
+    """Return what steps a coroutine once in a callback of the running loop, where there is no task."""
+
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        outcome: asyncio.Future[Any] = loop.create_future()
+
+        def step() -> None:
+            work = make()
+            try:
+                outcome.set_result(work.send(None))
+            except Exception as error:
+                outcome.set_exception(error)
+            finally:
+                work.close()
+
+        loop.call_soon(step)
+        await outcome
+
+    return run
+
+
+def test_a_lock_that_is_acquired_outside_a_task_says_so() -> None:
+    async def body() -> None:
+        async with AsyncClient(Memory("no task")) as client:
+            with pytest.raises(RuntimeError, match="outside a task"):
+                await in_a_callback(client.lock("a").acquire)()
+
+    asyncio.run(body())
+
+
+def test_a_block_that_is_entered_outside_a_task_says_so_and_the_hold_lives_on() -> None:
+    async def body() -> None:
+        async with AsyncClient(Memory("no task")) as client:
+            hold = await client.lock("a").acquire()
+            assert hold is not None
+            with pytest.raises(RuntimeError, match="async with needs a task"):
+                await in_a_callback(hold.__aenter__)()
+            hold.check()
+            await hold.release()
+
+    asyncio.run(body())
+
+
+def test_a_simulated_lock_outside_a_task_says_so() -> None:
+    runtime = SimulatedRuntime(Scheduler(0), Machine("nobody"))
+    with pytest.raises(RuntimeError, match="outside a task"):
+        runtime.me()
+    with pytest.raises(RuntimeError, match="outside a task"):
+        runtime.sleep(1.0).send(None)
+
+
+# --- loops that are closed while something waits in them ---------------------------------------------------------
+
+
+class Dropped:
+    """A loop that is closed while a task of it has not ended, as when a server is stopped without mercy."""
+
+    def __init__(self, work: Callable[[], Coroutine[Any, Any, Any]]) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.task = self.loop.create_task(work())
+        self.task._log_destroy_pending = False  # type: ignore[attr-defined] it is the point
+        self.loop.run_until_complete(asyncio.sleep(0.05))
+
+    def close(self) -> None:
+        self.loop.close()
+
+
+def test_a_signal_may_be_set_when_the_loop_of_whoever_waited_is_closed() -> None:
+    signal = TaskSignal()
+    dropped = Dropped(lambda: signal.wait(None))
+    dropped.close()
+    signal.set()
+    assert signal.is_set()
+
+
+def test_a_lock_that_is_lost_when_the_loop_of_its_block_is_closed_is_lost_and_that_is_all() -> None:
+    client = AsyncClient(Memory("dropped block"))
+
+    async def enter() -> AsyncHold:
+        return await client.lock("a").__aenter__()
+
+    hold, told = asyncio.run(enter()), list[Exception]()
+    hold.on_lost(told.append)
+    hold._lease.gone("it was broken")
+    assert len(told) == 1
+    assert hold.lost
+
+
+def test_a_call_that_ends_when_its_loop_is_closed_has_no_listener_and_hurts_nobody() -> None:
+    runtime, begun, go_on, ended = AsyncioRuntime(), threading.Event(), threading.Event(), threading.Event()
+
+    def call() -> None:
+        begun.set()
+        go_on.wait(5.0)
+
+    dropped = Dropped(lambda: runtime.offload(call))
+    assert begun.wait(5.0)
+    dropped.close()
+    go_on.set()
+    worker = runtime._worker
+    assert worker is not None
+    worker._calls.put(ended.set)
+    assert ended.wait(5.0), "its thread goes on with what comes next"
+    runtime.close()
+
+
+def test_a_call_whose_caller_was_cancelled_is_ended_and_whoever_undoes_it_comes_after() -> None:
+    async def body() -> list[str]:
+        runtime, done, go_on = AsyncioRuntime(), list[str](), threading.Event()
+
+        def call() -> None:
+            go_on.wait(5.0)
+            done.append("done")
+
+        task = asyncio.create_task(runtime.offload(call))
+        await asyncio.sleep(0.01)
+        task.cancel()
+        undoing = asyncio.create_task(runtime.offload(lambda: done.append("undone")))
+        go_on.set()
+        await undoing
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        runtime.close()
+        return done
+
+    assert asyncio.run(body()) == ["done", "undone"]
+
+
+# --- virtual time ------------------------------------------------------------------------------------------------
+
+
+def simulated(body: Callable[[SimulatedRuntime], Coroutine[Any, Any, Any]]) -> Any:
+    scheduler = Scheduler(0)
+    runtime = SimulatedRuntime(scheduler, Machine("one"))
+    return scheduler.run(runtime.machine, body(runtime))
+
+
+def test_where_nothing_can_happen_any_more_it_says_who_waits() -> None:
+    async def body(runtime: SimulatedRuntime) -> None:
+        runtime.start(runtime.signal().wait(None), "deaf")
+        await runtime.signal().wait(None)
+
+    with pytest.raises(Stuck, match=r"at 0\.000000 s nothing can happen any more; waiting: one/main, one/deaf"):
+        simulated(body)
+
+
+def test_who_waits_for_ever_is_given_up() -> None:
+    async def body(runtime: SimulatedRuntime) -> None:
+        while True:
+            await runtime.sleep(1e6)
+
+    with pytest.raises(Stuck, match="one/main has not ended after 10000000 virtual seconds"):
+        simulated(body)
+
+
+def test_what_is_not_of_virtual_time_cannot_be_awaited_there() -> None:
+    async def body(runtime: SimulatedRuntime) -> None:
+        await asyncio.sleep(0)
+
+    with pytest.raises(RuntimeError, match="task one/main awaited None, which is not of virtual time"):
+        simulated(body)
+
+
+def test_a_mutex_that_is_taken_twice_is_a_mistake_of_whoever_takes_it() -> None:
+    async def body(runtime: SimulatedRuntime) -> None:
+        mutex = runtime.mutex()
+        with mutex, pytest.raises(RuntimeError, match="a mutex is taken twice"), mutex:
+            pass
+
+    simulated(body)
+
+
+def test_tasks_in_virtual_time_end_once_and_anybody_may_wait_for_it() -> None:
+    async def body(runtime: SimulatedRuntime) -> None:
+        async def seven() -> int:
+            await runtime.sleep(1.0)
+            return 7
+
+        task = runtime.start(seven(), "seven")
+        early, late = runtime.start(task.wait(), "early"), task
+        await early.wait()
+        await late.wait()
+        assert not task.cancel(), "it has ended"
+        assert task.result() == 7
+        assert runtime.now() == 1.0
+
+    simulated(body)
+
+
+def test_a_signal_that_is_set_twice_wakes_once() -> None:
+    async def body(runtime: SimulatedRuntime) -> None:
+        signal, woken = runtime.signal(), list[bool]()
+
+        async def wait() -> None:
+            woken.append(await signal.wait(None))
+            signal.clear()
+            woken.append(await signal.wait(1.0))
+
+        task = runtime.start(wait(), "waiting")
+        await runtime.sleep(1.0)
+        signal.set()
+        signal.set()
+        await task.wait()
+        assert woken == [True, False]
+
+    simulated(body)
+
+
+def test_who_waits_for_what_has_happened_already_goes_on_at_once() -> None:
+    async def body(runtime: SimulatedRuntime) -> None:
+        wake = Wake()
+        wake.fire()
+        await runtime.pause(wake)
+        assert runtime.now() == 0.0
+
+    simulated(body)
+
+
+def test_a_task_that_is_cancelled_before_its_first_step_goes_no_further_than_its_first_wait() -> None:
+    async def body(runtime: SimulatedRuntime) -> None:
+        begun = list[int]()
+
+        async def work() -> None:
+            begun.append(1)
+            task.cancel("by itself")
+            await runtime.sleep(3600.0)
+
+        task = runtime.start(work(), "hasty")
+        await task.wait()
+        assert begun == [1]
+        assert isinstance(task.error, asyncio.CancelledError)
+        assert runtime.now() == 0.0
+
+    simulated(body)
+
+
+def test_who_will_not_die_is_taken_apart_all_the_same() -> None:
+    ended = list[str]()
+
+    async def stubborn() -> None:
+        try:
+            while True:
+                try:
+                    await Wake()
+                except Killed:
+                    ended.append("not yet")
+        finally:
+            ended.append("now")
+
+    async def body(runtime: SimulatedRuntime) -> None:
+        runtime.start(stubborn(), "stubborn")
+        await runtime.sleep(1.0)
+
+    simulated(body)
+    assert len(ended) > 10
+    assert ended[-1] == "now"
+
+
+@pytest.mark.parametrize("gathers", [True, False])
+def test_when_a_world_has_ended_nobody_begins_anything_in_it_nor_waits(gathers: bool) -> None:
+    begun = list[str]()
+
+    async def more() -> None:
+        begun.append("more")
+
+    async def body(runtime: SimulatedRuntime) -> None:
+        async def tidy() -> None:
+            try:
+                await runtime.sleep(3600.0)
+            finally:
+                begun.append("tidying")
+                await (runtime.gather(more(), more()) if gathers else runtime.signal().wait(None))
+                begun.append("tidied")
+
+        runtime.start(tidy(), "tidy")
+        await runtime.sleep(1.0)
+
+    simulated(body)
+    assert begun == ["tidying"]
+
+
+def test_one_seed_is_one_history_line_by_line() -> None:
+    async def body(world: World) -> None:
+        async with world.client().lock("a", lease=3.0):
+            await world.sleep(10.0)
+
+    first, again, other = SimulatedWorld(1), SimulatedWorld(1), SimulatedWorld(2)
+    for each in (first, again, other):
+        each.run(body)
+    assert first.trace() == again.trace() != other.trace()
+    assert "leasehold-keeper" in first.trace()
+
+
+# --- systems that have less --------------------------------------------------------------------------------------
+
+
+def test_a_system_without_a_clock_that_counts_sleep_has_the_monotonic_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(time, "CLOCK_BOOTTIME")
+    names = runpy.run_path(str(Path(str(clock.__file__))))
+    assert names["boottime"] is time.monotonic
+    assert names["boottime_ns"] is time.monotonic_ns
+
+
+def test_a_system_without_forks_needs_no_word_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "register_at_fork")
+    names = runpy.run_path(str(Path(str(process.__file__))))
+    atexit.unregister(names["_at_exit"])
+    assert not names["ending"]()

@@ -1,0 +1,112 @@
+"""What strict mode sends behind a claim, and what it makes of the answers of servers, newer ones too."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from leasehold._model import Kind, Owner, Rule, Terms, Ticket
+from leasehold._runtimes.aio import AsyncioRuntime
+from leasehold.errors import StoreUnavailable
+from leasehold.stores.redis.connection.base import Elsewhere, ReplyError
+from leasehold.stores.redis.connection.settings import Settings
+from leasehold.stores.redis.connection.wait_connection import MOST_WIRES, WaitingWire
+from leasehold.stores.redis.scripts import commands
+from leasehold.stores.redis.strict.quorum import Strict, waits
+from leasehold.stores.redis.strict.strict import Claims, Unconfirmed
+
+TICKET = Ticket("t" * 22, Terms(Rule(Kind.MUTEX), Owner("h", 1, "c"), lease=10.0))
+COMMAND = commands.claim("ns", "a", TICKET, join=False, channel=b"")
+GRANTED = [1, b"7", b"1", 2]
+
+
+class Answers:
+    """A wire that answers from a list, and keeps what it was asked."""
+
+    def __init__(self, *answers: list[Any]) -> None:
+        self.answers = list(answers)
+        self.asked: list[Sequence[bytes]] = []
+
+    async def call_all(self, asked: Sequence[bytes], *, within: float) -> list[Any]:
+        self.asked.append(asked)
+        return self.answers.pop(0)
+
+
+def ask(strict: Strict, *answers: list[Any]) -> tuple[Any, list[Sequence[bytes]]]:
+    wire: Any = Answers(*answers)
+    claims = Claims(strict, Settings("here"), lambda another: b"other" if another else b"marker")
+    try:
+        reply = asyncio.run(claims.ask(wire, COMMAND, within=5.0))
+    except StoreUnavailable as error:
+        reply = error
+    assert not wire.answers
+    return reply, [asked[1:] for asked in wire.asked]
+
+
+def test_it_waits_for_replicas_as_soon_as_it_knows_of_them() -> None:
+    reply, asked = ask(Strict(), [GRANTED], [GRANTED, 1])
+    assert reply == GRANTED
+    assert asked == [[], [b"*3\r\n$4\r\nWAIT\r\n$1\r\n1\r\n$4\r\n1000\r\n"]]
+    assert ask(Strict(replicas=0), [GRANTED])[0] == GRANTED
+    assert ask(Strict(replicas=2), [GRANTED, 2])[0] == GRANTED
+    assert "only 1 did" in str(ask(Strict(replicas=2), [GRANTED, 1])[0])
+
+
+def test_disks_are_waited_for_where_that_is_asked_for() -> None:
+    strict = Strict(replicas=1, fsync=True)
+    reply, asked = ask(strict, [GRANTED, [1, 1]])
+    assert reply == GRANTED
+    assert asked == [[b"*4\r\n$7\r\nWAITAOF\r\n$1\r\n1\r\n$1\r\n1\r\n$4\r\n2500\r\n"]]
+    assert isinstance(ask(strict, [GRANTED, [1, 0]])[0], Unconfirmed)
+    assert isinstance(ask(strict, [GRANTED, [0, 1]])[0], Unconfirmed)
+    assert ask(Strict(replicas=0, fsync=True), [GRANTED, [1, 0]])[0] == GRANTED
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ("ERR unknown command 'WAITAOF'", "Redis 7.2 or later"),
+        ("ERR WAITAOF cannot be used when numlocal is set but appendonly is disabled.", "CONFIG SET appendonly yes"),
+        ("NOPERM this user has no permissions to run the 'waitaof' command", r"\+waitaof is missing"),
+        ("UNBLOCKED force unblock from blocking operation, instance state changed", "refused"),
+    ],
+)
+def test_what_cannot_be_waited_for_is_no_grant(said: str, words: str) -> None:
+
+    reply, _ = ask(Strict(fsync=True), [GRANTED, ReplyError(said)], *([[GRANTED, ReplyError(said)]]))
+    assert isinstance(reply, Unconfirmed)
+    assert re.search(words, str(reply))
+
+
+def test_a_script_that_was_forgotten_is_sent_again_with_its_wait() -> None:
+    reply, asked = ask(Strict(replicas=1), [ReplyError("NOSCRIPT no"), 1], [GRANTED, 1])
+    assert reply == GRANTED
+    assert len(asked[0]) == len(asked[1]) == 1
+
+
+def test_a_marker_whose_slot_is_elsewhere_is_left_for_another() -> None:
+    moved = ReplyError("ERR Script attempted to access a non local key in a cluster node script: x")
+    reply, _ = ask(Strict(replicas=0), [moved])
+    assert isinstance(reply, Elsewhere)
+
+
+def test_only_what_waits_goes_apart() -> None:
+    assert waits(Strict().wait(1, 1.0))
+    assert waits(Strict(fsync=True).wait(1, 1.0))
+    assert not waits(b"*3\r\n$7\r\nEVALSHA\r\n$4\r\nWAIT\r\n")
+    assert Strict().wait(1, 0.5).endswith(b"$3\r\n250\r\n")
+
+
+def test_connections_that_wait_are_bounded() -> None:
+    async def body() -> None:
+        wire = WaitingWire(AsyncioRuntime(), Settings("here", strict=Strict()), b"", lambda _: None, lambda: None)
+        taken = [wire._taken() for _ in range(MOST_WIRES + 5)]
+        assert len({id(one) for one, _ in taken}) == MOST_WIRES
+        assert [alone for _, alone in taken] == [True] * MOST_WIRES + [False] * 5
+        await wire.close()
+
+    asyncio.run(body())

@@ -1,0 +1,100 @@
+"""The line of those who wait for a lock that a session holds, without a server."""
+
+from __future__ import annotations
+
+import pytest
+
+from leasehold._model import Owner, Rule, Terms, Ticket
+from leasehold._runtimes.base import finish
+from leasehold._runtimes.blocking import BlockingRuntime
+from leasehold.stores._sql.session.wait_queue import Lines
+
+
+class Taken:
+    """Sessions of a server where somebody else has every lock."""
+
+    def __init__(self) -> None:
+        self.open: list[object] = []
+
+    async def tried(self, name: str, ticket: Ticket, until: float) -> tuple[object, bool]:
+        self.open.append(object())
+        return self.open[-1], False
+
+    async def wait(self, session: object, name: str, until: object) -> None:
+        """Wait for good; nobody gets so far here."""
+
+    async def free(self, session: object, name: str, until: float, *, has: bool) -> None:
+        self.close(session)
+
+    async def end(self, session: object, name: str, until: float) -> None:
+        self.close(session)
+
+    def close(self, session: object) -> None:
+        self.open.remove(session)
+
+
+class Threadless(BlockingRuntime):
+    """One that can start no thread."""
+
+    def spawn(self, work: object, name: str) -> object:  # type: ignore[override]
+        raise RuntimeError("can't start new thread")
+
+
+class Idle(BlockingRuntime):
+    """One whose jobs never get their turn."""
+
+    def spawn(self, work: object, name: str) -> object:  # type: ignore[override]
+        return None
+
+
+def ticket(number: int) -> Ticket:
+    return Ticket(f"t{number}", Terms(Rule(), Owner("h", 1, "c"), lease=30.0))
+
+
+def test_a_session_that_nobody_can_wait_on_is_not_parked() -> None:
+    """Else all in line would wait for it for good."""
+    sessions = Taken()
+    runtime = Threadless()
+    lines: Lines[object] = Lines(runtime, sessions)
+    first, second = (lines.enter("x", ticket(number)) for number in (1, 2))
+    until = runtime.now() + 5
+    with pytest.raises(RuntimeError, match="thread"):
+        finish(lines.turn(first, until))
+    assert not sessions.open
+    assert lines.parked(first) is None
+    assert first.signal.is_set()
+    finish(lines.leave(first, until))
+    assert second.signal.is_set()
+    with pytest.raises(RuntimeError, match="thread"):
+        finish(lines.turn(second, until))  # it asks
+    finish(lines.leave(second, until))
+    assert not sessions.open
+    assert not lines.anybody("x")
+
+
+def test_who_has_a_session_parked_for_it_sleeps_until_that_has_the_lock() -> None:
+    """Else it is told at once to ask again, while the answer of the server may be on the way."""
+    runtime = Idle()
+    lines: Lines[object] = Lines(runtime, Taken())
+    first, second = (lines.enter("x", ticket(number)) for number in (1, 2))
+    until = runtime.now() + 5
+    assert finish(lines.turn(first, until)) is None
+    assert lines.parked(first) is not None
+    assert not first.signal.is_set()
+    assert finish(lines.turn(second, until)) is None
+    finish(lines.leave(first, until))
+    assert lines.parked(second) is not None
+    assert not second.signal.is_set()
+
+
+def test_who_comes_first_when_another_is_passed_over_is_told() -> None:
+    """One behind it found out, and does not ask for it."""
+    runtime = Idle()
+    lines: Lines[object] = Lines(runtime, Taken())
+    silent, second, third = (lines.enter("x", ticket(number)) for number in (1, 2, 3))
+    silent.heard -= 31.0
+    until = runtime.now() + 5
+    assert finish(lines.turn(third, until)) is None
+    assert lines.get(silent.ticket.id) is None
+    assert second.signal.is_set()
+    assert not third.signal.is_set()

@@ -1,0 +1,47 @@
+"""Tests that only compute run at a lower priority, and nothing after them does."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from support import background
+
+NEIGHBOURS = """
+import os
+
+def test_priority():
+    print("priority", os.getpriority(os.PRIO_PROCESS, 0))
+"""
+
+CONFTEST = """
+import background
+from background import in_the_background
+
+def pytest_collection_modifyitems(items):
+    background.put_first(items)
+"""
+
+
+def test_only_the_folders_that_compute_make_way(tmp_path: Path) -> None:
+    if not background.may_come_back():
+        pytest.skip("whoever lowers its priority here cannot raise it again, so no test does")
+    now = os.getpriority(os.PRIO_PROCESS, 0)
+    (tmp_path / "conftest.py").write_text(CONFTEST)
+    for folder in ("api", "simulated", "stores"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / f"test_{folder}.py").write_text(NEIGHBOURS)
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-sq", "-p", "no:cacheprovider", tmp_path],
+        env={**os.environ, "PYTHONPATH": str(Path(background.__file__).parent)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    seen = [int(line.split()[1]) for line in done.stdout.replace(".", "").splitlines() if "priority" in line]
+    assert seen == [min(now + background.NICER, 19), now, now], "they come first, and the others run as ever"
+    assert os.getpriority(os.PRIO_PROCESS, 0) == now

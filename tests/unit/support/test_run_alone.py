@@ -1,0 +1,158 @@
+"""The last run of a test that failed is made alone and afresh."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+from support import run_alone
+
+SUITE = """
+import json, os, time
+from pathlib import Path
+import pytest
+
+NOTES = Path(os.environ["NOTES"])
+
+def note(what, begin):
+    with NOTES.open("a") as file:
+        file.write(json.dumps([what, os.getpid(), begin, time.monotonic()]) + chr(10))
+
+def count(what):
+    return NOTES.read_text().count(what) if NOTES.exists() else 0
+
+def test_that_fails_twice():
+    begin, before = time.monotonic(), count("crowd")
+    if count("failing") == 0:  # its first run has company
+        while count("crowd") == before and time.monotonic() < begin + 20:
+            time.sleep(0.01)
+    time.sleep(0.3)
+    note("failing", begin)
+    assert count("failing") == 3
+
+@pytest.mark.parametrize("number", range(60))
+def test_of_the_crowd(number):
+    begin = time.monotonic()
+    time.sleep(0.1)
+    note("crowd", begin)
+"""
+
+
+def test_the_third_run_has_no_company(tmp_path: Path) -> None:
+    notes, suite = tmp_path / "notes", tmp_path / "suite"
+    suite.mkdir()
+    (suite / "conftest.py").write_text("import alone\npytest_configure = alone.join\n")
+    (suite / "test_suite.py").write_text(SUITE)
+    words = ["-n", "3", "--reruns", "2", "--timeout", "60"]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *words, suite],
+        env={
+            **os.environ,
+            "PYTHONPATH": str(Path(run_alone.__file__).parent),
+            "NOTES": str(notes),
+            "TMPDIR": str(tmp_path),
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    runs = [json.loads(line) for line in notes.read_text().splitlines()]
+    failing = [run for run in runs if run[0] == "failing"]
+    beside = [sum(other[1] != run[1] and other[2] < run[3] and other[3] > run[2] for other in runs) for run in failing]
+    assert len(beside) == 3
+    assert beside[0] > 0, "the first run has company, so that the test shows something"
+    assert beside[2] == 0
+    assert len([run for run in runs if run[0] == "crowd"]) == 60
+    assert not list(tmp_path.glob("leasehold-tests-*"))
+
+
+SHARED = """
+import pytest
+
+runs, ended = [], []
+
+@pytest.fixture(scope="session")
+def server():
+    left = []
+    yield left
+    ended.append(left)
+
+@pytest.fixture(scope="module")
+def tables(server):
+    return server
+
+def test_that_breaks_off(tables):
+    runs.append(list(tables))
+    tables.append("something")
+    assert len(runs) > 1, "it is not taken away again"
+    tables.remove("something")
+    assert tables == []
+
+def test_that_follows(server, tables):
+    assert runs == [[], ["something"], []]
+    assert ended == [["something"]]
+    assert server is tables
+    assert tables == []
+"""
+
+
+def test_what_the_third_run_shares_with_later_tests_is_made_anew(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text("import alone\npytest_configure = alone.join\n")
+    (tmp_path / "test_suite.py").write_text(SHARED)
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "1", "--reruns", "2", tmp_path],
+        env={**os.environ, "PYTHONPATH": str(Path(run_alone.__file__).parent), "TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "2 passed, 2 rerun" in done.stdout
+
+
+def test_who_does_not_leave_is_not_waited_for_for_ever(tmp_path: Path) -> None:
+    mine, theirs = run_alone.Room(tmp_path, "x"), run_alone.Room(tmp_path, "x")
+    mine.enter()
+    theirs.enter()
+    assert not mine.enter_alone(within=0.2)
+    came = threading.Event()
+    third = run_alone.Room(tmp_path, "x")
+    newcomer = threading.Thread(target=lambda: (third.enter(), came.set()))
+    newcomer.start()
+    assert not came.wait(0.2), "the door is shut"
+    mine.leave()
+    assert came.wait(5)
+    newcomer.join()
+    theirs.leave()
+    third.leave()
+    mine.enter()
+    assert mine.enter_alone(within=0.2)
+    for room in (mine, theirs, third):
+        room.close()
+
+
+PROMPT = """
+import socket
+
+def test_it(pytestconfig):
+    assert pytestconfig.failures_db.sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+"""
+
+
+def test_what_a_worker_tells_of_reruns_is_sent_at_once(tmp_path: Path) -> None:
+    conftest = "import alone, pytest\npytest_configure = pytest.hookimpl(trylast=True)(alone.hurry)\n"
+    (tmp_path / "conftest.py").write_text(conftest)
+    (tmp_path / "test_suite.py").write_text(PROMPT)
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "1", "--reruns", "1", tmp_path],
+        env={**os.environ, "PYTHONPATH": str(Path(run_alone.__file__).parent)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
