@@ -1,62 +1,42 @@
-"""One call of acquire: claim, wait, claim again, until there is a lease or no time is left (see `engine.acquire`)."""
+"""The acquire loop: claim, wait, claim again, until there is a lease or no time is left. Theory: see `engine`."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Awaitable, Coroutine
+from typing import Any
 
+from leasehold._engine.engine import FIRST_PAUSE, Engine
 from leasehold._engine.lease import ENDED, Grip, State
-from leasehold._model import Granted, Owner, Terms, Wait
+from leasehold._engine.request import Missed, Wish
+from leasehold._model import Granted, Owner, Wait
 from leasehold._runtimes.process import ending
 from leasehold.errors import StoreUnavailable
 from leasehold.events import Acquired, GaveUp, Queued
 
-if TYPE_CHECKING:
-    from leasehold._engine.engine import Engine
-
 FIRST_ANSWER = 1.0
 """Seconds that a claim may take at least, however short the timeout: to tell "taken" from "down" it takes an answer."""
-
-FIRST_PAUSE = 0.005
-"""Seconds before a request without an answer is sent again; each further pause is twice as long, with jitter."""
-
 
 TOO_LATE = "the grant came too late to be of use: the store is slow, or the lease too short for it"
 
 
-@dataclass(frozen=True, slots=True)
-class Missed:
-    """An acquire that ended without the lock, because someone else had it, or (``barred``, for people) nobody may."""
+def acquire(engine: Engine, wish: Wish, timeout: float | None) -> Coroutine[Any, Any, Grip | Missed]:
+    """Get what is wished for, waiting at most ``timeout`` seconds (None: for ever); it may be to try only once.
 
-    waited: float
-    held_by: Owner | None
-    barred: str = ""
+    Returns:
+        The grip of the lease, which is held; or `Missed` if someone else had the name.
 
-
-class Wish(NamedTuple):
-    """What an acquire wants. One is made with each lock object, so cheaply.
-
-    Attributes:
-        name: the name.
-        terms: of its tickets.
-        join: it waits in the queue; else it tries once.
-        renew: the keeper renews it.
-        max_hold: seconds for which it does; None for as long as the holder lives.
-        beside: see `Ticket`.
+    Raises:
+        StoreUnavailable: the store did not answer, so nobody knows who has it. Nothing is left behind for longer
+            than a lease.
+        LeaseLost: it was granted, but until the timeout the answer came too late to be of use.
+        WrongKind: the name is in use as another primitive.
 
     """
-
-    name: str
-    terms: Terms
-    join: bool = True
-    renew: bool = True
-    max_hold: float | None = None
-    beside: str = ""
+    return Attempt(engine, wish, timeout).run()
 
 
 class Attempt:
-    """One call of `Engine.acquire`."""
+    """One call of `acquire`."""
 
     __slots__ = (
         "_barred",

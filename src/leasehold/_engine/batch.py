@@ -11,17 +11,15 @@ stands in a queue: the first name that cannot be had is then acquired alone (see
 from __future__ import annotations
 
 from collections.abc import Coroutine, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from leasehold._engine.acquire import FIRST_ANSWER, TOO_LATE, closed_meanwhile
+from leasehold._engine.engine import Engine
 from leasehold._engine.lease import Grip, Lease, State
 from leasehold._model import Granted, Owner, Terms, Wait
 from leasehold.errors import LeaseLost, StoreUnavailable
 from leasehold.events import Acquired
 from leasehold.store_api import ManyStore
-
-if TYPE_CHECKING:
-    from leasehold._engine.engine import Engine
 
 AT_ONCE = 100
 """Names in one request: it keeps a server from others for about a millisecond."""

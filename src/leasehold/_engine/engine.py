@@ -1,4 +1,4 @@
-"""The one acquire loop, and its counterpart: claim, wait, claim again, until the deadline; then leave.
+"""What the locks of one client share: leases, releases, repeated requests, the close. The acquire loop is in `acquire`.
 
 Theory of operation
 -------------------
@@ -20,9 +20,8 @@ from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from leasehold._engine.acquire import FIRST_PAUSE, Attempt, Missed, Wish
-from leasehold._engine.batch import Batch
 from leasehold._engine.lease import HOLDING, Grip, Later, Lease
+from leasehold._engine.request import Wish
 from leasehold._engine.watchdog.watchdog import Keeper
 from leasehold._model import Departure, Standing, Terms, Ticket, ticket_id
 from leasehold._runtimes.base import INTERRUPTS, Runtime, Scope
@@ -32,6 +31,9 @@ from leasehold.events import Choosy, Released
 from leasehold.store_api import Store, Tells
 
 T = TypeVar("T")
+
+FIRST_PAUSE = 0.005
+"""Seconds before a request without an answer is sent again; each further pause is twice as long, with jitter."""
 
 LEAVE_WITHIN = 1.0
 """Seconds that a caller waits at most for a leave to be confirmed; after that the keeper repeats it."""
@@ -55,7 +57,7 @@ class Engine:
         if isinstance(store, Tells):
             store.tell(self.keeper.hear)
         self.closed = False  # whether the client was closed
-        self.attempts: set[Attempt | Batch | Lease] = set()  # and releases: whatever a close waits for
+        self.attempts: set[object] = set()  # acquires and releases under way: a close waits for them
         self._ended = runtime.signal()  # one of them ended, while the client closes
 
     def ready(self) -> None:
@@ -182,21 +184,6 @@ class Engine:
             observe=self.observe,
         )
         return Grip(lease)
-
-    def acquire(self, wish: Wish, timeout: float | None) -> Coroutine[Any, Any, Grip | Missed]:
-        """Get what is wished for, waiting at most ``timeout`` seconds (None: for ever); it may be to try only once.
-
-        Returns:
-            The grip of the lease, which is held; or `Missed` if someone else had the name.
-
-        Raises:
-            StoreUnavailable: the store did not answer, so nobody knows who has it. Nothing is left behind for longer
-                than a lease.
-            LeaseLost: it was granted, but until the timeout the answer came too late to be of use.
-            WrongKind: the name is in use as another primitive.
-
-        """
-        return Attempt(self, wish, timeout).run()
 
     def ended(self) -> None:
         """Take note that one of the attempts ended: the client may be closing, and wait for it.

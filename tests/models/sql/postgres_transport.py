@@ -42,7 +42,7 @@ class SimulatedPostgres(InVirtualTime):
 
 
 class ModelLink:
-    """A connection in the place of libpq's, which asks to wait for a signal: see `…postgres.connection.exchange.Link`."""
+    """A connection in the place of libpq's, which asks to wait for a signal: see `postgres.connection.exchange`."""
 
     encrypted = False
 

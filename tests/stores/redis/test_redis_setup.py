@@ -18,8 +18,8 @@ import redis.asyncio
 from leasehold import AsyncClient, Client, StoreUnavailable, Unsupported
 from leasehold._runtimes.base import Colour
 from leasehold.errors import LeaseholdError
-from leasehold.stores.redis import adopt
 from leasehold.stores.redis.connection.base import NOT_APPLIED, REMEDIES, ReplyError, pack, refused
+from leasehold.stores.redis.openers import adopt
 from leasehold_lab.proxy.proxy import FaultProxy
 from leasehold_lab.runtimes.case_runtimes import AsyncioWorld, BlockingWorld, World
 from leasehold_lab.servers import Certificates, RedisServer

@@ -13,7 +13,8 @@ import redis.asyncio
 from leasehold import AsyncClient, Client, StoreUnavailable, Unsupported
 from leasehold._model import Severity
 from leasehold._runtimes.base import Colour
-from leasehold.stores.redis import adopt, scripts
+from leasehold.stores.redis import scripts
+from leasehold.stores.redis.openers import adopt
 from leasehold_lab.proxy.proxy import FaultProxy
 from leasehold_lab.runtimes.case_runtimes import AsyncioWorld, BlockingWorld, World
 from leasehold_lab.servers import Node, RedisCluster, RedisReplicas, RedisSentinel, RedisServer

@@ -15,9 +15,10 @@ from test_redis_strict import LONGEST, disturbed, work
 from leasehold import Client
 from leasehold._runtimes.base import Runtime
 from leasehold._url import parse
-from leasehold.stores.redis import Strict, keys
+from leasehold.stores.redis import keys
 from leasehold.stores.redis.connection import settings
 from leasehold.stores.redis.connection.settings import Settings
+from leasehold.stores.redis.openers import Strict
 from leasehold.stores.redis.store import RedisStore
 from leasehold_lab.history import History, Hold, check
 from leasehold_lab.runtimes.case_runtimes import AsyncioWorld, BlockingWorld, World

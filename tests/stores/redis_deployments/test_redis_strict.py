@@ -17,8 +17,8 @@ import redis.asyncio
 
 from leasehold import AcquireTimeout, AsyncClient, Client, LeaseLost, StoreUnavailable, Unsupported
 from leasehold._model import Severity
-from leasehold.stores.redis import Strict
 from leasehold.stores.redis.doctor.group_checks import cut_off
+from leasehold.stores.redis.openers import Strict
 from leasehold.stores.redis.strict.checks import judged, judged_state
 from leasehold_lab.history import History, Hold, check
 from leasehold_lab.runtimes.case_runtimes import Job, World

@@ -16,7 +16,8 @@ from leasehold import AsyncClient, Client, StoreUnavailable, Unsupported
 from leasehold._model import Severity
 from leasehold._runtimes.base import Colour
 from leasehold._url import parse
-from leasehold.stores.redis import Redlock, adopt_all, keys
+from leasehold.stores.redis import keys
+from leasehold.stores.redis.openers import Redlock, adopt_all
 from leasehold.stores.redis.redlock.waiting import Waiting
 from leasehold.stores.redis.redlock.worker import Worker
 from leasehold_lab.runtimes.case_runtimes import AsyncioWorld, BlockingWorld

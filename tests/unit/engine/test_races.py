@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from leasehold import AsyncClient, Client, LeaseLost
-from leasehold._engine.acquire import Attempt, Wish
+from leasehold._engine.acquire import Attempt
 from leasehold._engine.lease import Lease, State
+from leasehold._engine.request import Wish
 from leasehold._engine.watchdog.backup_thread import StandIn
 from leasehold._engine.watchdog.watchdog import Keeper
 from leasehold._model import Standing

@@ -97,7 +97,8 @@ def counter_at(place: Place, client: Client, url: str, namespace: str) -> Counte
 
 def _maker(opener: Any) -> str:
     """Say which store of ours it opens, by module and class."""
-    return f"{type(opener).__module__.removeprefix('leasehold.stores.')}.{type(opener).__name__}"
+    store = type(opener).__module__.removeprefix("leasehold.stores.").partition(".")[0]
+    return f"{store}.{type(opener).__name__}"
 
 
 def _file(path: str) -> sqlite3.Connection:

@@ -22,10 +22,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from leasehold import _validate
-from leasehold._engine.acquire import Missed, Wish
+from leasehold._engine.acquire import acquire
 from leasehold._engine.cell_wait import Pace
 from leasehold._engine.engine import Engine
 from leasehold._engine.lease import Lease
+from leasehold._engine.request import Missed, Wish
 from leasehold._runtimes.base import Party
 from leasehold._validate import Seconds
 from leasehold.errors import (
@@ -115,7 +116,7 @@ class Members:
     async def _sit(self, limit: float | None) -> Member:
         options, party = self._options, self._runtime.me()
         start = self._runtime.now()
-        got = await self._engine.acquire(Wish(self.book.queue, options.terms, join=limit != 0), limit)
+        got = await acquire(self._engine, Wish(self.book.queue, options.terms, join=limit != 0), limit)
         if isinstance(got, Missed):
             if not self._leave_out:
                 await self.book.abort(self._late())

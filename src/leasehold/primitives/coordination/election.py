@@ -21,9 +21,9 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from leasehold import _validate
-from leasehold._engine.acquire import Missed
 from leasehold._engine.engine import Engine
 from leasehold._engine.lease import Grip
+from leasehold._engine.request import Missed
 from leasehold._model import Seat
 from leasehold._runtimes.base import drive, outside, ready
 from leasehold._runtimes.blocks import Block, opened

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from leasehold._engine.acquire import Missed
 from leasehold._engine.lease import Grip
+from leasehold._engine.request import Missed
 from leasehold._validate import Seconds
 from leasehold.primitives.locks.hold import AsyncHold
 from leasehold.primitives.locks.mutex import AsyncMutex, Mutex

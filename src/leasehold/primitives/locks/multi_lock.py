@@ -24,9 +24,10 @@ from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
-from leasehold._engine.acquire import Missed, Wish
+from leasehold._engine.acquire import acquire
 from leasehold._engine.batch import AT_ONCE, Batch
 from leasehold._engine.engine import Engine
+from leasehold._engine.request import Missed, Wish
 from leasehold._runtimes.base import drive
 from leasehold._runtimes.blocks import Block, opened
 from leasehold._validate import Seconds
@@ -204,7 +205,7 @@ class AsyncMultiLock(AsyncLock):
             hold._grip = None
             return None
         timeout = None if left == float("inf") else left
-        grip = await engine.acquire(Wish(member.name, member._options.terms, join=course.waits), timeout)
+        grip = await acquire(engine, Wish(member.name, member._options.terms, join=course.waits), timeout)
         if isinstance(grip, Missed):
             return grip
         course.add(Part(engine, grip.lease), grip)

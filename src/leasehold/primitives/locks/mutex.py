@@ -8,9 +8,10 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from leasehold import _validate
-from leasehold._engine.acquire import Missed, Wish
+from leasehold._engine.acquire import acquire
 from leasehold._engine.engine import Engine
 from leasehold._engine.lease import Grip
+from leasehold._engine.request import Missed, Wish
 from leasehold._runtimes.base import Party, drive
 from leasehold._runtimes.blocks import Block, ends_block, opened
 from leasehold._validate import Seconds
@@ -162,7 +163,7 @@ class AsyncMutex(AsyncDecorating):
         wish = self._wish
         if beside or limit == 0:
             wish = wish._replace(join=limit != 0, beside=beside)
-        return self._engine.acquire(wish, limit)
+        return acquire(self._engine, wish, limit)
 
     def _timed_out(self, missed: Missed) -> AcquireTimeout:
         held_by = None if missed.held_by is None else str(missed.held_by)

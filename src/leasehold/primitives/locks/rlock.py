@@ -10,9 +10,9 @@ import weakref
 from collections.abc import Coroutine
 from typing import Any
 
-from leasehold._engine.acquire import Missed
 from leasehold._engine.engine import Engine
 from leasehold._engine.lease import Grip
+from leasehold._engine.request import Missed
 from leasehold._runtimes.base import Party
 from leasehold._validate import Seconds
 from leasehold.primitives.locks.hold import AsyncHold

@@ -6,9 +6,9 @@ from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
 from typing import Any, cast
 
-from leasehold._engine.acquire import Missed
 from leasehold._engine.engine import Engine
 from leasehold._engine.lease import Grip, Lease
+from leasehold._engine.request import Missed
 from leasehold._rules import conflicts
 from leasehold._runtimes.base import Party, drive
 from leasehold._runtimes.blocks import Block, opened

@@ -7,8 +7,8 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
-from leasehold._engine.acquire import Missed
 from leasehold._engine.engine import Engine
+from leasehold._engine.request import Missed
 from leasehold._rules import conflicts
 from leasehold._runtimes.base import drive
 from leasehold._runtimes.blocks import Block, ends_block, opened

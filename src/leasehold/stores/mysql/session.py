@@ -44,6 +44,7 @@ from leasehold._model import (
 from leasehold._runtimes.base import Runtime
 from leasehold.errors import StoreUnavailable, WrongKind
 from leasehold.store_api import Hear
+from leasehold.stores._common import queues
 from leasehold.stores._sql import rows
 from leasehold.stores._sql.queue_snapshot import above, ns
 from leasehold.stores._sql.session.claiming import Claims

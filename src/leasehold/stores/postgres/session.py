@@ -25,6 +25,7 @@ from leasehold._rules import Queue
 from leasehold._runtimes.base import Runtime
 from leasehold.errors import LeaseholdError, StoreUnavailable
 from leasehold.store_api import Hear
+from leasehold.stores._common import queues
 from leasehold.stores._sql import rows
 from leasehold.stores._sql.queue_snapshot import above, ns
 from leasehold.stores._sql.session.claiming import Claims

@@ -1,9 +1,10 @@
 """Where the clients of a run come from: a process that has imported all that they need, and divides for each.
 
-An interpreter that starts, and imports a driver, takes longer than a client then works for in a second or two; so this
-is done once: ``python -m leasehold_lab.verify.clients.forkserver FD SCHEME``. Whoever
-steers the run asks over a socket, one request after the other. The nursery has no threads and no connections, so its clients begin as if they were new. It looks at
-how a client ended only when asked, so that nobody else gets its process id before; and it ends with that socket.
+An interpreter that starts, and imports a driver, takes longer than a client then works for in a second or two. So it is
+done once: ``python -m leasehold_lab.verify.clients.forkserver FD SCHEME``. Whoever steers the run asks over a socket,
+one request after the other. The process has no threads and no connections, so its clients begin as if they were new.
+It looks at how a client ended only when asked, so that nobody else gets its process id before. It ends with that
+socket.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ from typing import Any, Generic, TypeVar
 from leasehold._runtimes.base import Runtime, Signal
 from leasehold.errors import LeaseholdError, StoreUnavailable
 from leasehold.stores.redis.connection.pipelining import Pipe
+from leasehold.stores.redis.connection.polling import Bell, attend
 from leasehold.stores.redis.redlock.node import STUCK, Node
-from leasehold.stores.redis.redlock.polling import Bell, attend
 from leasehold.stores.redis.scripts.commands import Command
 
 T = TypeVar("T")

@@ -12,7 +12,7 @@ from typing import Any
 from leasehold._model import Departure, Granted
 from leasehold._runtimes.base import Runtime
 from leasehold.errors import StoreUnavailable
-from leasehold.stores.redis.redlock import commands
+from leasehold.stores.redis.redlock import commands, majority
 from leasehold.stores.redis.redlock.commands import Ballot
 from leasehold.stores.redis.redlock.majority import Outcome, Vote
 from leasehold.stores.redis.redlock.node import Node
@@ -78,7 +78,7 @@ class Electing:
             since = self._runtime.now()
             with self._ask(ballot, channels, join=join, until=until) as poll:
                 votes = await self._count(poll, ballot.token, since, until)
-            outcome = votes.outcome(votes, ballot.token, len(self._panel))
+            outcome = majority.outcome(votes, ballot.token, len(self._panel))
             if outcome is Outcome.WON:
                 self._complete(ballot, votes, join=join)
                 return Granted(ballot.token, since, ballot.ticket.terms.lease)
@@ -129,7 +129,7 @@ class Electing:
         nodes, needed = len(self._panel), self._panel.majority
 
         def settled(poll: Poll[Vote]) -> bool:
-            return votes.settled(poll.answers, token, nodes)
+            return majority.settled(poll.answers, token, nodes)
 
         votes = await poll.until(lambda poll: len(poll.answers) >= needed, until)
         now = self._runtime.now()

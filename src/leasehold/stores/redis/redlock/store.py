@@ -240,7 +240,7 @@ class RedlockStore:
             ballot = self._ballots.get(ticket.id)
             if ballot is None or standings[ticket.id] is not Standing.HELD:
                 continue
-            gone = [index for index, found in answers.items() if found.get(ticket.id) == votes.GONE]
+            gone = [index for index, found in answers.items() if found.get(ticket.id) == majority.GONE]
             if gone:
                 self._electing.fill(ballot, [self._panel.nodes[index] for index in gone])
 

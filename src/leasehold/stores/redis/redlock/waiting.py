@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from leasehold._model import Standing, Ticket
 from leasehold._runtimes.base import Runtime
 from leasehold.stores._common.slots import Slot, Slots
+from leasehold.stores.redis.redlock import majority
 from leasehold.stores.redis.redlock.node import Node
 from leasehold.stores.redis.redlock.nodes import Panel
 from leasehold.stores.redis.redlock.subscriptions import SUBSCRIBE_WITHIN, Ears
@@ -128,7 +129,7 @@ class Waiting:
             if slot is None:
                 continue
             names[slot.name] = None
-            free = sum(found.get(ticket) == votes.FREE for found in answers.values())
+            free = sum(found.get(ticket) == majority.FREE for found in answers.values())
             if standing in (Standing.HELD, Standing.GONE) or free >= self._panel.majority:
                 _wake(slot)
         for name in names:  # who watched may have got the name since

@@ -1,0 +1,38 @@
+"""What an acquire wants, and what it returns when it did not get it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from leasehold._model import Owner, Terms
+
+
+@dataclass(frozen=True, slots=True)
+class Missed:
+    """An acquire that ended without the lock, because someone else had it, or (``barred``, for people) nobody may."""
+
+    waited: float
+    held_by: Owner | None
+    barred: str = ""
+
+
+class Wish(NamedTuple):
+    """What an acquire wants. One is made with each lock object, so cheaply.
+
+    Attributes:
+        name: the name.
+        terms: of its tickets.
+        join: it waits in the queue; else it tries once.
+        renew: the keeper renews it.
+        max_hold: seconds for which it does; None for as long as the holder lives.
+        beside: see `Ticket`.
+
+    """
+
+    name: str
+    terms: Terms
+    join: bool = True
+    renew: bool = True
+    max_hold: float | None = None
+    beside: str = ""

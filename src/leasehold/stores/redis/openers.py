@@ -1,0 +1,232 @@
+"""The Redis store (Redis 6.2 or later, Valkey): one server, those under Sentinel, a cluster, or several by Redlock.
+
+What only some deployments need is imported when one of them is opened: a program's start waits for all that is here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from leasehold._runtimes.base import Colour, Runtime
+from leasehold._url import Secret, StoreURL, parse
+from leasehold.store_api import Opener
+from leasehold.stores.redis import deployments
+from leasehold.stores.redis.connection import adopting, settings
+from leasehold.stores.redis.connection.settings import Settings
+from leasehold.stores.redis.sentinel.sentinel import Watched
+from leasehold.stores.redis.store import RedisStore
+from leasehold.stores.redis.strict import strict
+from leasehold.stores.redis.strict.quorum import Strict
+
+if TYPE_CHECKING:
+    from leasehold.stores.redis.cluster.store import ClusterStore
+    from leasehold.stores.redis.redlock.members import Member
+    from leasehold.stores.redis.redlock.store import RedlockStore
+    from leasehold.stores.redis.sentinel.store import SentinelStore
+
+KINDS = ("redis", "rediss", "valkey", "valkeys")
+
+REDLOCK_SCHEMES = ("redlock", "redlocks")
+
+NODE_SCHEMES = ("unix", *(kind + deployed for kind in KINDS for deployed in ("", "+sentinel", "+cluster")))
+"""Of what may be a node of a Redlock."""
+
+NODE_URLS = "pass redis://, redis+sentinel:// or redis+cluster:// URLs"
+
+FEWEST_NODES = 3
+"""With two, both must answer: worse than one."""
+
+LONGEST_QUARANTINE = 7 * 86_400.0
+"""Seconds: as long as the longest lease."""
+
+
+@dataclass(frozen=True)
+class Redis:
+    """Opens the locks of one server."""
+
+    settings: Settings
+
+    def open(self, runtime: Runtime, namespace: str) -> RedisStore:
+        """Open the store; it connects at the first use."""
+        return RedisStore(runtime, self.settings, namespace)
+
+    def member(self) -> Member:
+        """Make a node of a Redlock of it."""
+        from leasehold.stores.redis.redlock.members import Single
+
+        _refuse_strict(self.settings)
+        return Single(self.settings)
+
+
+@dataclass(frozen=True)
+class Sentinel:
+    """Opens the locks of the primary that sentinels name."""
+
+    watched: Watched
+
+    def open(self, runtime: Runtime, namespace: str) -> SentinelStore:
+        """Open the store; it connects at the first use."""
+        from leasehold.stores.redis.sentinel.store import SentinelStore
+
+        return SentinelStore(runtime, self.watched, namespace)
+
+    def member(self) -> Member:
+        """Make a node of a Redlock of it."""
+        from leasehold.stores.redis.redlock.members import Followed
+
+        _refuse_strict(self.watched.server)
+        return Followed(self.watched)
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Opens the locks of a cluster."""
+
+    seeds: Sequence[Settings]
+
+    def open(self, runtime: Runtime, namespace: str) -> ClusterStore:
+        """Open the store; it connects at the first use."""
+        from leasehold.stores.redis.cluster.store import ClusterStore
+
+        return ClusterStore(runtime, self.seeds, namespace)
+
+    def member(self) -> Member:
+        """Make a node of a Redlock of it."""
+        from leasehold.stores.redis.redlock.members import Sharded
+
+        _refuse_strict(self.seeds[0])
+        return Sharded(self.seeds)
+
+
+class Redlock:
+    """Opens the locks of several independent servers, of which most must agree.
+
+    Example:
+        ```python
+        Client(Redlock(["redis://a", "redis://b", "redis+sentinel://c,d,e/locks"]))
+        ```
+
+    """
+
+    def __init__(self, members: Sequence[str | Secret | Opener], *, quarantine: float = 0.0) -> None:
+        """Check what can be checked without a connection.
+
+        Args:
+            members: the nodes: URLs (``redis://``, ``rediss://``, ``unix://``, ``redis+sentinel://``,
+                ``redis+cluster://``), or what `Redis`, `Sentinel`, `Cluster` or `adopt` make.
+            quarantine: seconds for which a node that was restarted, or emptied, gives no votes; no lease may be longer.
+                0 for none. It must be the same for all clients.
+
+        """
+        hidden = [Secret(each) if isinstance(each, str) else each for each in members]
+        del members  # they may have passwords
+        self._members = [_member(each) for each in hidden]
+        places = [member.settings.where for member in self._members]
+        if len(places) < FEWEST_NODES:
+            raise ValueError(
+                f"Redlock takes {FEWEST_NODES} nodes or more, best {FEWEST_NODES} or 5, not {len(places)}; "
+                "for one server write the URL as redis://HOST"
+            )
+        if twice := next((place for place in places if places.count(place) > 1), None):
+            raise ValueError(
+                f"the node {twice} is there twice; each must be a server of its own: name it once in the URL"
+            )
+        if not 0 <= quarantine <= LONGEST_QUARANTINE:
+            raise ValueError(f"option quarantine is from 0 to {LONGEST_QUARANTINE:.0f} s, not {quarantine}")
+        self._quarantine = quarantine
+
+    def open(self, runtime: Runtime, namespace: str) -> RedlockStore:
+        """Open the store; it connects at the first use."""
+        from leasehold.stores.redis.redlock.store import RedlockStore
+
+        return RedlockStore(runtime, self._members, namespace, quarantine=self._quarantine)
+
+
+def _member(given: Secret | Opener) -> Member:
+    if isinstance(given, Secret):
+        url = parse(given)
+        if url.scheme not in (*NODE_SCHEMES, *REDLOCK_SCHEMES):
+            raise ValueError(f"a node of Redlock is a Redis, which {url.scheme}: is not; {NODE_URLS}")
+        given = from_url(url)
+    if isinstance(given, Redis | Sentinel | Cluster):
+        return given.member()
+    kind = type(given).__name__
+    raise TypeError(
+        f"a node of Redlock is one server, what sentinels watch over, or a cluster, not a {kind}; {NODE_URLS}"
+    )
+
+
+def _refuse_strict(node: Settings) -> None:
+    if node.strict is not None:
+        raise ValueError("a node of Redlock has no strict mode; leave out strict=true and pass quarantine= to Redlock")
+
+
+def _redlock_from_url(url: StoreURL) -> Redlock:
+    """Read ``redlock://user:password@h1,h2,h3/0?quarantine=60``; ``redlocks`` is the same with TLS.
+
+    Or ``redlock:URL|URL|URL|?quarantine=60``, where each node has a URL of its own.
+    """
+    if url.members:
+        if url.scheme != "redlock":
+            raise ValueError(
+                "each URL in redlock:URL|URL|URL says itself whether it uses TLS; write redlock: before them"
+            )
+        url.refuse_options(("quarantine",))
+        nodes: Sequence[Secret | Opener] = url.members
+    else:
+        nodes = [Redis(each) for each in deployments.nodes_from_url(url)]
+    text = url.options.get("quarantine", "0")
+    try:
+        quarantine = float(text)
+    except ValueError:
+        raise ValueError(f"option 'quarantine' of the {url.scheme} URL is a number of seconds, as in 60") from None
+    return Redlock(nodes, quarantine=quarantine)
+
+
+def from_url(url: StoreURL) -> Opener:
+    """Read a URL: ``redis://``, ``rediss://``, ``unix://``, ``redis+sentinel://``, ``redis+cluster://``.
+
+    Each also with ``rediss`` for TLS, and with ``valkey`` or ``valkeys``; and ``redlock://``, ``redlocks://``.
+    """
+    if url.scheme in REDLOCK_SCHEMES:
+        return _redlock_from_url(url)
+    demanded, url = strict.from_url(url)
+    match url.scheme.partition("+")[2]:
+        case "sentinel":
+            return _strictly(Sentinel(deployments.watched_from_url(url)), demanded)
+        case "cluster":
+            return _strictly(Cluster(deployments.seeds_from_url(url)), demanded)
+        case _:
+            return _strictly(Redis(settings.from_url(url)), demanded)
+
+
+def adopt(client: Any, colour: Colour, *, strict: Strict | None = None) -> Opener:
+    """Reach the servers as ``client`` does: a ``Redis``, ``RedisCluster`` or ``Sentinel`` of redis or redis.asyncio.
+
+    ``Client(adopt(client, Colour.BLOCKING, strict=Strict(longest=30)))`` does so in strict mode.
+    """
+    if adopting.asks_sentinels(client):
+        return _strictly(Sentinel(adopting.watched(client, colour)), strict)
+    if isinstance(client, adopting.CLUSTERS):
+        return _strictly(Cluster(adopting.seeds(client, colour)), strict)
+    return _strictly(Redis(settings.from_client(client, colour)), strict)
+
+
+def _strictly(opener: Redis | Sentinel | Cluster, demanded: Strict | None) -> Redis | Sentinel | Cluster:
+    """Return the same in strict mode, if it is asked for."""
+    if demanded is None:
+        return opener
+    match opener:
+        case Redis(server):
+            return Redis(replace(server, strict=demanded))
+        case Sentinel(watched):
+            return Sentinel(replace(watched, server=replace(watched.server, strict=demanded)))
+        case Cluster(seeds):
+            return Cluster([replace(seed, strict=demanded) for seed in seeds])
+
+
+def adopt_all(clients: Sequence[Any], colour: Colour, *, strict: Strict | None = None) -> Opener:
+    """Reach the nodes of a Redlock as ``clients`` do, one for each node."""
+    return Redlock([adopt(client, colour, strict=strict) for client in clients])
