@@ -19,7 +19,7 @@ from leasehold._runtimes.clock import boottime
 from leasehold_lab.servers import RedisServer
 from leasehold_lab.servers.clock import Clock
 
-PARTY = Path(__file__).parents[1] / "stores" / "redis_party.py"
+PARTY = Path(__file__).parents[1] / "support" / "programs" / "redis_client.py"
 BUSY = 2.0
 """Seconds of a busy machine."""
 

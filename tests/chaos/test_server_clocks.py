@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,8 +14,6 @@ from leasehold.stores.redis import keys
 from leasehold_lab.runtimes.case_runtimes import World
 from leasehold_lab.servers import Node, RedisCluster, RedisSentinel, RedisServer, RedlockNodes
 from support.flavors import ASYNCIO, BLOCKING, both, by_day
-
-sys.path.append(str(Path(__file__).parents[1] / "stores"))
 from support.stores.failover_load import LEASE, NOISE, Load
 
 FAR = 60.0

@@ -33,7 +33,7 @@ from support.flavors import both
 from support.programs.loss_notice_client import DEEDS
 from support.turns import US, Missed, turns_missed
 
-PARTY = Path(__file__).parent / "telling_party.py"
+PARTY = Path(__file__).parents[1] / "support" / "programs" / "loss_notice_client.py"
 
 NAMES = 50
 """Locks that one client holds, all of which end at once."""
@@ -171,7 +171,7 @@ def test_who_was_stopped_is_refused_at_every_call_and_told_as_soon_as_it_goes_on
 ) -> None:
     lease = SYSTEMS[name].lease
     command = [sys.executable, str(PARTY), colour, site.url, namespace, str(lease), str(NAMES)]
-    paths = os.pathsep.join([str(PARTY.parents[1]), *sys.path])
+    paths = os.pathsep.join([str(PARTY.parents[2]), *sys.path])
     with subprocess.Popen(
         command, env={**os.environ, "PYTHONPATH": paths}, stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as process:

@@ -1,7 +1,7 @@
 """The catalogue of mutants: small mistakes in the shipped code, each with the tests that must find it.
 
-A file of TOML in this folder is one part of the code. An entry says what the mistake is, which file of the package it
-is made in, the text that is there, what stands there instead, and which tests kill it.
+A file of TOML in this folder is one part of the code. An entry says what the mistake is, which file it is
+made in, the text that is there, what stands there instead, and which tests kill it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 TESTS = HERE.parent
-PACKAGE = TESTS.parent / "src" / "leasehold"
+TOP = TESTS.parent
+PACKAGES = (TOP / "src" / "leasehold", TOP / "lab" / "src" / "leasehold_lab")
 
 
 class PatchError(Exception):
@@ -27,7 +28,7 @@ class Mutant:
     Attributes:
         name: its name on the command line.
         says: what is wrong with it, in words.
-        file: where it is made, below the package.
+        file: where it is made, below the package ``leasehold``, or with ``leasehold_lab/`` before it in the laboratory.
         old: the text that is there, exactly once.
         new: what stands there instead.
         killed_by: tests that find it, as pytest is told them, below ``tests/``; the first that fails is enough.
@@ -43,14 +44,20 @@ class Mutant:
     killed_by: tuple[str, ...]
     day: bool = False
 
-    def patched(self, package: Path) -> str:
+    def path(self, packages: Sequence[Path]) -> Path:
+        """Return the file among these packages: leasehold, and its laboratory."""
+        top, _, below = self.file.partition("/")
+        leasehold, lab = packages
+        return lab / below if top == lab.name else leasehold / self.file
+
+    def patched(self, packages: Sequence[Path]) -> str:
         """Return the text of the file with the mistake in it.
 
         Raises:
             PatchError: the text is not there, or not once, or nothing would change.
 
         """
-        path = package / self.file
+        path = self.path(packages)
         if not path.is_file():
             raise PatchError(f"{self.name}: there is no {self.file}")
         text = path.read_text(encoding="utf-8")
@@ -60,9 +67,9 @@ class Mutant:
             raise PatchError(f"{self.name}: it changes nothing")
         return text.replace(self.old, self.new)
 
-    def apply(self, package: Path) -> None:
-        """Make the mistake in a copy of the package; errors as `patched`."""
-        (package / self.file).write_text(self.patched(package), encoding="utf-8")
+    def apply(self, packages: Sequence[Path]) -> None:
+        """Make the mistake in copies of the packages; errors as `patched`."""
+        self.path(packages).write_text(self.patched(packages), encoding="utf-8")
 
 
 def catalogue() -> tuple[Mutant, ...]:

@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 
-from mutant_catalogue import PACKAGE, TESTS, Mutant, PatchError
+from mutant_catalogue import PACKAGES, TESTS, Mutant, PatchError
 
 WITHIN = 180.0
 """Seconds after which a run of tests is ended: they hang, and so they have found it."""
@@ -56,7 +56,7 @@ class Run:
 def run_all(mutants: Sequence[Mutant], jobs: int) -> Iterator[Run]:
     """Try mutants, so many at once; yield each as it ends. The work tree is never written to."""
     with tempfile.TemporaryDirectory(prefix="leasehold-mutants-") as folder, ThreadPoolExecutor(jobs) as pool:
-        clean = _copy(PACKAGE, Path(folder) / "clean")
+        clean = _copy(PACKAGES, Path(folder) / "clean")
         _imported_from(clean)
         for done in as_completed([pool.submit(_run, mutant, clean, Path(folder)) for mutant in mutants]):
             yield done.result()
@@ -66,16 +66,16 @@ def control(mutants: Sequence[Mutant], jobs: int) -> str:
     """Run all the tests on a copy without a mistake; return the last lines of what failed, nothing if they pass."""
     tests = sorted({test for mutant in mutants for test in mutant.killed_by})
     with tempfile.TemporaryDirectory(prefix="leasehold-mutants-") as folder:
-        clean = _copy(PACKAGE, Path(folder) / "clean")
+        clean = _copy(PACKAGES, Path(folder) / "clean")
         code, said = _pytest(clean, tests, 60.0 + 30.0 * len(tests), *(["-n", str(jobs)] if jobs > 1 else []))
     return "" if code == PASSED else "\n".join(said.splitlines()[-30:])
 
 
 def _run(mutant: Mutant, clean: Path, folder: Path) -> Run:
     begin = time.monotonic()
-    place = _copy(clean / "leasehold", folder / mutant.name)
+    place = _copy(_packages(clean), folder / mutant.name)
     try:
-        mutant.apply(place / "leasehold")
+        mutant.apply(_packages(place))
         code, said = _pytest(place, mutant.killed_by, WITHIN)
     except PatchError as error:
         return Run(mutant, Verdict.BROKEN, time.monotonic() - begin, str(error))
@@ -93,9 +93,14 @@ def _failed(said: str) -> str:
     return found[1] if found else ""
 
 
-def _copy(package: Path, place: Path) -> Path:
-    shutil.copytree(package, place / "leasehold", ignore=shutil.ignore_patterns("*-pytest-*"))
+def _copy(packages: Sequence[Path], place: Path) -> Path:
+    for package in packages:
+        shutil.copytree(package, place / package.name, ignore=shutil.ignore_patterns("*-pytest-*"))
     return place
+
+
+def _packages(place: Path) -> list[Path]:
+    return [place / package.name for package in PACKAGES]
 
 
 def _environment(place: Path) -> dict[str, str]:

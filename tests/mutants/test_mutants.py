@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from mutant_catalogue import PACKAGE, TESTS, Mutant, PatchError, catalogue, chosen
+from mutant_catalogue import PACKAGES, TESTS, Mutant, PatchError, catalogue, chosen
 from mutant_runs import Verdict, control, run_all
 
 MUTANTS = catalogue()
@@ -25,7 +25,7 @@ def names_of(path: Path) -> set[str]:
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_a_patch_applies_and_its_tests_exist(mutant: Mutant) -> None:
-    text = mutant.patched(PACKAGE)
+    text = mutant.patched(PACKAGES)
     if mutant.file.endswith(".py"):
         compile(text, mutant.file, "exec")
     assert mutant.killed_by
@@ -47,13 +47,14 @@ def test_there_are_enough_of_all_parts() -> None:
     assert 6 <= sum(mutant.day for mutant in MUTANTS) <= 10
     parts = {mutant.file.split("/")[0] for mutant in MUTANTS}
     stores = {mutant.file.split("/")[1] for mutant in MUTANTS if mutant.file.startswith("stores/")}
-    assert parts >= {"engine", "rules.py", "primitives", "stores", "guard", "wires", "runtimes"}
+    assert parts >= {"_engine", "_rules.py", "primitives", "stores", "guards", "_runtimes"}
+    assert any("/connection/" in mutant.file for mutant in MUTANTS)
     assert stores >= {"redis", "postgres", "mysql", "sqlite", "zookeeper", "etcd"}
 
 
 def test_a_patch_that_does_not_apply_is_an_error() -> None:
     with pytest.raises(PatchError, match="0 times, not once"):
-        replace(MUTANTS[0], old="this text stands nowhere").patched(PACKAGE)
+        replace(MUTANTS[0], old="this text stands nowhere").patched(PACKAGES)
     with pytest.raises(PatchError, match="no mutant nobody"):
         chosen(["nobody"], day=False)
 

@@ -22,7 +22,7 @@ from leasehold import Client
 from leasehold_lab.proxy.proxy import FaultProxy, Side
 from leasehold_lab.servers import RedisServer
 
-PARTY = Path(__file__).with_name("soak_party.py")
+PARTY = Path(__file__).parents[1] / "support" / "programs" / "soak_client.py"
 
 BY_NIGHT = float(os.environ.get("LEASEHOLD_SOAK_SECONDS", "600"))
 

@@ -1,6 +1,6 @@
 """SIGKILL after the k-th effect, for all k, in every operation of every primitive that holds something in a store.
 
-The client is killed by its own hand as it has read its k-th answer (see `kill_party`). It works alone, or beside
+The client is killed by its own hand as it has read its k-th answer (see `kill_client`). It works alone, or beside
 another client that holds what it needs and releases it a little later. Then that other client gets all of it within the
 time that the page of its system states, with higher tokens; it keeps it until the time of the dead is over, and nobody
 took it away; and when it has released it, nothing of the dead is left in the store: no key, no row, no node.
@@ -33,7 +33,7 @@ from leasehold_lab.runtimes.case_runtimes import AsyncioWorld, World
 from leasehold_lab.servers.zookeeper import TICK
 from support.turns import Missed, turns_missed
 
-PARTY = Path(__file__).with_name("kill_party.py")
+PARTY = Path(__file__).with_name("kill_client.py")
 
 AT_WORK = 4
 """Victims that are alive at a time."""

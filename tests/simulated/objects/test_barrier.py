@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
-from fate import all_end, disturb
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -16,6 +15,7 @@ from leasehold.primitives.coordination.barrier_members import LOOK
 from leasehold.stores.memory import Memory
 from leasehold_lab.faulty_store import Call, Fault, Faulty, Kind, nth, sometimes
 from leasehold_lab.runtimes.case_runtimes import SimulatedWorld, World
+from support.fate import all_end, disturb
 
 LEASE = 3.0
 PARTIES = 3

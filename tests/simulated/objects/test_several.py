@@ -10,13 +10,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
-from fate import all_end
 from test_shared import LATENCY, LEASE, RATES, ROUNDS, WORKERS, Claim, Record, Worker, disturbed
 
 from leasehold import AsyncLeadership, AsyncMultiHold, Leader, StoreUnavailable
 from leasehold.stores.memory import Memory
 from leasehold_lab.faulty_store import sometimes
 from leasehold_lab.runtimes.case_runtimes import SimulatedWorld, World
+from support.fate import all_end
 
 NAMES = ("a", "b", "c", "d")
 END = 2000.0

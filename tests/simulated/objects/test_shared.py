@@ -10,12 +10,12 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 import pytest
-from fate import all_end, disturb
 
 from leasehold import AsyncHold, LeaseLost, StoreUnavailable
 from leasehold.stores.memory import Memory
 from leasehold_lab.faulty_store import Call, Fault, Faulty, Kind, sometimes
 from leasehold_lab.runtimes.case_runtimes import SimulatedWorld, World
+from support.fate import all_end, disturb
 
 LEASE = 3.0
 WORKERS, ROUNDS, LIMIT = 6, 4, 3

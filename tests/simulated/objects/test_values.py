@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from fate import all_end, disturb
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -20,6 +19,7 @@ from leasehold import AcquireTimeout, AsyncClient, Conflict, LeaseLost, StoreUna
 from leasehold.stores.memory import Memory
 from leasehold_lab.faulty_store import Faulty, Kind, sometimes
 from leasehold_lab.runtimes.case_runtimes import SimulatedMachine, SimulatedWorld, World
+from support.fate import all_end, disturb
 
 LEASE = 2.0
 TTL = 4.0

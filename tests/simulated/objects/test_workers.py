@@ -11,12 +11,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
-from fate import all_end, disturb
 
 from leasehold import AsyncClient, AsyncHold, LeaseLost, StoreUnavailable
 from leasehold.stores.memory import Memory
 from leasehold_lab.faulty_store import Call, Fault, Faulty, Kind, sometimes
 from leasehold_lab.runtimes.case_runtimes import SimulatedMachine, SimulatedWorld, World
+from support.fate import all_end, disturb
 
 LEASE = 3.0
 WORKERS = 5

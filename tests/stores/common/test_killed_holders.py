@@ -12,11 +12,11 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from test_redis_crash import parties
 
 from leasehold_lab.runtimes.case_runtimes import AsyncioWorld, BlockingWorld, World
 from leasehold_lab.servers.zookeeper import TICK
 from support.stores.doc_pages import row
+from support.stores.killed_clients import parties
 from support.turns import turns_missed
 
 SESSION = 1.5

@@ -8,13 +8,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from test_redis_crash import parties
 
 from leasehold import Client
 from leasehold_lab.runtimes.case_runtimes import World
 from leasehold_lab.servers import MariaDBServer, PostgresServer
 from support.flavors import both
 from support.patience import until
+from support.stores.killed_clients import parties
 
 WAITERS = 40
 NOISE = 1.0

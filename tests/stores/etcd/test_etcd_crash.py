@@ -17,7 +17,7 @@ from leasehold import Client, LeaseLost
 from leasehold._model import Change
 from leasehold._runtimes.base import finish
 
-PARTY = str(Path(__file__).with_name("redis_party.py"))
+PARTY = str(Path(__file__).parents[2] / "support" / "programs" / "redis_client.py")
 
 LATE = 1.0
 """Seconds after a lease within which etcd gives the lock away: it looks twice a second which leases have ended."""

@@ -66,7 +66,16 @@ class Room:
 
     def ours(self, colour: str) -> Party:
         return Party(
-            [sys.executable, str(HERE / "etcd_party.py"), colour, self.url, "x", str(LEASE), self.door, str(self.log)]
+            [
+                sys.executable,
+                str(HERE.parents[1] / "support" / "programs" / "etcd_client.py"),
+                colour,
+                self.url,
+                "x",
+                str(LEASE),
+                self.door,
+                str(self.log),
+            ]
         )
 
     def etcdctl(self) -> Party:

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from test_redis_crash import CRASH_BOUND, crash, parties
 
 from leasehold import AsyncClient, Client
 from leasehold._model import Change
@@ -23,6 +22,7 @@ from support.flavors import both
 from support.patience import until
 from support.steps import TO_THE_END, after_steps
 from support.stores.doc_pages import numbers
+from support.stores.killed_clients import CRASH_BOUND, crash, parties
 
 colours = pytest.mark.parametrize("colour", ["blocking", "asyncio"])
 

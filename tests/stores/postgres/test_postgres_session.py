@@ -9,7 +9,6 @@ import time
 from types import SimpleNamespace
 
 import pytest
-from test_redis_crash import parties
 
 from leasehold import AsyncClient, Client, LeaseholdError, Unsupported
 from leasehold.stores.postgres.advisory import key_of
@@ -17,6 +16,7 @@ from leasehold_lab.runtimes.case_runtimes import World
 from leasehold_lab.servers import PostgresServer
 from support.descriptors import WatchedWorld
 from support.steps import TO_THE_END, after_steps
+from support.stores.killed_clients import parties
 
 colours = pytest.mark.parametrize("colour", ["blocking", "asyncio"])
 

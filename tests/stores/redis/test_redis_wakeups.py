@@ -12,7 +12,7 @@ import pytest
 
 from support.turns import Missed, turns_missed
 
-PARTY = Path(__file__).with_name("handover_party.py")
+PARTY = Path(__file__).parents[2] / "support" / "programs" / "handover_client.py"
 
 LEASE = 3.0
 

@@ -91,7 +91,7 @@ def test_wakes_the_next_process_long_before_it_would_look_by_itself(path: Path, 
 
 def test_lost_hints_cost_a_quarter_of_a_second(path: Path, locks: Client, peers: Callable[..., Peer]) -> None:
     peer = peers()
-    peer.ask("setattr(__import__('leasehold.stores._common.hints').wires.datagram, '_send', lambda *a: None)")
+    peer.ask("setattr(__import__('leasehold.stores._common.hints').stores._common.hints, '_send', lambda *a: None)")
     peer.ask("take('x')")
     threading.Timer(0.3, lambda: peer.tell("holds['x'].release()")).start()
     began = boottime()

@@ -1,6 +1,6 @@
 """Processes of both colours among which one lock goes from hand to hand: a line of JSON tells what it took.
 
-    python handover_party.py URL NAMESPACE '{"handovers": 1000, "fair": true, "lease": 3.0, "deaf": 0}'
+    python handover_client.py URL NAMESPACE '{"handovers": 1000, "fair": true, "lease": 3.0, "deaf": 0}'
 
 Each is forked from a process that has imported what it needs. They share a few cells of memory, which only the holder
 reads and writes: with that they also see whether two are ever inside, and whether tokens rise. A hand-over counts if

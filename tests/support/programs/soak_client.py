@@ -1,6 +1,6 @@
 """A process with many clients of both colours that work for hours; it says what it has, whenever it is asked.
 
-    python soak_party.py URL NAMESPACE '{"clients": 500, "threads": 25, "tasks": 50, "lease": 1.0}'
+    python soak_client.py URL NAMESPACE '{"clients": 500, "threads": 25, "tasks": 50, "lease": 1.0}'
 
 Half of the clients are blocking ones, shared out among threads, the others those of asyncio, shared out among tasks.
 Whoever works takes one of its clients and does one of `DEEDS` with it, and now and then closes one and makes another in

@@ -14,6 +14,7 @@ import pytest
 
 from leasehold import AsyncClient, AsyncHold, Client, LeaseLost, NotHeld
 from leasehold._engine.lease import State
+from leasehold.primitives.locks import mutex
 from leasehold.stores.memory import Memory
 from leasehold_lab.faulty_store import Call, Fault, Faulty, Kind
 from leasehold_lab.runtimes.case_runtimes import SimulatedWorld, World
@@ -249,19 +250,17 @@ def test_wait_for_gives_a_hold_that_lasts() -> None:
 
 
 def test_a_thread_that_stalls_before_it_has_its_hold_gets_one_that_holds(monkeypatch: pytest.MonkeyPatch) -> None:
-    from leasehold._engine.engine import Engine
+    acquire = mutex.acquire
 
-    acquire = Engine.acquire
-
-    def slowly(self: Engine, *args: Any) -> Any:
+    def slowly(*args: Any) -> Any:
         async def run() -> Any:
-            got = await acquire(self, *args)
+            got = await acquire(*args)
             time.sleep(1.6)  # noqa: ASYNC251 as a thread does that is given no turn
             return got
 
         return run()
 
-    monkeypatch.setattr(Engine, "acquire", slowly)
+    monkeypatch.setattr(mutex, "acquire", slowly)
     with Client(Memory("stalled before its hold")) as client:
         hold = client.lock("a", lease=1.5).acquire()
         assert hold is not None

@@ -19,8 +19,8 @@ def test_priority():
 """
 
 CONFTEST = """
-import background
-from background import in_the_background
+from support import background
+from support.background import in_the_background
 
 def pytest_collection_modifyitems(items):
     background.put_first(items)
@@ -37,7 +37,7 @@ def test_only_the_folders_that_compute_make_way(tmp_path: Path) -> None:
         (tmp_path / folder / f"test_{folder}.py").write_text(NEIGHBOURS)
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-sq", "-p", "no:cacheprovider", tmp_path],
-        env={**os.environ, "PYTHONPATH": str(Path(background.__file__).parent)},
+        env={**os.environ, "PYTHONPATH": str(Path(background.__file__).parents[1])},
         capture_output=True,
         text=True,
         check=True,

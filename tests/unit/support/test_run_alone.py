@@ -45,14 +45,14 @@ def test_of_the_crowd(number):
 def test_the_third_run_has_no_company(tmp_path: Path) -> None:
     notes, suite = tmp_path / "notes", tmp_path / "suite"
     suite.mkdir()
-    (suite / "conftest.py").write_text("import alone\npytest_configure = alone.join\n")
+    (suite / "conftest.py").write_text("from support import run_alone\npytest_configure = run_alone.join\n")
     (suite / "test_suite.py").write_text(SUITE)
     words = ["-n", "3", "--reruns", "2", "--timeout", "60"]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *words, suite],
         env={
             **os.environ,
-            "PYTHONPATH": str(Path(run_alone.__file__).parent),
+            "PYTHONPATH": str(Path(run_alone.__file__).parents[1]),
             "NOTES": str(notes),
             "TMPDIR": str(tmp_path),
         },
@@ -102,11 +102,11 @@ def test_that_follows(server, tables):
 
 
 def test_what_the_third_run_shares_with_later_tests_is_made_anew(tmp_path: Path) -> None:
-    (tmp_path / "conftest.py").write_text("import alone\npytest_configure = alone.join\n")
+    (tmp_path / "conftest.py").write_text("from support import run_alone\npytest_configure = run_alone.join\n")
     (tmp_path / "test_suite.py").write_text(SHARED)
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "1", "--reruns", "2", tmp_path],
-        env={**os.environ, "PYTHONPATH": str(Path(run_alone.__file__).parent), "TMPDIR": str(tmp_path)},
+        env={**os.environ, "PYTHONPATH": str(Path(run_alone.__file__).parents[1]), "TMPDIR": str(tmp_path)},
         capture_output=True,
         text=True,
         check=False,
@@ -145,12 +145,13 @@ def test_it(pytestconfig):
 
 
 def test_what_a_worker_tells_of_reruns_is_sent_at_once(tmp_path: Path) -> None:
-    conftest = "import alone, pytest\npytest_configure = pytest.hookimpl(trylast=True)(alone.hurry)\n"
+    conftest = "import pytest\nfrom support import run_alone\n"
+    conftest += "pytest_configure = pytest.hookimpl(trylast=True)(run_alone.hurry)\n"
     (tmp_path / "conftest.py").write_text(conftest)
     (tmp_path / "test_suite.py").write_text(PROMPT)
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "1", "--reruns", "1", tmp_path],
-        env={**os.environ, "PYTHONPATH": str(Path(run_alone.__file__).parent)},
+        env={**os.environ, "PYTHONPATH": str(Path(run_alone.__file__).parents[1])},
         capture_output=True,
         text=True,
         check=False,

@@ -2,7 +2,7 @@
 
 Theory of operation
 -------------------
-Whoever asks sends its question to every node itself, one after the other and without waiting (`wires.redis.posting`),
+Whoever asks sends its question to every node itself, one after the other and without waiting (`connection.pipelining`),
 then reads what comes until that is enough, and goes on. No other thread or task has a part in it. What each can see:
 
 * A node sees its own question alone, on a connection where others may have gone before. It may carry it out after the

@@ -22,7 +22,7 @@ import org.redisson.api.RedissonClient;
 import org.redisson.config.Config;
 
 /**
- * The worker of Redisson: it speaks with the bench as leasehold.bench.worker does, a line of JSON each, and runs the trial
+ * The worker of Redisson: it speaks with the bench as leasehold_lab.bench.processes.worker does, a line of JSON each, and runs the trial
  * "pairs". The client is made anew for each trial; the virtual machine stays, and has compiled what it runs often.
  */
 public final class Worker {

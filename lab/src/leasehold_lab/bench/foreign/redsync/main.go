@@ -1,4 +1,4 @@
-// The worker of redsync: it speaks with the bench as leasehold.bench.worker does, a line of JSON each, and runs the
+// The worker of redsync: it speaks with the bench as leasehold_lab.bench.processes.worker does, a line of JSON each, and runs the
 // trial "pairs". A thread of the trial is a goroutine here.
 package main
 
