@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
-from leasehold._model import Seat, View
+from leasehold._model import QueueEntry, View
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +30,14 @@ class Contender:
     meta: object
 
     @classmethod
-    def of(cls, seat: Seat) -> Contender:
+    def of(cls, entry: QueueEntry) -> Contender:
         """Show a seat."""
-        terms = seat.ticket.terms
+        terms = entry.ticket.terms
         try:
             meta = json.loads(terms.meta) if terms.meta else None
         except ValueError:
             meta = terms.meta
-        return cls(str(terms.owner), terms.owner.host, terms.owner.pid, seat.token, seat.expires, meta)
+        return cls(str(terms.owner), terms.owner.host, terms.owner.pid, entry.token, entry.expires, meta)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +63,6 @@ class LockInfo:
     @classmethod
     def of(cls, view: View) -> LockInfo:
         """Show a view."""
-        holders = tuple(Contender.of(seat) for seat in view.holders)
-        waiters = tuple(Contender.of(seat) for seat in view.waiters)
+        holders = tuple(Contender.of(entry) for entry in view.holders)
+        waiters = tuple(Contender.of(entry) for entry in view.waiters)
         return cls(view.name, view.kind.value, view.token, holders, waiters, view.free_in)

@@ -28,7 +28,7 @@ class Kind(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class LockMode:
     """What a ticket asks for: the kind, how many permits of how many, shared or alone, in turn or not.
 
     Attributes:
@@ -69,7 +69,7 @@ class Owner:
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class LeaseTerms:
     """What all tickets of one lock object have in common.
 
     Attributes:
@@ -83,7 +83,7 @@ class Terms:
 
     """
 
-    rule: Rule
+    mode: LockMode
     owner: Owner
     lease: float
     delay: float = 0.0
@@ -105,8 +105,8 @@ class Ticket(NamedTuple):
     """
 
     id: str
-    terms: Terms
-    beside: str = ""
+    terms: LeaseTerms
+    alongside: str = ""
 
 
 def ticket_id(random: bytes) -> str:
@@ -154,7 +154,7 @@ class Wait:
     barred: str = ""
 
 
-class Standing(enum.Enum):
+class RenewalResult(enum.Enum):
     """What a store answers about one ticket in a batch of renewals."""
 
     HELD = "held"  # holds, and the lease was set to its full length
@@ -163,7 +163,7 @@ class Standing(enum.Enum):
     UNKNOWN = "unknown"  # no answer, or the store could not do it now
 
 
-class Departure(enum.Enum):
+class ReleaseReason(enum.Enum):
     """Why a ticket leaves."""
 
     RELEASE = "release"  # by its own client: the next may enter at once
@@ -171,7 +171,7 @@ class Departure(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
+class QueueEntry:
     """A ticket's place at a name, as the store sees it.
 
     Attributes:
@@ -193,7 +193,7 @@ class View:
 
     Attributes:
         token: the highest fencing token given out so far, 0 if none is known.
-        holders: who holds, with `Seat.expires` as seconds remaining.
+        holders: who holds, with `QueueEntry.expires` as seconds remaining.
         waiters: who waits, first in line first, likewise.
         free_in: seconds for which the name is kept free after an expiry (lock-delay); 0 otherwise.
 
@@ -202,8 +202,8 @@ class View:
     name: str
     kind: Kind
     token: int
-    holders: tuple[Seat, ...] = ()
-    waiters: tuple[Seat, ...] = ()
+    holders: tuple[QueueEntry, ...] = ()
+    waiters: tuple[QueueEntry, ...] = ()
     free_in: float = 0.0
 
 

@@ -2,8 +2,8 @@
 
 Theory of operation
 -------------------
-A name has *holders* and a queue of *waiters*, each a `Seat` with an expiry on the store's clock. Everything that a
-primitive is, is a `Rule` on that one queue:
+A name has *holders* and a queue of *waiters*, each a `QueueEntry` with an expiry on the store's clock. Everything that a
+primitive is, is a `LockMode` on that one queue:
 
 * a **lock** conflicts with every holder;
 * a **writer** conflicts with every holder, a **reader** with writers only, an *upgradeable* reader also with its like;
@@ -24,7 +24,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from leasehold._model import Kind, Rule, Seat, Ticket
+from leasehold._model import Kind, LockMode, QueueEntry, Ticket
 
 UNKNOWN = 0
 """The limit of a semaphore whose permit another program took, and did not say of how many."""
@@ -45,10 +45,10 @@ class Queue:
     name: str
     fence: int = 0
     barred: float = 0.0
-    holders: tuple[Seat, ...] = ()
-    waiters: tuple[Seat, ...] = ()
+    holders: tuple[QueueEntry, ...] = ()
+    waiters: tuple[QueueEntry, ...] = ()
 
-    def seats(self) -> tuple[Seat, ...]:
+    def entries(self) -> tuple[QueueEntry, ...]:
         """Return holders, then waiters in order."""
         return self.holders + self.waiters
 
@@ -69,7 +69,7 @@ class Blocked:
     """
 
     until: float
-    by: Seat | None = None
+    by: QueueEntry | None = None
 
 
 def decide(queue: Queue, me: Ticket, now: float) -> Enter | Blocked:
@@ -77,34 +77,34 @@ def decide(queue: Queue, me: Ticket, now: float) -> Enter | Blocked:
     if queue.barred > now:
         return Blocked(queue.barred)
     others = _others(queue, me, now)
-    rule = me.terms.rule
-    if conflicts(rule, [seat.ticket.terms.rule for seat in others]):
-        return Blocked(min(seat.expires for seat in others), others[0])
-    if not rule.fair or is_inside(queue, me, now):
+    mode = me.terms.mode
+    if conflicts(mode, [entry.ticket.terms.mode for entry in others]):
+        return Blocked(min(entry.expires for entry in others), others[0])
+    if not mode.fair or is_inside(queue, me, now):
         return Enter()
-    ahead = next((seat for seat in _ahead(queue, me.id, now) if seat.expires > now and _before(seat, rule)), None)
+    ahead = next((entry for entry in _ahead(queue, me.id, now) if entry.expires > now and _before(entry, mode)), None)
     return Enter() if ahead is None else Blocked(ahead.expires, ahead)
 
 
 def is_inside(queue: Queue, me: Ticket, now: float) -> bool:
     """Say whether the ticket beside which this one stands holds: then it overtakes all who wait for that one."""
-    return any(seat.ticket.id == me.beside and seat.expires > now for seat in queue.holders)
+    return any(entry.ticket.id == me.alongside and entry.expires > now for entry in queue.holders)
 
 
-def conflicts(rule: Rule, holding: Sequence[Rule]) -> bool:
-    """Say whether ``rule`` cannot hold beside all of ``holding``."""
-    match rule.kind:
+def conflicts(mode: LockMode, holding: Sequence[LockMode]) -> bool:
+    """Say whether ``mode`` cannot hold beside all of ``holding``."""
+    match mode.kind:
         case Kind.MUTEX:
             return bool(holding)
-        case Kind.READ_WRITE if rule.exclusive:
+        case Kind.READ_WRITE if mode.exclusive:
             return bool(holding)
         case Kind.READ_WRITE:
-            return any(other.exclusive or (rule.upgradeable and other.upgradeable) for other in holding)
+            return any(other.exclusive or (mode.upgradeable and other.upgradeable) for other in holding)
         case Kind.SEMAPHORE:
-            return sum(other.permits for other in holding) + rule.permits > rule.limit
+            return sum(other.permits for other in holding) + mode.permits > mode.limit
 
 
-def successors(queue: Queue, now: float) -> Iterator[Seat]:
+def successors(queue: Queue, now: float) -> Iterator[QueueEntry]:
     """Yield, in order of arrival, the waiters who hold the name next if each before them accepts.
 
     Those who stand beside a ticket of their own that holds come first. One of them that cannot enter is an upgrade,
@@ -115,50 +115,50 @@ def successors(queue: Queue, now: float) -> Iterator[Seat]:
     """
     if queue.barred > now:
         return
-    now_holding = [seat for seat in queue.holders if seat.expires > now]
+    now_holding = [entry for entry in queue.holders if entry.expires > now]
     inside, others_wait = _inside_first(queue, now)
     upgrade_waits = False
-    for seat in (*inside, *others_wait):
-        if seat.expires <= now:
+    for entry in (*inside, *others_wait):
+        if entry.expires <= now:
             continue
-        if upgrade_waits and seat not in inside:
+        if upgrade_waits and entry not in inside:
             return
-        others = [other.ticket.terms.rule for other in now_holding if other.ticket.id != seat.ticket.beside]
-        if not conflicts(seat.ticket.terms.rule, others):
-            yield seat
-            now_holding.append(seat)
-        elif seat in inside:
+        others = [other.ticket.terms.mode for other in now_holding if other.ticket.id != entry.ticket.alongside]
+        if not conflicts(entry.ticket.terms.mode, others):
+            yield entry
+            now_holding.append(entry)
+        elif entry in inside:
             upgrade_waits = True
-        elif not seat.ticket.terms.rule.upgradeable:
+        elif not entry.ticket.terms.mode.upgradeable:
             return
 
 
-def stops(seat: Seat) -> bool:
+def stops(entry: QueueEntry) -> bool:
     """Say whether nobody behind this waiter may enter before it, wherever it may stand; see `successors`."""
-    return not (seat.ticket.beside or seat.ticket.terms.rule.upgradeable)
+    return not (entry.ticket.alongside or entry.ticket.terms.mode.upgradeable)
 
 
-def same_use(mine: Rule, other: Rule) -> bool:
+def same_use(mine: LockMode, other: LockMode) -> bool:
     """Say whether two tickets use the name as the same thing: the same kind, with the same limit as far as is known."""
     return mine.kind is other.kind and other.limit in (mine.limit, UNKNOWN)
 
 
-def other_use(tickets: Iterable[Ticket], rule: Rule) -> Ticket | None:
-    """Return one of the tickets that uses its name as something else than ``rule`` does; None if none does."""
-    return next((ticket for ticket in tickets if not same_use(rule, ticket.terms.rule)), None)
+def other_use(tickets: Iterable[Ticket], mode: LockMode) -> Ticket | None:
+    """Return one of the tickets that uses its name as something else than ``mode`` does; None if none does."""
+    return next((ticket for ticket in tickets if not same_use(mode, ticket.terms.mode)), None)
 
 
-def clash(name: str, used: str, rule: Rule) -> str:
+def clash(name: str, used: str, mode: LockMode) -> str:
     """Return the words of the error for a name that is in use as something else; they name both."""
     return (
-        f"{name!r} is in use as a {used} and cannot be used as a {use_of(rule)}; choose another name, or wait until "
+        f"{name!r} is in use as a {used} and cannot be used as a {use_of(mode)}; choose another name, or wait until "
         "nobody uses it"
     )
 
 
-def use_of(rule: Rule) -> str:
+def use_of(mode: LockMode) -> str:
     """Return what a rule uses its name as, for people."""
-    return rule.kind.value + (f" of {rule.limit}" if rule.kind is Kind.SEMAPHORE and rule.limit != UNKNOWN else "")
+    return mode.kind.value + (f" of {mode.limit}" if mode.kind is Kind.SEMAPHORE and mode.limit != UNKNOWN else "")
 
 
 def next_token(fence: int, floor: int) -> int:
@@ -170,23 +170,23 @@ def next_token(fence: int, floor: int) -> int:
     return max(fence + 1, floor)
 
 
-def _others(queue: Queue, me: Ticket, now: float) -> list[Seat]:
-    return [seat for seat in queue.holders if seat.expires > now and seat.ticket.id not in (me.id, me.beside)]
+def _others(queue: Queue, me: Ticket, now: float) -> list[QueueEntry]:
+    return [entry for entry in queue.holders if entry.expires > now and entry.ticket.id not in (me.id, me.alongside)]
 
 
-def _inside_first(queue: Queue, now: float) -> tuple[list[Seat], list[Seat]]:
-    inside = [seat for seat in queue.waiters if is_inside(queue, seat.ticket, now)]
-    return inside, [seat for seat in queue.waiters if seat not in inside]
+def _inside_first(queue: Queue, now: float) -> tuple[list[QueueEntry], list[QueueEntry]]:
+    inside = [entry for entry in queue.waiters if is_inside(queue, entry.ticket, now)]
+    return inside, [entry for entry in queue.waiters if entry not in inside]
 
 
-def _ahead(queue: Queue, me: str, now: float) -> Iterator[Seat]:
+def _ahead(queue: Queue, me: str, now: float) -> Iterator[QueueEntry]:
     inside, others = _inside_first(queue, now)
-    for seat in (*inside, *others):
-        if seat.ticket.id == me:
+    for entry in (*inside, *others):
+        if entry.ticket.id == me:
             return
-        yield seat
+        yield entry
 
 
-def _before(seat: Seat, rule: Rule) -> bool:
-    """Say whether a fair ticket must not overtake ``seat``: always, but a reader may enter beside a reader."""
-    return rule.kind is not Kind.READ_WRITE or rule.exclusive or seat.ticket.terms.rule.exclusive
+def _before(entry: QueueEntry, mode: LockMode) -> bool:
+    """Say whether a fair ticket must not overtake ``entry``: always, but a reader may enter beside a reader."""
+    return mode.kind is not Kind.READ_WRITE or mode.exclusive or entry.ticket.terms.mode.exclusive

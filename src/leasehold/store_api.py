@@ -12,10 +12,10 @@ from leasehold._model import (
     Capabilities,
     Cell,
     Change,
-    Departure,
     Finding,
     Granted,
-    Standing,
+    ReleaseReason,
+    RenewalResult,
     Ticket,
     View,
     Wait,
@@ -48,7 +48,7 @@ class Store(Protocol):
         """
         ...
 
-    async def leave(self, name: str, ticket: Ticket, *, how: Departure, within: float) -> bool:
+    async def leave(self, name: str, ticket: Ticket, *, how: ReleaseReason, within: float) -> bool:
         """Remove ``ticket`` from ``name``, holding or waiting, and hand the name to the next in the same step.
 
         Return whether it was there. It touches no other ticket, whatever happened meanwhile; repeating it is
@@ -56,10 +56,10 @@ class Store(Protocol):
         """
         ...
 
-    async def renew(self, tickets: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[Standing]:
+    async def renew(self, tickets: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[RenewalResult]:
         """Set the leases of holders, and the places of waiters, to full length; answer for each in order.
 
-        Never revives what has expired. A failure costs `Standing.UNKNOWN` for those concerned, not the others.
+        Never revives what has expired. A failure costs `RenewalResult.UNKNOWN` for those concerned, not the others.
         """
         ...
 
@@ -93,18 +93,18 @@ class Store(Protocol):
         ...
 
 
-Hear = Callable[[Standing, Collection[str] | None], None]
+LossCallback = Callable[[RenewalResult, Collection[str] | None], None]
 """Takes what became of the tickets with these ids, or of all; it may be called from any thread and returns at once."""
 
 
 @runtime_checkable
-class Tells(Protocol):
+class ReportsLosses(Protocol):
     """A store that hears of losses by itself, as one with a session does, and need not wait to be asked.
 
-    `Standing.UNKNOWN` puts holds in doubt, and they are renewed as soon as possible; `Standing.GONE` ends them.
+    `RenewalResult.UNKNOWN` puts holds in doubt, and they are renewed as soon as possible; `RenewalResult.GONE` ends them.
     """
 
-    def tell(self, hear: Hear) -> None:
+    def tell(self, hear: LossCallback) -> None:
         """Tell ``hear`` from now on."""
         ...
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import cast
 
 from leasehold._runtimes.aio import AsyncioRuntime
-from leasehold._runtimes.base import Runtime, drive
+from leasehold._runtimes.base import Runtime, run_sync
 from leasehold._runtimes.blocking import BlockingRuntime
 from leasehold._url import Secret
 from leasehold.stores import registry
@@ -32,7 +32,7 @@ def create(url: str | None = None) -> bool:
     """
     hidden = registry.hide(url)
     del url
-    return drive(_create(hidden, BlockingRuntime()))
+    return run_sync(_create(hidden, BlockingRuntime()))
 
 
 async def create_async(url: str | None = None) -> bool:

@@ -43,7 +43,7 @@ def test_a_renewal_under_way_leaves_no_task_and_no_connection(name: str, nth: in
                 assert not hold.lost
                 await asyncio.sleep(0.01)
                 seen |= renewals()
-            client._engine.keeper.forget(hold._lease)  # as if it were lost: nobody leaves for it, which takes longer
+            client._engine.watchdog.forget(hold._lease)  # as if it were lost: nobody leaves for it, which takes longer
             await client.close()
             assert not asyncio.all_tasks() - {asyncio.current_task()}
             until = boottime() + ENDED

@@ -40,24 +40,24 @@ def child(*command: str) -> Iterator[subprocess.Popen[bytes]]:
 
 
 @pytest.mark.parametrize("colour", ["blocking", "asyncio"])
-def test_a_machine_that_was_suspended(colour: str, redis_server: RedisServer, namespace: str, tmp_path: Path) -> None:
+def test_a_machine_that_was_suspended(flavor: str, redis_server: RedisServer, namespace: str, tmp_path: Path) -> None:
     """A7: the clock that counts sleep has gone on, that of timers has not; the first call afterwards tells.
 
     Nobody has taken the lock meanwhile, so it is the clock alone that tells.
     """
-    lease = 30.0 if colour == "blocking" else 3.0  # who asks is told at once; who sleeps, when its renewal is due
+    lease = 30.0 if flavor == "blocking" else 3.0  # who asks is told at once; who sleeps, when its renewal is due
     clock = Clock(tmp_path)
-    command = [*clock.before, sys.executable, str(PARTY), colour, redis_server.url, namespace, "stop", str(lease), "x"]
+    command = [*clock.before, sys.executable, str(PARTY), flavor, redis_server.url, namespace, "stop", str(lease), "x"]
     with child(*command) as holder:
         assert said(holder)["name"] == "x"
         clock.sleep(60.0)
         slept = time.monotonic()
-        if colour == "blocking":
+        if flavor == "blocking":
             assert holder.stdin is not None
             holder.stdin.write(b"go on\n")
             holder.stdin.flush()
         assert said(holder)["check"] == "lost"
-        assert time.monotonic() - slept < (0.0 if colour == "blocking" else lease / 3) + BUSY
+        assert time.monotonic() - slept < (0.0 if flavor == "blocking" else lease / 3) + BUSY
 
 
 STARVED = """

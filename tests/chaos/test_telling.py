@@ -24,7 +24,7 @@ from sites import SYSTEMS, Site, systems
 from leasehold import AsyncClient, Client, LeaseLost
 from leasehold._engine.watchdog.watchdog import RENEWALS_PER_LEASE
 from leasehold._model import DRIFT, MARGIN
-from leasehold._runtimes.base import Colour
+from leasehold._runtimes.base import Flavor
 from leasehold._runtimes.clock import boottime
 from leasehold_lab.history import Stall
 from leasehold_lab.runtimes.case_runtimes import World
@@ -93,7 +93,7 @@ def test_who_hears_nothing_of_the_store_is_told_before_it_may_give_the_lock_away
     async def body(world: World) -> None:
         client = world.client(site.url, namespace=namespace, response_timeout=1.0)
         holds = await hold_all(client, SYSTEMS[name].lease, told, FEW)
-        with turns_missed(world.runtime.colour) as missed:
+        with turns_missed(world.runtime.flavor) as missed:
             await world.sleep(SYSTEMS[name].lease / 2)  # each was renewed since
             site.silence()
             try:
@@ -142,10 +142,10 @@ def test_whose_locks_the_store_gave_up_is_told_at_the_next_renewal_or_at_once(
     async def body(world: World) -> None:
         client = world.client(site.url, namespace=namespace)
         holds = await hold_all(client, system.lease, told)
-        with turns_missed(world.runtime.colour) as missed:
+        with turns_missed(world.runtime.flavor) as missed:
             await world.sleep(system.lease / 2)
             began = boottime()
-            if world.runtime.colour is Colour.ASYNCIO:
+            if world.runtime.flavor is Flavor.ASYNC:
                 await asyncio.to_thread(remove, name, namespace, site.url, servers)
             else:
                 remove(name, namespace, site.url, servers)
@@ -167,10 +167,10 @@ def test_whose_locks_the_store_gave_up_is_told_at_the_next_renewal_or_at_once(
 @systems
 @pytest.mark.parametrize("colour", ["blocking", "asyncio"])
 def test_who_was_stopped_is_refused_at_every_call_and_told_as_soon_as_it_goes_on(
-    name: str, colour: str, site: Site, namespace: str, record_property: Any
+    name: str, flavor: str, site: Site, namespace: str, record_property: Any
 ) -> None:
     lease = SYSTEMS[name].lease
-    command = [sys.executable, str(PARTY), colour, site.url, namespace, str(lease), str(NAMES)]
+    command = [sys.executable, str(PARTY), flavor, site.url, namespace, str(lease), str(NAMES)]
     paths = os.pathsep.join([str(PARTY.parents[2]), *sys.path])
     with subprocess.Popen(
         command, env={**os.environ, "PYTHONPATH": paths}, stdin=subprocess.PIPE, stdout=subprocess.PIPE
@@ -201,7 +201,7 @@ def test_who_was_stopped_is_refused_at_every_call_and_told_as_soon_as_it_goes_on
     record_property("spread:told after a stop", took)
     whole = 1e3 * (max(said["told"]) - resumed)
     print(
-        f"{name}, {colour}: {1e3 * took[len(took) // 2]:.1f}..{1e3 * took[-1]:.1f} ms ({whole:.1f} with turns missed)"
+        f"{name}, {flavor}: {1e3 * took[len(took) // 2]:.1f}..{1e3 * took[-1]:.1f} ms ({whole:.1f} with turns missed)"
     )
     assert took[int(len(took) * 0.99)] <= RESUMED_WITHIN
 

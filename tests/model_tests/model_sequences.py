@@ -96,7 +96,7 @@ def _difference(play: Play, seed: int, steps: tuple[int, ...]) -> Difference | N
 
 @dataclass(eq=False)
 class Ear:
-    """A connection to a model that keeps what it is told, in the place of a `Line`.
+    """A connection to a model that keeps what it is told, in the place of a `Connection`.
 
     Attributes:
         number: of all connections of its host.

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 from model_sequences import Play, Steps, chance
 from sql_sequences import Modelled, Pair, Playing, Real, RealLine, Servers, play
 
-from leasehold._model import Owner, Rule, Terms, Ticket
+from leasehold._model import LeaseTerms, LockMode, Owner, Ticket
 from leasehold.stores._sql.transport import Statement
 from leasehold_lab.runtimes.case_runtimes import SimulatedWorld
 from models.sql.session_locks import LOOKS_EACH
@@ -257,7 +257,7 @@ class SessionPlaying(Playing):
 
 def ticket(name: str, lease: float) -> Ticket:
     """Return a ticket."""
-    return Ticket(name, Terms(Rule(), Owner("host", 1, "client"), lease))
+    return Ticket(name, LeaseTerms(LockMode(), Owner("host", 1, "client"), lease))
 
 
 def at_random(servers: SessionServers) -> Play:

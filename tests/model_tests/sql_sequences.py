@@ -21,7 +21,7 @@ from leasehold.stores._sql.dialect import Dialect
 from leasehold.stores._sql.transport import Row, Statement, Value
 from leasehold_lab.runtimes.case_runtimes import SimulatedWorld, World
 from leasehold_lab.runtimes.virtual import Machine, Scheduler
-from models.net import Line
+from models.net import Connection
 
 SESSIONS = 4
 NAMES = (b"a", b"b", b"c")
@@ -110,7 +110,7 @@ class Real:
 class Modelled:
     """One session of the model."""
 
-    line: Line | None = None
+    line: Connection | None = None
     answers: list[Any] = field(default_factory=list[Any])
 
     def connect(self, model: Any, number: int) -> None:
@@ -312,7 +312,7 @@ class Playing:
             return
         name, ticket = self.chance.choice(pair.locked), self.chance.choice(self.tickets)
         asked = [
-            Statement(self.dialect.seats, (*self.key(name), 3)),
+            Statement(self.dialect.entries, (*self.key(name), 3)),
             Statement(self.dialect.edges, (*self.key(name), ticket)),
             Statement(self.dialect.front, (*self.key(name), 5)),
         ]
@@ -330,12 +330,12 @@ class Playing:
         ticket, other = self.chance.sample(self.tickets, 2)
         place, token = self.chance.choice(((0, 7), (1 + self.tickets.index(ticket), None)))
         expires = self.chance.choice((FAR, FAR, PAST))
-        seat = (ticket, place, token, expires, "mutex", 1, 0, 1, 1, 1, 10**13, 0, "höst:1:x", '{"a": "; \'"}', "", "")
+        entry = (ticket, place, token, expires, "mutex", 1, 0, 1, 1, 1, 10**13, 0, "höst:1:x", '{"a": "; \'"}', "", "")
         number = self.ids[name]
         return [
-            Statement(self.dialect.drop_seat, (ticket, number)),
-            Statement(self.dialect.add_seat, (number, *seat)),
-            Statement(self.dialect.set_seat, (1 + self.tickets.index(other), None, expires, "7", other, number)),
+            Statement(self.dialect.drop_entry, (ticket, number)),
+            Statement(self.dialect.add_entry, (number, *entry)),
+            Statement(self.dialect.set_entry, (1 + self.tickets.index(other), None, expires, "7", other, number)),
             Statement(self.dialect.set_name, (9, 0, 8, number)),
         ]
 
@@ -344,7 +344,7 @@ class Playing:
             return
         numbers, tickets = [self.ids[name] for name in pair.locked], self.chance.sample(self.tickets, 2)
         pair.locked = None
-        asked = [self.dialect.renew(numbers, tickets), self.dialect.standings(numbers, tickets)]
+        asked = [self.dialect.renew(numbers, tickets), self.dialect.results(numbers, tickets)]
         await self.both(pair, [*asked, *self.servers.commit])
 
     async def rolls_back(self, pair: Pair) -> None:

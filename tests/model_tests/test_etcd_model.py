@@ -23,7 +23,7 @@ from typing import Any
 import pytest
 from model_sequences import Ear, Play, Steps, chance, compare_many, differs
 
-from leasehold._model import Change, Departure, Kind, Owner, Rule, Terms, Ticket
+from leasehold._model import Change, Kind, LeaseTerms, LockMode, Owner, ReleaseReason, Ticket
 from leasehold._runtimes.base import finish
 from leasehold._runtimes.blocking import BlockingRuntime
 from leasehold.errors import StoreUnavailable, WrongKind
@@ -53,13 +53,13 @@ BETWEEN = 0.3
 """How often another client comes before a request of a claim."""
 
 RULES = (
-    Rule(),
-    Rule(Kind.READ_WRITE, fair=True),
-    Rule(Kind.READ_WRITE, exclusive=False, fair=True),
-    Rule(Kind.READ_WRITE, exclusive=False),
-    Rule(Kind.READ_WRITE, exclusive=False, upgradeable=True, fair=True),
-    Rule(Kind.SEMAPHORE, permits=1, limit=2),
-    Rule(Kind.SEMAPHORE, permits=1, limit=2, fair=True),
+    LockMode(),
+    LockMode(Kind.READ_WRITE, fair=True),
+    LockMode(Kind.READ_WRITE, exclusive=False, fair=True),
+    LockMode(Kind.READ_WRITE, exclusive=False),
+    LockMode(Kind.READ_WRITE, exclusive=False, upgradeable=True, fair=True),
+    LockMode(Kind.SEMAPHORE, permits=1, limit=2),
+    LockMode(Kind.SEMAPHORE, permits=1, limit=2, fair=True),
 )
 OWNER = Owner("host", 1, "x")
 
@@ -317,9 +317,11 @@ class Playing:
             client, name, ticket = self.chance.choice(known)
         else:
             client, name = self.chance.choice(self.ready()), self.chance.choice(NAMES)
-            beside = self.chance.choice(["", "", *(one.id for _, _, one in self.tickets)])
-            terms = Terms(self.rule(name), OWNER, self.chance.choice((60.0, 90.0)), fixed=self.chance.random() < 0.2)
-            ticket = Ticket(f"t{len(self.tickets)}", terms, beside if terms.rule.kind is Kind.READ_WRITE else "")
+            alongside = self.chance.choice(["", "", *(one.id for _, _, one in self.tickets)])
+            terms = LeaseTerms(
+                self.mode(name), OWNER, self.chance.choice((60.0, 90.0)), fixed=self.chance.random() < 0.2
+            )
+            ticket = Ticket(f"t{len(self.tickets)}", terms, alongside if terms.mode.kind is Kind.READ_WRITE else "")
             self.tickets.append((client, name, ticket))
         join = self.chance.random() < 0.7
         if self.claiming is not None:
@@ -332,7 +334,7 @@ class Playing:
         finally:
             self.claiming, self.both.before, self.both.fate = None, lambda: None, None
 
-    def rule(self, name: str) -> Rule:
+    def mode(self, name: str) -> LockMode:
         """Return what a name is used as, as a rule."""
         return self.chance.choice(RULES if name == "a" else RULES[:1])
 
@@ -342,7 +344,7 @@ class Playing:
             client, name, ticket = self.chance.choice(known)
             if self.chance.random() < 0.2:
                 client = self.chance.choice(self.ready())
-            finish(client.leave(name, ticket, how=Departure.RELEASE, within=WITHIN))
+            finish(client.leave(name, ticket, how=ReleaseReason.RELEASE, within=WITHIN))
 
     def renews(self) -> None:
         """Renew some tickets of a client."""

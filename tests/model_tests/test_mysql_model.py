@@ -30,7 +30,7 @@ LENGTH = 30
 class Real:
     """A connection to the real server."""
 
-    def __init__(self, line: blocking.BlockingLine) -> None:
+    def __init__(self, line: blocking.BlockingConnection) -> None:
         self._line = line
 
     def ask(self, statements: Sequence[Statement]) -> Any:

@@ -21,7 +21,7 @@ from leasehold._url import parse
 from leasehold.stores._sql.transport import Statement
 from leasehold.stores.postgres.advisory import IDLE_END
 from leasehold.stores.postgres.connection import settings
-from leasehold.stores.postgres.connection.blocking import BlockingWire
+from leasehold.stores.postgres.connection.blocking import BlockingTransport
 from leasehold.stores.postgres.connection.errors import Broken, ServerError
 from leasehold.stores.postgres.connection.exchange import COMMIT
 from leasehold.stores.postgres.connection.notifications import EARS, ear_number
@@ -30,7 +30,7 @@ from leasehold.stores.postgres.statements import DIALECT
 from leasehold_lab.runtimes.case_runtimes import SimulatedWorld
 from leasehold_lab.runtimes.virtual import Machine, Scheduler
 from leasehold_lab.servers import PostgresServer
-from models.net import Line
+from models.net import Connection
 from models.sql.postgres import PostgresModel
 from models.sql.rows import Locks
 
@@ -49,13 +49,15 @@ class Real:
 
     def __init__(self, url: str) -> None:
         self._runtime = BlockingRuntime()
-        self._wire = BlockingWire(self._runtime, settings.from_url(parse(url)), lambda message: None, lambda: None)
-        self.link = finish(self._wire.connect(self._runtime.now() + 5.0))
+        self._transport = BlockingTransport(
+            self._runtime, settings.from_url(parse(url)), lambda message: None, lambda: None
+        )
+        self.link = finish(self._transport.connect(self._runtime.now() + 5.0))
         self.backend = self.link.backend
 
     def ask(self, statements: Sequence[Statement]) -> Any:
         try:
-            answers = finish(self._wire.run(self.link.exchange(statements), self._runtime.now() + 60.0))
+            answers = finish(self._transport.run(self.link.exchange(statements), self._runtime.now() + 60.0))
         except (ServerError, Broken, TimeoutError) as error:
             return error
         return [UNREAD.get(text, rows) for (text, _), rows in zip(statements, answers, strict=True)]
@@ -73,7 +75,7 @@ class Real:
     def abort(self) -> None:
         if self.link.open:
             self.link.shut()
-            self._wire.drop(self.link)
+            self._transport.drop(self.link)
 
 
 class PostgresServers(Servers):
@@ -287,7 +289,7 @@ def tells_twice(model: PostgresModel, channel: str, message: str) -> None:
     NOTIFY(model, channel, message)
 
 
-def keeps_locks(model: PostgresModel, line: Line) -> None:
+def keeps_locks(model: PostgresModel, line: Connection) -> None:
     """Do not notice that a client is gone."""
     del model.lines[line.number]
 

@@ -149,16 +149,16 @@ class Pair:
 
         Of two times that are the same moment, either may come first; but each list must be in the order of its own.
         """
-        seats = [[some[at : at + by] for at in range(0, len(some), by)] for some in (real, modelled)]
+        entries = [[some[at : at + by] for at in range(0, len(some), by)] for some in (real, modelled)]
         if len(real) % by or not all(isinstance(word, bytes) for word in (*real, *modelled)):
             return False
         try:
             in_order = all(
-                [float(seat[1]) for seat in some] == sorted(float(seat[1]) for seat in some) for some in seats
+                [float(entry[1]) for entry in some] == sorted(float(entry[1]) for entry in some) for some in entries
             )
         except ValueError:
             return False
-        return in_order and all(starmap(self.alike, zip(*map(_flat, seats), strict=True)))
+        return in_order and all(starmap(self.alike, zip(*map(_flat, entries), strict=True)))
 
     def same_time(self, real: Any, modelled: Any) -> bool:
         """Whether both are the same moment, as a number or as words with such a number in them."""
@@ -202,8 +202,8 @@ class Pair:
         return keys.cell_key(self.namespace, name)
 
 
-def _flat(seats: list[list[bytes]]) -> list[bytes]:
-    return [word for seat in sorted(seats) for word in seat]
+def _flat(entries: list[list[bytes]]) -> list[bytes]:
+    return [word for entry in sorted(entries) for word in entry]
 
 
 def _brief(words: Sequence[bytes]) -> str:
@@ -234,8 +234,8 @@ def some_claim(pair: Pair, name: str, *, join: bytes | None = None) -> tuple[Scr
     alone = b"%d" % (use == b"rw" and chance.random() < 0.4)
     upgradeable = b"%d" % (use == b"rw" and alone == b"0" and chance.random() < 0.3)
     permits = b"1" if use == b"rw" else chance.choice((b"1", b"2"))
-    beside = chance.choice((b"", b"", chance.choice(TICKETS)))
-    words = [ticket, use, lease, delay, joins, fair, channel, b"host:1:x", b"m", alone, upgradeable, permits, beside]
+    alongside = chance.choice((b"", b"", chance.choice(TICKETS)))
+    words = [ticket, use, lease, delay, joins, fair, channel, b"host:1:x", b"m", alone, upgradeable, permits, alongside]
     return scripts.SHARED_CLAIM, keys.shared_keys(pair.namespace, name), words
 
 

@@ -73,8 +73,8 @@ class MySQLSessions(MySQLServers, SessionServers):
         return *self.opening(5.0), own.holder(key), own.stale(key), *own.line_up(key, ticket), *self.commit
 
     def others(self, key: tuple[bytes, bytes], ticket: Ticket) -> Sequence[Statement]:
-        seats = Statement(self.dialect.names, (key[0], b"a", b"z", 0))
-        return seats, seats, own.written(key, ticket.id), own.strike_out(key, ticket.id), own.beats([ticket.id])
+        entries = Statement(self.dialect.names, (key[0], b"a", b"z", 0))
+        return entries, entries, own.written(key, ticket.id), own.strike_out(key, ticket.id), own.beats([ticket.id])
 
     def known(self, number: int) -> Statement:
         return Statement("SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE ID = $1", (number,))
@@ -124,9 +124,9 @@ class PostgresSessions(PostgresServers, SessionServers):
         return *self.opening(5.0), Statement(advisory.HOLDER, key), *writes, *self.commit
 
     def others(self, key: tuple[bytes, bytes], ticket: Ticket) -> Sequence[Statement]:
-        seats = Statement(self.dialect.names, (key[0], b"a", b"z", 0))
+        entries = Statement(self.dialect.names, (key[0], b"a", b"z", 0))
         of_ticket = [Statement(text, (ticket.id,)) for text in (advisory.HINT_OF, advisory.DROP, advisory.BEAT)]
-        return seats, seats, *of_ticket, advisory.beats([ticket.id]), Statement(advisory.RAISE, key)
+        return entries, entries, *of_ticket, advisory.beats([ticket.id]), Statement(advisory.RAISE, key)
 
     def known(self, number: int) -> Statement:
         return Statement("SELECT count(*) FROM pg_stat_activity WHERE pid = $1", (number,))

@@ -23,7 +23,7 @@ from typing import Any
 import pytest
 from model_sequences import Play, Steps, chance, compare_many, differs
 
-from leasehold._model import Change, Departure, Kind, Owner, Rule, Terms, Ticket, ticket_id
+from leasehold._model import Change, Kind, LeaseTerms, LockMode, Owner, ReleaseReason, Ticket, ticket_id
 from leasehold._runtimes.base import finish
 from leasehold._runtimes.blocking import BlockingRuntime
 from leasehold.errors import LeaseholdError, StoreUnavailable, WrongKind
@@ -37,7 +37,7 @@ from leasehold.stores.zookeeper.connection.requests import (
     Request,
     Requests,
 )
-from leasehold.stores.zookeeper.connection.session import Link, Session, Wire
+from leasehold.stores.zookeeper.connection.session import Link, Session, Transport
 from leasehold.stores.zookeeper.connection.settings import Settings
 from leasehold.stores.zookeeper.nodes import LEASES, LOCKS, Mark, Paths, stem
 from leasehold.stores.zookeeper.store import ZooKeeperStore
@@ -47,7 +47,7 @@ from leasehold_lab.runtimes.virtual import Machine
 from leasehold_lab.servers import ZooKeeperServer
 from models.zookeeper import tree
 from models.zookeeper.ensemble import TICK, Ensemble, Member
-from models.zookeeper.transport import ModelWire
+from models.zookeeper.transport import ModelTransport
 from models.zookeeper.tree import Tree, Write
 
 BY_DAY, BY_NIGHT = 20, 3_000
@@ -65,12 +65,12 @@ BETWEEN = 0.3
 """How often another client comes before a request of a claim."""
 
 RULES = (
-    Rule(),
-    Rule(Kind.READ_WRITE),
-    Rule(Kind.READ_WRITE, exclusive=False),
-    Rule(Kind.READ_WRITE, exclusive=False, upgradeable=True),
-    Rule(Kind.SEMAPHORE, permits=1, limit=2),
-    Rule(Kind.SEMAPHORE, permits=2, limit=3),
+    LockMode(),
+    LockMode(Kind.READ_WRITE),
+    LockMode(Kind.READ_WRITE, exclusive=False),
+    LockMode(Kind.READ_WRITE, exclusive=False, upgradeable=True),
+    LockMode(Kind.SEMAPHORE, permits=1, limit=2),
+    LockMode(Kind.SEMAPHORE, permits=2, limit=3),
 )
 OWNER = Owner("host", 1, "x")
 
@@ -122,7 +122,7 @@ class Alike:
         return known.setdefault(real, modelled) == modelled and list(known.values()).count(modelled) == 1
 
 
-class BothWires(Asker):
+class BothTransports(Asker):
     """One session at each; see `leasehold.stores.zookeeper.connection.session`. What the store hears is of the model.
 
     Attributes:
@@ -136,8 +136,8 @@ class BothWires(Asker):
         super().__init__(settings)
         self._playing = playing
         self._clock = BlockingRuntime()
-        self.real = Wire(self._clock, settings, lambda link: None)
-        self.model = ModelWire(runtime, settings, playing.ensemble.members, hear)
+        self.real = Transport(self._clock, settings, lambda link: None)
+        self.model = ModelTransport(runtime, settings, playing.ensemble.members, hear)
         self.rung: tuple[list[str], list[str]] = ([], [])
         self.lost = False
         self.before: Callable[[], Awaitable[None]] | None = None
@@ -239,7 +239,7 @@ class Party:
     """A client, and its wires."""
 
     store: ZooKeeperStore
-    wires: BothWires
+    transports: BothTransports
 
 
 @dataclass(eq=False)
@@ -268,10 +268,10 @@ class Playing:
     def party(self) -> Party:
         """Make a client."""
         self.made += 1
-        runtime, made = SimulatedRuntime(self.world.scheduler, Machine(f"c{self.made}")), list[BothWires]()
+        runtime, made = SimulatedRuntime(self.world.scheduler, Machine(f"c{self.made}")), list[BothTransports]()
 
-        def make(hear: Callable[[Link], None]) -> Wire:
-            made.append(BothWires(self, runtime, hear))
+        def make(hear: Callable[[Link], None]) -> Transport:
+            made.append(BothTransports(self, runtime, hear))
             return made[0]  # type: ignore[return-value]
 
         settings = Settings((("127.0.0.1", self.server.port),), session_timeout=TIMEOUT)
@@ -312,12 +312,12 @@ class Playing:
         """Compare whose watches rang."""
         await self.world.sleep(SETTLED)
         for number, party in enumerate(self.parties):
-            party.wires.heard()
-            real, modelled = map(sorted, party.wires.rung)
+            party.transports.heard()
+            real, modelled = map(sorted, party.transports.rung)
             if real != modelled:
                 self.differ(f"{number} heard {real}, of the model {modelled}")
             self.seen.update("rings" for _ in real)
-            for rung in party.wires.rung:
+            for rung in party.transports.rung:
                 rung.clear()
 
     # --- steps -------------------------------------------------------------------------------------------------
@@ -326,7 +326,7 @@ class Playing:
         """Play some of its steps."""
         try:
             for party in self.parties:
-                await party.wires.ready(self.world.now() + WITHIN)
+                await party.transports.ready(self.world.now() + WITHIN)
             for number in steps:
                 self.chance = chance(self.seed, number)
                 self.log.append(f"-- {number}")
@@ -353,8 +353,8 @@ class Playing:
     async def between(self) -> None:
         """Let another client come before a request of a claim, sometimes."""
         assert self.claiming is not None
-        wires = self.parties[self.claiming].wires
-        before, wires.before = wires.before, None
+        transports = self.parties[self.claiming].transports
+        before, transports.before = transports.before, None
         try:
             if self.chance.random() < BETWEEN:
                 self.log.append("  between:")
@@ -362,7 +362,7 @@ class Playing:
         except (StoreUnavailable, WrongKind):
             pass
         finally:
-            wires.before = before
+            transports.before = before
 
     def some_client(self) -> int:
         """Return a client that is not in the midst of a claim."""
@@ -379,22 +379,22 @@ class Playing:
             number, name, ticket = self.chance.choice(known)
         else:
             number, name = self.some_client(), self.chance.choice(NAMES)
-            rule = self.chance.choice(RULES) if name == "a" else RULES[0]
+            mode = self.chance.choice(RULES) if name == "a" else RULES[0]
             mine = [one.id for client, _, one in self.tickets if client == number]
-            beside = self.chance.choice(["", "", *mine]) if rule.kind is Kind.READ_WRITE else ""
-            ticket = Ticket(ticket_id(self.chance.randbytes(16)), Terms(rule, OWNER, 60.0), beside)
+            alongside = self.chance.choice(["", "", *mine]) if mode.kind is Kind.READ_WRITE else ""
+            ticket = Ticket(ticket_id(self.chance.randbytes(16)), LeaseTerms(mode, OWNER, 60.0), alongside)
             self.tickets.append((number, name, ticket))
         party, join = self.parties[number], self.chance.random() < 0.7
         claim = party.store.claim(name, ticket, join=join, within=WITHIN)
         if self.claiming is not None:
             await claim
             return
-        self.claiming, party.wires.before = number, self.between
-        party.wires.lost = self.chance.random() < 0.15
+        self.claiming, party.transports.before = number, self.between
+        party.transports.lost = self.chance.random() < 0.15
         try:
             await claim
         finally:
-            self.claiming, party.wires.before, party.wires.lost = None, None, False
+            self.claiming, party.transports.before, party.transports.lost = None, None, False
 
     async def leaves(self) -> None:
         """Leave, or break a ticket of another client."""
@@ -402,7 +402,7 @@ class Playing:
             number, name, ticket = self.chance.choice(known)
             if self.chance.random() < 0.2:
                 number = self.some_client()
-            await self.parties[number].store.leave(name, ticket, how=Departure.RELEASE, within=WITHIN)
+            await self.parties[number].store.leave(name, ticket, how=ReleaseReason.RELEASE, within=WITHIN)
 
     async def renews(self) -> None:
         """Renew some tickets of a client."""
@@ -422,7 +422,7 @@ class Playing:
 
     async def asks(self) -> None:
         """Make requests of all kinds on nodes that are there or not, with any version."""
-        wires = self.parties[self.some_client()].wires
+        transports = self.parties[self.some_client()].transports
         below = [path for path in self.ensemble.tree.nodes if path.startswith(f"{self.paths.space}/")]
         folder = self.chance.choice([self.paths.lock(name) for name in NAMES] + [f"{self.paths.lock('a')}/{LEASES}"])
         one, other = self.chance.choice([*below, folder]), self.chance.choice([f"{folder}/other", *below, folder])
@@ -431,38 +431,40 @@ class Playing:
         flags = self.chance.choice((0, EPHEMERAL, SEQUENCE, EPHEMERAL | SEQUENCE))
         ring = self.rings
         some = [
-            wires.get(one, ring),
-            wires.get(other),
-            wires.exists(other, ring),
-            wires.exists(contender, ring),
-            wires.children(one, ring),
-            wires.listing(folder),
-            wires.set(one, b"%d" % version, version),
-            wires.delete(other, version),
-            wires.create(other, b"", flags),
-            wires.create(f"{one}/below", b"x", self.chance.choice((0, CONTAINER))),
-            wires.create(folder, b"", CONTAINER),
-            wires.create(f"{folder}/{LOCKS}", b"", CONTAINER),
-            wires.create(contender, b"y", EPHEMERAL | SEQUENCE),
-            wires.sync(one),
+            transports.get(one, ring),
+            transports.get(other),
+            transports.exists(other, ring),
+            transports.exists(contender, ring),
+            transports.children(one, ring),
+            transports.listing(folder),
+            transports.set(one, b"%d" % version, version),
+            transports.delete(other, version),
+            transports.create(other, b"", flags),
+            transports.create(f"{one}/below", b"x", self.chance.choice((0, CONTAINER))),
+            transports.create(folder, b"", CONTAINER),
+            transports.create(f"{folder}/{LOCKS}", b"", CONTAINER),
+            transports.create(contender, b"y", EPHEMERAL | SEQUENCE),
+            transports.sync(one),
         ]
         parts = [
-            wires.check(one),
-            wires.check(other),
-            wires.delete(one, version),
-            wires.delete(other),
-            wires.set(other, b"z", version),
-            wires.set(one, b"z"),
-            wires.plainly(one, b"again", 0),
-            wires.plainly(contender, b"y", EPHEMERAL | SEQUENCE),
-            wires.plainly(contender, b"y", EPHEMERAL | SEQUENCE),
-            wires.plainly(f"{folder}/other", b"", 0),
+            transports.check(one),
+            transports.check(other),
+            transports.delete(one, version),
+            transports.delete(other),
+            transports.set(other, b"z", version),
+            transports.set(one, b"z"),
+            transports.plainly(one, b"again", 0),
+            transports.plainly(contender, b"y", EPHEMERAL | SEQUENCE),
+            transports.plainly(contender, b"y", EPHEMERAL | SEQUENCE),
+            transports.plainly(f"{folder}/other", b"", 0),
         ]
         asked = self.chance.sample(some, 4)
-        asked.insert(self.chance.randrange(5), wires.all_or_none(*self.chance.sample(parts, self.chance.randint(1, 3))))
+        asked.insert(
+            self.chance.randrange(5), transports.all_or_none(*self.chance.sample(parts, self.chance.randint(1, 3)))
+        )
         for request in asked if self.chance.random() < 0.5 else []:
-            await wires.ask_all([request], self.world.now() + WITHIN)
-        await wires.ask_all(asked, self.world.now() + WITHIN)
+            await transports.ask_all([request], self.world.now() + WITHIN)
+        await transports.ask_all(asked, self.world.now() + WITHIN)
 
     @staticmethod
     def rings(event: Any) -> None:
@@ -475,15 +477,15 @@ class Playing:
         await self.parties[number].store.close()
         self.tickets = [one for one in self.tickets if one[0] != number]
         self.parties[number] = self.party()
-        await self.parties[number].wires.ready(self.world.now() + WITHIN)
+        await self.parties[number].transports.ready(self.world.now() + WITHIN)
 
     async def expires(self) -> None:
         """Let the server end the session of a client, which begins another."""
         number = self.some_client()
         await self.hears()
-        self.parties[number].wires.expire()
+        self.parties[number].transports.expire()
         await self.world.sleep(5.0)
-        await self.parties[number].wires.ready(self.world.now() + WITHIN)
+        await self.parties[number].transports.ready(self.world.now() + WITHIN)
 
 
 STEPS: list[Callable[[Playing], Awaitable[None]]] = [Playing.claims] * 8 + [Playing.leaves] * 3 + [Playing.asks] * 5

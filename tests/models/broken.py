@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
-from leasehold._model import Granted, Standing, Ticket, Wait
+from leasehold._model import Granted, RenewalResult, Ticket, Wait
 from leasehold._runtimes.base import Runtime
 from leasehold.store_api import Opener
 from leasehold.stores._sql.dialect import Dialect
@@ -50,9 +50,9 @@ class SleepsOn(Broken):
 class RenewsInWordsOnly(Broken):
     """Says of every ticket that it is renewed, and asks nobody."""
 
-    async def renew(self, tickets: Sequence[tuple[str, Ticket]], *, within: float) -> list[Standing]:
+    async def renew(self, tickets: Sequence[tuple[str, Ticket]], *, within: float) -> list[RenewalResult]:
         """Say so."""
-        return [Standing.HELD for _ in tickets]
+        return [RenewalResult.HELD for _ in tickets]
 
 
 class GivesWhatIsTaken(Broken):

@@ -47,7 +47,7 @@ class Struck(Protocol):
 
     def note(self, kind: Kind, who: str, seconds: float) -> None: ...
 
-    def heir(self) -> None: ...
+    def next_waiter(self) -> None: ...
 
 
 def strike(party: Struck, one: Strike) -> None:
@@ -87,7 +87,7 @@ def _kill(party: Struck, machine: SimulatedMachine, one: Strike) -> float:
     party.deaths[machine.machine.name] = party.now(), party.now()
     for host in party.system.hosts:
         host.hang_up(machine.machine, arrives=one.luck < 0.5)
-    party.heir()
+    party.next_waiter()
     return 0.0
 
 
@@ -95,7 +95,7 @@ def _close(party: Struck, machine: SimulatedMachine, one: Strike) -> float:
     party.closed[machine.machine.name] = party.now()
     for client in machine.clients():
         machine.spawn(client.close)
-    party.heir()
+    party.next_waiter()
     return 0.0
 
 

@@ -167,9 +167,9 @@ class Party:
         self.closed: dict[str, float] = {}
         self.records: list[Record] = []
         self.values = Values(self.now)
-        self._latency = {actor.latency[1] for actor in (*scenario.actors, *scenario.heirs)}
+        self._latency = {actor.latency[1] for actor in (*scenario.actors, *scenario.next_waiters)}
         self._opener = spoilt.wrap(self.system.opener)
-        self._heirs = iter(scenario.heirs)
+        self._next_waiters = iter(scenario.next_waiters)
         self._over = False
         self._jobs: list[tuple[SimulatedMachine, Job[None]]] = []
 
@@ -247,9 +247,9 @@ class Party:
 
         await machine.spawn(look).result()
 
-    def heir(self) -> None:
+    def next_waiter(self) -> None:
         """Let the next client come in the place of one that was killed."""
-        if (actor := next(self._heirs, None)) is not None:
+        if (actor := next(self._next_waiters, None)) is not None:
             self.join(actor)
 
     def note(self, kind: Kind, who: str, seconds: float) -> None:

@@ -2,7 +2,7 @@
 
 Theory of operation
 -------------------
-A `Line` is one connection. What is sent on it arrives in order, after the delay of its client's `Link`, unless the line
+A `Connection` is one connection. What is sent on it arrives in order, after the delay of its client's `Link`, unless the line
 ends first: then what is under way arrives or is lost, as TCP cannot tell. A client that stands still reads later what
 came meanwhile. A `Host` is a server with a clock of its own; it takes each request at the moment of its arrival, and
 its answers travel back in the order in which it gave them.
@@ -19,7 +19,7 @@ from typing import Any
 from leasehold_lab.runtimes.simulated import SimulatedRuntime
 from leasehold_lab.runtimes.virtual import Machine, Scheduler
 
-Hear = Callable[[Any, bool], None]
+LossCallback = Callable[[Any, bool], None]
 """Called on the client's machine with an answer, or (true) something that it did not ask for: a message, an event."""
 
 
@@ -56,7 +56,7 @@ class Counts:
     lines: int = 0
 
 
-class Line:
+class Connection:
     """One connection. The client ends it, or the server; both learn of it."""
 
     __slots__ = (
@@ -74,7 +74,9 @@ class Line:
         "open",
     )
 
-    def __init__(self, host: Host, number: int, client: Machine, link: Link, hear: Hear, ended: Callable[[], None]):
+    def __init__(
+        self, host: Host, number: int, client: Machine, link: Link, hear: LossCallback, ended: Callable[[], None]
+    ):
         self.open = True
         self.client = client
         self.link = link
@@ -156,7 +158,7 @@ class Host(ServerClock, ABC):
         self.counts = Counts()
         self.down_until = 0.0
         self.links: dict[str, Link] = {}
-        self.lines: dict[int, Line] = {}
+        self.lines: dict[int, Connection] = {}
         self.breaks: list[tuple[str, float]] = []  # whose connection ended, and when
 
     def link(self, machine: str) -> Link:
@@ -168,13 +170,13 @@ class Host(ServerClock, ABC):
         """Whether it is away."""
         return self.scheduler.time < self.down_until
 
-    def connect(self, client: Machine, hear: Hear, ended: Callable[[], None]) -> Line | None:
+    def connect(self, client: Machine, hear: LossCallback, ended: Callable[[], None]) -> Connection | None:
         """Accept a connection; None if nobody listens."""
         link = self.link(client.name)
         if self.scheduler.time < max(self.down_until, link.refused):
             return None
         self.counts.lines += 1
-        line = self.lines[self.counts.lines] = Line(self, self.counts.lines, client, link, hear, ended)
+        line = self.lines[self.counts.lines] = Connection(self, self.counts.lines, client, link, hear, ended)
         return line
 
     def arrival(self, link: Link, held: float, last: float) -> float:
@@ -183,16 +185,16 @@ class Host(ServerClock, ABC):
         when = self.scheduler.time + least + (most - least) * self.scheduler.random.random()
         return max(when, held, last)
 
-    def take(self, line: Line, request: Any) -> None:
+    def take(self, line: Connection, request: Any) -> None:
         """Take a request that has arrived; nobody does while the server is down."""
         if not self.is_down:
             self.receive(line, request)
 
     @abstractmethod
-    def receive(self, line: Line, request: Any) -> None:
+    def receive(self, line: Connection, request: Any) -> None:
         """Carry out a request; the line may have ended meanwhile."""
 
-    def over(self, line: Line) -> None:
+    def over(self, line: Connection) -> None:
         """Take note that a line has ended."""
         del self.lines[line.number]
         self.breaks.append((line.client.name, self.scheduler.time))

@@ -158,7 +158,7 @@ class Scenario:
     server_rate: float
     what: frozenset[str]
     actors: tuple[Actor, ...]
-    heirs: tuple[Actor, ...]
+    next_waiters: tuple[Actor, ...]
     strikes: tuple[Strike, ...]
     passed: float = 0.0
 
@@ -198,7 +198,7 @@ def _passing(plain: Scenario, chance: random.Random, menu: Menu, size: Size) -> 
     return replace(
         plain,
         what=frozenset(what | ({"seats"} if "read" in what else set())),
-        heirs=(*plain.heirs, *(_actor(chance, size) for _ in closes)),
+        next_waiters=(*plain.next_waiters, *(_actor(chance, size) for _ in closes)),
         strikes=tuple(sorted((*plain.strikes, *closes), key=lambda strike: strike.at)),
         passed=PASSED_ON,
     )

@@ -63,8 +63,8 @@ def _smaller(scenario: Scenario) -> Iterator[Scenario]:
         for tasks in _fewer_operations(actor):
             actors = (*scenario.actors[:number], replace(actor, tasks=tasks), *scenario.actors[number + 1 :])
             yield replace(scenario, actors=actors)
-    for heirs in without(scenario.heirs):
-        yield replace(scenario, heirs=heirs)
+    for next_waiters in without(scenario.next_waiters):
+        yield replace(scenario, next_waiters=next_waiters)
     for number, strike in enumerate(scenario.strikes):
         if strike.seconds > 0.1:
             shorter = replace(strike, seconds=strike.seconds / 2)

@@ -18,12 +18,12 @@ from leasehold_lab.servers import RedisServer, ZooKeeperServer
 from museum import page, scenarios  # noqa: F401 - puts them on show
 
 PAGE = Path(__file__).parents[2] / "docs" / "museum.md"
-COLOURS = ["blocking", "asyncio"]
+FLAVORS = ["blocking", "asyncio"]
 OURS = {"ours": "leasehold", "ours_zookeeper": "leasehold on ZooKeeper"}
 
 
-def variant(module: str, colour: str) -> Variant:
-    found: Variant = import_module(f"museum.subjects.{module}").VARIANTS[colour]
+def variant(module: str, flavor: str) -> Variant:
+    found: Variant = import_module(f"museum.subjects.{module}").VARIANTS[flavor]
     return found
 
 
@@ -31,26 +31,26 @@ def shown() -> Iterator[Any]:
     """Each of ours in each scenario that applies; on ZooKeeper, asyncio repeats by night what blocking does by day."""
     for module in OURS:
         for exhibit in EXHIBITS.values():
-            colours = [colour for colour in COLOURS if not reason(exhibit, colour, variant(module, colour))]
-            for colour in colours:
-                long = module == "ours_zookeeper" and colour != colours[0]
+            flavors = [flavor for flavor in FLAVORS if not reason(exhibit, flavor, variant(module, flavor))]
+            for flavor in flavors:
+                long = module == "ours_zookeeper" and flavor != flavors[0]
                 marks = [pytest.mark.nightly] if long else []
-                yield pytest.param(module, exhibit, colour, id=f"{module}-{exhibit.id}-{colour}", marks=marks)
+                yield pytest.param(module, exhibit, flavor, id=f"{module}-{exhibit.id}-{flavor}", marks=marks)
 
 
 @pytest.mark.parametrize(("module", "exhibit", "colour"), list(shown()))
 def test_ours_is_sound(
-    module: str, exhibit: Exhibit, colour: str, request: pytest.FixtureRequest, tmp_path: Path
+    module: str, exhibit: Exhibit, flavor: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    port = request.getfixturevalue(f"{variant(module, colour).backend}_server").port
-    seen = look(exhibit, module, colour, Place(port, str(tmp_path)))
+    port = request.getfixturevalue(f"{variant(module, flavor).backend}_server").port
+    seen = look(exhibit, module, flavor, Place(port, str(tmp_path)))
     assert seen.verdict in (Verdict.SOUND, Verdict.NOT_APPLICABLE), seen.words
 
 
 def test_every_scenario_applies_to_us() -> None:
     """None is passed by being left out in both colours."""
     for exhibit in EXHIBITS.values():
-        assert any(not reason(exhibit, colour, variant(module, colour)) for module in OURS for colour in COLOURS)
+        assert any(not reason(exhibit, flavor, variant(module, flavor)) for module in OURS for flavor in FLAVORS)
 
 
 def test_the_page_has_a_row_for_each_scenario_and_says_that_ours_are_sound() -> None:
@@ -96,8 +96,8 @@ def test_peers_do_what_the_page_says(
 
 def columns_of(report: Report) -> list[page.Column]:
     columns: dict[str, page.Column] = {}
-    for (colour, name), seen in report.seen.items():
-        column = columns.setdefault(colour, page.Column(f"{report.title} {colour}", report.version))
+    for (flavor, name), seen in report.seen.items():
+        column = columns.setdefault(flavor, page.Column(f"{report.title} {flavor}", report.version))
         column.seen[name] = seen
     return list(columns.values())
 
@@ -105,8 +105,8 @@ def columns_of(report: Report) -> list[page.Column]:
 def ours(ports: dict[str, int], folder: Path) -> list[page.Column]:
     columns = []
     for module, title in OURS.items():
-        for colour in COLOURS:
-            place = Place(ports[variant(module, colour).backend], str(folder))
-            seen = {name: look(exhibit, module, colour, place) for name, exhibit in EXHIBITS.items()}
-            columns.append(page.Column(f"{title} {colour}", version("leasehold"), seen))
+        for flavor in FLAVORS:
+            place = Place(ports[variant(module, flavor).backend], str(folder))
+            seen = {name: look(exhibit, module, flavor, place) for name, exhibit in EXHIBITS.items()}
+            columns.append(page.Column(f"{title} {flavor}", version("leasehold"), seen))
     return columns

@@ -91,8 +91,8 @@ def process(program: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
             child.kill()
 
 
-def member(url: str, namespace: str, stage: str, *, parties: int = 2, leave_out: bool = False):  # type: ignore[no-untyped-def]
-    return process(MEMBER.format(parties=parties, lease=LEASE, leave_out=leave_out), url, namespace, stage)
+def member(url: str, namespace: str, stage: str, *, parties: int = 2, drop_dead: bool = False):  # type: ignore[no-untyped-def]
+    return process(MEMBER.format(parties=parties, lease=LEASE, drop_dead=drop_dead), url, namespace, stage)
 
 
 def said(child: subprocess.Popen[str]) -> str:
@@ -114,16 +114,16 @@ def test_one_killed_as_it_waits_breaks_the_barrier(url: str, namespace: str) -> 
 
 def test_one_killed_as_it_waits_is_left_out(url: str, namespace: str) -> None:
     with (
-        member(url, namespace, "waiting", leave_out=True) as victim,
+        member(url, namespace, "waiting", drop_dead=True) as victim,
         Client.from_url(url, namespace=namespace) as client,
     ):
         assert said(victim) == "began"
         victim.kill()
         victim.wait(10)
         time.sleep(LEASE + 0.5)  # until its lease has ended it may count as one who has come
-        with member(url, namespace, "waiting", leave_out=True) as other:
+        with member(url, namespace, "waiting", drop_dead=True) as other:
             start = time.monotonic()
-            client.barrier("phase", 2, lease=LEASE, leave_out=True).wait(timeout=30)
+            client.barrier("phase", 2, lease=LEASE, drop_dead=True).wait(timeout=30)
             assert time.monotonic() - start < BOUND + 1.0, "and the time that a process takes to start"
             assert [said(other), said(other)] == ["began", "met"]
 
@@ -142,10 +142,10 @@ def test_one_killed_inside_is_noticed_by_those_who_leave(url: str, namespace: st
 
 def test_those_who_leave_go_without_the_dead(url: str, namespace: str) -> None:
     with (
-        member(url, namespace, "inside", leave_out=True) as victim,
+        member(url, namespace, "inside", drop_dead=True) as victim,
         Client.from_url(url, namespace=namespace) as client,
     ):
-        barrier = client.barrier("phase", 2, lease=LEASE, leave_out=True)
+        barrier = client.barrier("phase", 2, lease=LEASE, drop_dead=True)
         barrier.enter(timeout=30)
         assert said(victim) == "began"
         victim.kill()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import test_canary
-from test_canary import CANARY, COLOURS, WRONG, Record, awaited, record, run, use
+from test_canary import CANARY, FLAVORS, WRONG, Record, awaited, record, run, use
 
 from leasehold._url import Secret
 from leasehold.stores import registry
@@ -141,7 +141,7 @@ systems = pytest.mark.parametrize("system", ["etcd", "zookeeper", "redlock"])
 
 
 @systems
-@COLOURS
+@FLAVORS
 def test_what_works_shows_no_password(kind: Any, system: str, request: pytest.FixtureRequest, record: Record) -> None:
     for url in works(system, request):
         run(lambda client: use(record, client), kind.from_url, url)
@@ -151,7 +151,7 @@ def test_what_works_shows_no_password(kind: Any, system: str, request: pytest.Fi
 
 
 @systems
-@COLOURS
+@FLAVORS
 def test_what_fails_shows_no_password(
     kind: Any, system: str, request: pytest.FixtureRequest, record: Record, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -164,7 +164,7 @@ def test_what_fails_shows_no_password(
     assert len(record.texts) > 20
 
 
-@COLOURS
+@FLAVORS
 def test_a_refused_url_shows_no_password(kind: Any, record: Record) -> None:
     for url in REFUSED:
         with pytest.raises(ValueError, match=r".") as caught:
@@ -173,7 +173,7 @@ def test_a_refused_url_shows_no_password(kind: Any, record: Record) -> None:
 
 
 @systems
-@COLOURS
+@FLAVORS
 def test_a_connection_that_breaks_shows_no_password(
     kind: Any, system: str, request: pytest.FixtureRequest, record: Record
 ) -> None:

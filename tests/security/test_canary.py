@@ -225,10 +225,10 @@ def threaded(body: Callable[[], Any]) -> None:
     raise AssertionError("it suspended")
 
 
-COLOURS = pytest.mark.parametrize("kind", [Client, AsyncClient])
+FLAVORS = pytest.mark.parametrize("kind", [Client, AsyncClient])
 
 
-@COLOURS
+@FLAVORS
 def test_what_works_shows_no_password(kind: Any, server: RedisServer, record: Record) -> None:
     events: list[Event] = []
     for url in urls(server):
@@ -239,7 +239,7 @@ def test_what_works_shows_no_password(kind: Any, server: RedisServer, record: Re
     assert events
 
 
-@COLOURS
+@FLAVORS
 def test_what_fails_shows_no_password(kind: Any, server: RedisServer, record: Record) -> None:
     for url in bad_urls(server):
         run(lambda client: fail(record, client), kind.from_url, url, response_timeout=0.5)
@@ -273,7 +273,7 @@ def test_several_servers_show_no_password(kind: Any, record: Record) -> None:
             run(lambda client: fail(record, client), kind.from_url, url, response_timeout=0.5)
 
 
-@COLOURS
+@FLAVORS
 def test_a_refused_url_shows_no_password(kind: Any, record: Record) -> None:
     for url in REFUSED:
         with pytest.raises(ValueError, match=r".") as caught:
@@ -289,7 +289,7 @@ def test_a_refused_url_shows_no_password(kind: Any, record: Record) -> None:
     record.error(wrong.value)
 
 
-@COLOURS
+@FLAVORS
 def test_a_connection_that_breaks_shows_no_password(kind: Any, server: RedisServer, record: Record) -> None:
     with FaultProxy(server.port) as proxy:
         url = f"redis://app:{CANARY}@127.0.0.1:{proxy.port}"
@@ -315,7 +315,7 @@ class Provider(redis.CredentialProvider):
         return "app", CANARY
 
 
-@COLOURS
+@FLAVORS
 def test_a_client_of_ones_own_shows_no_password(kind: Any, server: RedisServer, record: Record) -> None:
     module = redis if kind is Client else redis.asyncio
     for options in (
@@ -341,7 +341,7 @@ def database() -> Iterator[MariaDBServer]:
         yield running
 
 
-@COLOURS
+@FLAVORS
 @pytest.mark.parametrize("mode", ["", "?mode=session"], ids=["rows", "session"])
 def test_a_database_shows_no_password(kind: Any, mode: str, database: MariaDBServer, record: Record) -> None:
     def attempt(url: str, *, quick: bool = False) -> None:
@@ -355,9 +355,9 @@ def test_a_database_shows_no_password(kind: Any, mode: str, database: MariaDBSer
                     record.error(error)
             store = client.store
             rows = getattr(store, "_rows", store)
-            wire = rows.mysql
-            parts = [client, store, rows, wire, wire.pool, rows._settings]
-            parts += [*wire.pool._idle, *wire.pool._used]
+            transport = rows.mysql
+            parts = [client, store, rows, transport, transport.pool, rows._settings]
+            parts += [*transport.pool._idle, *transport.pool._used]
             record.objects(*parts, vars(rows._settings), rows._settings.options)
             for part in parts:
                 record.pickled(part)

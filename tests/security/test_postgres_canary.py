@@ -10,7 +10,7 @@ import psycopg
 import pytest
 import sqlalchemy
 import test_canary
-from test_canary import CANARY, COLOURS, WRONG, Record, awaited, fail, record, run, use
+from test_canary import CANARY, FLAVORS, WRONG, Record, awaited, fail, record, run, use
 
 from leasehold import AsyncClient, Client, tables
 from leasehold._url import Secret
@@ -34,16 +34,31 @@ def server() -> Iterator[PostgresServer]:
 @pytest.fixture(autouse=True)
 def parts(monkeypatch: pytest.MonkeyPatch) -> None:
     def shown(record: Record, client: Any) -> None:
-        wire = client.store._wire
-        things = [client, client.store, wire, wire.settings, wire.settings.conninfo(), client.owner, client.lock("x")]
-        record.objects(*things, vars(client), vars(wire), vars(wire.settings), wire.settings.options, *wire._links)
+        transport = client.store._transport
+        things = [
+            client,
+            client.store,
+            transport,
+            transport.settings,
+            transport.settings.conninfo(),
+            client.owner,
+            client.lock("x"),
+        ]
+        record.objects(
+            *things,
+            vars(client),
+            vars(transport),
+            vars(transport.settings),
+            transport.settings.options,
+            *transport._links,
+        )
         for thing in things:
             record.pickled(thing)
 
     monkeypatch.setattr(test_canary, "shown", shown)
 
 
-@COLOURS
+@FLAVORS
 @pytest.mark.parametrize("mode", ["rows", "session"])
 def test_what_works_shows_no_password(kind: Any, server: PostgresServer, record: Record, mode: str) -> None:
     events: list[Event] = []
@@ -54,7 +69,7 @@ def test_what_works_shows_no_password(kind: Any, server: PostgresServer, record:
     assert events
 
 
-@COLOURS
+@FLAVORS
 def test_what_fails_shows_no_password(kind: Any, server: PostgresServer, record: Record) -> None:
     there = f"127.0.0.1:{server.port}"
     for url in (
@@ -75,7 +90,7 @@ def test_what_fails_shows_no_password(kind: Any, server: PostgresServer, record:
     assert len(record.texts) > 100
 
 
-@COLOURS
+@FLAVORS
 def test_a_refused_url_shows_no_password(kind: Any, record: Record) -> None:
     for url in (
         f"postgresql://app:{CANARY}@host:port/x",
@@ -90,7 +105,7 @@ def test_a_refused_url_shows_no_password(kind: Any, record: Record) -> None:
         record.error(caught.value)
 
 
-@COLOURS
+@FLAVORS
 def test_a_connection_that_breaks_shows_no_password(kind: Any, server: PostgresServer, record: Record) -> None:
     with FaultProxy(server.port) as proxy:
         url = f"postgresql://postgres:{CANARY}@127.0.0.1:{proxy.port}/postgres"
@@ -110,7 +125,7 @@ async def attempt(record: Record, client: Any) -> None:
     test_canary.shown(record, client)
 
 
-@COLOURS
+@FLAVORS
 def test_an_object_of_ones_own_shows_no_password(kind: Any, server: PostgresServer, record: Record) -> None:
     if kind is Client:
         with psycopg.connect(server.url) as connection:

@@ -15,7 +15,7 @@ from leasehold.stores.redis import scripts
 from leasehold_lab.runtimes.case_runtimes import World
 from leasehold_lab.servers import RedisCluster, RedisSentinel, RedisServer
 from leasehold_lab.servers.redis.resp import RedisError
-from support.flavors import COLOURS, both
+from support.flavors import FLAVORS, both
 
 PAGES = Path(__file__).parents[2] / "docs" / "backends"
 PAGE = PAGES / "redis.md"
@@ -29,7 +29,7 @@ def documented(page: Path = PAGE) -> list[str]:
 
 
 RULES = documented()[3:]
-NEEDED = [rule for rule in RULES if rule[0] == "+" or rule.startswith(("~", "&"))]
+NEEDED = [mode for mode in RULES if mode[0] == "+" or mode.startswith(("~", "&"))]
 
 
 @pytest.fixture(scope="module")
@@ -134,14 +134,14 @@ def test_the_rights_name_exactly_the_commands_of_the_scripts() -> None:
     assert commands(scripts.RIGHTS.text, rb"try") == used | {"info"}  # which only some deployments need
     asked = {"eval", "evalsha", "subscribe", "scan"}
     only_on_clusters = {"spublish"}
-    assert {rule[1:] for rule in NEEDED if rule[0] == "+"} == (used - only_on_clusters) | asked
+    assert {mode[1:] for mode in NEEDED if mode[0] == "+"} == (used - only_on_clusters) | asked
 
 
 @pytest.mark.parametrize("rule", NEEDED)
 @both
-def test_each_right_is_needed_and_named_when_it_is_missing(world: World, server: RedisServer, rule: str) -> None:
+def test_each_right_is_needed_and_named_when_it_is_missing(world: World, server: RedisServer, mode: str) -> None:
     server.command("ACL", "DELUSER", "poor")
-    server.command("ACL", "SETUSER", "poor", *(other for other in RULES if other != rule))
+    server.command("ACL", "SETUSER", "poor", *(other for other in RULES if other != mode))
     server.command("SCRIPT", "FLUSH")
 
     async def body(world: World) -> None:
@@ -149,18 +149,18 @@ def test_each_right_is_needed_and_named_when_it_is_missing(world: World, server:
             hold = await holder.lock("taken").acquire()
             assert hold is not None
             started = world.now()
-            use = poor.holds if rule == "+scan" else poor.lock("taken", timeout=3).acquire
+            use = poor.holds if mode == "+scan" else poor.lock("taken", timeout=3).acquire
             with pytest.raises(StoreUnavailable) as caught:
                 await use()
             assert world.now() - started < 1.0
             assert not caught.value.unknown
             assert "docs/backends/redis.md" in str(caught.value)
-            assert rule in str(caught.value) or (rule[0] == "&" and "channel" in str(caught.value))
+            assert mode in str(caught.value) or (mode[0] == "&" and "channel" in str(caught.value))
             await hold.release()
-            if rule[0] != "~" and rule not in ("+time", "+eval"):
+            if mode[0] != "~" and mode not in ("+time", "+eval"):
                 findings = {finding.subject: finding for finding in await poor.diagnose()}
-                assert rule in findings["rights"].found
-                assert findings["rights"].severity is (Severity.NOTE if rule == "+scan" else Severity.ERROR)
+                assert mode in findings["rights"].found
+                assert findings["rights"].severity is (Severity.NOTE if mode == "+scan" else Severity.ERROR)
 
     world.run(body)
 
@@ -227,14 +227,14 @@ def test_a_right_that_the_default_user_lacks_is_named_when_it_is_missed() -> Non
                     await locks.lock("x").acquire(timeout=3)
                 assert not caught.value.unknown
 
-        for world in COLOURS:
+        for world in FLAVORS:
             world.run(body)
 
 
 def test_looking_for_rights_changes_nothing(server: RedisServer) -> None:
     server.flush()
     before = server.command("INFO", "keyspace")
-    for world in COLOURS:
+    for world in FLAVORS:
 
         async def body(world: World) -> None:
             async with world.client(url_of(server)) as locks:
@@ -254,5 +254,5 @@ def test_another_database_needs_select(server: RedisServer) -> None:
             with pytest.raises(StoreUnavailable, match=r"\+select"):
                 await locks.lock("x").acquire(timeout=1)
 
-    for world in COLOURS:
+    for world in FLAVORS:
         world.run(body)

@@ -6,9 +6,9 @@ import pytest
 
 from leasehold_lab.runtimes.case_runtimes import AsyncioWorld, BlockingWorld, World
 
-BLOCKING, ASYNCIO = COLOURS = BlockingWorld(), AsyncioWorld()
+BLOCKING, ASYNCIO = FLAVORS = BlockingWorld(), AsyncioWorld()
 
-both = pytest.mark.parametrize("world", COLOURS, ids=str)
+both = pytest.mark.parametrize("world", FLAVORS, ids=str)
 """Runs a test in each of them."""
 
 

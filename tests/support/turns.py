@@ -6,7 +6,7 @@ import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 
-from leasehold._runtimes.base import Colour
+from leasehold._runtimes.base import Flavor
 from leasehold._runtimes.clock import boottime
 from leasehold_lab.history import Stall, stood_still
 from leasehold_lab.history.journal import Journal, Record
@@ -35,10 +35,10 @@ class Missed:
 
 
 @contextmanager
-def turns_missed(colour: Colour = Colour.BLOCKING) -> Generator[Missed]:
+def turns_missed(flavor: Flavor = Flavor.SYNC) -> Generator[Missed]:
     """Note when this process, or the thread of a client of that colour that tells of losses, waited for its turn."""
     records, over, missed = list[Record](), threading.Event(), Missed()
-    waited = waited_by_main if colour is Colour.ASYNCIO else waited_by_keeper
+    waited = waited_by_main if flavor is Flavor.ASYNC else waited_by_keeper
     pulse = Pulse(Journal(US, boottime, records.append), boottime, waited=waited, noticed=NOTICED, every=EVERY)
 
     def beat() -> None:

@@ -102,7 +102,7 @@ async def latch(world: World, client: AsyncClient, lease: float) -> None:
 
 
 async def meeting(world: World, client: AsyncClient, lease: float) -> None:
-    barrier = client.barrier("a", 1, lease=lease, leave_out=True)
+    barrier = client.barrier("a", 1, lease=lease, drop_dead=True)
     await barrier.wait()
     async with barrier:
         await world.sleep(0.001)
@@ -111,7 +111,7 @@ async def meeting(world: World, client: AsyncClient, lease: float) -> None:
 async def lonely(world: World, client: AsyncClient, lease: float) -> None:
     """Nobody else comes: it is cut off, or gives up."""
     with contextlib.suppress(AcquireTimeout):
-        await client.barrier("a", 2, lease=lease, leave_out=True).wait(timeout=0.02)
+        await client.barrier("a", 2, lease=lease, drop_dead=True).wait(timeout=0.02)
 
 
 async def attempt(world: World, client: AsyncClient, lease: float) -> AsyncHold | None:
@@ -136,7 +136,7 @@ async def nobody_is_there(looker: AsyncClient, name: str, before: int) -> int:
         return counted
     if name in PARTIES:
         assert await looker.inspect("barrier/a") is None
-        assert await looker.barrier("a", PARTIES[name], leave_out=True).n_waiting() == 0
+        assert await looker.barrier("a", PARTIES[name], drop_dead=True).n_waiting() == 0
     return 0
 
 

@@ -112,7 +112,7 @@ async def outcome(world: World, client: AsyncClient, name: str, at: int, current
 
 async def nothing_is_left(client: AsyncClient, looker: AsyncClient) -> None:
     assert await looker.holds() == []
-    assert client._engine.keeper.leases() == []
+    assert client._engine.watchdog.leases() == []
 
 
 def sweep(world: World, opener: Any, memory: Any, name: str, current: Callable[[], Any]) -> int:
@@ -254,7 +254,7 @@ def test_a_coroutine_that_is_closed_without_its_loop_says_nothing() -> None:
 
     work = asyncio.run(body())
     work.close()  # an await in there would be a RuntimeError: coroutine ignored GeneratorExit
-    assert all(lease.state is not State.QUEUED for lease in client._engine.keeper.leases()), "it is renewed no more"
+    assert all(lease.state is not State.QUEUED for lease in client._engine.watchdog.leases()), "it is renewed no more"
 
 
 class Dropping:
@@ -318,7 +318,7 @@ def test_dropped_with_its_loop_at_every_suspension_it_says_nothing_and_is_renewe
                 await (hold.release() if hold is not None else asyncio.sleep(0))
                 return at
             await asyncio.sleep(0.01)  # what was shielded goes on
-            for lease in client._engine.keeper.leases():
+            for lease in client._engine.watchdog.leases():
                 assert not lease.is_kept() or lease.state in ENDED
             await client.close()
         raise AssertionError("it never ends")

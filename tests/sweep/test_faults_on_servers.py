@@ -92,8 +92,8 @@ class Room:
         self.tokens: list[int] = []
 
     def enter(self, hold: Any) -> None:
-        beside = [(other, other.remaining()) for other in self.inside if other.remaining() > 0]
-        assert not beside, f"two valid holds at one time: {hold} of {hold.name!r} beside {beside}"
+        alongside = [(other, other.remaining()) for other in self.inside if other.remaining() > 0]
+        assert not alongside, f"two valid holds at one time: {hold} of {hold.name!r} beside {alongside}"
         assert hold.token > max(self.tokens, default=0), "tokens rise"
         self.tokens.append(hold.token)
         self.inside.append(hold)

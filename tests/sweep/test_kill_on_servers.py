@@ -27,7 +27,7 @@ from operations import OPERATIONS, PARTIES, done, nobody_is_there
 from places import SYSTEMS, Place, place_of, stored
 
 from leasehold import AsyncClient, AsyncHold, LockInfo
-from leasehold._runtimes.base import Colour
+from leasehold._runtimes.base import Flavor
 from leasehold._runtimes.clock import boottime
 from leasehold_lab.runtimes.case_runtimes import AsyncioWorld, World
 from leasehold_lab.servers.zookeeper import TICK
@@ -308,8 +308,8 @@ class Sweep:
         return f"{self.space}.{name}.peace"
 
     async def _ordered(self, me: str, names: list[str], space: Callable[[str], str], last: int) -> dict[str, Any]:
-        work, colour = [(name, space(name)) for name in names], "asyncio" if last % 2 else "blocking"
-        return await self.party.end_of(id=me, url=self.url, work=work, lease=self.bound.lease, colour=colour, last=last)
+        work, flavor = [(name, space(name)) for name in names], "asyncio" if last % 2 else "blocking"
+        return await self.party.end_of(id=me, url=self.url, work=work, lease=self.bound.lease, flavor=flavor, last=last)
 
     def _tokens(self, victim: Victim, before: list[AsyncHold], after: list[LockInfo]) -> dict[str, int]:
         """Return the highest token of each name so far: of who held it first, of the victim, of what it left."""
@@ -409,7 +409,7 @@ def test_a_kill_after_every_effect(place: Place, party: Party, which: Any, recor
             await sweep.nothing_is_left()
         return sweep
 
-    with turns_missed(Colour.ASYNCIO) as missed:
+    with turns_missed(Flavor.ASYNC) as missed:
         sweep = AsyncioWorld().run(body)
     late = sweep.late(missed)
     assert {"acquire", "several", "turns"} <= sweep.effects.keys()

@@ -22,7 +22,7 @@ from leasehold import AsyncClient, LeaseholdError, Unsupported
 from leasehold.stores import registry
 from leasehold_lab.faulty_store import Fault, Faulty, Kind, always, nth
 from leasehold_lab.runtimes.case_runtimes import AsyncioWorld, World
-from support.flavors import COLOURS, both
+from support.flavors import FLAVORS, both
 
 KINDS = (Kind.REFUSE, Kind.DROP_REQUEST, Kind.DROP_REPLY, Kind.DUPLICATE)
 
@@ -41,11 +41,11 @@ operations = pytest.mark.parametrize(
 systems = pytest.mark.parametrize("system", list(SYSTEMS))
 
 
-def colours() -> Iterator[Any]:
+def flavors() -> Iterator[Any]:
     """Yield system, operation and world: by day an operation has one colour on a system, the other on the next."""
     for row, system in enumerate(SYSTEMS):
         for column, name in enumerate(OPERATIONS):
-            for number, world in enumerate(COLOURS):
+            for number, world in enumerate(FLAVORS):
                 by_night = name in ALIKE or (row + column + number) % 2
                 yield pytest.param(system, name, world, marks=[pytest.mark.nightly] if by_night else [])
 
@@ -66,8 +66,8 @@ async def has_it(client: AsyncClient, world: World, name: str) -> bool:
 
 async def nothing_is_left(world: World, client: AsyncClient, looker: AsyncClient) -> None:
     until = world.now() + SOON
-    while (found := await looker.holds()) or client._engine.keeper.leases():
-        assert world.now() < until, f"left behind: {found or client._engine.keeper.leases()}"
+    while (found := await looker.holds()) or client._engine.watchdog.leases():
+        assert world.now() < until, f"left behind: {found or client._engine.watchdog.leases()}"
         await world.sleep(0.005)
 
 
@@ -92,7 +92,7 @@ def test_cancelled_at_every_suspension(system: str, url: str, name: str, namespa
     record_property(f"sum:operations: cancelled, {system}", AsyncioWorld().run(body))
 
 
-@pytest.mark.parametrize(("system", "name", "world"), list(colours()), ids=str)
+@pytest.mark.parametrize(("system", "name", "world"), list(flavors()), ids=str)
 @pytest.mark.timeout(300)
 def test_a_fault_at_every_call(
     system: str, url: str, name: str, world: World, namespace: str, record_property: Any

@@ -50,13 +50,13 @@ def test_a_primary_that_is_cut_off_goes_on_serving() -> None:
 def test_a_replica_takes_over_the_slots_of_its_primary() -> None:
     with RedisCluster() as cluster:
         old = cluster.primary_of("key")
-        (heir,) = cluster.replicas_of(old)
+        (next_waiter,) = cluster.replicas_of(old)
         old.kill()
         cluster.wait_failover(old)
-        assert cluster.primary_of("key") is heir
+        assert cluster.primary_of("key") is next_waiter
         old.start()
         cluster.wait_healthy()
-        assert cluster.replicas_of(heir) == [old]
+        assert cluster.replicas_of(next_waiter) == [old]
 
 
 def test_a_slot_moves_step_by_step() -> None:

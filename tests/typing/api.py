@@ -112,7 +112,7 @@ def together(locks: Client) -> None:
     assert_type(latch.wait(timeout=timedelta(seconds=1)), bool)
     assert_type(latch.count(), int)
     assert_type(latch.total, int)
-    barrier = locks.barrier("phase", 3, leave_out=True, lease=5, timeout=timedelta(minutes=1))
+    barrier = locks.barrier("phase", 3, drop_dead=True, lease=5, timeout=timedelta(minutes=1))
     assert_type(barrier, Barrier)
     try:
         assert_type(barrier.wait(timeout=1), int)

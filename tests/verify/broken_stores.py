@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from leasehold._model import Departure, Granted, Ticket, Wait
+from leasehold._model import Granted, ReleaseReason, Ticket, Wait
 from leasehold._runtimes.base import Runtime
 from leasehold._url import StoreURL
 from leasehold.store_api import Opener, Store
@@ -27,12 +27,12 @@ class Broken:
 class ForgetsWhoseItIs(Broken):
     """Its release deletes the lock, whoever holds it: no look at the token."""
 
-    async def leave(self, name: str, ticket: Ticket, *, how: Departure, within: float) -> bool:
+    async def leave(self, name: str, ticket: Ticket, *, how: ReleaseReason, within: float) -> bool:
         was_there = await self._store.leave(name, ticket, how=how, within=within)
-        if not was_there and how is Departure.RELEASE:
+        if not was_there and how is ReleaseReason.RELEASE:
             for view in await self._store.look(name, exact=True):
-                for seat in view.holders:
-                    await self._store.leave(name, seat.ticket, how=how, within=within)
+                for entry in view.holders:
+                    await self._store.leave(name, entry.ticket, how=how, within=within)
         return was_there
 
 

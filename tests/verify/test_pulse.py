@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from leasehold._runtimes.base import Colour
+from leasehold._runtimes.base import Flavor
 from leasehold.client import Client
 from leasehold_lab.history import Bounds, History, Hold, Stall, check, joined, stood_still
 from leasehold_lab.history.journal import Journal, Record
@@ -91,9 +91,9 @@ with Client.from_url("memory:") as locks:
 
 def test_linux_counts_how_long_each_thread_waits() -> None:
     said = subprocess.run([sys.executable, "-W", "ignore", "-c", STARVED], capture_output=True, text=True, check=True)
-    (main, keeper), (main_after, keeper_after) = (map(float, line.split()) for line in said.stdout.splitlines())
+    (main, watchdog), (main_after, keeper_after) = (map(float, line.split()) for line in said.stdout.splitlines())
     assert main_after - main > 0.2, "it shared its processor with one that goes first"
-    assert keeper_after - keeper < main_after - main
+    assert keeper_after - watchdog < main_after - main
 
 
 def test_pauses_that_overlap_count_once() -> None:
@@ -154,9 +154,9 @@ def test_what_the_run_itself_takes_is_written_down_if_it_is_long() -> None:
     assert late == [pytest.approx(2 * NOTICED)]
 
 
-@pytest.mark.parametrize(("colour", "whom"), [(Colour.ASYNCIO, "7"), (Colour.BLOCKING, "7.3")])
+@pytest.mark.parametrize(("colour", "whom"), [(Flavor.ASYNC, "7"), (Flavor.SYNC, "7.3")])
 def test_of_a_task_it_is_the_whole_client_that_is_held_up(
-    colour: Colour, whom: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    flavor: Flavor, whom: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A task that waits for the run's own resource blocks the event loop, and with it whoever else is to be told."""
 
@@ -169,7 +169,7 @@ def test_of_a_task_it_is_the_whole_client_that_is_held_up(
 
     monkeypatch.setattr(worker, "Visitor", Slow)
     records = list[Record]()
-    orders = worker.Orders("7", "", "n", colour, 1, "1", "", 1, Load(names=1), 1.0)
+    orders = worker.Orders("7", "", "n", flavor, 1, "1", "", 1, Load(names=1), 1.0)
     with Client.from_url(f"sqlite:{tmp_path}/locks") as client:
         assert worker._worker(orders, 3, client._core, records.append)._write("7.3", "stock", 1)
     assert [(record["is"], record["whom"]) for record in records] == [("held up", whom)]

@@ -30,10 +30,10 @@ from leasehold._model import (
     Capabilities,
     Cell,
     Change,
-    Departure,
     Finding,
     Granted,
-    Standing,
+    ReleaseReason,
+    RenewalResult,
     Ticket,
     View,
     Wait,
@@ -169,17 +169,17 @@ class FaultyStore:
         name, inner = leaves[0][0] if leaves else "", cast(ManyStore, self._inner)
         return await self._meet("leave_many", name, within, lambda: inner.leave_many(leaves, within=within))
 
-    async def leave(self, name: str, ticket: Ticket, *, how: Departure, within: float) -> bool:
+    async def leave(self, name: str, ticket: Ticket, *, how: ReleaseReason, within: float) -> bool:
         return await self._meet("leave", name, within, lambda: self._inner.leave(name, ticket, how=how, within=within))
 
-    async def renew(self, tickets: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[Standing]:
+    async def renew(self, tickets: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[RenewalResult]:
         name = tickets[0][0] if tickets else ""
-        standings = await self._meet("renew", name, within, lambda: self._inner.renew(tickets, within=within))
-        for (_, ticket), standing in zip(tickets, standings, strict=True):
+        results = await self._meet("renew", name, within, lambda: self._inner.renew(tickets, within=within))
+        for (_, ticket), result in zip(tickets, results, strict=True):
             deaf = self._deaf.get(ticket.id)
-            if deaf is not None and standing is not Standing.QUEUED:
+            if deaf is not None and result is not RenewalResult.QUEUED:
                 deaf.set()  # the renewal tells what the lost message said
-        return standings
+        return results
 
     async def changed(self, name: str, ticket: Ticket, mark: object, *, timeout: float) -> Granted | None:
         fault = self._next("changed", name)

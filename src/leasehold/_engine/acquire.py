@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Coroutine
 from typing import Any
 
 from leasehold._engine.engine import FIRST_PAUSE, Engine
-from leasehold._engine.lease import ENDED, Grip, State
-from leasehold._engine.request import Missed, Wish
+from leasehold._engine.lease import ENDED, LeaseHandle, State
+from leasehold._engine.request import AcquireRequest, NotAcquired
 from leasehold._model import Granted, Owner, Wait
 from leasehold._runtimes.process import ending
 from leasehold.errors import StoreUnavailable
@@ -19,11 +19,13 @@ FIRST_ANSWER = 1.0
 TOO_LATE = "the grant came too late to be of use: the store is slow, or the lease too short for it"
 
 
-def acquire(engine: Engine, wish: Wish, timeout: float | None) -> Coroutine[Any, Any, Grip | Missed]:
+def acquire(
+    engine: Engine, request: AcquireRequest, timeout: float | None
+) -> Coroutine[Any, Any, LeaseHandle | NotAcquired]:
     """Get what is wished for, waiting at most ``timeout`` seconds (None: for ever); it may be to try only once.
 
     Returns:
-        The grip of the lease, which is held; or `Missed` if someone else had the name.
+        The grip of the lease, which is held; or `NotAcquired` if someone else had the name.
 
     Raises:
         StoreUnavailable: the store did not answer, so nobody knows who has it. Nothing is left behind for longer
@@ -32,32 +34,32 @@ def acquire(engine: Engine, wish: Wish, timeout: float | None) -> Coroutine[Any,
         WrongKind: the name is in use as another primitive.
 
     """
-    return Attempt(engine, wish, timeout).run()
+    return AcquireLoop(engine, request, timeout).run()
 
 
-class Attempt:
+class AcquireLoop:
     """One call of `acquire`."""
 
     __slots__ = (
         "_barred",
         "_engine",
         "_gives_up",
-        "_grip",
+        "_handle",
         "_heard",
         "_held_by",
         "_lease",
         "_may_be_there",
         "_repeated",
+        "_request",
         "_runtime",
         "_start",
         "_until",
-        "_wish",
     )
 
-    def __init__(self, engine: Engine, wish: Wish, timeout: float | None) -> None:
+    def __init__(self, engine: Engine, request: AcquireRequest, timeout: float | None) -> None:
         self._engine = engine
         self._runtime = engine.runtime
-        self._wish = wish
+        self._request = request
         self._start = engine.runtime.now()
         self._until = None if timeout is None else self._start + timeout
         self._heard = False  # whether the store has answered
@@ -66,27 +68,27 @@ class Attempt:
         self._may_be_there = False  # whether the store may know the ticket
         self._gives_up = False  # whether it has begun to: a signal handler may raise before it has left
         self._repeated = False  # whether a claim had no answer: it may arrive after one that was answered
-        self._grip: Grip | None = engine.lease(wish)
-        self._lease = self._grip.lease
+        self._handle: LeaseHandle | None = engine.lease(request)
+        self._lease = self._handle.lease
 
-    async def run(self) -> Grip | Missed:
+    async def run(self) -> LeaseHandle | NotAcquired:
         """Claim and wait until there is a lease, or no time is left."""
         engine = self._engine
         try:
             engine.attempts.add(self)
             while True:
-                engine.keeper.watch(self._lease)
+                engine.watchdog.watch(self._lease)
                 if engine.closed:
                     engine.refuse_closed()
                 first = await self._claim()
                 answer = first if isinstance(first, Granted) else await self._wait_and_claim(first)
-                if answer is not None and self._grip is not None and self._lease.granted(answer):
-                    return self._acquired(self._grip)
+                if answer is not None and self._handle is not None and self._lease.granted(answer):
+                    return self._acquired(self._handle)
                 if self._lease.state is State.RELEASED:
                     await closed_meanwhile(engine, self._runtime.shield(engine.leave(self._lease)))
                 if answer is None:
-                    await self._give_up("timeout", leave=self._wish.join or self._repeated)
-                    return Missed(self._waited(), self._held_by, self._why_barred())
+                    await self._give_up("timeout", leave=self._request.join or self._repeated)
+                    return NotAcquired(self._waited(), self._held_by, self._why_barred())
                 await self._too_late()
         except GeneratorExit:  # the loop is gone with the task in it: nothing can be awaited any more
             self._abandon()
@@ -106,7 +108,7 @@ class Attempt:
         cut_off, self._gives_up = self._gives_up, self._gives_up or self._lease.state not in ENDED
         if not self._lease.leaves() and not cut_off:
             return
-        self._engine.keeper.forget(self._lease)
+        self._engine.watchdog.forget(self._lease)
         if (leave or cut_off) and self._may_be_there:
             await self._runtime.shield(self._leave())
         self._gives_up = False
@@ -120,15 +122,17 @@ class Attempt:
     def _abandon(self) -> None:
         """End the attempt where nothing can be sent: the ticket is renewed no more and ends with its lease."""
         if self._lease.leaves():
-            self._engine.keeper.forget(self._lease)
+            self._engine.watchdog.forget(self._lease)
 
-    def _acquired(self, grip: Grip) -> Grip:
-        self._grip = None  # the traceback of an error may refer to this attempt, for as long as no garbage is collected
+    def _acquired(self, handle: LeaseHandle) -> LeaseHandle:
+        self._handle = (
+            None  # the traceback of an error may refer to this attempt, for as long as no garbage is collected
+        )
         engine = self._engine
-        engine.keeper.granted(self._lease)
+        engine.watchdog.granted(self._lease)
         if engine.observe.wants(Acquired):
             engine.observe(Acquired(*self._who(), self._lease.token, self._waited()))
-        return grip
+        return handle
 
     async def _too_late(self) -> None:
         late = self._lease
@@ -136,12 +140,12 @@ class Attempt:
         if self._left() <= 0:
             late.why = TOO_LATE
             raise late.error()
-        grip = self._grip = self._engine.lease(self._wish)
-        self._lease, self._may_be_there, self._repeated = grip.lease, False, False
+        handle = self._handle = self._engine.lease(self._request)
+        self._lease, self._may_be_there, self._repeated = handle.lease, False, False
 
     async def _wait_and_claim(self, answer: Wait) -> Granted | None:
         lease = self._lease
-        while self._wish.join and not self._is_over():
+        while self._request.join and not self._is_over():
             pause, granted = max(0.0, min(self._left(), answer.ask_again)), None
             try:
                 granted = await self._engine.store.changed(lease.name, lease.ticket, answer.mark, timeout=pause)
@@ -187,7 +191,7 @@ class Attempt:
         before, self._may_be_there = self._may_be_there, True
         try:
             within = min(within, engine.response_timeout)
-            return await engine.store.claim(lease.name, lease.ticket, join=self._wish.join, within=within)
+            return await engine.store.claim(lease.name, lease.ticket, join=self._request.join, within=within)
         except StoreUnavailable as error:
             self._may_be_there = before or error.unknown
             raise

@@ -2,7 +2,7 @@
 
 Theory of operation
 -------------------
-A batch is what an `Attempt` is for one name, without the waiting: every ticket has its id before anything is sent, is
+A batch is what an `AcquireLoop` is for one name, without the waiting: every ticket has its id before anything is sent, is
 watched by the keeper before it is claimed, and is left by its id whatever cuts the batch off. No ticket of a batch
 stands in a queue: the first name that cannot be had is then acquired alone (see
 `leasehold.primitives.locks.multi_lock`).
@@ -15,8 +15,8 @@ from typing import Any, cast
 
 from leasehold._engine.acquire import FIRST_ANSWER, TOO_LATE, closed_meanwhile
 from leasehold._engine.engine import Engine
-from leasehold._engine.lease import Grip, Lease, State
-from leasehold._model import Granted, Owner, Terms, Wait
+from leasehold._engine.lease import Lease, LeaseHandle, State
+from leasehold._model import Granted, LeaseTerms, Owner, Wait
 from leasehold.errors import LeaseLost, StoreUnavailable
 from leasehold.events import Acquired
 from leasehold.store_api import ManyStore
@@ -31,7 +31,7 @@ Left = bool | LeaseLost
 class Batch:
     """One claim of several names of one store."""
 
-    def __init__(self, engine: Engine, wanted: Sequence[tuple[str, Terms]]) -> None:
+    def __init__(self, engine: Engine, wanted: Sequence[tuple[str, LeaseTerms]]) -> None:
         self._engine = engine
         self._start = engine.runtime.now()
         self._store = cast(ManyStore, engine.store)
@@ -39,12 +39,12 @@ class Batch:
             Lease(engine.runtime, name, engine.ticket(terms), renew=True, max_hold=None, observe=engine.observe)
             for name, terms in wanted
         ]
-        self._grips = [Grip(lease) for lease in self._leases]
+        self._handles = [LeaseHandle(lease) for lease in self._leases]
         self._may_be_there = False  # whether the store may know the tickets
         self.held_by: Owner | None = None
         self.late: Lease | None = None  # the first that was granted too late to be believed
 
-    async def run(self, *, keep: bool, patience: float) -> list[Grip]:
+    async def run(self, *, keep: bool, patience: float) -> list[LeaseHandle]:
         """Claim all; return what is held: all, or with ``keep`` those before the first that could not be had.
 
         Raises:
@@ -65,10 +65,10 @@ class Batch:
             engine.attempts.discard(self)
             engine.ended()
 
-    async def _claim(self, keep: bool, within: float) -> list[Grip]:
+    async def _claim(self, keep: bool, within: float) -> list[LeaseHandle]:
         engine = self._engine
         for lease in self._leases:
-            engine.keeper.watch(lease)
+            engine.watchdog.watch(lease)
         engine.refuse_closed()
         claims = [(lease.name, lease.ticket) for lease in self._leases]
 
@@ -89,8 +89,8 @@ class Batch:
         if granted > held:
             await self._leave(self._leases[held:granted])  # granted too late to be believed, or perhaps granted later
         self._end(self._leases[held:])
-        grips, self._grips = self._grips[:held], []  # as in `Attempt._acquired`
-        return [self._acquired(grip) for grip in grips]
+        handles, self._handles = self._handles[:held], []  # as in `AcquireLoop._acquired`
+        return [self._acquired(handle) for handle in handles]
 
     def _held(self, answers: Sequence[Granted | Wait]) -> int:
         for index, (lease, answer) in enumerate(zip(self._leases, answers, strict=False)):
@@ -103,12 +103,12 @@ class Batch:
                 return index
         return len(self._leases)
 
-    def _acquired(self, grip: Grip) -> Grip:
-        engine, now, lease = self._engine, self._engine.runtime.now(), grip.lease
-        engine.keeper.granted(lease)
+    def _acquired(self, handle: LeaseHandle) -> LeaseHandle:
+        engine, now, lease = self._engine, self._engine.runtime.now(), handle.lease
+        engine.watchdog.granted(lease)
         if engine.observe.wants(Acquired):
             engine.observe(Acquired(lease.name, str(engine.owner), now, lease.token, now - self._start))
-        return grip
+        return handle
 
     async def _leave(self, leases: Sequence[Lease]) -> None:
         self._end(leases)
@@ -118,7 +118,7 @@ class Batch:
     def _end(self, leases: Sequence[Lease]) -> None:
         for lease in leases:
             if lease.leaves():
-                self._engine.keeper.forget(lease)
+                self._engine.watchdog.forget(lease)
 
 
 async def leave_all(engine: Engine, leases: Sequence[Lease]) -> list[bool | None]:
@@ -142,7 +142,7 @@ async def _leave_some(engine: Engine, leases: Sequence[Lease]) -> list[bool | No
         found, repeated = await engine.repeat(ask, engine.leave_within)
     except StoreUnavailable:
         for lease in leases:
-            engine.keeper.owe(lease.name, lease.ticket)
+            engine.watchdog.retry_release(lease.name, lease.ticket)
         return [None] * len(leases)
     return [was_there or (None if repeated else False) for was_there in found]
 

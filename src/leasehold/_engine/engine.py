@@ -20,15 +20,15 @@ from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from leasehold._engine.lease import HOLDING, Grip, Later, Lease
-from leasehold._engine.request import Wish
-from leasehold._engine.watchdog.watchdog import Keeper
-from leasehold._model import Departure, Standing, Terms, Ticket, ticket_id
+from leasehold._engine.lease import HOLDING, Later, Lease, LeaseHandle
+from leasehold._engine.request import AcquireRequest
+from leasehold._engine.watchdog.watchdog import Watchdog
+from leasehold._model import LeaseTerms, ReleaseReason, RenewalResult, Ticket, ticket_id
 from leasehold._runtimes.base import INTERRUPTS, Runtime, Scope
 from leasehold._runtimes.process import whoami
 from leasehold.errors import LeaseholdError, LeaseLost, StoreUnavailable
 from leasehold.events import Choosy, Released
-from leasehold.store_api import Store, Tells
+from leasehold.store_api import ReportsLosses, Store
 
 T = TypeVar("T")
 
@@ -51,11 +51,11 @@ class Engine:
         self.owner = whoami(runtime)
         self.response_timeout = response_timeout
         self.observe = observe
-        self.keeper = Keeper(runtime, store, response_timeout)
-        self._terms: Terms | None = None  # those of the last lock that was made
+        self.watchdog = Watchdog(runtime, store, response_timeout)
+        self._terms: LeaseTerms | None = None  # those of the last lock that was made
         self.leave_within = min(response_timeout, LEAVE_WITHIN)  # for which a caller waits at most for a leave
-        if isinstance(store, Tells):
-            store.tell(self.keeper.hear)
+        if isinstance(store, ReportsLosses):
+            store.tell(self.watchdog.hear)
         self.closed = False  # whether the client was closed
         self.attempts: set[object] = set()  # acquires and releases under way: a close waits for them
         self._ended = runtime.signal()  # one of them ended, while the client closes
@@ -86,7 +86,7 @@ class Engine:
             raise RuntimeError(INTERRUPTS)
         self.closed = True
         calls: Later = []
-        ended = [lease for lease in self.keeper.leases() if self._ends(lease, calls)]
+        ended = [lease for lease in self.watchdog.leases() if self._ends(lease, calls)]
         # A block that is cut short here is its task's to leave; our own block, if there is one, cannot be waited for.
         blocks = [scope for lease in ended for scope in lease.scopes if not (scope.is_mine() or scope.is_over())]
         await self.runtime.shield(self._close(ended, blocks, calls, within))
@@ -108,7 +108,7 @@ class Engine:
                     await self.leave(lease)
             await self._attempts_end(until)
         finally:
-            await self.keeper.close(max(0.0, until - self.runtime.now()))
+            await self.watchdog.close(max(0.0, until - self.runtime.now()))
             await self.store.close()
             self.runtime.close()
 
@@ -153,37 +153,37 @@ class Engine:
         self.owner = whoami(self.runtime)
         self._terms = None
         self.attempts, self._ended = set(), self.runtime.signal()
-        self.keeper.after_fork()
+        self.watchdog.after_fork()
         self.store.after_fork()
 
-    def same(self, terms: Terms) -> Terms:
+    def same(self, terms: LeaseTerms) -> LeaseTerms:
         """Return terms equal to these, the same as before if they are: most locks of a client share one object then."""
         known = self._terms
         if known is None or known != terms:
             known = self._terms = terms
         return known
 
-    def ticket(self, terms: Terms, beside: str = "") -> Ticket:
+    def ticket(self, terms: LeaseTerms, alongside: str = "") -> Ticket:
         """Make a ticket with an id that nobody has."""
         if terms.owner is not self.owner:  # the lock object was made before a fork
             terms = replace(terms, owner=self.owner)
-        return Ticket(ticket_id(self.runtime.random_bytes(16)), terms, beside)
+        return Ticket(ticket_id(self.runtime.random_bytes(16)), terms, alongside)
 
-    def lease(self, wish: Wish) -> Grip:
+    def lease(self, request: AcquireRequest) -> LeaseHandle:
         """Begin the life of a ticket; it is kept while somebody can reach the grip."""
-        terms = wish.terms
-        if not wish.renew or wish.max_hold is not None:
+        terms = request.terms
+        if not request.renew or request.max_hold is not None:
             terms = replace(terms, fixed=True)
-        ticket = self.ticket(terms, wish.beside)
+        ticket = self.ticket(terms, request.alongside)
         lease = Lease(
             self.runtime,
-            wish.name,
+            request.name,
             ticket,
-            renew=wish.renew,
-            max_hold=wish.max_hold,
+            renew=request.renew,
+            max_hold=request.max_hold,
             observe=self.observe,
         )
-        return Grip(lease)
+        return LeaseHandle(lease)
 
     def ended(self) -> None:
         """Take note that one of the attempts ended: the client may be closing, and wait for it.
@@ -224,7 +224,7 @@ class Engine:
         if not self.owns(lease):
             return
         lease.leaves()
-        self.keeper.forget(lease)
+        self.watchdog.forget(lease)
         was_there = await self.leave(lease)
         self.attempts.discard(lease)  # before the holder is told: it may close the client
         self.departed(lease, was_there or None)  # it may have been the first that took it out
@@ -233,9 +233,9 @@ class Engine:
         """Begin to leave: look after it no longer. Return False if it was lost before."""
         ours = self.owns(lease)
         holding = lease.leaves()
-        self.keeper.forget(lease)
+        self.watchdog.forget(lease)
         if ours and not holding and not self.closed:  # a close leaves with all of them
-            self.keeper.owe(lease.name, lease.ticket)  # the store may have renewed it without our knowing
+            self.watchdog.retry_release(lease.name, lease.ticket)  # the store may have renewed it without our knowing
         return holding
 
     def departed(self, lease: Lease, was_there: bool | None) -> bool:
@@ -261,21 +261,21 @@ class Engine:
         another call of its own thread.
         """
         if self.runtime.interrupts():
-            self.keeper.owe(lease.name, lease.ticket)
+            self.watchdog.retry_release(lease.name, lease.ticket)
             return None
         until = self.runtime.now() + self.leave_within
         try:
-            return await self.store.leave(lease.name, lease.ticket, how=Departure.RELEASE, within=self.leave_within)
+            return await self.store.leave(lease.name, lease.ticket, how=ReleaseReason.RELEASE, within=self.leave_within)
         except StoreUnavailable as error:
             failed = error
 
         def ask(within: float) -> Coroutine[Any, Any, bool]:
-            return self.store.leave(lease.name, lease.ticket, how=Departure.RELEASE, within=within)
+            return self.store.leave(lease.name, lease.ticket, how=ReleaseReason.RELEASE, within=within)
 
         try:
             was_there, repeated = await self.again(failed, ask, until)
         except StoreUnavailable:
-            self.keeper.owe(lease.name, lease.ticket)
+            self.watchdog.retry_release(lease.name, lease.ticket)
             return None
         return was_there or (None if repeated else False)
 
@@ -293,21 +293,21 @@ class Engine:
                 raise lease.error()
         sent = self.runtime.now()
         asked = [(lease.name, lease.ticket) for lease in leases]
-        standings = await self.store.renew(asked, within=self.response_timeout)
-        errors = [self._extended(*answer, sent) for answer in zip(leases, standings, strict=True)]
+        results = await self.store.renew(asked, within=self.response_timeout)
+        errors = [self._extended(*answer, sent) for answer in zip(leases, results, strict=True)]
         for error in filter(None, errors):
             raise error
 
-    def _extended(self, lease: Lease, standing: Standing, sent: float) -> LeaseholdError | None:
-        if standing is Standing.UNKNOWN:
+    def _extended(self, lease: Lease, result: RenewalResult, sent: float) -> LeaseholdError | None:
+        if result is RenewalResult.UNKNOWN:
             why = f"the store did not confirm the renewal of {lease.name!r}"
             return StoreUnavailable(why, name=lease.name, unknown=True)
-        if standing is not Standing.HELD:
+        if result is not RenewalResult.HELD:
             lease.gone("the store no longer knows it (expired, broken or evicted)")
         lease.renewed(sent, anew=True)
         if not lease.check_deadline():
             return lease.error()
-        self.keeper.granted(lease)
+        self.watchdog.granted(lease)
         return None
 
     async def repeat(

@@ -20,7 +20,7 @@ deadline. But unknown does not extend life either: only a confirmed renewal move
 
 Who keeps a lease alive
 -----------------------
-One rule, for every primitive: a lease is kept while somebody can reach its `Grip`. The attempt that acquires it has the
+One rule, for every primitive: a lease is kept while somebody can reach its `LeaseHandle`. The attempt that acquires it has the
 grip first, then the hold that it becomes, or the block that this hold is used in. It does not matter which thread or
 task acquired. When nobody has the grip any more, nobody can release the lease: the keeper gives it up. It does so as a
 loss, since somebody may have asked to be called back.
@@ -106,14 +106,14 @@ def deadline_of(since: float, lease: float) -> float:
     return since + lease * (1.0 - DRIFT) - MARGIN
 
 
-class Grip:
+class LeaseHandle:
     """What keeps a lease alive: whoever can reach it may still release, or believes that it holds."""
 
     __slots__ = ("__weakref__", "lease")
 
     def __init__(self, lease: Lease) -> None:
         self.lease = lease
-        lease.grip = weakref.ref(self)
+        lease.handle = weakref.ref(self)
 
 
 class Keeps(Protocol):
@@ -142,7 +142,7 @@ class Lease:
         "doubts",
         "entry",
         "full",
-        "grip",
+        "handle",
         "kept",
         "length",
         "max_hold",
@@ -181,7 +181,7 @@ class Lease:
         self.full = 0.0  # boot-time clock beyond which renewals do not move the deadline of a fixed lease
         self.why = ""
         self.scopes: tuple[Scope, ...] = ()  # the blocks that a loss cuts short, outermost first
-        self.grip: Callable[[], Grip | None] = _nobody
+        self.handle: Callable[[], LeaseHandle | None] = _nobody
         self.kept: Callable[[], Keeps | None] = _nobody  # the lock object that keeps it for who acquired it
         self.entry: object = None  # what a re-entrant lock knows of it, kept here as long as the lease lasts
         self.doubts = 0  # renewals without an answer, in a row
@@ -197,7 +197,7 @@ class Lease:
         lock = self.kept()
         if lock is not None:
             lock.drop_the_dead()
-        return self.grip() is not None
+        return self.handle() is not None
 
     # --- turns -------------------------------------------------------------------------------------------------
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from leasehold._model import Owner, Terms
+from leasehold._model import LeaseTerms, Owner
 
 
 @dataclass(frozen=True, slots=True)
-class Missed:
+class NotAcquired:
     """An acquire that ended without the lock, because someone else had it, or (``barred``, for people) nobody may."""
 
     waited: float
@@ -17,7 +17,7 @@ class Missed:
     barred: str = ""
 
 
-class Wish(NamedTuple):
+class AcquireRequest(NamedTuple):
     """What an acquire wants. One is made with each lock object, so cheaply.
 
     Attributes:
@@ -31,8 +31,8 @@ class Wish(NamedTuple):
     """
 
     name: str
-    terms: Terms
+    terms: LeaseTerms
     join: bool = True
     renew: bool = True
     max_hold: float | None = None
-    beside: str = ""
+    alongside: str = ""

@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 from leasehold._runtimes import clock
-from leasehold._runtimes.base import TIDIES_WITHIN, Colour, Job, Party, RecursiveMutex, Scope, Signal
+from leasehold._runtimes.base import TIDIES_WITHIN, Caller, Flavor, Job, RecursiveMutex, Scope, Signal
 
 T = TypeVar("T")
 
@@ -22,7 +22,7 @@ T = TypeVar("T")
 class AsyncioRuntime:
     """Tasks of one event loop: the loop in which the runtime is first used."""
 
-    colour = Colour.ASYNCIO
+    flavor = Flavor.ASYNC
 
     now = staticmethod(clock.boottime)
     wall_us = staticmethod(clock.wall_us)
@@ -76,11 +76,11 @@ class AsyncioRuntime:
             self._worker = Worker()
         return await self._worker.run(call)
 
-    def me(self) -> Party:
+    def me(self) -> Caller:
         task = asyncio.current_task()
         if task is None:
             raise RuntimeError("an asyncio lock is used outside a task; await it inside one")
-        return TaskParty(task)
+        return TaskCaller(task)
 
     def scope(self) -> Scope:
         return TaskScope()
@@ -179,7 +179,7 @@ class TaskJob:
         return bool(done)
 
 
-class TaskParty:
+class TaskCaller:
     """A task."""
 
     __slots__ = ("_task", "key")

@@ -1,4 +1,4 @@
-"""The Runtime port, and `drive`, which finishes a coroutine without a loop.
+"""The Runtime port, and `run_sync`, which finishes a coroutine without a loop.
 
 Every algorithm is written once, as ``async def`` over this port and the `Store` port. Under the blocking runtime
 each awaited port blocks instead of suspending, so the whole coroutine ends in one ``send(None)``: no loop, no hop to
@@ -30,11 +30,11 @@ INTERRUPTS = (
 """What a call that cannot be made where it is made says."""
 
 
-class Colour(enum.Enum):
-    """The world that a runtime belongs to."""
+class Flavor(enum.Enum):
+    """Which kind of program a runtime serves."""
 
-    BLOCKING = "blocking"
-    ASYNCIO = "asyncio"
+    SYNC = "blocking"
+    ASYNC = "asyncio"
     SIMULATED = "simulated"
 
 
@@ -52,7 +52,7 @@ class Signal(Protocol):
         ...
 
 
-class Party(Protocol):
+class Caller(Protocol):
     """A thread or a task: whoever a re-entrant lock belongs to."""
 
     @property
@@ -116,7 +116,7 @@ class Runtime(Protocol):
     """Time, waiting and company. The only door through which the engine and the stores see the world."""
 
     @property
-    def colour(self) -> Colour: ...
+    def flavor(self) -> Flavor: ...
 
     def now(self) -> float:
         """Return the boot-time clock in seconds: monotonic, and it goes on while the machine sleeps."""
@@ -162,7 +162,7 @@ class Runtime(Protocol):
         """Run a call that may block (a disk, a C library) where it holds up nobody else."""
         ...
 
-    def me(self) -> Party:
+    def me(self) -> Caller:
         """Return who runs now."""
         ...
 
@@ -201,7 +201,7 @@ class _Calls(threading.local):
 calls = _Calls()
 
 
-def drive(work: Coroutine[Any, Any, T]) -> T:
+def run_sync(work: Coroutine[Any, Any, T]) -> T:
     """Finish a public call: a coroutine whose ports block. See `finish`."""
     before = calls.depth
     try:
@@ -256,7 +256,7 @@ def interrupts() -> bool:
     # The count may be wrong where an exception struck as it was set; the stack is not.
     depth, frame = 0, sys._getframe(1)
     while frame is not None and frame.f_code is not outside.__code__:
-        depth += frame.f_code is drive.__code__
+        depth += frame.f_code is run_sync.__code__
         frame = cast(Any, frame.f_back)
     calls.depth = depth
     return depth > 1

@@ -16,9 +16,9 @@ from typing import Any, TypeVar
 from leasehold._runtimes import clock
 from leasehold._runtimes.base import (
     INTERRUPTS,
-    Colour,
+    Caller,
+    Flavor,
     Job,
-    Party,
     RecursiveMutex,
     Scope,
     Signal,
@@ -33,7 +33,7 @@ T = TypeVar("T")
 class BlockingRuntime:
     """Threads, and waits that block them."""
 
-    colour = Colour.BLOCKING
+    flavor = Flavor.SYNC
 
     now = staticmethod(clock.boottime)
     wall_us = staticmethod(clock.wall_us)
@@ -83,11 +83,11 @@ class BlockingRuntime:
     async def offload(self, call: Callable[[], T]) -> T:
         return call()
 
-    def me(self) -> Party:
-        party: ThreadParty | None = getattr(_mine, "party", None)
-        if party is None:
-            party = _mine.party = ThreadParty()
-        return party
+    def me(self) -> Caller:
+        caller: ThreadCaller | None = getattr(_mine, "caller", None)
+        if caller is None:
+            caller = _mine.caller = ThreadCaller()
+        return caller
 
     def scope(self) -> Scope | None:
         return None  # a thread cannot be cancelled from outside: it is told by `Hold.check`, and at its end
@@ -188,7 +188,7 @@ class ThreadJob:
         return not self.thread.is_alive()
 
 
-class ThreadParty:
+class ThreadCaller:
     """The calling thread."""
 
     __slots__ = ("_thread", "key")
@@ -203,4 +203,4 @@ class ThreadParty:
 
 
 _mine = threading.local()
-"""The `ThreadParty` of each thread, made once: a lock asks at each acquire and release."""
+"""The `ThreadCaller` of each thread, made once: a lock asks at each acquire and release."""

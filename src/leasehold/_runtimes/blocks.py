@@ -42,13 +42,13 @@ class Block:
 
     """
 
-    __slots__ = ("__weakref__", "_exit", "grip", "hold", "of")
+    __slots__ = ("__weakref__", "_exit", "handle", "hold", "of")
 
     def __init__(self, exit_: Callable[..., Any], of: object) -> None:
         self._exit = exit_
         self.of = of  # the context manager; None if it was looked up in the class
         self.hold: Any = None
-        self.grip: object = None
+        self.handle: object = None
 
     def __call__(self, *args: Any) -> Any:
         if self.of is None:

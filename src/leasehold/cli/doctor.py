@@ -21,7 +21,7 @@ from leasehold.cli.store_url import shown
 CODES = {Severity.OK: 0, Severity.NOTE: 0, Severity.WARNING: int(Exit.NO), Severity.ERROR: int(Exit.BAD)}
 """Exit code by the worst finding."""
 
-COLOURS = {Severity.OK: "green", Severity.NOTE: "cyan", Severity.WARNING: "yellow", Severity.ERROR: "red"}
+FLAVORS = {Severity.OK: "green", Severity.NOTE: "cyan", Severity.WARNING: "yellow", Severity.ERROR: "red"}
 
 WIDTH = 100
 """Columns of the text that explains a finding."""
@@ -76,7 +76,7 @@ def _record(finding: Finding) -> dict[str, str]:
 
 
 def _print(finding: Finding) -> None:
-    mark = click.style(f"{finding.severity.name:<7}", fg=COLOURS[finding.severity], bold=finding.severity > 1)
+    mark = click.style(f"{finding.severity.name:<7}", fg=FLAVORS[finding.severity], bold=finding.severity > 1)
     click.echo(f"\n{mark} {printable(finding.subject)}: {printable(without_secrets(finding.found))}")
     for label, text in (("means", finding.meaning), ("do", finding.remedy)):
         if text:

@@ -9,10 +9,10 @@ from typing import Any, Unpack
 from leasehold import _validate
 from leasehold._engine.engine import Engine
 from leasehold._inspection import LockInfo
-from leasehold._model import Departure, Finding, Kind, Rule
+from leasehold._model import Finding, Kind, LockMode, ReleaseReason
 from leasehold._runtimes import process
 from leasehold._runtimes.aio import AsyncioRuntime
-from leasehold._runtimes.base import Colour, Runtime
+from leasehold._runtimes.base import Flavor, Runtime
 from leasehold._validate import Meta, Seconds
 from leasehold.events import Observer
 from leasehold.observability.log import logged
@@ -37,7 +37,7 @@ from leasehold.primitives.locks.options import (
     refuse_unknown,
 )
 from leasehold.primitives.locks.rlock import AsyncRLock, Reentries
-from leasehold.primitives.locks.rw_entries import Role, Seats
+from leasehold.primitives.locks.rw_entries import Entries, Role
 from leasehold.primitives.locks.rw_lock import AsyncRWLock
 from leasehold.primitives.locks.semaphore import AsyncSemaphore, permits_of
 from leasehold.primitives.values.shared import AsyncShared, TimeToLive
@@ -92,7 +92,7 @@ class AsyncClient:
             observe=logged(observer),
         )
         self._reentries = Reentries()
-        self._seats = Seats()
+        self._entries = Entries()
         self._usual: dict[bool, Options] = {}  # of locks without options, fair or not
         process.remember(self)
 
@@ -135,7 +135,7 @@ class AsyncClient:
         Your object stays yours: it is neither used for commands nor closed; connections are made by its settings.
         ``strict``: the options of strict mode, for clients of Redis, Sentinel and Cluster.
         """
-        opener = registry.adopt(client, Colour.ASYNCIO, strict=strict)
+        opener = registry.adopt(client, Flavor.ASYNC, strict=strict)
         return cls(opener, namespace=namespace, response_timeout=response_timeout, observer=observer)
 
     @property
@@ -276,8 +276,8 @@ class AsyncClient:
                 as readers keep coming.
 
         """
-        checked = self._options(Role.READER.rule(fair=bool(fair)), options)
-        return AsyncRWLock(self._engine, _validate.name(name), checked, self._seats)
+        checked = self._options(Role.READER.mode(fair=bool(fair)), options)
+        return AsyncRWLock(self._engine, _validate.name(name), checked, self._entries)
 
     def semaphore(
         self,
@@ -295,8 +295,8 @@ class AsyncClient:
                 False lets a newcomer take what is left while a larger request waits.
 
         """
-        rule = Rule(Kind.SEMAPHORE, limit=permits_of(permits), fair=bool(fair))
-        return AsyncSemaphore(self._engine, _validate.name(name), self._options(rule, options))
+        mode = LockMode(Kind.SEMAPHORE, limit=permits_of(permits), fair=bool(fair))
+        return AsyncSemaphore(self._engine, _validate.name(name), self._options(mode, options))
 
     def multi_lock(
         self,
@@ -337,7 +337,7 @@ class AsyncClient:
         """
         refuse_unknown(options, LeaseOptions)
         lock = _validate.name(f"{KIND}/{_validate.name(name)}")
-        return AsyncElection(self._engine, lock, self._options(Rule(fair=bool(fair)), {**options, "meta": value}))
+        return AsyncElection(self._engine, lock, self._options(LockMode(fair=bool(fair)), {**options, "meta": value}))
 
     def latch(self, name: str, count: int, *, life: Seconds = LATCH_LIFE) -> AsyncLatch:
         """Make a latch, which opens when ``count`` calls of `count_down` have been made, and stays open.
@@ -355,7 +355,7 @@ class AsyncClient:
         name: str,
         parties: int,
         *,
-        leave_out: bool = False,
+        drop_dead: bool = False,
         lease: Seconds = DEFAULT_LEASE,
         timeout: Seconds | None = None,
     ) -> AsyncBarrier:
@@ -369,9 +369,9 @@ class AsyncClient:
             timeout: seconds that each wait takes at most; None waits for ever.
 
         """
-        rule = Rule(Kind.SEMAPHORE, limit=parties_of(parties), fair=self._engine.store.capabilities.fair)
-        checked = self._options(rule, {"lease": lease, "timeout": timeout})
-        return AsyncBarrier(self._engine, _validate.name(name), checked, leave_out=bool(leave_out))
+        mode = LockMode(Kind.SEMAPHORE, limit=parties_of(parties), fair=self._engine.store.capabilities.fair)
+        checked = self._options(mode, {"lease": lease, "timeout": timeout})
+        return AsyncBarrier(self._engine, _validate.name(name), checked, drop_dead=bool(drop_dead))
 
     async def holds(self, prefix: str = "") -> list[LockInfo]:
         """Show all names that begin with ``prefix`` and are held, waited for or kept free, in order of name."""
@@ -397,10 +397,10 @@ class AsyncClient:
         """
         self._engine.ready()
         for view in await self._engine.store.look(_validate.name(name), exact=True):
-            for seat in view.holders:
-                if seat.token == token:
+            for entry in view.holders:
+                if entry.token == token:
                     within = self._engine.response_timeout
-                    return await self._engine.store.leave(name, seat.ticket, how=Departure.BREAK, within=within)
+                    return await self._engine.store.leave(name, entry.ticket, how=ReleaseReason.BREAK, within=within)
         return False
 
     async def diagnose(self) -> list[Finding]:
@@ -420,22 +420,22 @@ class AsyncClient:
     ) -> None:
         await self.close()
 
-    def _options(self, rule: Rule, options: LockOptions) -> Options:
-        return Options.checked(self._engine, rule, options)
+    def _options(self, mode: LockMode, options: LockOptions) -> Options:
+        return Options.checked(self._engine, mode, options)
 
     def _exclusive(self, fair: bool, options: LockOptions) -> Options:
         """Check the options of a lock; those of one that is given none, as most are, are made once."""
         if options:
-            return self._options(Rule(fair=fair), options)
+            return self._options(LockMode(fair=fair), options)
         usual = self._usual.get(fair)
         if usual is None:
-            usual = self._usual[fair] = self._options(Rule(fair=fair), options)
+            usual = self._usual[fair] = self._options(LockMode(fair=fair), options)
         return usual
 
     def _after_fork(self) -> None:
         self._usual.clear()  # they name the parent as the owner
         self._reentries.clear()
-        self._seats.clear()
+        self._entries.clear()
         self._engine.after_fork()
 
     def __repr__(self) -> str:

@@ -9,7 +9,7 @@ from typing import Any, Unpack
 from leasehold._inspection import LockInfo
 from leasehold._model import Finding
 from leasehold._runtimes import process
-from leasehold._runtimes.base import Colour, drive
+from leasehold._runtimes.base import Flavor, run_sync
 from leasehold._runtimes.blocking import BlockingRuntime
 from leasehold._validate import Meta, Seconds
 from leasehold.client.aio import RESPONSE_TIMEOUT, AsyncClient
@@ -94,7 +94,7 @@ class Client:
         Your object stays yours: it is neither used for commands nor closed; connections are made by its settings.
         ``strict``: the options of strict mode, for clients of Redis, Sentinel and Cluster.
         """
-        opener = registry.adopt(client, Colour.BLOCKING, strict=strict)
+        opener = registry.adopt(client, Flavor.SYNC, strict=strict)
         return cls(opener, namespace=namespace, response_timeout=response_timeout, observer=observer)
 
     @property
@@ -214,32 +214,32 @@ class Client:
         name: str,
         parties: int,
         *,
-        leave_out: bool = False,
+        drop_dead: bool = False,
         lease: Seconds = DEFAULT_LEASE,
         timeout: Seconds | None = None,
     ) -> Barrier:
         """Make a barrier, at which ``parties`` meet and go on together. Arguments as for `AsyncClient.barrier`."""
-        return Barrier(self._core.barrier(name, parties, leave_out=leave_out, lease=lease, timeout=timeout))
+        return Barrier(self._core.barrier(name, parties, drop_dead=drop_dead, lease=lease, timeout=timeout))
 
     def holds(self, prefix: str = "") -> list[LockInfo]:
         """Show all names that begin with ``prefix`` and are held, waited for or kept free, in order of name."""
-        return drive(self._core.holds(prefix))
+        return run_sync(self._core.holds(prefix))
 
     def inspect(self, name: str) -> LockInfo | None:
         """Show who holds ``name`` and who waits for it; None if nobody does."""
-        return drive(self._core.inspect(name))
+        return run_sync(self._core.inspect(name))
 
     def break_(self, name: str, token: int) -> bool:
         """Take ``name`` from the holder that has ``token``, and from nobody else. As `AsyncClient.break_`."""
-        return drive(self._core.break_(name, token))
+        return run_sync(self._core.break_(name, token))
 
     def diagnose(self) -> list[Finding]:
         """Look at the store's settings and say what they mean for the promises, as ``leasehold doctor`` does."""
-        return drive(self._core.diagnose())
+        return run_sync(self._core.diagnose())
 
     def close(self) -> None:
         """Release what is still held, end the keeper, give back connections. Further calls do nothing."""
-        drive(self._core.close())
+        run_sync(self._core.close())
 
     def __enter__(self) -> Client:
         return self

@@ -29,7 +29,7 @@ from typing import Any
 
 from leasehold._engine.engine import Engine
 from leasehold._model import Kind
-from leasehold._runtimes.base import drive
+from leasehold._runtimes.base import run_sync
 from leasehold.errors import LeaseLost, NotHeld
 from leasehold.primitives.locks.hold import AsyncHold, Hold
 from leasehold.stores.etcd.keys import Json, b64, created, deleted, only, txn, written
@@ -156,11 +156,11 @@ class EtcdGuard:
 
     def put(self, key: str | bytes, value: bytes, *, lease: int = 0) -> int:
         """Write a key; return the revision at which it was written. As `AsyncEtcdGuard.put`."""
-        return drive(self._core.put(key, value, lease=lease))
+        return run_sync(self._core.put(key, value, lease=lease))
 
     def delete(self, key: str | bytes) -> int:
         """Delete a key, if it is there; return the revision after that. As `AsyncEtcdGuard.delete`."""
-        return drive(self._core.delete(key))
+        return run_sync(self._core.delete(key))
 
 
 def _core(hold: Hold | AsyncHold) -> AsyncHold:

@@ -41,7 +41,7 @@ def write(path: str | os.PathLike[str], data: bytes, *, token: int) -> None:
 def fence_of(path: str | os.PathLike[str]) -> int:
     """Return the highest token that has written the file; 0 if none has."""
     try:
-        return int(_beside(Path(path)).read_bytes() or b"0")
+        return int(_alongside(Path(path)).read_bytes() or b"0")
     except FileNotFoundError:
         return 0
 
@@ -50,7 +50,7 @@ def fence_of(path: str | os.PathLike[str]) -> int:
 def _fence(target: Path) -> Generator[int]:
     import fcntl
 
-    descriptor = os.open(_beside(target), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    descriptor = os.open(_alongside(target), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield descriptor
@@ -58,7 +58,7 @@ def _fence(target: Path) -> Generator[int]:
         os.close(descriptor)
 
 
-def _beside(target: Path) -> Path:
+def _alongside(target: Path) -> Path:
     return target.with_name(target.name + ".fence")
 
 

@@ -15,11 +15,11 @@ from leasehold._model import (
     Capabilities,
     Cell,
     Change,
-    Departure,
     Finding,
     Granted,
+    ReleaseReason,
+    RenewalResult,
     Severity,
-    Standing,
     Ticket,
     View,
     Wait,
@@ -46,7 +46,7 @@ class Space:
     used: dict[tuple[str, str], float] = field(default_factory=dict[tuple[str, str], float])
     cells: dict[tuple[str, str], tuple[Cell, float]] = field(default_factory=dict[tuple[str, str], tuple[Cell, float]])
     signals: dict[str, Signal] = field(default_factory=dict[str, Signal])  # by ticket id, of those who wait
-    ears: dict[tuple[str, str], list[Signal]] = field(default_factory=dict[tuple[str, str], list[Signal]])
+    subscriptions: dict[tuple[str, str], list[Signal]] = field(default_factory=dict[tuple[str, str], list[Signal]])
     operations: int = 0
 
 
@@ -76,7 +76,7 @@ class MemoryStore:
                 self._space.signals[ticket.id] = self._runtime.signal()
         return _answer(step, since)
 
-    async def leave(self, name: str, ticket: Ticket, *, how: Departure, within: float) -> bool:
+    async def leave(self, name: str, ticket: Ticket, *, how: ReleaseReason, within: float) -> bool:
         """Remove ``ticket`` and hand the name over."""
         with self._space.mutex:
             waiting = self._space.signals.pop(ticket.id, None)
@@ -105,18 +105,18 @@ class MemoryStore:
 
     async def leave_many(self, leaves: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[bool]:
         """Remove each ticket and hand its name over."""
-        return [await self.leave(name, ticket, how=Departure.RELEASE, within=within) for name, ticket in leaves]
+        return [await self.leave(name, ticket, how=ReleaseReason.RELEASE, within=within) for name, ticket in leaves]
 
-    async def renew(self, tickets: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[Standing]:
+    async def renew(self, tickets: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[RenewalResult]:
         """Set leases to full length."""
-        standings: list[Standing] = []
+        results: list[RenewalResult] = []
         with self._space.mutex:
             now = self._runtime.now()
             for name, ticket in tickets:
-                queue, standing = queues.renew(self._queue(name), ticket.id, now)
+                queue, result = queues.renew(self._queue(name), ticket.id, now)
                 self._write(name, queues.Step(queue))
-                standings.append(standing)
-        return standings
+                results.append(result)
+        return results
 
     async def changed(self, name: str, ticket: Ticket, mark: object, *, timeout: float) -> Granted | None:
         """Sleep until the ticket was granted; the next claim brings the grant."""
@@ -143,8 +143,8 @@ class MemoryStore:
             after = apply_change(cell if until > now else EMPTY, change)
             if after.changed:
                 self._space.cells[key] = (after, now + change.life)
-                for ear in self._space.ears.get(key, ()):
-                    ear.set()
+                for subscriber in self._space.subscriptions.get(key, ()):
+                    subscriber.set()
         return after
 
     async def cell_changed(self, name: str, version: int, *, timeout: float) -> None:
@@ -154,15 +154,15 @@ class MemoryStore:
             cell, until = self._space.cells.get(key, (EMPTY, 0.0))
             if (cell.version if until > self._runtime.now() else 0) != version:
                 return
-            self._space.ears.setdefault(key, []).append(signal)
+            self._space.subscriptions.setdefault(key, []).append(signal)
         try:
             await signal.wait(timeout)
         finally:
             with self._space.mutex:
-                ears = self._space.ears[key]
-                ears.remove(signal)
-                if not ears:
-                    del self._space.ears[key]
+                subscriptions = self._space.subscriptions[key]
+                subscriptions.remove(signal)
+                if not subscriptions:
+                    del self._space.subscriptions[key]
 
     async def diagnose(self) -> list[Finding]:
         """There is nothing to set."""
@@ -188,8 +188,8 @@ class MemoryStore:
         space, key = self._space, (self._namespace, name)
         space.queues[key] = step.queue
         space.used[key] = self._runtime.now()
-        for seat in step.woken:
-            signal = space.signals.get(seat.ticket.id)
+        for entry in step.woken:
+            signal = space.signals.get(entry.ticket.id)
             if signal is not None:
                 signal.set()
         space.operations += 1
@@ -200,9 +200,9 @@ class MemoryStore:
         space, now = self._space, self._runtime.now()
         for key in [key for key, used in space.used.items() if used + IDLE_LIFE < now]:
             queue = queues.settle(space.queues[key], now)
-            if not queue.seats() and queue.barred <= now:
+            if not queue.entries() and queue.barred <= now:
                 del space.queues[key], space.used[key]
-        seated = {seat.ticket.id for queue in space.queues.values() for seat in queue.waiters}
+        seated = {entry.ticket.id for queue in space.queues.values() for entry in queue.waiters}
         for ticket in [ticket for ticket in space.signals if ticket not in seated]:
             del space.signals[ticket]
         for key in [key for key, (_, until) in space.cells.items() if until <= now]:

@@ -13,7 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from urllib.parse import quote
 
-from leasehold._runtimes.base import Colour
+from leasehold._runtimes.base import Flavor
 from leasehold._url import Secret, StoreURL, parse
 from leasehold.errors import MissingDriver
 from leasehold.store_api import Opener
@@ -96,7 +96,7 @@ def hide(url: str | Secret | None) -> Secret:
     return Secret(os.environ.get("LEASEHOLD_URL") or f"sqlite:{quote(str(default_path()))}" if url is None else url)
 
 
-def adopt(client: object, colour: Colour, *, strict: Strict | None = None) -> Opener:
+def adopt(client: object, flavor: Flavor, *, strict: Strict | None = None) -> Opener:
     """Return what opens the store that ``client``, an object of a driver, is connected to.
 
     A list of them are the nodes of a Redlock.
@@ -106,7 +106,7 @@ def adopt(client: object, colour: Colour, *, strict: Strict | None = None) -> Op
 
     """
     if isinstance(client, list | tuple):
-        several: Opener = _load(ADOPTERS["redis"]).adopt_all(client, colour, strict=strict)
+        several: Opener = _load(ADOPTERS["redis"]).adopt_all(client, flavor, strict=strict)
         return several
     for cls in type(client).__mro__:
         module = ADOPTERS.get(cls.__module__.partition(".")[0])
@@ -114,7 +114,7 @@ def adopt(client: object, colour: Colour, *, strict: Strict | None = None) -> Op
             if strict is not None and module != ADOPTERS["redis"]:
                 raise TypeError(f"strict mode is one of Redis; leave out strict= for a {type(client).__name__}")
             options = {} if strict is None else {"strict": strict}
-            found: Opener = _load(module).adopt(client, colour, **options)
+            found: Opener = _load(module).adopt(client, flavor, **options)
             return found
     known = ", ".join(sorted(ADOPTERS))
     raise TypeError(f"cannot make locks from a {type(client).__name__}; known are clients of: {known}")

@@ -19,7 +19,7 @@ from leasehold.stores.etcd.store import EtcdStore
 from leasehold_lab.runtimes.network import InVirtualTime
 from leasehold_lab.runtimes.simulated import SimulatedRuntime
 from models.etcd.members import Member
-from models.net import Line
+from models.net import Connection
 
 PORT = 2379
 
@@ -41,14 +41,14 @@ class SimulatedEtcd(InVirtualTime):
         return EtcdStore(runtime, Settings("the model", places), namespace, ModelHttp(runtime, self.members))
 
 
-class ModelLine:
+class ModelConnection:
     """A connection: one exchange after the other, or a stream."""
 
     def __init__(self, runtime: SimulatedRuntime, member: Member) -> None:
         self._runtime = runtime
         self._ready = runtime.signal()
         self._came: deque[Any] = deque()
-        self.line: Line | None = member.connect(runtime.machine, self._hear, self._ended)
+        self.line: Connection | None = member.connect(runtime.machine, self._hear, self._ended)
 
     async def ask(self, request: Request, within: float) -> Any:
         """Send a request and return what comes first."""
@@ -103,7 +103,9 @@ class ModelHttp:
 
     runtime: SimulatedRuntime
     members: Sequence[Member]
-    idle: defaultdict[str, list[ModelLine]] = field(default_factory=lambda: defaultdict[str, list[ModelLine]](list))
+    idle: defaultdict[str, list[ModelConnection]] = field(
+        default_factory=lambda: defaultdict[str, list[ModelConnection]](list)
+    )
     closed: bool = False
 
     async def ask(self, place: Place, request: Request, *, within: float, urgent: bool = False) -> Reply:
@@ -143,7 +145,7 @@ class ModelHttp:
     def after_fork(self) -> None:
         raise Unsupported("a simulated process does not fork")
 
-    async def _line(self, place: Place) -> ModelLine:
+    async def _line(self, place: Place) -> ModelConnection:
         idle = self.idle[place.host]
         while idle:
             line = idle.pop()
@@ -152,7 +154,7 @@ class ModelHttp:
         member = next(member for member in self.members if member.machine.name == place.host)
         latency = member.link(self.runtime.machine.name).latency[0]
         await self.runtime.sleep(2 * latency)  # to connect takes a round trip
-        line = ModelLine(self.runtime, member)
+        line = ModelConnection(self.runtime, member)
         if line.line is None:
             raise Unsent("connection refused")
         return line
@@ -163,7 +165,7 @@ class _Whole:
     """An answer that is no stream."""
 
     body: bytes
-    line: ModelLine
+    line: ModelConnection
 
     async def read(self, timeout: float) -> bytes:
         return self.body

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from leasehold_lab.runtimes.virtual import Scheduler
 from models.etcd.leaders import Replaced
 from models.etcd.state import Cluster, Error, Json, data_of, known, text_of, within
-from models.net import Host, Line, ServerClock
+from models.net import Connection, Host, ServerClock
 
 NO_LEADER = "etcdserver: no leader"
 TIMED_OUT = "etcdserver: request timed out"
@@ -24,7 +24,7 @@ TIMED_OUT = "etcdserver: request timed out"
 class Watcher:
     """A stream of deletions, from a revision on, which may be to come."""
 
-    line: Line
+    line: Connection
     begin: bytes
     end: bytes
     start: int
@@ -40,9 +40,9 @@ class Member(Host):
         self.watchers: dict[int, Watcher] = {}
         self.replaced: Replaced | None = None
         self._unheard = list[tuple[int, Sequence[bytes]]]()  # deletions of which a replaced leader does not know
-        self._unanswered = list[tuple[Line, tuple[str, bytes]]]()  # requests that wait until it hears of them
+        self._unanswered = list[tuple[Connection, tuple[str, bytes]]]()  # requests that wait until it hears of them
 
-    def receive(self, line: Line, request: tuple[str, bytes]) -> None:
+    def receive(self, line: Connection, request: tuple[str, bytes]) -> None:
         """Carry out a request."""
         self.counts.commands += 1
         path, body = request
@@ -58,7 +58,7 @@ class Member(Host):
         if answer is not None:
             self._tell(line, path, 200, answer)
 
-    def over(self, line: Line) -> None:
+    def over(self, line: Connection) -> None:
         """Take note that a line has ended, and with it its watch."""
         super().over(line)
         self.watchers.pop(line.number, None)
@@ -99,7 +99,7 @@ class Member(Host):
             if mine and revision >= watcher.start:
                 self._stream(watcher, {"events": [_deletion(revision, key) for key in mine]})
 
-    def _answer(self, line: Line, path: str, body: Json) -> Json | None:
+    def _answer(self, line: Connection, path: str, body: Json) -> Json | None:
         cluster = self.cluster
         if path == "/version":
             return {"etcdserver": "3.5.4", "etcdcluster": "3.5.0"}
@@ -130,7 +130,7 @@ class Member(Host):
                 return cluster.revoke(int(body["ID"]))
         raise NotImplementedError(f"the model of etcd does not know {path}")
 
-    def _watch(self, line: Line, body: Json) -> None:
+    def _watch(self, line: Connection, body: Json) -> None:
         known(body, "key", "range_end", "start_revision", "filters", "progress_notify", "fragment")
         assert body["filters"] == ["NOPUT"]
         if not line.open:
@@ -156,7 +156,7 @@ class Member(Host):
         elif line.open:
             line.tell(json.dumps({"result": {"header": self.cluster.header(), **result}}).encode() + b"\n", True)
 
-    def _tell(self, line: Line, path: str, status: int, answer: Json) -> None:
+    def _tell(self, line: Connection, path: str, status: int, answer: Json) -> None:
         self.note(f"answers {line.client.name} {path} {answer.get('error', '')} {self.cluster.revision}")
         if line.open:
             line.tell((status, json.dumps(answer).encode()))

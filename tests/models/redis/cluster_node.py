@@ -17,7 +17,7 @@ from typing import Any
 from leasehold.stores.redis.connection.base import ReplyError
 from leasehold.stores.redis.keys import SLOTS, slot_of
 from leasehold_lab.runtimes.virtual import Scheduler
-from models.net import Line
+from models.net import Connection
 from models.redis.commands import OK, Rewrite
 from models.redis.server import UNSUBSCRIBED, RedisServerModel, Words
 
@@ -51,7 +51,7 @@ class View:
 
     """
 
-    epoch: int
+    generation: int
     nodes: tuple[tuple[str, ...], ...]
     moved: Mapping[int, int]
 
@@ -99,14 +99,14 @@ class ClusterNodeModel(RedisServerModel):
         self.coming: set[int] = set()
         self.bus: Sequence[ClusterNodeModel] = ()
         self.model.publish_in_shard = self._publish_in_shard
-        self._in_shard: defaultdict[bytes, dict[int, Line]] = defaultdict(dict)
+        self._in_shard: defaultdict[bytes, dict[int, Connection]] = defaultdict(dict)
         self._asking: set[int] = set()
         self._for_the_map: set[int] = set()
         self._take_role()
 
     # --- requests ----------------------------------------------------------------------------------------------
 
-    def receive(self, line: Line, request: Sequence[Words]) -> None:
+    def receive(self, line: Connection, request: Sequence[Words]) -> None:
         """Carry out commands that were sent in one write, each if it belongs here."""
         for words in request:
             asking = line.number in self._asking
@@ -135,7 +135,7 @@ class ClusterNodeModel(RedisServerModel):
                 return self.view.slots()
             case b"INFO":
                 state = "fail" if self.down else "ok"
-                return f"cluster_state:{state}\r\ncluster_current_epoch:{self.view.epoch}\r\n".encode()
+                return f"cluster_state:{state}\r\ncluster_current_epoch:{self.view.generation}\r\n".encode()
             case _:
                 raise NotImplementedError(f"the model of a cluster has no CLUSTER {words[1].decode()}")
 
@@ -159,7 +159,7 @@ class ClusterNodeModel(RedisServerModel):
         mine = self._serves(slot) if sharded else owner == self.machine.name
         return None if mine else ReplyError(f"MOVED {slot} {owner}:{PORT}")
 
-    def over(self, line: Line) -> None:
+    def over(self, line: Connection) -> None:
         """Take note that a line has ended; who only asked for the map is not cut off by that."""
         super().over(line)
         if line.number in self._for_the_map:
@@ -169,7 +169,7 @@ class ClusterNodeModel(RedisServerModel):
         for lines in self._in_shard.values():
             lines.pop(line.number, None)
 
-    def _reply(self, line: Line, reply: Any) -> None:
+    def _reply(self, line: Connection, reply: Any) -> None:
         if line.open:
             line.tell(reply)
 
@@ -215,9 +215,9 @@ class ClusterNodeModel(RedisServerModel):
             self.scheduler.at(self.down_until, self.machine, lambda: self.learn(view))
             return
         self.down = False
-        if view.epoch <= self.view.epoch:
+        if view.generation <= self.view.generation:
             return
-        self.note(f"knows of epoch {view.epoch}")
+        self.note(f"knows of epoch {view.generation}")
         before, self.view = self.view, view
         mine = self.machine.name
         self.leaving = {slot: to for slot, to in self.leaving.items() if view.owner(slot) == mine}
@@ -236,9 +236,9 @@ class ClusterNodeModel(RedisServerModel):
         self.down = True
         self.scheduler.at(self.down_until + REJOINS, self.machine, lambda: self.learn(self.view))
 
-    def notice(self, epoch: int) -> None:
+    def notice(self, generation: int) -> None:
         """Find that slots are not served, unless it knows of something newer."""
-        if not self.is_down and self.view.epoch == epoch:
+        if not self.is_down and self.view.generation == generation:
             self.note("finds slots that nobody serves")
             self.down = True
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from leasehold.stores.redis.connection.base import ReplyError
 from leasehold_lab.runtimes.virtual import Scheduler
-from models.net import Host, Line
+from models.net import Connection, Host
 from models.redis.commands import RedisModel, Rewrite
 from models.redis.orphans import Orphans
 
@@ -27,11 +27,11 @@ class RedisServerModel(Host):
     ) -> None:
         super().__init__(scheduler, rate=rate, name=name)
         self.role = b"master"
-        self._channels: defaultdict[bytes, dict[int, Line]] = defaultdict(dict)
+        self._channels: defaultdict[bytes, dict[int, Connection]] = defaultdict(dict)
         self.model = RedisModel(self.now_us, self._publish, rewrite)
         self.orphans = Orphans(self.model.execute)
 
-    def receive(self, line: Line, request: Sequence[Words]) -> None:
+    def receive(self, line: Connection, request: Sequence[Words]) -> None:
         """Carry out commands that were sent in one write."""
         for words in request:
             if words[0] == b"SUBSCRIBE":
@@ -43,7 +43,7 @@ class RedisServerModel(Host):
             if line.open:
                 line.tell(reply)
 
-    def over(self, line: Line) -> None:
+    def over(self, line: Connection) -> None:
         """Take note that a line has ended: nobody listens on it."""
         super().over(line)
         for lines in self._channels.values():
@@ -76,7 +76,7 @@ class RedisServerModel(Host):
             return ReplyError("READONLY You can't write against a read only replica.")
         return self.model.execute(words)
 
-    def _answer(self, line: Line, words: Words) -> Any:
+    def _answer(self, line: Connection, words: Words) -> Any:
         self.counts.commands += 1
         reply = self.answer(words)
         if line.link.repeats and self.scheduler.random.random() < line.link.repeats:
@@ -89,7 +89,7 @@ class RedisServerModel(Host):
     def _publish(self, channel: bytes, message: bytes) -> int:
         return self.tell_all(self._channels[channel], message)
 
-    def tell_all(self, lines: Mapping[int, Line], message: bytes) -> int:
+    def tell_all(self, lines: Mapping[int, Connection], message: bytes) -> int:
         """Send a message to all who listen; return how many they are."""
         heard = 0
         for line in list(lines.values()):

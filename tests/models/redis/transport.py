@@ -17,23 +17,23 @@ import hiredis
 from leasehold._runtimes.base import Runtime, Signal
 from leasehold.errors import Unsupported
 from leasehold.stores.redis.connection.base import (
-    Ear,
     Elsewhere,
-    MakeWire,
+    MakeTransport,
     OnMessage,
     OnSilence,
     ReplyError,
+    Subscriber,
     no_answer,
     refused,
     subscriptions,
     version_of,
 )
 from leasehold.stores.redis.connection.settings import Settings
-from leasehold.stores.redis.connection.single_flight import Together
+from leasehold.stores.redis.connection.single_flight import SingleFlight
 from leasehold.stores.redis.store import RedisStore
 from leasehold_lab.runtimes.network import InVirtualTime
 from leasehold_lab.runtimes.simulated import SimulatedRuntime
-from models.net import Line
+from models.net import Connection
 from models.redis.server import UNSUBSCRIBED, RedisServerModel
 
 FACTS = {"version": "7.0.15", "role": "master", "server": "redis"}
@@ -51,20 +51,20 @@ class SimulatedRedis(InVirtualTime):
     def open(self, runtime: Runtime, namespace: str) -> RedisStore:
         """Open the store for one client."""
         settings = Settings(where=f"the model {self.server.machine.name}")
-        return RedisStore(runtime, settings, namespace, make=wires([self.server]))
+        return RedisStore(runtime, settings, namespace, make=transports([self.server]))
 
 
-def wires(servers: Sequence[RedisServerModel]) -> MakeWire:
+def transports(servers: Sequence[RedisServerModel]) -> MakeTransport:
     """Return what makes the wire of a model: that whose name the settings have at the end of ``where``."""
     by_name = {server.machine.name: server for server in servers}
 
     def make(
         runtime: Runtime, settings: Settings, channel: bytes, heard: OnMessage, silence: OnSilence
-    ) -> SimulatedWire:
+    ) -> SimulatedTransport:
         if not isinstance(runtime, SimulatedRuntime):
             raise Unsupported("a model of Redis serves clients of simulated worlds only")
         server = by_name[settings.where.rpartition(" ")[2].partition(":")[0]]
-        return SimulatedWire(runtime, settings, server, channel, heard, silence)
+        return SimulatedTransport(runtime, settings, server, channel, heard, silence)
 
     return make
 
@@ -79,8 +79,8 @@ class Question:
     broken: str = ""  # why no answer will come
 
 
-class SimulatedWire:
-    """See `leasehold.stores.redis.connection.base.Wire`."""
+class SimulatedTransport:
+    """See `leasehold.stores.redis.connection.base.Transport`."""
 
     def __init__(
         self,
@@ -98,12 +98,12 @@ class SimulatedWire:
         self._channel = channel
         self._on_message = on_message
         self._on_silence = on_silence
-        self._connecting = Together(runtime)
-        self._subscribing = Together(runtime)
-        self._line: Line | None = None
+        self._connecting = SingleFlight(runtime)
+        self._subscribing = SingleFlight(runtime)
+        self._line: Connection | None = None
         self._asked: deque[Question] = deque()
         self._count = 0
-        self._epoch = 0
+        self._generation = 0
         self._closed = False
         self._why = ""
 
@@ -120,25 +120,25 @@ class SimulatedWire:
         until = self._runtime.now() + within
         while True:
             line = await self._connected(max(0.0, until - self._runtime.now()))
-            if self._epoch:
-                return self._epoch
+            if self._generation:
+                return self._generation
             left = until - self._runtime.now()
             if left <= 0:
                 raise no_answer(self._where, "it answered too slowly", unknown=False)
             await self._subscribing.run(partial(self._subscribe, line, left), left)
 
-    def epoch(self) -> int:
-        return self._epoch
+    def generation(self) -> int:
+        return self._generation
 
-    async def hear(self, ear: Ear, timeout: float) -> None:
-        until, signal = self._runtime.now() + timeout, ear.ready(self._runtime)
-        while not ear.news and (left := until - self._runtime.now()) > 0:
+    async def hear(self, subscriber: Subscriber, timeout: float) -> None:
+        until, signal = self._runtime.now() + timeout, subscriber.ready(self._runtime)
+        while not subscriber.news and (left := until - self._runtime.now()) > 0:
             await signal.wait(left)
-            if not ear.news:
+            if not subscriber.news:
                 signal.clear()
 
-    def nudge(self, ear: Ear) -> None:
-        ear.ring()
+    def notify(self, subscriber: Subscriber) -> None:
+        subscriber.set()
 
     def disturbed(self) -> bool:
         return False
@@ -161,7 +161,7 @@ class SimulatedWire:
 
     # --- inside ------------------------------------------------------------------------------------------------
 
-    async def _connected(self, within: float) -> Line:
+    async def _connected(self, within: float) -> Connection:
         until = self._runtime.now() + within
         while True:
             if self._closed:
@@ -185,17 +185,17 @@ class SimulatedWire:
             self._end("it is no primary")
             raise Elsewhere(f"Redis at {self._where} is a replica")
 
-    async def _subscribe(self, line: Line, within: float) -> None:
+    async def _subscribe(self, line: Connection, within: float) -> None:
         asked = [_words(command) for command in subscriptions(self._channel, VERSION)]
         for reply in await self._ask(line, asked, within):
             if isinstance(reply, ReplyError):
                 raise refused(self._where, reply)
         if line is self._line:
             self._count += 1
-            self._epoch = self._count
+            self._generation = self._count
 
     async def _ask(
-        self, line: Line, commands: Sequence[Sequence[bytes]], within: float, *, unknown: bool = True
+        self, line: Connection, commands: Sequence[Sequence[bytes]], within: float, *, unknown: bool = True
     ) -> list[Any]:
         """Send commands and wait for all replies; who is cancelled leaves its place, and its replies are dropped."""
         if line is not self._line:
@@ -237,8 +237,8 @@ class SimulatedWire:
         self._silenced()
 
     def _silenced(self) -> None:
-        if self._epoch:
-            self._epoch = 0
+        if self._generation:
+            self._generation = 0
             self._on_silence()
 
 

@@ -33,7 +33,7 @@ from leasehold.stores.mysql.connection.base import DEADLOCK, LOCK_TIMED_OUT, NO_
 from leasehold.stores.mysql.connection.settings import ASK, ASK_ENGINES, ASK_SETTINGS
 from leasehold.stores.mysql.statements import script
 from leasehold_lab.runtimes.virtual import Scheduler
-from models.net import Line
+from models.net import Connection
 from models.sql import server
 from models.sql.mysql_dialect import read_back, translated
 from models.sql.rows import Tables
@@ -86,7 +86,7 @@ class MySQLModel(SQLServerModel[Session]):
 
     # --- requests ----------------------------------------------------------------------------------------------
 
-    def receive(self, line: Line, request: bytes) -> None:
+    def receive(self, line: Connection, request: bytes) -> None:
         """Carry out statements."""
         session = self._sessions.get(line.number)
         if session is None:

@@ -8,9 +8,9 @@ from typing import Any
 from leasehold._runtimes.base import Runtime
 from leasehold.errors import Unsupported
 from leasehold.stores.mysql.connection import settings as session
-from leasehold.stores.mysql.connection.base import Greeting, Line, Refusal, Rows, Silence, no_answer
+from leasehold.stores.mysql.connection.base import Connection, Greeting, Refusal, Rows, Silence, no_answer
 from leasehold.stores.mysql.connection.settings import Settings
-from leasehold.stores.mysql.connection.transport import MySQLWire
+from leasehold.stores.mysql.connection.transport import MySQLTransport
 from leasehold.stores.mysql.session import MySQLSessionStore
 from leasehold.stores.mysql.store import MySQLStore
 from leasehold_lab.runtimes.network import InVirtualTime
@@ -31,11 +31,11 @@ class SimulatedMySQL(InVirtualTime):
             raise Unsupported("a model of MySQL serves clients of simulated worlds only")
         settings = Settings(f"the model {self.server.machine.name}", "leasehold")
         store = MySQLSessionStore if self.session else MySQLStore
-        return store(runtime, settings, namespace, SimulatedMySQLWire(runtime, settings, self.server))
+        return store(runtime, settings, namespace, SimulatedMySQLTransport(runtime, settings, self.server))
 
 
-class ModelLine:
-    """A connection in the place of the driver's: see `leasehold.stores.mysql.connection.base.Line`."""
+class ModelConnection:
+    """A connection in the place of the driver's: see `leasehold.stores.mysql.connection.base.Connection`."""
 
     greeting: Greeting
 
@@ -89,16 +89,16 @@ class ModelLine:
         self._ready.set()
 
 
-class SimulatedMySQLWire(MySQLWire):
-    """The shipped wire, over `ModelLine`."""
+class SimulatedMySQLTransport(MySQLTransport):
+    """The shipped wire, over `ModelConnection`."""
 
     def __init__(self, runtime: SimulatedRuntime, settings: Settings, server: MySQLModel) -> None:
         super().__init__(runtime, settings)
         self._server = server
         self._simulated = runtime
 
-    async def connect(self, within: float) -> Line:
-        line, until = ModelLine(self._simulated, self._server), self._runtime.now() + within
+    async def connect(self, within: float) -> Connection:
+        line, until = ModelConnection(self._simulated, self._server), self._runtime.now() + within
         try:
             line.greeting = session.greeting(await line.run(session.opening(), until), self.where)
         except Silence as error:

@@ -30,7 +30,7 @@ from leasehold.stores.postgres.connection.exchange import COMMIT
 from leasehold.stores.postgres.connection.transaction import BEGIN, LIMITS, ROLLBACK
 from leasehold.stores.postgres.statements import CLOCK, DROP_CELLS, script
 from leasehold_lab.runtimes.virtual import Scheduler
-from models.net import Line
+from models.net import Connection
 from models.sql.postgres_advisory import VOID, AdvisoryLocks
 from models.sql.rows import Tables
 from models.sql.server import Session, SQLServerModel
@@ -107,7 +107,7 @@ class PostgresModel(SQLServerModel[Backend]):
 
     # --- requests ----------------------------------------------------------------------------------------------
 
-    def receive(self, line: Line, request: Sequence[Statement]) -> None:
+    def receive(self, line: Connection, request: Sequence[Statement]) -> None:
         """Carry out a batch; one without statements is a greeting, answered with the session's number."""
         if not request:
             self._sessions[line.number] = Backend(line)
@@ -146,7 +146,7 @@ class PostgresModel(SQLServerModel[Backend]):
         elif seconds := session.idle if session.begun else session.silent:
             self._stands_idle(session, seconds)
 
-    def _tell(self, line: Line, answer: Any) -> None:
+    def _tell(self, line: Connection, answer: Any) -> None:
         if line.open:
             line.tell(answer)
 

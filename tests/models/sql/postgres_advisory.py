@@ -9,7 +9,7 @@ from leasehold.stores._sql.transport import Row, Value
 from leasehold.stores.postgres import advisory
 from models.sql.server import Session, SQLServerModel
 
-SEAT = (
+ENTRY = (
     advisory.GRANT[advisory.GRANT.index("INSERT INTO") : advisory.GRANT.index("RETURNING token")]
     .replace("granted.id", "$8")
     .replace("granted.fence", "$9")
@@ -29,7 +29,7 @@ class AdvisoryLocks(Generic[S]):
 
     def __init__(self, server: SQLServerModel[S], translated: Callable[[str], str]) -> None:
         self._server = server
-        self._seat = translated(SEAT)
+        self._entry = translated(ENTRY)
         self._locks = server.own
         self._statements: Mapping[str, Callable[..., list[Row] | None]] = {
             advisory.TRY: self._try,
@@ -100,5 +100,5 @@ class AdvisoryLocks(Generic[S]):
             "AND (place = 0 OR expires + lease < server_clock())",
             (*found, ticket),
         )
-        execute(self._seat, (*args, *found, token))
+        execute(self._entry, (*args, *found, token))
         return [(token, version)]

@@ -11,15 +11,16 @@ from typing import Any, TypeVar, cast
 from leasehold._runtimes.base import Runtime, Signal
 from leasehold.errors import Unsupported
 from leasehold.stores._sql.transport import OnMessage, OnSilence, Row, Statement
-from leasehold.stores.postgres.connection.base import PostgresWire
+from leasehold.stores.postgres.connection.base import PostgresTransport
 from leasehold.stores.postgres.connection.errors import Broken, ServerError
-from leasehold.stores.postgres.connection.exchange import Link, Steps
+from leasehold.stores.postgres.connection.exchange import Connection as PostgresConnection
+from leasehold.stores.postgres.connection.exchange import Steps
 from leasehold.stores.postgres.connection.settings import Settings
 from leasehold.stores.postgres.session import SessionStore
 from leasehold.stores.postgres.store import PostgresStore
 from leasehold_lab.runtimes.network import InVirtualTime
 from leasehold_lab.runtimes.simulated import SimulatedRuntime
-from models.net import Line
+from models.net import Connection
 from models.sql.postgres import PostgresModel
 
 T = TypeVar("T")
@@ -38,10 +39,10 @@ class SimulatedPostgres(InVirtualTime):
             raise Unsupported("a model of PostgreSQL serves clients of simulated worlds only")
         settings = Settings(where=f"the model {self.server.machine.name}")
         store = SessionStore if self.session else PostgresStore
-        return store(runtime, settings, namespace, partial(SimulatedPostgresWire, server=self.server))
+        return store(runtime, settings, namespace, partial(SimulatedPostgresTransport, server=self.server))
 
 
-class ModelLink:
+class ModelConnection:
     """A connection in the place of libpq's, which asks to wait for a signal: see `postgres.connection.exchange`."""
 
     encrypted = False
@@ -52,7 +53,7 @@ class ModelLink:
         self._answers: deque[Any] = deque()
         self.facts: dict[str, Any] = {}
         self.backend = 0
-        self.line: Line | None = server.connect(runtime.machine, self._hear, self._ended)
+        self.line: Connection | None = server.connect(runtime.machine, self._hear, self._ended)
 
     @property
     def open(self) -> bool:
@@ -111,8 +112,8 @@ class ModelLink:
         self._ready.set()
 
 
-class SimulatedPostgresWire(PostgresWire):
-    """The shipped wire, over `ModelLink`."""
+class SimulatedPostgresTransport(PostgresTransport):
+    """The shipped wire, over `ModelConnection`."""
 
     def __init__(
         self,
@@ -146,14 +147,14 @@ class SimulatedPostgresWire(PostgresWire):
             if not kept:
                 steps.close()
 
-    async def _connected(self, until: float, settings: Settings) -> Link:
-        link = ModelLink(self._simulated, self._server)
+    async def _connected(self, until: float, settings: Settings) -> PostgresConnection:
+        link = ModelConnection(self._simulated, self._server)
         if link.line is None:
             await self._runtime.sleep(self._server.link(self._simulated.machine.name).latency[0])
             raise Broken("connection refused")
-        made = cast(Link, link)
+        made = cast(PostgresConnection, link)
         with self._mutex:
-            self._links.add(made)
+            self._connections.add(made)
         try:
             await self.run(cast("Steps[None]", link.greet()), until)
         except BaseException:
@@ -167,5 +168,5 @@ class SimulatedPostgresWire(PostgresWire):
     async def _to_its_end(self, work: Coroutine[Any, Any, T]) -> T:
         return await self._runtime.shield(work)
 
-    def alive(self, link: Link) -> bool:
-        return link.open
+    def alive(self, connection: PostgresConnection) -> bool:
+        return connection.open

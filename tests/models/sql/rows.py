@@ -96,11 +96,11 @@ class Locks(Generic[S]):
         return self._inherited([row])
 
     def _inherited(self, rows: Sequence[Hashable]) -> list[S]:
-        heirs = list[S]()
+        next_waiters = list[S]()
         for row in rows:
             if queue := self._queues.get(row):
-                heir = queue.popleft()
-                del self._waits[heir]
-                self.take(row, heir)
-                heirs.append(heir)
-        return heirs
+                next_waiter = queue.popleft()
+                del self._waits[next_waiter]
+                self.take(row, next_waiter)
+                next_waiters.append(next_waiter)
+        return next_waiters

@@ -5,11 +5,12 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, Generic, TypeVar
 
 from leasehold.stores._sql.transport import Row
 from leasehold_lab.runtimes.virtual import Scheduler
-from models.net import Host, Line
+from models.net import Connection, Host
 from models.sql.rows import Locks, Rows, Tables
 from models.sql.session_locks import ENDED_WITHIN, SessionLocks, next_look
 
@@ -26,7 +27,7 @@ class Session:
 
     """
 
-    line: Line
+    line: Connection
     begun: bool = False
     gone: bool = False
     since: float = 0.0
@@ -92,7 +93,7 @@ class SQLServerModel(Host, Generic[S]):
 
     # --- the ends of sessions ----------------------------------------------------------------------------------
 
-    def over(self, line: Line) -> None:
+    def over(self, line: Connection) -> None:
         """Take note that a line has ended; a server learns of it when the word arrives."""
         super().over(line)
         session = self._sessions.get(line.number)
@@ -142,12 +143,12 @@ class SQLServerModel(Host, Generic[S]):
 
     # --- who waited --------------------------------------------------------------------------------------------
 
-    def hand_over(self, heirs: Sequence[Any]) -> None:
+    def hand_over(self, next_waiters: Sequence[Any]) -> None:
         """Let those go on who have a lock of their own now."""
-        for heir in heirs:
-            heir.done.append(self.handed)
-        self._go_on_with(heirs)
+        for next_waiter in next_waiters:
+            next_waiter.done.append(self.handed)
+        self._go_on_with(next_waiters)
 
-    def _go_on_with(self, heirs: Sequence[S]) -> None:
-        for heir in heirs:
-            self.scheduler.at(self.scheduler.time, self.machine, lambda heir=heir: self._go_on(heir))  # type: ignore[misc]
+    def _go_on_with(self, next_waiters: Sequence[S]) -> None:
+        for next_waiter in next_waiters:
+            self.scheduler.at(self.scheduler.time, self.machine, partial(self._go_on, next_waiter))

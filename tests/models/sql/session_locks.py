@@ -63,7 +63,7 @@ class SessionLocks(Locks[S]):
         """Return each lock with who has it or waits for it."""
         return [*self._owners.items(), *((key, who) for who, key in self._waits.items())]
 
-    def _handed(self, heirs: Sequence[S]) -> list[S]:
-        for heir in heirs:
-            self._times[self._had[heir][-1], heir] = 1
-        return list(heirs)
+    def _handed(self, next_waiters: Sequence[S]) -> list[S]:
+        for next_waiter in next_waiters:
+            self._times[self._had[next_waiter][-1], next_waiter] = 1
+        return list(next_waiters)

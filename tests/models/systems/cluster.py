@@ -13,7 +13,7 @@ from leasehold_lab.runtimes.network import InVirtualTime
 from models.redis.cluster import RedisClusterModel
 from models.redis.cluster_node import PORT, REJOINS, ClusterNodeModel
 from models.redis.lua import Keys
-from models.redis.transport import wires
+from models.redis.transport import transports
 from models.scenario import OF_CLIENTS, Kind, Menu, Strike
 from models.system import Spoilt, System
 from models.systems.redis import AWAY, LOCKS
@@ -35,7 +35,7 @@ class SimulatedCluster(InVirtualTime):
         """Open the store for one client."""
         plain = Settings(where="a node of the model", mode="cluster")
         seeds = [plain.at(node.machine.name, PORT) for node in self.nodes[:SEEDS]]
-        return ClusterStore(runtime, seeds, namespace, make=wires(self.nodes))
+        return ClusterStore(runtime, seeds, namespace, make=transports(self.nodes))
 
 
 class ClusterSystem(System):
@@ -118,11 +118,11 @@ class ClusterSystem(System):
 
     def failover(self, one: Strike) -> float | None:
         """Let a replica take over that lacks the last writes; the old primary may go on for a while."""
-        beside = one.seconds if one.luck * 10 % 1 < 0.5 else 0.0
+        alongside = one.seconds if one.luck * 10 % 1 < 0.5 else 0.0
         away = 0.05 + one.luck * AWAY
-        if (seconds := self._begin(max(away, beside))) is not None:
+        if (seconds := self._begin(max(away, alongside))) is not None:
             shard = self._shard(one)
-            self.cluster.fail_over(shard, self._behind[one.at][shard], away, beside)
+            self.cluster.fail_over(shard, self._behind[one.at][shard], away, alongside)
         return seconds
 
     def slot(self, one: Strike) -> float | None:

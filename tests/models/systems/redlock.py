@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 from leasehold._model import Finding
 from leasehold._runtimes.base import Runtime
-from leasehold.stores.redis.connection.base import OnMessage, OnSilence, Wire
+from leasehold.stores.redis.connection.base import OnMessage, OnSilence, Transport
 from leasehold.stores.redis.connection.settings import Settings
 from leasehold.stores.redis.redlock.members import Whole
 from leasehold.stores.redis.redlock.store import RedlockStore
 from leasehold_lab.runtimes.case_runtimes import SimulatedWorld
 from leasehold_lab.runtimes.network import InVirtualTime
 from models.redis.server import RedisServerModel
-from models.redis.transport import wires
+from models.redis.transport import transports
 from models.scenario import OF_CLIENTS, Kind, Menu, Strike
 from models.system import Spoilt, System
 from models.systems.redis import AWAY
@@ -34,13 +34,13 @@ class ModelMember(Whole):
         """How it is called."""
         return Settings(where=f"the model {self.server.machine.name}")
 
-    def wire(
+    def transport(
         self, runtime: Runtime, namespace: str, channel: bytes, on_message: OnMessage, on_silence: OnSilence
-    ) -> Wire:
+    ) -> Transport:
         """Make the wire."""
-        return wires([self.server])(runtime, self.settings, channel, on_message, on_silence)
+        return transports([self.server])(runtime, self.settings, channel, on_message, on_silence)
 
-    async def diagnose(self, runtime: Runtime, wire: Wire, namespace: str, channel: bytes) -> list[Finding]:
+    async def diagnose(self, runtime: Runtime, transport: Transport, namespace: str, channel: bytes) -> list[Finding]:
         """Find nothing: it is as it should be."""
         return []
 

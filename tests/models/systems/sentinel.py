@@ -21,7 +21,7 @@ from leasehold_lab.runtimes.virtual import Scheduler
 from models.net import Host
 from models.redis.lua import Keys
 from models.redis.server import RedisServerModel, Words
-from models.redis.transport import wires
+from models.redis.transport import transports
 from models.scenario import OF_CLIENTS, Kind, Menu, Strike
 from models.system import Spoilt, System
 from models.systems.redis import AWAY, LOCKS
@@ -71,7 +71,7 @@ class SimulatedSentinel(InVirtualTime):
         """Open the store for one client."""
         asked = [Settings(where=f"the model {one.machine.name}", mode="sentinel") for one in self.sentinels]
         watched = Watched(NAME, asked, Settings(where="the primary"))
-        return SentinelStore(runtime, watched, namespace, make=wires([*self.servers, *self.sentinels]))
+        return SentinelStore(runtime, watched, namespace, make=transports([*self.servers, *self.sentinels]))
 
 
 class SentinelSystem(System):
@@ -125,25 +125,25 @@ class SentinelSystem(System):
 
     def failover(self, one: Strike) -> float:
         """Hand over to a replica that lacks the last writes; the old primary may go on for a while."""
-        beside = one.seconds if one.luck * 10 % 1 < 0.5 else 0.0
-        return self._switch(self._behind[one.at], 0.05 + one.luck * AWAY, beside)
+        alongside = one.seconds if one.luck * 10 % 1 < 0.5 else 0.0
+        return self._switch(self._behind[one.at], 0.05 + one.luck * AWAY, alongside)
 
     def _keep(self, at: float) -> None:
         self._behind[at] = self.servers[self._primary].model.keys()
 
-    def _switch(self, keys: Keys, away: float, beside: float) -> float:
+    def _switch(self, keys: Keys, away: float, alongside: float) -> float:
         old, self._primary = self.servers[self._primary], 1 - self._primary
         new = self.servers[self._primary]
         new.note(f"takes over in {away:.6f} s")
         new.model.take_keys(keys)
         new.role = b"slave"
         now, at = self.world.scheduler.time, self.world.scheduler.at
-        if beside:
-            at(now + beside, self.world.fate, lambda: self._demote(old, new))
+        if alongside:
+            at(now + alongside, self.world.fate, lambda: self._demote(old, new))
         else:
             self._demote(old, new)
         at(now + away, self.world.fate, lambda: self._promote(new))
-        return max(away, beside)
+        return max(away, alongside)
 
     def _demote(self, old: RedisServerModel, new: RedisServerModel) -> None:
         if self.servers[self._primary] is new:

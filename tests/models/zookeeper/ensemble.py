@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from leasehold_lab.runtimes.virtual import Scheduler
-from models.net import Host, Line, ServerClock
+from models.net import Connection, Host, ServerClock
 from models.zookeeper.tree import Change, Failed, Tree, Write
 
 TICK = 0.5
@@ -199,10 +199,10 @@ class Member(Host):
         self.tree = Tree()
         self._applied = 0
         self._sessions: dict[int, int] = {}  # by the number of the line
-        self._data: dict[str, dict[int, Line]] = {}
-        self._children: dict[str, dict[int, Line]] = {}
+        self._data: dict[str, dict[int, Connection]] = {}
+        self._children: dict[str, dict[int, Connection]] = {}
 
-    def over(self, line: Line) -> None:
+    def over(self, line: Connection) -> None:
         """Take note that a line has ended, and with it its watches."""
         super().over(line)
         self._sessions.pop(line.number, None)
@@ -228,7 +228,7 @@ class Member(Host):
         if change.kind != "set":
             self._tell(self._children.pop(parent, {}), "children", parent)
 
-    def _tell(self, lines: dict[int, Line], what: str, path: str) -> None:
+    def _tell(self, lines: dict[int, Connection], what: str, path: str) -> None:
         for line in lines.values():
             self.counts.messages += 1
             if line.open:
@@ -236,7 +236,7 @@ class Member(Host):
 
     # --- requests ----------------------------------------------------------------------------------------------
 
-    def receive(self, line: Line, request: Any) -> None:
+    def receive(self, line: Connection, request: Any) -> None:
         """Carry out a request."""
         self.counts.commands += 1
         if self.ensemble.is_leaderless:
@@ -259,7 +259,7 @@ class Member(Host):
         if line.open:
             line.tell(answer)
 
-    def _greet(self, line: Line, hello: Hello) -> None:
+    def _greet(self, line: Connection, hello: Hello) -> None:
         session = hello.session
         if session and not self.ensemble.touch(session):
             session = 0
@@ -269,7 +269,7 @@ class Member(Host):
             self._sessions[line.number] = session
             line.tell((session, hello.timeout))
 
-    def _answer(self, line: Line, form: Any, session: int) -> Any:
+    def _answer(self, line: Connection, form: Any, session: int) -> Any:
         match kind := type(form).__name__:
             case "Sync":
                 self.catch_up(len(self.ensemble.log))
@@ -300,7 +300,7 @@ class Member(Host):
                 return self.tree.stat(form.path)
         return True
 
-    def _watch(self, watches: dict[str, dict[int, Line]], line: Line, form: Any) -> None:
+    def _watch(self, watches: dict[str, dict[int, Connection]], line: Connection, form: Any) -> None:
         if form.watcher is not None and line.open:
             watches.setdefault(form.path, {})[line.number] = line
 

@@ -17,12 +17,12 @@ from leasehold._runtimes.base import Job, Runtime, Signal
 from leasehold.errors import StoreUnavailable, Unsupported
 from leasehold.stores.zookeeper.connection.errors import Answer, no_session, told
 from leasehold.stores.zookeeper.connection.requests import Asker, Request
-from leasehold.stores.zookeeper.connection.session import Link, Session, Wire
+from leasehold.stores.zookeeper.connection.session import Link, Session, Transport
 from leasehold.stores.zookeeper.connection.settings import Settings
 from leasehold.stores.zookeeper.store import ZooKeeperStore
 from leasehold_lab.runtimes.network import InVirtualTime
 from leasehold_lab.runtimes.simulated import SimulatedRuntime
-from models.net import Line
+from models.net import Connection
 from models.zookeeper.ensemble import Hello, Member
 from models.zookeeper.tree import Failed
 
@@ -55,8 +55,8 @@ class SimulatedZooKeeper(InVirtualTime):
         hosts = tuple((member.machine.name, PORT) for member in self.members)
         settings = Settings(hosts, session_timeout=self.timeout)
 
-        def make(hear: Callable[[Link], None]) -> Wire:
-            return ModelWire(runtime, settings, self.members, hear)  # type: ignore[return-value]
+        def make(hear: Callable[[Link], None]) -> Transport:
+            return ModelTransport(runtime, settings, self.members, hear)  # type: ignore[return-value]
 
         return ZooKeeperStore(runtime, namespace, settings, "", make)
 
@@ -76,8 +76,8 @@ class _Question:
         self.answered.set()
 
 
-class ModelWire(Asker):
-    """See `leasehold.stores.zookeeper.connection.session.Wire`."""
+class ModelTransport(Asker):
+    """See `leasehold.stores.zookeeper.connection.session.Transport`."""
 
     def __init__(
         self, runtime: SimulatedRuntime, settings: Settings, members: Sequence[Member], hear: Callable[[Link], None]
@@ -87,7 +87,7 @@ class ModelWire(Asker):
         self._settings = settings
         self._members = members
         self._hear = hear
-        self._line: Line | None = None
+        self._line: Connection | None = None
         self._hello: tuple[int, float] | None = None
         self._asked: deque[_Question | None] = deque()  # None: a ping
         self._watchers: dict[tuple[str, str], dict[Callable[[Any], None], None]] = {}
@@ -144,13 +144,13 @@ class ModelWire(Asker):
                 raise StoreUnavailable("the connection with ZooKeeper was closed")
             if self._job is None:
                 self._job = self._runtime.spawn(self._keep, "session")
-            bell = self._runtime.signal()
-            self._waiting[bell] = None
+            wake_up = self._runtime.signal()
+            self._waiting[wake_up] = None
             try:
-                if not await bell.wait(max(0.0, until - self._runtime.now())):
+                if not await wake_up.wait(max(0.0, until - self._runtime.now())):
                     raise no_session("", "the model")
             finally:
-                self._waiting.pop(bell, None)
+                self._waiting.pop(wake_up, None)
 
     async def _keep(self) -> None:
         """Have a connection, and another when it ends."""
@@ -190,8 +190,8 @@ class ModelWire(Asker):
             return False
         self._heard = self._runtime.now()
         self.session, self.up = Session(number, timeout), True
-        for bell in list(self._waiting):
-            bell.set()
+        for wake_up in list(self._waiting):
+            wake_up.set()
         self._hear(Link.UP)
         return True
 
@@ -207,7 +207,7 @@ class ModelWire(Asker):
                 self._asked.append(None)
                 line.send("ping")
 
-    def _current(self) -> Line | None:
+    def _current(self) -> Connection | None:
         return self._line
 
     def _is_open(self) -> bool:
@@ -276,8 +276,8 @@ class ModelWire(Asker):
     async def close(self) -> None:
         """End the session."""
         self._closed = True
-        for bell in list(self._waiting):
-            bell.set()
+        for wake_up in list(self._waiting):
+            wake_up.set()
         line, self.up = self._line, False
         if line is not None:
             question = _Question(Request("close", lambda value: value), self._runtime.signal())

@@ -84,28 +84,28 @@ def exhibit(title: str, known: str = "", needs: str = "") -> Callable[[Run], Run
     return put
 
 
-def reason(exhibit: Exhibit, colour: str, variant: Variant) -> str:
+def reason(exhibit: Exhibit, flavor: str, variant: Variant) -> str:
     """Say why a lock is not put through a scenario; empty if it is."""
     reasons = {
         "redis": variant.backend != "redis" and "for locks on Redis",
         "zookeeper": variant.backend != "zookeeper" and "for locks on ZooKeeper",
         "link": variant.backend == "file" and "no network in between",
-        "asyncio": colour != "asyncio" and "for asyncio",
-        "blocking": colour != "blocking" and "for blocking locks",
+        "asyncio": flavor != "asyncio" and "for asyncio",
+        "blocking": flavor != "blocking" and "for blocking locks",
         "leases": not variant.leases and "held without a lease",
         "wakes": not variant.wakes and "its waiters poll",
     }
     return next((str(why) for need, why in reasons.items() if need in exhibit.needs and why), "")
 
 
-def look(exhibit: Exhibit, module: str, colour: str, place: Place) -> Seen:
+def look(exhibit: Exhibit, module: str, flavor: str, place: Place) -> Seen:
     """Put one lock through one scenario."""
-    variant: Variant = import_module(f"museum.subjects.{module}").VARIANTS[colour]
-    if why := reason(exhibit, colour, variant):
+    variant: Variant = import_module(f"museum.subjects.{module}").VARIANTS[flavor]
+    if why := reason(exhibit, flavor, variant):
         return Seen(Verdict.NOT_APPLICABLE, why)
 
     async def work() -> Seen:
-        hall = Hall(module, colour, variant, place)
+        hall = Hall(module, flavor, variant, place)
         try:
             async with asyncio.timeout(WITHIN):
                 return await exhibit.run(hall)

@@ -49,11 +49,11 @@ async def outcome(call: Awaitable[Any]) -> Outcome:
 class Hall:
     """One scenario's surroundings. Only what it names is touched on the server."""
 
-    def __init__(self, module: str, colour: str, variant: Variant, place: Place) -> None:
+    def __init__(self, module: str, flavor: str, variant: Variant, place: Place) -> None:
         self.module = module
-        self.colour = colour
+        self.flavor = flavor
         self.variant = variant
-        self.blocking = colour == "blocking"
+        self.blocking = flavor == "blocking"
         self.name = f"m{secrets.token_hex(4)}"
         self._place = place
         self._proxy: FaultProxy | None = None
@@ -101,9 +101,9 @@ class Hall:
         made = await self._in(actor, make, name or self.name, lease)
         return Lock(made, actor)
 
-    async def beside(self, lock: Lock) -> Lock:
+    async def alongside(self, lock: Lock) -> Lock:
         """Return the same lock object in the hands of another thread or task."""
-        return Lock(lock.raw.beside(), self._actor())
+        return Lock(lock.raw.alongside(), self._actor())
 
     async def body(self, name: str, wait: float) -> bool | None:
         """Let a ``with`` block try for the lock so long; return whether its body ran, None if it cannot be told to."""
@@ -204,7 +204,7 @@ class Hall:
 
     def crash(self, lease: float | None) -> None:
         """Let another process acquire the lock, and be killed while it holds it."""
-        spec = {"place": asdict(self._place), "name": self.name, "lease": lease, "colour": self.colour}
+        spec = {"place": asdict(self._place), "name": self.name, "lease": lease, "colour": self.flavor}
         child = subprocess.Popen(
             command(sys.executable, "museum.crash", self.module, json.dumps(spec)), stdout=subprocess.PIPE
         )

@@ -64,7 +64,7 @@ class Raw:
         """Whether the holder was told of a loss without asking."""
         return False
 
-    def beside(self) -> Any:
+    def alongside(self) -> Any:
         """Return the same lock object, as another thread or task uses it."""
         return self
 

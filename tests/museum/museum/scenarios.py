@@ -157,7 +157,7 @@ async def shared_object(hall: Hall) -> Seen:
     """Two tasks (or threads) share a lock object. The lease of the first runs out, the second acquires, and then the
     first releases. Sound: the second still has the lock."""
     first = await hall.lock(lease=LEASE, fixed=True)
-    second = await hall.beside(first)
+    second = await hall.alongside(first)
     await first.acquire(0)
     await asyncio.sleep(LEASE + 0.2)
     got = await outcome(second.acquire(0.5))

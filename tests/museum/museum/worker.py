@@ -27,30 +27,30 @@ def main(module: str, text: str) -> None:
         _say(answers, missing=str(error))
         return
     _say(answers, version=version(subject.PACKAGE), python=platform.python_version())
-    for colour, variant in subject.VARIANTS.items():
+    for flavor, variant in subject.VARIANTS.items():
         if variant.backend not in spec["ports"] and variant.backend != "file":
             continue
         place = Place(spec["ports"].get(variant.backend, 0), spec["folder"])
         for name in EXHIBITS:
-            _apart(answers, module, colour, name, place)
+            _apart(answers, module, flavor, name, place)
 
 
 def version(package: str) -> str:
     """Return the version of a package, with that of the driver that it is installed with."""
-    beside = "" if package in ("redis", "coredis", "filelock", "kazoo", "aioredlock") else metadata.version("redis")
-    return metadata.version(package) + (f" (redis-py {beside})" if beside else "")
+    alongside = "" if package in ("redis", "coredis", "filelock", "kazoo", "aioredlock") else metadata.version("redis")
+    return metadata.version(package) + (f" (redis-py {alongside})" if alongside else "")
 
 
-def _apart(answers: int, module: str, colour: str, name: str, place: Place) -> None:
+def _apart(answers: int, module: str, flavor: str, name: str, place: Place) -> None:
     pid = os.fork()
     if pid == 0:
         try:
-            seen = look(EXHIBITS[name], module, colour, place)
-            _say(answers, colour=colour, exhibit=name, verdict=seen.verdict, words=seen.words)
+            seen = look(EXHIBITS[name], module, flavor, place)
+            _say(answers, flavor=flavor, exhibit=name, verdict=seen.verdict, words=seen.words)
         except BaseException as error:
             traceback.print_exc()
             last = traceback.extract_tb(error.__traceback__)[-1]
-            _say(answers, colour=colour, exhibit=name, error=f"{type(error).__name__}: {error} ({last.name})")
+            _say(answers, flavor=flavor, exhibit=name, error=f"{type(error).__name__}: {error} ({last.name})")
         finally:
             sys.stderr.flush()
             os._exit(0)
@@ -59,7 +59,7 @@ def _apart(answers: int, module: str, colour: str, name: str, place: Place) -> N
         if time.monotonic() > until:
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
-            _say(answers, colour=colour, exhibit=name, error="hangs")
+            _say(answers, flavor=flavor, exhibit=name, error="hangs")
             return
         time.sleep(0.01)
 

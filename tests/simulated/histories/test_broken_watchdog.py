@@ -8,8 +8,8 @@ import pytest
 
 from leasehold._engine.lease import Lease
 from leasehold._engine.watchdog import watchdog
-from leasehold._engine.watchdog.watchdog import Keeper
-from leasehold._model import Standing
+from leasehold._engine.watchdog.watchdog import Watchdog
+from leasehold._model import RenewalResult
 from leasehold_lab.history import Promise
 from models.history import run
 from models.scenario import Assumptions, draw
@@ -24,12 +24,12 @@ Patch = pytest.MonkeyPatch
 
 
 def from_the_reply(patch: Patch) -> None:
-    plain = Keeper._answered
+    plain = Watchdog._answered
 
-    def answered(one: Keeper, batch: Sequence[Lease], standings: Sequence[Standing], sent: float) -> None:
-        plain(one, batch, standings, one._runtime.now())
+    def answered(one: Watchdog, batch: Sequence[Lease], results: Sequence[RenewalResult], sent: float) -> None:
+        plain(one, batch, results, one._runtime.now())
 
-    patch.setattr(Keeper, "_answered", answered)
+    patch.setattr(Watchdog, "_answered", answered)
 
 
 def too_late(patch: Patch) -> None:

@@ -49,14 +49,14 @@ class Record:
 class Worker:
     """Meets the others a few times; one that finds the barrier broken resets it after a while."""
 
-    def __init__(self, world: SimulatedWorld, number: int, record: Record, plan: Plan, *, leave_out: bool) -> None:
-        self.world, self.record, self.leave_out = world, record, leave_out
+    def __init__(self, world: SimulatedWorld, number: int, record: Record, plan: Plan, *, drop_dead: bool) -> None:
+        self.world, self.record, self.drop_dead = world, record, drop_dead
         self.machine = world.machine(f"worker-{number}")
         self.client = self.machine.client(Faulty(Memory(), plan), response_timeout=1.0)
         self.chance = random.Random(world.scheduler.random.random())
 
     def barrier(self) -> AsyncBarrier:
-        return self.client.barrier("a", PARTIES, lease=LEASE, timeout=TIMEOUT, leave_out=self.leave_out)
+        return self.client.barrier("a", PARTIES, lease=LEASE, timeout=TIMEOUT, drop_dead=self.drop_dead)
 
     async def work(self) -> None:
         met = 0
@@ -98,12 +98,12 @@ class Worker:
             pass
 
 
-def scenario(world: SimulatedWorld, plan: Plan, *, leave_out: bool, workers: int = PARTIES, times: int = 0) -> Record:
+def scenario(world: SimulatedWorld, plan: Plan, *, drop_dead: bool, workers: int = PARTIES, times: int = 0) -> Record:
     record = Record()
 
     async def body(_: World) -> None:
         chance = random.Random(world.scheduler.random.random())
-        those = [Worker(world, number, record, plan, leave_out=leave_out) for number in range(workers)]
+        those = [Worker(world, number, record, plan, drop_dead=drop_dead) for number in range(workers)]
         jobs = [worker.machine.spawn(worker.work) for worker in those]
         await disturb(world, those, chance, times, LEASE, pause=2.0, kills=0.4)
         await all_end(world, those, jobs, LEASE, by=2000.0)
@@ -124,11 +124,11 @@ def check(record: Record) -> None:
 
 
 @settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
-@given(seed=st.integers(0, 10**6), workers=st.integers(1, 5), times=st.integers(0, 4), leave_out=st.booleans())
-def test_nobody_goes_on_before_all_have_come(seed: int, workers: int, times: int, leave_out: bool) -> None:
+@given(seed=st.integers(0, 10**6), workers=st.integers(1, 5), times=st.integers(0, 4), drop_dead=st.booleans())
+def test_nobody_goes_on_before_all_have_come(seed: int, workers: int, times: int, drop_dead: bool) -> None:
     plan = sometimes(random.Random(seed), RATES, LEASE / 3)
     world = SimulatedWorld(seed, latency=LATENCY)
-    check(scenario(world, plan, leave_out=leave_out, workers=workers, times=times))
+    check(scenario(world, plan, drop_dead=drop_dead, workers=workers, times=times))
 
 
 @pytest.mark.nightly
@@ -137,13 +137,13 @@ def test_many_more_seeds(block: int) -> None:
     for seed in range(10_000 + 200 * block, 10_000 + 200 * block + 200):
         plan = sometimes(random.Random(seed), RATES, LEASE / 3)
         world = SimulatedWorld(seed, latency=LATENCY)
-        check(scenario(world, plan, leave_out=seed % 2 == 0, workers=4, times=3))
+        check(scenario(world, plan, drop_dead=seed % 2 == 0, workers=4, times=3))
 
 
 @pytest.mark.parametrize("leave_out", [False, True])
 @pytest.mark.parametrize("seed", range(5))
-def test_without_faults_all_meet_in_every_round(seed: int, leave_out: bool) -> None:
-    record = scenario(SimulatedWorld(seed, latency=LATENCY), lambda call: None, leave_out=leave_out)
+def test_without_faults_all_meet_in_every_round(seed: int, drop_dead: bool) -> None:
+    record = scenario(SimulatedWorld(seed, latency=LATENCY), lambda call: None, drop_dead=drop_dead)
     check(record)
     assert record.broken == 0
     assert [sorted(index for _, index in went) for went in record.went.values()] == [[0, 1, 2]] * ROUNDS
@@ -165,7 +165,7 @@ ARRIVED = 9
 """Steps after which a member has surely arrived: a seat, two looks, and a write; each is sent and answered."""
 
 
-def crash_after(steps: int, seed: int, *, leave_out: bool, stays: bool) -> bool:
+def crash_after(steps: int, seed: int, *, drop_dead: bool, stays: bool) -> bool:
     """Kill a member after so many steps; say whether it lived so long. The others must go on within the bound."""
     world = SimulatedWorld(seed, latency=LATENCY)
 
@@ -173,7 +173,7 @@ def crash_after(steps: int, seed: int, *, leave_out: bool, stays: bool) -> bool:
         victim, ended, others = world.machine("victim"), list[int](), list[str]()
 
         def made(client: object) -> AsyncBarrier:
-            barrier: AsyncBarrier = client.barrier("a", 2, lease=LEASE, leave_out=leave_out)  # type: ignore[attr-defined]
+            barrier: AsyncBarrier = client.barrier("a", 2, lease=LEASE, drop_dead=drop_dead)  # type: ignore[attr-defined]
             return barrier
 
         async def take_part(client: object, seconds: float) -> None:
@@ -204,11 +204,11 @@ def crash_after(steps: int, seed: int, *, leave_out: bool, stays: bool) -> bool:
             await world.sleep(0.01)
         start = world.now()
         if not await job.join(BOUND):  # the victim had not come, or is left out: it takes another in its place
-            assert leave_out or steps < ARRIVED, "the other does not hear of the crash"
+            assert drop_dead or steps < ARRIVED, "the other does not hear of the crash"
             assert await world.spawn(lambda: take_part(world.client(Memory()), 0.1)).join(BOUND)
             assert await job.join(BOUND), "the other does not meet with another"
         assert world.now() - start <= 2 * BOUND + 0.5
-        assert others[0] == "met" or not leave_out
+        assert others[0] == "met" or not drop_dead
         await world.sleep(2 * LEASE)
         assert await world.client(Memory()).holds() == []
         return not ended
@@ -218,9 +218,9 @@ def crash_after(steps: int, seed: int, *, leave_out: bool, stays: bool) -> bool:
 
 @pytest.mark.parametrize("stays", [False, True], ids=["wait", "enter and leave"])
 @pytest.mark.parametrize("leave_out", [False, True], ids=["breaks", "leaves out"])
-def test_a_member_dies_after_every_step(leave_out: bool, stays: bool) -> None:
+def test_a_member_dies_after_every_step(drop_dead: bool, stays: bool) -> None:
     steps = 0
-    while crash_after(steps, steps % 5, leave_out=leave_out, stays=stays):
+    while crash_after(steps, steps % 5, drop_dead=drop_dead, stays=stays):
         steps += 1
     assert steps > ARRIVED, "the sweep reaches members that have arrived"
 
@@ -240,19 +240,19 @@ def test_a_fault_at_each_request_of_a_member(kind: Kind, number: int) -> None:
 
 
 @pytest.mark.parametrize("leave_out", [False, True], ids=["breaks", "leaves out"])
-def test_one_that_was_stopped_for_too_long_is_told(leave_out: bool) -> None:
+def test_one_that_was_stopped_for_too_long_is_told(drop_dead: bool) -> None:
     async def body(_: World) -> None:
         machine = world.machine("stopped", rate=1.0)
         client = machine.client(Memory())
-        job = machine.spawn(lambda: client.barrier("a", 2, lease=LEASE, leave_out=leave_out).wait())
+        job = machine.spawn(lambda: client.barrier("a", 2, lease=LEASE, drop_dead=drop_dead).wait())
         await world.sleep(1.0)
         machine.stall(3 * LEASE)
         await world.sleep(2 * LEASE)
-        meeting = world.client(Memory()).barrier("a", 2, lease=LEASE, leave_out=leave_out)
+        meeting = world.client(Memory()).barrier("a", 2, lease=LEASE, drop_dead=drop_dead)
         waits = world.spawn(lambda: meeting.wait(timeout=1.0))
-        with pytest.raises(AcquireTimeout if leave_out else BrokenBarrier):
+        with pytest.raises(AcquireTimeout if drop_dead else BrokenBarrier):
             await waits.result()
-        with pytest.raises(LeaseLost if leave_out else BrokenBarrier):
+        with pytest.raises(LeaseLost if drop_dead else BrokenBarrier):
             await job.result()
 
     world = SimulatedWorld(4, latency=LATENCY)

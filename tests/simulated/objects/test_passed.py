@@ -9,7 +9,7 @@ import pytest
 
 from leasehold._engine.engine import Engine
 from leasehold._engine.lease import Later, Lease, State
-from leasehold._engine.watchdog.watchdog import Keeper
+from leasehold._engine.watchdog.watchdog import Watchdog
 from leasehold_lab.verify.clients import passing
 from leasehold_lab.verify.clients.passing import Way
 from models import running
@@ -85,32 +85,32 @@ def test_each_way_to_pass_a_hold_on_is_taken(way: Way, monkeypatch: Patch) -> No
 
 def given_up_when_its_acquirer_has_ended(patch: Patch) -> None:
     """The rule of old: a lease ended with the task that acquired it, in silence."""
-    plain = Keeper._is_to_renew
+    plain = Watchdog._is_to_renew
 
-    def is_to_renew(keeper: Keeper, lease: Lease, now: float, later: Later | None) -> bool:
+    def is_to_renew(watchdog: Watchdog, lease: Lease, now: float, later: Later | None) -> bool:
         entry = lease.entry
         if entry is None or entry.party.alive():  # type: ignore[attr-defined]
-            return plain(keeper, lease, now, later)
+            return plain(watchdog, lease, now, later)
         lease.leaves()
-        keeper.forget(lease)
-        keeper.owe(lease.name, lease.ticket)
+        watchdog.forget(lease)
+        watchdog.retry_release(lease.name, lease.ticket)
         return False
 
-    patch.setattr(Keeper, "_is_to_renew", is_to_renew)
+    patch.setattr(Watchdog, "_is_to_renew", is_to_renew)
 
 
 def given_up_in_silence(patch: Patch) -> None:
-    plain = Keeper._give_up
+    plain = Watchdog._give_up
 
-    def give_up(keeper: Keeper, lease: Lease, later: Later | None) -> None:
+    def give_up(watchdog: Watchdog, lease: Lease, later: Later | None) -> None:
         if lease.state is State.QUEUED:
-            plain(keeper, lease, later)
+            plain(watchdog, lease, later)
             return
         lease.leaves()
-        keeper.forget(lease)
-        keeper.owe(lease.name, lease.ticket)
+        watchdog.forget(lease)
+        watchdog.retry_release(lease.name, lease.ticket)
 
-    patch.setattr(Keeper, "_give_up", give_up)
+    patch.setattr(Watchdog, "_give_up", give_up)
 
 
 def never_given_up(patch: Patch) -> None:

@@ -169,9 +169,9 @@ def check(record: Record) -> None:
                 assert one.until <= other.since + 1e-9, f"{one} overlaps {other}"
                 if other.what == "writer":
                     assert one.token < other.token, f"the writer's token is not above: {one} {other}"
-        beside = [other for other in claims if other.since <= one.since < other.until]
-        out = sum(other.permits for other in beside if other.what == "permits")
-        assert out <= LIMIT, f"{out} permits are out at {one.since}: {beside}"
+        alongside = [other for other in claims if other.since <= one.since < other.until]
+        out = sum(other.permits for other in alongside if other.what == "permits")
+        assert out <= LIMIT, f"{out} permits are out at {one.since}: {alongside}"
 
 
 TURNS = {

@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leasehold._engine.lease import Lease, State
-from leasehold._engine.watchdog.watchdog import Keeper
-from leasehold._model import DRIFT, Granted, Owner, Rule, Standing, Terms, Ticket
+from leasehold._engine.watchdog.watchdog import Watchdog
+from leasehold._model import DRIFT, Granted, LeaseTerms, LockMode, Owner, RenewalResult, Ticket
 from leasehold._runtimes.blocking import BlockingRuntime
-from leasehold.stores._common.clock_sample import Anchor, Notice
+from leasehold.stores._common.clock_sample import ClockSample, GrantMessage
 
 LEASE = 30.0
 seconds = st.floats(0, 20)
@@ -28,9 +28,9 @@ def server_us(real: float, offset: float, rate: float) -> int:
     rate=st.floats(1 - DRIFT, 1 + DRIFT),
 )
 def test_a_message_never_makes_a_grant_younger(sent, on_its_way, granted, message_on_its_way, offset, rate):
-    anchor = Anchor(sent, server_us(sent + on_its_way, offset, rate))
+    clock_sample = ClockSample(sent, server_us(sent + on_its_way, offset, rate))
     now = max(granted + message_on_its_way, sent)
-    since = Notice("ticket", 1, server_us(granted, offset, rate)).since(anchor, now, LEASE)
+    since = GrantMessage("ticket", 1, server_us(granted, offset, rate)).since(clock_sample, now, LEASE)
     if since is not None:
         assert since <= granted + 2e-6  # the server counts in microseconds
         assert now - since <= LEASE / 3 + 1e-6
@@ -48,9 +48,9 @@ def test_a_step_forward_makes_a_grant_younger_by_less_than_its_message_took(
     sent, on_its_way, waited, message_on_its_way, rate, step
 ):
     """The server's clock steps forward between the anchor and the grant: a large step is noticed."""
-    anchor, granted = Anchor(sent, server_us(sent + on_its_way, 0, rate)), sent + on_its_way + waited
+    clock_sample, granted = ClockSample(sent, server_us(sent + on_its_way, 0, rate)), sent + on_its_way + waited
     now = granted + message_on_its_way
-    since = Notice("ticket", 1, server_us(granted, step, rate)).since(anchor, now, LEASE)
+    since = GrantMessage("ticket", 1, server_us(granted, step, rate)).since(clock_sample, now, LEASE)
     if since is not None:
         assert since <= min(granted + step, now) + 2e-6
     if step > message_on_its_way + on_its_way + 2 * DRIFT * (waited + 1) + (DRIFT * step) + 1e-3:
@@ -59,27 +59,27 @@ def test_a_step_forward_makes_a_grant_younger_by_less_than_its_message_took(
 
 def test_a_grant_from_the_future_is_asked_again():
     """The server's clock has stepped forward while the ticket waited."""
-    anchor = Anchor(1_000.0, 0)
-    assert Notice("ticket", 1, 990_000).since(anchor, 1_001.0, LEASE) is not None
-    assert Notice("ticket", 1, 2_000_000).since(anchor, 1_001.0, LEASE) is None
+    clock_sample = ClockSample(1_000.0, 0)
+    assert GrantMessage("ticket", 1, 990_000).since(clock_sample, 1_001.0, LEASE) is not None
+    assert GrantMessage("ticket", 1, 2_000_000).since(clock_sample, 1_001.0, LEASE) is None
 
 
 def test_a_step_back_is_asked_again():
     """The grant looks older than it is: too old to be believed, so the claim finds it."""
-    anchor = Anchor(1_000.0, 100_000_000)
-    assert Notice("ticket", 1, 0).since(anchor, 1_001.0, LEASE) is None
-    assert Notice("ticket", 1, 0).since(None, 1_001.0, LEASE) is None
+    clock_sample = ClockSample(1_000.0, 100_000_000)
+    assert GrantMessage("ticket", 1, 0).since(clock_sample, 1_001.0, LEASE) is None
+    assert GrantMessage("ticket", 1, 0).since(None, 1_001.0, LEASE) is None
 
 
 def test_a_place_that_is_confirmed_late_does_not_take_away_what_came_meanwhile():
     """The waiter's renewal was carried out before the grant, and its answer comes after the message of the grant."""
     runtime = BlockingRuntime()
-    ticket = Ticket("ticket", Terms(Rule(), Owner("host", 1, "x"), LEASE))
+    ticket = Ticket("ticket", LeaseTerms(LockMode(), Owner("host", 1, "x"), LEASE))
     lease = Lease(runtime, "x", ticket, renew=True, max_hold=None, observe=None)
     sent = runtime.now()
     assert lease.granted(Granted(1, sent - 0.1, LEASE))  # an anchored grant counts from a little too early
-    keeper = Keeper(runtime, None, 5.0)  # type: ignore[arg-type]
-    keeper._holder_answered(lease, Standing.QUEUED, sent, None)
+    watchdog = Watchdog(runtime, None, 5.0)  # type: ignore[arg-type]
+    watchdog._holder_answered(lease, RenewalResult.QUEUED, sent, None)
     assert lease.state is State.HELD
-    keeper._holder_answered(lease, Standing.GONE, runtime.now(), None)
+    watchdog._holder_answered(lease, RenewalResult.GONE, runtime.now(), None)
     assert lease.state is State.LOST

@@ -67,7 +67,7 @@ SYSTEMS = {
 @pytest.mark.parametrize("colour", ["blocking", "asyncio"])
 @pytest.mark.parametrize("name", list(SYSTEMS))
 def test_the_next_has_it_within_the_time_that_the_page_states(
-    name: str, colour: str, namespace: str, request: pytest.FixtureRequest, record_property: Any
+    name: str, flavor: str, namespace: str, request: pytest.FixtureRequest, record_property: Any
 ) -> None:
     system = SYSTEMS[name]
     page, label, column = system.cell
@@ -76,13 +76,13 @@ def test_the_next_has_it_within_the_time_that_the_page_states(
     if system.fixture == "mariadb_server":
         request.getfixturevalue("mariadb_url")  # with the tables made
     server = SimpleNamespace(url=request.getfixturevalue(system.fixture).url + system.options)
-    world: World = BlockingWorld() if colour == "blocking" else AsyncioWorld()
+    world: World = BlockingWorld() if flavor == "blocking" else AsyncioWorld()
 
     async def body(world: World) -> None:
         client = world.client(server.url, namespace=namespace)
         with cast("Any", parties()) as start:
             for _ in range(2):
-                holder = start(server, namespace, colour, "hold", system.lease, "x")
+                holder = start(server, namespace, flavor, "hold", system.lease, "x")
                 while "token" not in (said := holder.hear()):
                     pass
                 job = world.spawn(lambda: client.lock("x", lease=30.0).acquire(timeout=60))
@@ -100,7 +100,7 @@ def test_the_next_has_it_within_the_time_that_the_page_states(
                 await hold.release()
                 taken.append(took)
                 print(
-                    f"{name}, {colour}: free after {took:.3f} s of {system.bound:.2f}; {missed.total():.2f} s not ours"
+                    f"{name}, {flavor}: free after {took:.3f} s of {system.bound:.2f}; {missed.total():.2f} s not ours"
                 )
                 assert took < system.bound + missed.total()
 

@@ -19,7 +19,7 @@ from support.stores.killed_clients import parties
 WAITERS = 40
 NOISE = 1.0
 
-SEATS = "SELECT count(*) FROM leasehold_seat JOIN leasehold_name ON id = name_id WHERE {} > 0"
+ENTRIES = "SELECT count(*) FROM leasehold_seat JOIN leasehold_name ON id = name_id WHERE {} > 0"
 
 
 class Database:
@@ -30,12 +30,12 @@ class Database:
         url: str,
         waiting: Callable[[], list[int]],
         end: Callable[[int], object],
-        seats: Callable[[str], list[tuple[Any, ...]]],
+        entries: Callable[[str], list[tuple[Any, ...]]],
     ) -> None:
         self.url = f"{url}?mode=session"
         self.waiting = waiting
         self.end = end
-        self.seats = lambda namespace: seats(namespace)[0][0]
+        self.entries = lambda namespace: entries(namespace)[0][0]
 
 
 @pytest.fixture(params=["postgresql", "mariadb"])
@@ -47,7 +47,7 @@ def database(request: pytest.FixtureRequest) -> Database:
             server.url,
             lambda: [row[0] for row in server.query(waits)],
             lambda pid: server.query("SELECT pg_terminate_backend(%s)", (pid,)),
-            lambda namespace: server.query(SEATS.format("position(%s::bytea IN space)"), (namespace.encode(),)),
+            lambda namespace: server.query(ENTRIES.format("position(%s::bytea IN space)"), (namespace.encode(),)),
         )
     url: str = request.getfixturevalue("mariadb_url")
     maria: MariaDBServer = request.getfixturevalue("mariadb_server")
@@ -56,7 +56,7 @@ def database(request: pytest.FixtureRequest) -> Database:
         url,
         lambda: [row[0] for row in maria.query(waits.replace("%%", "%"))],
         lambda session: maria.query(f"KILL CONNECTION {session:d}"),
-        lambda namespace: maria.query(SEATS.format("LOCATE(%s, space)"), namespace.encode()),
+        lambda namespace: maria.query(ENTRIES.format("LOCATE(%s, space)"), namespace.encode()),
     )
 
 
@@ -203,12 +203,12 @@ def test_what_a_killed_waiter_left_is_forgotten_when_the_name_is_next_had(databa
     with parties() as start, Client.from_url(database.url, namespace=namespace) as client:
         hold = client.lock("x").acquire()
         waiter = start(SimpleNamespace(url=database.url), namespace, "blocking", "wait", lease, "x")
-        until(lambda: database.seats(namespace) == 2, 20.0)
+        until(lambda: database.entries(namespace) == 2, 20.0)
         waiter.kill()
         hold.release()
         with client.lock("x"):
-            assert database.seats(namespace) == 2, "it may only be slow"
+            assert database.entries(namespace) == 2, "it may only be slow"
         time.sleep(2 * lease + 0.1)
         with client.lock("x"):
-            assert database.seats(namespace) == 1
-        assert database.seats(namespace) == 0
+            assert database.entries(namespace) == 1
+        assert database.entries(namespace) == 0

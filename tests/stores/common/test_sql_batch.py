@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from leasehold._model import Departure, Granted, Owner, Rule, Terms, Ticket, Wait, ticket_id
+from leasehold._model import Granted, LeaseTerms, LockMode, Owner, ReleaseReason, Ticket, Wait, ticket_id
 from leasehold_lab.proxy.proxy import FaultProxy
 from leasehold_lab.runtimes.case_runtimes import World
 from leasehold_lab.servers import MariaDBServer, PostgresServer
@@ -54,7 +54,7 @@ def proxy(database: Database) -> Iterator[FaultProxy]:
 
 
 def ticket() -> Ticket:
-    return Ticket(ticket_id(os.urandom(16)), Terms(Rule(), Owner("h", 1, "c"), 30.0))
+    return Ticket(ticket_id(os.urandom(16)), LeaseTerms(LockMode(), Owner("h", 1, "c"), 30.0))
 
 
 def tickets(names: Sequence[str] = NAMES) -> list[tuple[str, Ticket]]:
@@ -124,7 +124,7 @@ def test_a_claim_that_is_repeated_too_late_leaves_nothing_behind(
         first = await client.store.claim_many(mine, keep=keep, within=5)
         again = await client.store.claim_many(mine, keep=keep, within=5)
         assert [one.token for one in again] == [one.token for one in first]  # type: ignore[union-attr]
-        await other.store.leave(*mine[1], how=Departure.BREAK, within=5)
+        await other.store.leave(*mine[1], how=ReleaseReason.BREAK, within=5)
         hold = await other.lock("b").acquire(timeout=5)
         assert hold is not None
         late = await client.store.claim_many(mine, keep=keep, within=5)

@@ -138,8 +138,8 @@ def test_one_keep_alive_renews_all_tickets_of_a_length(etcd_server, namespace):
 def test_keys_stand_where_go_puts_them(etcd_server, namespace):
     with Client.from_url(etcd_server.url, namespace=namespace) as locks, locks.lock("a/b %ü") as hold:
         (key,) = etcd_server.keys(f"leasehold/{namespace}/")
-        name, _, seat = key.rpartition("/")
-        lease, _, ticket = seat.partition("-")
+        name, _, entry = key.rpartition("/")
+        lease, _, ticket = entry.partition("-")
         assert name == f"leasehold/{namespace}/lock/a%2Fb %25ü"
         assert int(lease, 16) in etcd_server.leases()
         assert len(ticket) == 22
@@ -251,7 +251,7 @@ def test_a_key_whose_ticket_is_renewed_no_more_is_taken_out(etcd_server, namespa
     """A hold that its owner dropped as lost: the client's other locks keep the session, but not this key."""
     with Client.from_url(etcd_server.url, namespace=namespace) as locks, locks.lock("other", lease=1.0):
         lost = locks.lock("lost", lease=1.0).acquire()
-        locks._core._engine.keeper.forget(lost._core._lease)  # as after a loss that nobody looks at
+        locks._core._engine.watchdog.forget(lost._core._lease)  # as after a loss that nobody looks at
         start = time.monotonic()
         until(lambda: not etcd_server.keys(f"leasehold/{namespace}/lock/lost/"), 5.0)
         assert time.monotonic() - start < 1.0 + 1.0 / 3 + 1.0

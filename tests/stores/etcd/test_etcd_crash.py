@@ -24,12 +24,12 @@ LATE = 1.0
 
 NOISE = 1.0
 
-colours = pytest.mark.parametrize("colour", ["blocking", "asyncio"])
+flavors = pytest.mark.parametrize("colour", ["blocking", "asyncio"])
 
 
 @contextmanager
-def party(server, namespace, colour, role, lease, *names):
-    command = [sys.executable, PARTY, colour, server.url, namespace, role, str(lease), *names]
+def party(server, namespace, flavor, role, lease, *names):
+    command = [sys.executable, PARTY, flavor, server.url, namespace, role, str(lease), *names]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     try:
         yield process
@@ -47,10 +47,10 @@ def hear(process):
             return said
 
 
-@colours
-def test_a_killed_holders_locks_are_free_within_the_bound(etcd_server, namespace, colour):
+@flavors
+def test_a_killed_holders_locks_are_free_within_the_bound(etcd_server, namespace, flavor):
     names, lease = [f"job-{number}" for number in range(10)], 2.0
-    with party(etcd_server, namespace, colour, "hold", lease, *names) as holder:
+    with party(etcd_server, namespace, flavor, "hold", lease, *names) as holder:
         tokens = {}
         while len(tokens) < len(names):
             said = hear(holder)
@@ -69,11 +69,11 @@ def test_a_killed_holders_locks_are_free_within_the_bound(etcd_server, namespace
     assert etcd_server.keys(f"leasehold/{namespace}/") == []
 
 
-@colours
-def test_a_holder_that_was_stopped_beyond_its_lease(etcd_server, namespace, colour):
+@flavors
+def test_a_holder_that_was_stopped_beyond_its_lease(etcd_server, namespace, flavor):
     lease = 1.0
     with (
-        party(etcd_server, namespace, colour, "stop", lease, "x") as stopped,
+        party(etcd_server, namespace, flavor, "stop", lease, "x") as stopped,
         Client.from_url(etcd_server.url, namespace=namespace) as locks,
     ):
         token = hear(stopped)["token"]

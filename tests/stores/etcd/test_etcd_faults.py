@@ -12,7 +12,7 @@ from contextlib import contextmanager
 import pytest
 
 from leasehold import AsyncClient, Client, LeaseLost, StoreUnavailable
-from leasehold._model import Departure, Granted, Owner, Rule, Terms, Ticket, Wait
+from leasehold._model import Granted, LeaseTerms, LockMode, Owner, ReleaseReason, Ticket, Wait
 from leasehold._runtimes.base import finish
 from leasehold_lab.proxy.proxy import FaultProxy, Side
 from leasehold_lab.servers import EtcdServer
@@ -36,7 +36,7 @@ def url(*proxies: FaultProxy) -> str:
     return "etcd://" + ",".join(f"127.0.0.1:{proxy.port}" for proxy in proxies)
 
 
-def beside(work):
+def alongside(work):
     got = []
     thread = threading.Thread(target=lambda: got.append(work()))
     thread.start()
@@ -44,7 +44,7 @@ def beside(work):
 
 
 def ticket(number: int, *, lease: float = 10.0) -> Ticket:
-    return Ticket(f"ticket-{number:015d}", Terms(Rule(), Owner("h", 1, "c"), lease))
+    return Ticket(f"ticket-{number:015d}", LeaseTerms(LockMode(), Owner("h", 1, "c"), lease))
 
 
 # --- lost replies ------------------------------------------------------------------------------------------------
@@ -126,7 +126,7 @@ def test_a_key_is_not_taken_out_under_a_claim_that_enters(etcd_server, proxy, na
             assert isinstance(await others.store.claim("x", before, join=True, within=2.0), Granted)
             assert isinstance(await store.claim("busy", busy, join=True, within=2.0), Granted)
             assert isinstance(await store.claim("x", waits, join=True, within=2.0), Wait)
-            await others.store.leave("x", before, how=Departure.RELEASE, within=2.0)
+            await others.store.leave("x", before, how=ReleaseReason.RELEASE, within=2.0)
             for _ in range(2):  # the session lives on, by another ticket
                 await world.sleep(0.9)
                 await store.renew([("busy", busy)], within=2.0)
@@ -142,7 +142,7 @@ def test_a_key_is_not_taken_out_under_a_claim_that_enters(etcd_server, proxy, na
             believed = isinstance(granted, Granted) and granted.since + granted.lease * 0.99 > world.now()
             assert believed is isinstance(other, Wait), (granted, other)
             for one, who in ((store, waits), (store, busy), (others.store, after)):
-                await one.leave("busy" if who is busy else "x", who, how=Departure.RELEASE, within=2.0)
+                await one.leave("busy" if who is busy else "x", who, how=ReleaseReason.RELEASE, within=2.0)
 
     world.run(body)
 
@@ -190,7 +190,7 @@ def test_a_waiter_whose_watch_was_cut_is_told_all_the_same(etcd_server, proxy, n
         Client.from_url(url(proxy), namespace=namespace) as two,
     ):
         hold = one.lock("x").acquire()
-        thread, got = beside(lambda: two.lock("x", lease=60.0).acquire(timeout=30))
+        thread, got = alongside(lambda: two.lock("x", lease=60.0).acquire(timeout=30))
         until(lambda: proxy.count(b"/v3/watch") == 1, 5.0)
         time.sleep(0.1)
         held = proxy.hold(where=b"/v3/watch")
@@ -212,7 +212,7 @@ def test_a_watch_that_is_silently_dead_costs_a_third_of_a_lease(etcd_server, pro
         Client.from_url(url(proxy), namespace=namespace) as two,
     ):
         hold = one.lock("x").acquire()
-        thread, got = beside(lambda: two.lock("x", lease=3.0).acquire(timeout=30))
+        thread, got = alongside(lambda: two.lock("x", lease=3.0).acquire(timeout=30))
         until(lambda: proxy.count(b"/v3/watch") == 1, 5.0)
         time.sleep(0.1)
         deaf = proxy.drop(Side.REPLIES, where=b'"type":"DELETE"')
@@ -282,7 +282,7 @@ def test_a_server_that_is_down_is_an_error_at_once(namespace):
 def test_a_waiter_rides_over_a_restart(namespace):
     with EtcdServer() as server, Client.from_url(server.url, namespace=namespace) as locks:
         hold = locks.lock("x", lease=20.0).acquire()
-        thread, got = beside(lambda: locks.lock("x", lease=20.0).acquire(timeout=30))
+        thread, got = alongside(lambda: locks.lock("x", lease=20.0).acquire(timeout=30))
         until(lambda: len(server.keys(f"leasehold/{namespace}/lock/")) == 2, 5.0)
         server.restart()
         time.sleep(0.5)
@@ -306,7 +306,7 @@ def test_compaction_during_a_wait(etcd_server, namespace):
     ):
         for _ in range(5):
             hold = one.lock("x").acquire()
-            thread, got = beside(lambda: two.lock("x").acquire(timeout=30))
+            thread, got = alongside(lambda: two.lock("x").acquire(timeout=30))
             until(lambda: len(etcd_server.keys(f"leasehold/{namespace}/lock/x/")) == 2, 5.0)
             etcd_server.compact()
             start = time.monotonic()
@@ -325,7 +325,7 @@ def released_before_the_watch_begins(server: EtcdServer, proxy: FaultProxy, name
     ):
         hold = one.lock("x").acquire()
         late = proxy.hold(where=b"/v3/watch")
-        thread, got = beside(lambda: two.lock("x", lease=60.0).acquire(timeout=30))
+        thread, got = alongside(lambda: two.lock("x", lease=60.0).acquire(timeout=30))
         assert late.wait(5)
         hold.release()
         yield one
@@ -384,7 +384,7 @@ def test_a_waiter_whose_lease_ended_does_not_believe_the_deletion_that_it_saw(et
         assert isinstance(finish(store.claim("x", third, join=True, within=5.0)), Granted)
         assert isinstance(finish(store.claim("x", stranger, join=True, within=5.0)), Wait)
         for one in (third, stranger, waiter):
-            finish(store.leave("x", one, how=Departure.RELEASE, within=5.0))
+            finish(store.leave("x", one, how=ReleaseReason.RELEASE, within=5.0))
 
 
 def test_a_key_that_an_operator_deletes_is_lost_at_the_next_renewal(etcd_server, namespace):
@@ -510,7 +510,7 @@ def test_a_cluster_that_is_restored_from_an_older_copy(namespace, tmp_path):
             with one.lock("y"):
                 pass
         hold = one.lock("x", lease=3.0).acquire()
-        thread, got = beside(lambda: two.lock("x", lease=30.0).acquire(timeout=60))
+        thread, got = alongside(lambda: two.lock("x", lease=30.0).acquire(timeout=60))
         until(lambda: len(server.keys(f"leasehold/{namespace}/lock/x/")) == 2, 5.0)
         server.kill()
         peer = f"http://127.0.0.1:{server.peer_port}"
@@ -538,7 +538,7 @@ def test_one_who_waits_its_turn_does_not_enter_beside_one_who_passed_it_unseen(e
         Client.from_url(url(proxy), namespace=namespace) as writers,
     ):
         first = readers.rw_lock("x").reader().acquire()
-        thread, got = beside(lambda: writers.rw_lock("x").writer().acquire(timeout=30))
+        thread, got = alongside(lambda: writers.rw_lock("x").writer().acquire(timeout=30))
         until(lambda: len(readers.inspect("x").waiters) == 1, 5.0)
         time.sleep(0.2)
         late = proxy.hold(where=TXN, nth=2)  # it looks, and enters

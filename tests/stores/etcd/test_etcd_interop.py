@@ -64,12 +64,12 @@ class Room:
         self.door, self.log = str(folder / "room"), folder / "log"
         self.log.write_text("")
 
-    def ours(self, colour: str) -> Party:
+    def ours(self, flavor: str) -> Party:
         return Party(
             [
                 sys.executable,
                 str(HERE.parents[1] / "support" / "programs" / "etcd_client.py"),
-                colour,
+                flavor,
                 self.url,
                 "x",
                 str(LEASE),

@@ -196,9 +196,9 @@ def test_a_user_at_a_server_without_users(etcd_server):
 
 @pytest.mark.leaks(why="the module's server")
 @pytest.mark.parametrize("colour", ["blocking", "asyncio"])
-def test_a_token_that_expires_during_a_hold_is_refreshed(guarded_server, colour):
+def test_a_token_that_expires_during_a_hold_is_refreshed(guarded_server, flavor):
     """The server forgets it two seconds after its last use; the next renewal comes later than that."""
-    if colour == "blocking":
+    if flavor == "blocking":
         with Client.from_url(as_user(guarded_server), namespace="app") as locks, locks.lock("x", lease=10.0) as hold:
             time.sleep(7.5)  # two renewals, each with a token that has expired
             hold.check()

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from leasehold import AsyncClient, Client, tables
-from leasehold._runtimes.base import Colour
+from leasehold._runtimes.base import Flavor
 from leasehold.stores import registry
 from leasehold.stores.mysql.connection.adopting import from_client
 from leasehold_lab.servers import MariaDBServer
@@ -106,16 +106,16 @@ def test_over_a_socket_file_and_with_tls(mariadb_server: MariaDBServer, mariadb_
     mariadb_server.query("GRANT ALL ON locks.* TO 'app'@'localhost'")
     there = {**parts(mariadb_url), "unix_socket": mariadb_server.unix_path}
     with closing(pymysql.connect(**there)) as mine:
-        assert from_client(mine, Colour.BLOCKING).local
+        assert from_client(mine, Flavor.SYNC).local
         with Client.from_client(mine, namespace=namespace) as locks, locks.lock("x"):
             pass
     with MariaDBServer(password=CANARY, tls=True) as server:
         assert server.certificates is not None
         secret = {"password": CANARY.encode(), "ssl": {"ca": str(server.certificates.authority)}}
         with closing(pymysql.connect(**parts(server.url), **secret)) as mine:
-            found = from_client(mine, Colour.BLOCKING)
+            found = from_client(mine, Flavor.SYNC)
             assert found.encrypted
-            assert "hunter2" not in repr(found) + repr(registry.adopt(mine, Colour.BLOCKING))
+            assert "hunter2" not in repr(found) + repr(registry.adopt(mine, Flavor.SYNC))
             tables.create(f"{server.url}?ssl_ca={server.certificates.authority}")
             with Client.from_client(mine, namespace=namespace) as locks, locks.lock("x"):
                 pass

@@ -23,7 +23,7 @@ from leasehold._url import parse
 from leasehold.stores._sql.transport import Outcome, Refused, Statement, Transaction
 from leasehold.stores.mysql.connection import settings
 from leasehold.stores.mysql.connection.base import AGAIN, HUNG_UP, LASTING, REMEDIES
-from leasehold.stores.mysql.connection.transport import MySQLWire
+from leasehold.stores.mysql.connection.transport import MySQLTransport
 from leasehold_lab.servers import GaleraServer, MariaDBServer
 from support.patience import until
 from support.stores.refusals import MARK, Case, after, check_nothing_is_done, refusals, rolled_back
@@ -198,23 +198,23 @@ def forced_to_read(server: MariaDBServer) -> Sequence[StoreUnavailable]:
 
 
 @contextlib.contextmanager
-def wire_to(url: str) -> Iterator[MySQLWire]:
-    wire = MySQLWire(RUNTIME, settings.from_url(parse(url)))
+def transport_to(url: str) -> Iterator[MySQLTransport]:
+    transport = MySQLTransport(RUNTIME, settings.from_url(parse(url)))
     try:
-        yield wire
+        yield transport
     finally:
-        finish(wire.close())
+        finish(transport.close())
 
 
 def in_a_transaction(server: MariaDBServer, *steps: str | Callable[[], object]) -> Sequence[StoreUnavailable]:
-    with wire_to(server.url) as wire:
-        return rolled_back(wire, steps)
+    with transport_to(server.url) as transport:
+        return rolled_back(transport, steps)
 
 
 def narrow_look(server: MariaDBServer) -> Sequence[StoreUnavailable]:
     """Look at a column without the right to, where there is one to another."""
-    with wire_to(to(server, "narrow")) as wire, pytest.raises(StoreUnavailable) as caught:
-        finish(wire.transact(lambda tx: tx.commit(Statement("SELECT version FROM leasehold_meta")), within=5.0))
+    with transport_to(to(server, "narrow")) as transport, pytest.raises(StoreUnavailable) as caught:
+        finish(transport.transact(lambda tx: tx.commit(Statement("SELECT version FROM leasehold_meta")), within=5.0))
     return [caught.value]
 
 
@@ -367,10 +367,10 @@ def test_after_its_last_words_the_connection_is_not_used(code: int, in_commit: b
         await tx.ask(MARK)
         await (tx.commit if in_commit else tx.ask)(Statement(told(code)))
 
-    with wire_to(server.url) as wire:
+    with transport_to(server.url) as transport:
         before = server.query("SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE USER = 'app'")
         with pytest.raises(StoreUnavailable) as caught:
-            finish(wire.transact(work, within=5.0))
+            finish(transport.transact(work, within=5.0))
         assert caught.value.unknown is in_commit
         until(lambda: server.query("SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE USER = 'app'") == before)
     assert server.query("SELECT COUNT(*) FROM mark") == [(0,)]
@@ -459,8 +459,8 @@ def test_a_commit_that_galera_takes_back_behind_its_answer_is_unknown(galera: Ga
     write = Statement(f"INSERT INTO mark (y) VALUES ('{large}')")
     galera.query("SET GLOBAL wsrep_max_ws_size = 1024")
     try:
-        with wire_to(galera.url) as wire, pytest.raises(Refused) as caught:
-            finish(wire.transact(lambda tx: tx.commit(write), within=5.0))
+        with transport_to(galera.url) as transport, pytest.raises(Refused) as caught:
+            finish(transport.transact(lambda tx: tx.commit(write), within=5.0))
         with Client.from_url(galera.url, response_timeout=0.5) as client:
             with pytest.raises(StoreUnavailable) as claimed:
                 client.lock("y", meta={"text": large}).acquire(timeout=0.5)

@@ -72,7 +72,7 @@ def through(server: MariaDBServer, proxy: FaultProxy, options: str = "") -> str:
     return server.url.replace(f":{server.port}/", f":{proxy.port}/") + options
 
 
-def seats(server: MariaDBServer) -> int:
+def entries(server: MariaDBServer) -> int:
     """Return how many seats that have not run out there are."""
     now = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) * 1000"
     return int(server.query(f"SELECT COUNT(*) FROM leasehold_seat WHERE expires > {now}")[0][0])
@@ -397,7 +397,7 @@ def test_a_client_that_stalls_in_a_transaction_is_cut_off(server: MariaDBServer,
             await world.sleep(4.5)  # whoever may take a second is cut off after three
             await tx.commit(Statement(store._dialect.clock))
 
-        job = world.spawn(lambda: store._wire.transact(stall, within=1.0))
+        job = world.spawn(lambda: store._transport.transact(stall, within=1.0))
         assert await locked.wait(5)
         start = world.now()
         hold = await other.lock("x").acquire(timeout=10)

@@ -24,7 +24,7 @@ from leasehold._runtimes.blocking import BlockingRuntime
 from leasehold._url import parse
 from leasehold.stores._sql.transport import Outcome, Refused, Statement
 from leasehold.stores.postgres.connection import settings, transaction
-from leasehold.stores.postgres.connection.blocking import BlockingWire
+from leasehold.stores.postgres.connection.blocking import BlockingTransport
 from leasehold.stores.postgres.connection.errors import (
     AGAIN,
     HINTS,
@@ -201,17 +201,17 @@ def dead_behind_a_pooler(server: PostgresServer) -> Sequence[StoreUnavailable]:
 
 
 @contextlib.contextmanager
-def wire_to(url: str) -> Iterator[BlockingWire]:
-    wire = BlockingWire(RUNTIME, settings.from_url(parse(url)), lambda _: None, lambda: None)
+def transport_to(url: str) -> Iterator[BlockingTransport]:
+    transport = BlockingTransport(RUNTIME, settings.from_url(parse(url)), lambda _: None, lambda: None)
     try:
-        yield wire
+        yield transport
     finally:
-        finish(wire.close())
+        finish(transport.close())
 
 
 def in_a_transaction(server: PostgresServer, *steps: str | Callable[[], object]) -> Sequence[StoreUnavailable]:
-    with wire_to(server.url) as wire:
-        return rolled_back(wire, steps, MARK)
+    with transport_to(server.url) as transport:
+        return rolled_back(transport, steps, MARK)
 
 
 def stalled(server: PostgresServer) -> Sequence[StoreUnavailable]:
@@ -272,16 +272,16 @@ def beyond_a_limit(server: PostgresServer) -> Sequence[StoreUnavailable]:
 
 def idle_for_too_long(server: PostgresServer) -> Sequence[StoreUnavailable]:
     """A session of ``mode=session`` of which nothing was heard for the length of its lease."""
-    with wire_to(server.url) as wire:
-        link = finish(wire.session(RUNTIME.now() + 5))
+    with transport_to(server.url) as transport:
+        link = finish(transport.session(RUNTIME.now() + 5))
         ends = Statement("SELECT set_config('idle_session_timeout', '50ms', false)")
-        finish(wire.run(link.exchange([ends]), RUNTIME.now() + 5))
-        until(lambda: not wire.alive(link))
+        finish(transport.run(link.exchange([ends]), RUNTIME.now() + 5))
+        until(lambda: not transport.alive(link))
         with pytest.raises(ServerError) as caught:
-            finish(wire.run(link.exchange([Statement("SELECT 1")]), RUNTIME.now() + 5))
+            finish(transport.run(link.exchange([Statement("SELECT 1")]), RUNTIME.now() + 5))
         assert caught.value.fatal
-        wire.drop(link)
-        return [refused(wire.where, caught.value)]
+        transport.drop(link)
+        return [refused(transport.where, caught.value)]
 
 
 PROVOKED = {
@@ -461,11 +461,11 @@ def test_a_crash_in_a_commit_is_unknown_with_and_without_a_pooler() -> None:
             if written:
                 server.configure(synchronous_standby_names="nobody")
             broken = in_commit(server, "mark", "PERFORM pg_sleep(10)", times=0 if written else 1)
-            with broken, wire_to(url) as wire:
+            with broken, transport_to(url) as transport:
                 thread = threading.Thread(target=killed, args=(server, event))
                 thread.start()
                 with pytest.raises(StoreUnavailable) as caught:
-                    finish(wire.transact(lambda tx: tx.commit(MARK), within=8.0))
+                    finish(transport.transact(lambda tx: tx.commit(MARK), within=8.0))
                 thread.join()
                 until(lambda before=written: server.log().count("reinitializing") > before)
                 until(server._ready)

@@ -142,7 +142,7 @@ def test_a_client_that_stalls_with_a_row_locked_is_cut_off(
 
         def run() -> None:
             try:
-                finish(stalled.store._wire.transact(stall, within=10))  # type: ignore[attr-defined]
+                finish(stalled.store._transport.transact(stall, within=10))  # type: ignore[attr-defined]
             except StoreUnavailable as error:
                 errors.append(error)
 

@@ -69,24 +69,24 @@ def url(server: PostgresServer, user: str = "postgres", database: str = "postgre
 
 
 def at(
-    user: str = "postgres", database: str = "postgres", options: str = "", *, fixture: str = "server", rule: str = ""
+    user: str = "postgres", database: str = "postgres", options: str = "", *, fixture: str = "server", mode: str = ""
 ) -> Provoked:
     """Connect so; by a rule of pg_hba.conf if one is given."""
 
     def provoke(request: pytest.FixtureRequest) -> Sequence[StoreUnavailable]:
         server: PostgresServer = request.getfixturevalue(fixture)
-        with lets_in(server, rule) if rule else contextlib.nullcontext():
+        with lets_in(server, mode) if mode else contextlib.nullcontext():
             return refusals(url(server, user, database, options))
 
     return provoke
 
 
 @contextlib.contextmanager
-def lets_in(server: PostgresServer, rule: str) -> Iterator[None]:
+def lets_in(server: PostgresServer, mode: str) -> Iterator[None]:
     """Let the server have this one rule for those who come by TCP."""
     path = server.data / "pg_hba.conf"
     before = path.read_text()
-    path.write_text(f"local all all trust\n{rule}\n")
+    path.write_text(f"local all all trust\n{mode}\n")
     server.configure()
     try:
         yield
@@ -236,10 +236,10 @@ def by_proxy(break_it: Callable[[FaultProxy], object]) -> Provoked:
 SCRAM = "host all all 127.0.0.1/32 scram-sha-256"
 
 PROVOKED: dict[str, Provoked] = {
-    "password authentication failed": at("app:wrong", rule=SCRAM),
-    "no password supplied": at("app", rule=SCRAM),
-    "no pg_hba.conf entry": at("app", rule="host all somebody 127.0.0.1/32 trust"),
-    "pg_hba.conf rejects": at("app", rule="host all all 127.0.0.1/32 reject"),
+    "password authentication failed": at("app:wrong", mode=SCRAM),
+    "no password supplied": at("app", mode=SCRAM),
+    "no pg_hba.conf entry": at("app", mode="host all somebody 127.0.0.1/32 trust"),
+    "pg_hba.conf rejects": at("app", mode="host all all 127.0.0.1/32 reject"),
     "is not permitted to log in": at("barred"),
     'role ".*" does not exist': at("stranger"),
     'database ".*" does not exist': dropped,

@@ -24,7 +24,7 @@ from support.steps import TO_THE_END, after_steps
 from support.stores.doc_pages import numbers
 from support.stores.killed_clients import CRASH_BOUND, crash, parties
 
-colours = pytest.mark.parametrize("colour", ["blocking", "asyncio"])
+flavors = pytest.mark.parametrize("colour", ["blocking", "asyncio"])
 
 SLOW = 2.0
 """Seconds of a busy machine."""
@@ -35,19 +35,19 @@ STEPS = 40
 # --- killed ----------------------------------------------------------------------------------------------------
 
 
-@colours
+@flavors
 def test_a_killed_holders_locks_are_free_within_the_lease(
-    postgres_server: PostgresServer, namespace: str, colour: str
+    postgres_server: PostgresServer, namespace: str, flavor: str
 ) -> None:
-    late = crash(postgres_server, namespace, colour, 8, 1.5)
+    late = crash(postgres_server, namespace, flavor, 8, 1.5)
     print(f"free {max(late) * 1000:.0f} ms after the lease at the latest")
     assert max(late) < CRASH_BOUND
 
 
 @pytest.mark.parametrize("victims", [(0,), (0, 1, 2)], ids=["first", "all but one"])
-@colours
+@flavors
 def test_killed_waiters_hold_up_nobody(
-    postgres_server: PostgresServer, namespace: str, colour: str, victims: tuple[int, ...]
+    postgres_server: PostgresServer, namespace: str, flavor: str, victims: tuple[int, ...]
 ) -> None:
     """Ghosts: their sessions are gone, so they are passed over at once and not at the end of their leases."""
     with parties() as start, Client.from_url(postgres_server.url, namespace=namespace) as locks:
@@ -55,7 +55,7 @@ def test_killed_waiters_hold_up_nobody(
         assert hold is not None
         waiters = []
         for number in range(4):
-            waiters.append(start(postgres_server, namespace, colour, "wait", 30.0, "x"))
+            waiters.append(start(postgres_server, namespace, flavor, "wait", 30.0, "x"))
             until(lambda n=number: len(locks.inspect("x").waiters) == n + 1, 20)  # type: ignore[misc,union-attr]
         hints = "SELECT count(*) FROM leasehold_seat WHERE hint <> ''"
         until(lambda: postgres_server.query(hints)[0][0] >= 4, 10)
@@ -94,14 +94,14 @@ def test_a_killed_waiter_that_was_passed_over_is_out_of_the_line_after_a_second(
 # --- cancelled -------------------------------------------------------------------------------------------------
 
 
-def seats(server: PostgresServer, namespace: str) -> int:
+def entries(server: PostgresServer, namespace: str) -> int:
     text = "SELECT count(*) FROM leasehold_seat JOIN leasehold_name ON id = name_id WHERE space = %s"
     return int(server.query(text, (namespace.encode(),))[0][0])
 
 
 async def gone(server: PostgresServer, namespace: str, limit: float = 2.0) -> None:
     end = asyncio.get_running_loop().time() + limit
-    while seats(server, namespace):
+    while entries(server, namespace):
         assert asyncio.get_running_loop().time() < end, "a seat is left behind"
         await asyncio.sleep(0.01)
 

@@ -18,7 +18,7 @@ from support.descriptors import WatchedWorld
 from support.steps import TO_THE_END, after_steps
 from support.stores.killed_clients import parties
 
-colours = pytest.mark.parametrize("colour", ["blocking", "asyncio"])
+flavors = pytest.mark.parametrize("colour", ["blocking", "asyncio"])
 
 NOISE = 1.0
 STEPS = 30
@@ -38,22 +38,22 @@ def locks_of(sessions: SimpleNamespace, namespace: str, name: str = "x") -> int:
     return int(sessions.query(text, (key_of(namespace, name),))[0][0])
 
 
-@colours
-def test_a_killed_holders_lock_is_free_at_once(sessions: SimpleNamespace, namespace: str, colour: str) -> None:
+@flavors
+def test_a_killed_holders_lock_is_free_at_once(sessions: SimpleNamespace, namespace: str, flavor: str) -> None:
     with parties() as start, Client.from_url(sessions.url, namespace=namespace) as locks:
-        holder = start(sessions, namespace, colour, "hold", 30.0, "x")
+        holder = start(sessions, namespace, flavor, "hold", 30.0, "x")
         while "token" not in (said := holder.hear()):
             pass
-        waiter = start(sessions, namespace, colour, "wait", 30.0, "x")
+        waiter = start(sessions, namespace, flavor, "wait", 30.0, "x")
         until = time.monotonic() + 20
         while (info := locks.inspect("x")) is None or len(info.waiters) != 1:
             assert time.monotonic() < until
             time.sleep(0.02)
         killed = holder.kill()
-        while "token" not in (heir := waiter.hear()):
+        while "token" not in (next_waiter := waiter.hear()):
             pass
-        assert heir["token"] > said["token"]
-        assert heir["at"] - killed < NOISE
+        assert next_waiter["token"] > said["token"]
+        assert next_waiter["at"] - killed < NOISE
 
 
 def test_cancelling_at_each_step_leaves_no_lock(sessions: SimpleNamespace, namespace: str) -> None:

@@ -179,12 +179,12 @@ def test_messages_come_past_a_pooler(
         hold = await one.lock("x", lease=30.0).acquire(timeout=5)
         assert hold is not None
         job = world.spawn(lambda: two.lock("x", lease=30.0).acquire(timeout=20))
-        wire: Any = two.store._wire  # type: ignore[attr-defined]
+        transport: Any = two.store._transport  # type: ignore[attr-defined]
         until = world.now() + 5
-        while (info := await one.inspect("x")) is None or not info.waiters or not wire.channel:
+        while (info := await one.inspect("x")) is None or not info.waiters or not transport.channel:
             assert world.now() < until
             await world.sleep(0.01)
-        assert wire.facts["pooled"]
+        assert transport.facts["pooled"]
         await world.sleep(0.3)
         await hold.release()
         freed = world.now()

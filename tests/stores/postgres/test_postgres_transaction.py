@@ -94,13 +94,13 @@ with psycopg.connect(url) as connection:
 
 @pytest.mark.parametrize("colour", ["blocking", "asyncio"])
 def test_a_killed_holders_lock_is_free_at_once_and_its_writes_are_undone(
-    postgres_server: PostgresServer, namespace: str, colour: str
+    postgres_server: PostgresServer, namespace: str, flavor: str
 ) -> None:
     """Within the 0.25 s that the page states."""
     url, space = postgres_server.url, namespace.replace("-", "_")
     with psycopg.connect(url) as mine, psycopg.connect(url, autocommit=True) as owner:
         owner.execute(f"CREATE TABLE {space} (n INTEGER)")
-        command = [sys.executable, "-c", HOLDER, url, space, colour]
+        command = [sys.executable, "-c", HOLDER, url, space, flavor]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as holder, turns_missed() as missed:
             assert holder.stdout is not None
             assert holder.stdout.readline() == "held\n"

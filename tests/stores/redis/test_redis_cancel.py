@@ -150,7 +150,7 @@ def test_hundreds_of_calls_cancelled_at_random_leave_the_replies_in_step(redis_s
                 right += sum(r is True for r in results)
             assert right > 2_000
             assert await locks.holds() == []
-            assert len(set(locks.store._wire._facts)) > 0
+            assert len(set(locks.store._transport._facts)) > 0
 
     asyncio.run(body())
     assert redis_server.command("CLIENT", "LIST").count("\n") <= 2

@@ -16,12 +16,12 @@ from leasehold._runtimes.base import finish
 from support.patience import until
 from support.stores.killed_clients import CRASH_BOUND, crash, parties
 
-colours = pytest.mark.parametrize("colour", ["blocking", "asyncio"])
+flavors = pytest.mark.parametrize("colour", ["blocking", "asyncio"])
 
 
-@colours
-def test_a_killed_holders_locks_are_free_within_the_lease(redis_server, namespace, colour):
-    late = crash(redis_server, namespace, colour, 30, 0.9)
+@flavors
+def test_a_killed_holders_locks_are_free_within_the_lease(redis_server, namespace, flavor):
+    late = crash(redis_server, namespace, flavor, 30, 0.9)
     print(f"free {max(late) * 1000:.0f} ms after the lease at the latest")
     assert max(late) < CRASH_BOUND
 
@@ -38,15 +38,15 @@ def test_a_thousand_killed_holds(redis_server, namespace):
 # --- killed waiters --------------------------------------------------------------------------------------------
 
 
-@colours
+@flavors
 @pytest.mark.parametrize("victims", [(0,), (1,), (0, 1), (0, 1, 2)], ids=["first", "second", "two", "all but one"])
-def test_killed_waiters_hold_up_nobody(redis_server, namespace, colour, victims):
+def test_killed_waiters_hold_up_nobody(redis_server, namespace, flavor, victims):
     """Their connections are gone, so they are passed over at once."""
     with parties() as start, Client.from_url(redis_server.url, namespace=namespace) as locks:
         hold = locks.lock("x").acquire()
         waiters = []
         for number in range(4):
-            waiters.append(start(redis_server, namespace, colour, "wait", 30.0, "x"))
+            waiters.append(start(redis_server, namespace, flavor, "wait", 30.0, "x"))
             until(lambda n=number: len(locks.inspect("x").waiters) == n + 1, 20)
         time.sleep(0.2)
         for victim in victims:
@@ -65,11 +65,11 @@ def test_killed_waiters_hold_up_nobody(redis_server, namespace, colour, victims)
 # --- stopped holders -------------------------------------------------------------------------------------------
 
 
-@colours
-def test_a_holder_that_was_stopped_beyond_its_lease(redis_server, namespace, colour):
+@flavors
+def test_a_holder_that_was_stopped_beyond_its_lease(redis_server, namespace, flavor):
     lease = 0.5
     with parties() as start, Client.from_url(redis_server.url, namespace=namespace) as locks:
-        stopped = start(redis_server, namespace, colour, "stop", lease, "x")
+        stopped = start(redis_server, namespace, flavor, "stop", lease, "x")
         token = stopped.hear()["token"]
         os.kill(stopped.process.pid, signal.SIGSTOP)
         start_at = time.monotonic()

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from leasehold._model import Owner, Rule, Terms, Ticket, ticket_id
+from leasehold._model import LeaseTerms, LockMode, Owner, Ticket, ticket_id
 from leasehold._runtimes.base import finish
 from leasehold._runtimes.blocking import BlockingRuntime
 from leasehold._url import parse
@@ -30,7 +30,7 @@ from leasehold.stores.redis.connection.base import (
     pack,
     refused,
 )
-from leasehold.stores.redis.connection.blocking import BlockingWire
+from leasehold.stores.redis.connection.blocking import BlockingTransport
 from leasehold.stores.redis.scripts import Script, commands
 from leasehold.stores.redis.strict.quorum import Strict
 from leasehold_lab.proxy.proxy import FaultProxy
@@ -62,27 +62,29 @@ def cluster() -> Iterator[RedisCluster]:
 
 
 def claim(name: str = "a") -> tuple[Script, Any, Any]:
-    ticket = Ticket(ticket_id(RUNTIME.random_bytes(16)), Terms(Rule(), Owner("host", 1, "x"), 30.0, 0.0, ""))
+    ticket = Ticket(ticket_id(RUNTIME.random_bytes(16)), LeaseTerms(LockMode(), Owner("host", 1, "x"), 30.0, 0.0, ""))
     script, those, words = commands.claim("default", name, ticket, join=False, channel=b"")
     return script, those, words
 
 
 @contextlib.contextmanager
-def wire_to(server: RedisServer, user: str = "", mode: str = "standalone") -> Iterator[BlockingWire]:
+def transport_to(server: RedisServer, user: str = "", mode: str = "standalone") -> Iterator[BlockingTransport]:
     """Open a wire that takes servers of any role."""
     reached = settings.from_url(parse(f"redis://{user}127.0.0.1:{server.port}"))
-    wire = BlockingWire(RUNTIME, replace(reached, mode=mode, any_role=True), b"", lambda _: None, lambda: None)
+    transport = BlockingTransport(
+        RUNTIME, replace(reached, mode=mode, any_role=True), b"", lambda _: None, lambda: None
+    )
     try:
-        yield wire
+        yield transport
     finally:
-        finish(wire.close())
+        finish(transport.close())
 
 
 def answer(server: RedisServer, *, name: str = "a", user: str = "", mode: str = "standalone") -> object:
     """Claim a name by its script, and return the reply."""
-    with wire_to(server, user, mode) as wire:
+    with transport_to(server, user, mode) as transport:
         script, those, words = claim(name)
-        return finish(wire.call(script.by_text(those, words), within=5.0))
+        return finish(transport.call(script.by_text(those, words), within=5.0))
 
 
 # --- how each is provoked ------------------------------------------------------------------------------------------
@@ -151,15 +153,15 @@ def cannot_save(request: pytest.FixtureRequest) -> object:
 def loading(request: pytest.FixtureRequest) -> object:
     with RedisServer(config={"key-load-delay": "2000", "loading-process-events-interval-bytes": "1024"}) as server:
         server.command("DEBUG", "POPULATE", "1000")
-        with wire_to(server) as wire:
-            finish(wire.call(pack(b"TIME"), within=5.0))
+        with transport_to(server) as transport:
+            finish(transport.call(pack(b"TIME"), within=5.0))
             link = server.connect()
             thread = threading.Thread(target=lambda: link.command("DEBUG", "RELOAD"))
             thread.start()
             script, those, words = claim()
             reply = None
             while thread.is_alive() and not isinstance(reply, ReplyError):
-                reply = finish(wire.call(script.by_text(those, words), within=30.0))
+                reply = finish(transport.call(script.by_text(those, words), within=30.0))
             thread.join()
             link.close()
             return reply
@@ -175,12 +177,12 @@ def busy(request: pytest.FixtureRequest) -> object:
 
     with config(server, lua_time_limit="50"):
         thread = threading.Thread(target=spin)
-        with wire_to(server) as wire:
-            finish(wire.call(pack(b"TIME"), within=5.0))
+        with transport_to(server) as transport:
+            finish(transport.call(pack(b"TIME"), within=5.0))
             thread.start()
             time.sleep(0.2)
             script, those, words = claim()
-            reply = finish(wire.call(script.by_text(those, words), within=5.0))
+            reply = finish(transport.call(script.by_text(those, words), within=5.0))
             server.command("SCRIPT", "KILL")
             thread.join()
     link.close()
@@ -214,13 +216,13 @@ def on_its_way(request: pytest.FixtureRequest, *, held: bool) -> object:
 
 def cross_slot(request: pytest.FixtureRequest) -> object:
     cluster: RedisCluster = request.getfixturevalue("cluster")
-    with wire_to(cluster.primaries[0], mode="cluster") as wire:
-        return finish(wire.call(pack(b"EVAL", b"return 1", b"2", b"{a}", b"{b}"), within=5.0))
+    with transport_to(cluster.primaries[0], mode="cluster") as transport:
+        return finish(transport.call(pack(b"EVAL", b"return 1", b"2", b"{a}", b"{b}"), within=5.0))
 
 
 def no_script(request: pytest.FixtureRequest) -> object:
-    with wire_to(request.getfixturevalue("server")) as wire:
-        return finish(wire.call(pack(b"EVALSHA", b"0" * 40, b"0"), within=5.0))
+    with transport_to(request.getfixturevalue("server")) as transport:
+        return finish(transport.call(pack(b"EVALSHA", b"0" * 40, b"0"), within=5.0))
 
 
 def no_permission(request: pytest.FixtureRequest) -> object:
@@ -301,8 +303,8 @@ def test_where_a_redirection_leads() -> None:
 
 
 def test_an_error_that_is_not_listed_is_unknown(server: RedisServer) -> None:
-    with wire_to(server) as wire:
-        reply = finish(wire.call(pack(b"EVAL", b"return redis.error_reply('ERR odd')", b"0"), within=5.0))
+    with transport_to(server) as transport:
+        reply = finish(transport.call(pack(b"EVAL", b"return redis.error_reply('ERR odd')", b"0"), within=5.0))
         assert isinstance(reply, ReplyError)
         assert refused("here", reply).unknown
 
@@ -311,9 +313,9 @@ def test_a_wait_that_a_change_of_role_ends_is_unknown() -> None:
     """A server that becomes a replica answers UNBLOCKED to who waits: so it does to the WAIT of strict mode."""
     with RedisServer() as server:
         said: list[object] = []
-        with wire_to(server) as wire:
+        with transport_to(server) as transport:
             waiting = threading.Thread(
-                target=lambda: said.append(finish(wire.call(pack(b"WAIT", b"1", b"5000"), within=6.0)))
+                target=lambda: said.append(finish(transport.call(pack(b"WAIT", b"1", b"5000"), within=6.0)))
             )
             waiting.start()
             until = time.monotonic() + 5
@@ -334,8 +336,8 @@ def test_a_wait_that_a_change_of_role_ends_is_unknown() -> None:
 def test_no_answer_is_unknown_unless_nothing_was_sent(server: RedisServer, fault: str) -> None:
     with FaultProxy(server.port) as proxy:
         reached = settings.from_url(parse(f"redis://127.0.0.1:{proxy.port}"))
-        wire = BlockingWire(RUNTIME, reached, b"", lambda _: None, lambda: None)
-        finish(wire.call(pack(b"TIME"), within=5.0))
+        transport = BlockingTransport(RUNTIME, reached, b"", lambda _: None, lambda: None)
+        finish(transport.call(pack(b"TIME"), within=5.0))
         if fault == "silence":
             proxy.blackhole()
         elif fault == "refusal":
@@ -345,7 +347,7 @@ def test_no_answer_is_unknown_unless_nothing_was_sent(server: RedisServer, fault
         else:
             proxy.drop_reply(where=b"TIME")
         with pytest.raises(StoreUnavailable) as caught:
-            finish(wire.call(pack(b"TIME"), within=0.5))
+            finish(transport.call(pack(b"TIME"), within=0.5))
         assert caught.value.unknown is (fault != "refusal")
         assert re.search(r"did not answer|cannot connect", str(caught.value))
-        finish(wire.close())
+        finish(transport.close())

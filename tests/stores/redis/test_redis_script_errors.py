@@ -11,7 +11,18 @@ import redis.crc
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from leasehold._model import Change, Departure, Granted, Owner, Rule, Standing, Terms, Ticket, Wait, ticket_id
+from leasehold._model import (
+    Change,
+    Granted,
+    LeaseTerms,
+    LockMode,
+    Owner,
+    ReleaseReason,
+    RenewalResult,
+    Ticket,
+    Wait,
+    ticket_id,
+)
 from leasehold._runtimes.base import finish
 from leasehold._runtimes.blocking import BlockingRuntime
 from leasehold.errors import StoreUnavailable
@@ -35,7 +46,7 @@ def server() -> Iterator[RedisServer]:
 @pytest.fixture
 def store(server: RedisServer) -> Iterator[RedisStore]:
     opened = open_store(server.url)
-    finish(opened._wire.listen(5.0))
+    finish(opened._transport.listen(5.0))
     yield opened
     finish(opened.close())
 
@@ -47,7 +58,7 @@ def open_store(url: str) -> RedisStore:
 
 
 def a_ticket(*, fair: bool = False, lease: float = 30.0, delay: float = 0.0, meta: str = "") -> Ticket:
-    terms = Terms(Rule(fair=fair), Owner("host", 1, "x"), lease, delay, meta)
+    terms = LeaseTerms(LockMode(fair=fair), Owner("host", 1, "x"), lease, delay, meta)
     return Ticket(ticket_id(BlockingRuntime.random_bytes(16)), terms)
 
 
@@ -55,11 +66,11 @@ def claim(store: RedisStore, name: str, ticket: Ticket, *, join: bool = True) ->
     return finish(store.claim(name, ticket, join=join, within=5.0))
 
 
-def leave(store: RedisStore, name: str, ticket: Ticket, how: Departure = Departure.RELEASE) -> bool:
+def leave(store: RedisStore, name: str, ticket: Ticket, how: ReleaseReason = ReleaseReason.RELEASE) -> bool:
     return finish(store.leave(name, ticket, how=how, within=5.0))
 
 
-def renew(store: RedisStore, *those: tuple[str, Ticket]) -> list[Standing]:
+def renew(store: RedisStore, *those: tuple[str, Ticket]) -> list[RenewalResult]:
     return list(finish(store.renew(those, within=5.0)))
 
 
@@ -89,10 +100,10 @@ def attempts(store: RedisStore, name: str, holder: Ticket, waiter: Ticket) -> di
         "try": lambda: fails(lambda: claim(store, name, a_ticket(), join=False)),
         "fair try": lambda: fails(lambda: claim(store, name, a_ticket(fair=True), join=False)),
         "again": lambda: fails(lambda: claim(store, name, waiter)),
-        "stay": lambda: renew(store, (name, waiter)) == [Standing.UNKNOWN],
+        "stay": lambda: renew(store, (name, waiter)) == [RenewalResult.UNKNOWN],
         "leave waiting": lambda: fails(lambda: leave(store, name, waiter)),
         "leave holding": lambda: fails(lambda: leave(store, name, holder)),
-        "break": lambda: fails(lambda: leave(store, name, holder, Departure.BREAK)),
+        "break": lambda: fails(lambda: leave(store, name, holder, ReleaseReason.BREAK)),
         "look": lambda: fails(lambda: finish(store.look(name, exact=True))),
         "refusals": refusals,
     }
@@ -150,7 +161,13 @@ def test_one_key_of_the_wrong_type_does_not_cost_others_their_renewal(server, st
     for name, ticket in held:
         claim(store, name, ticket)
     server.command("SET", keys.mutex_keys("default", held[2][0])[0], "not ours")
-    assert renew(store, *held) == [Standing.HELD, Standing.HELD, Standing.GONE, Standing.HELD, Standing.HELD]
+    assert renew(store, *held) == [
+        RenewalResult.HELD,
+        RenewalResult.HELD,
+        RenewalResult.GONE,
+        RenewalResult.HELD,
+        RenewalResult.HELD,
+    ]
 
 
 def test_a_cell_of_the_wrong_type_changes_nothing(server, store):
@@ -182,17 +199,17 @@ def test_full_memory_refuses_claims_and_nothing_else(server, store, full):
         with pytest.raises(StoreUnavailable, match="OOM") as caught:
             claim(store, where, late)
         assert not caught.value.unknown
-        finish(store.leave(where, late, how=Departure.RELEASE, within=5.0))
+        finish(store.leave(where, late, how=ReleaseReason.RELEASE, within=5.0))
     assert (state(server, name), state(server, free)) == before
     assert renew(store, (name, holder), (name, first), (name, second)) == [
-        Standing.HELD,
-        Standing.QUEUED,
-        Standing.QUEUED,
+        RenewalResult.HELD,
+        RenewalResult.QUEUED,
+        RenewalResult.QUEUED,
     ]
     assert leave(store, name, holder)
     assert finish(store.changed(name, first, 1, timeout=1.0)) is not None
-    assert renew(store, (name, first)) == [Standing.HELD]
-    assert leave(store, name, first, Departure.BREAK)
+    assert renew(store, (name, first)) == [RenewalResult.HELD]
+    assert leave(store, name, first, ReleaseReason.BREAK)
     assert finish(store.changed(name, second, 1, timeout=1.0)) is not None
     assert leave(store, name, second)
     assert finish(store.look(name, exact=True)) == []
@@ -204,7 +221,7 @@ def test_full_memory_does_not_keep_a_dead_holders_lock(server, store, full):
     assert isinstance(claim(store, name, waiter), Wait)
     full()
     server.command("PEXPIRE", keys.mutex_keys("default", name)[0], 3_600_000 - 1)
-    assert renew(store, (name, waiter)) == [Standing.QUEUED]  # and it hands the name over
+    assert renew(store, (name, waiter)) == [RenewalResult.QUEUED]  # and it hands the name over
     assert finish(store.changed(name, waiter, 1, timeout=1.0)) is not None
 
 
@@ -227,7 +244,7 @@ def test_a_waiter_that_holds_unheard_is_renewed_when_it_is_told(server, store):
     leave(store, name, holder)  # the message is not read: a network that is slow
     lock = keys.mutex_keys("default", name)[0]
     server.command("PEXPIRE", lock, 3_600_000 + 4_000)  # six seconds later
-    assert renew(store, (name, waiter)) == [Standing.HELD]
+    assert renew(store, (name, waiter)) == [RenewalResult.HELD]
     left = server.command("PTTL", lock)
     assert isinstance(left, int)
     assert left - 3_600_000 > 9_000
@@ -239,7 +256,7 @@ def test_a_waiter_whose_unheard_hold_has_expired_is_gone(server, store):
     claim(store, name, waiter)
     leave(store, name, holder)
     server.command("PEXPIRE", keys.mutex_keys("default", name)[0], 3_600_000 - 1)
-    assert renew(store, (name, waiter)) == [Standing.GONE]
+    assert renew(store, (name, waiter)) == [RenewalResult.GONE]
 
 
 def test_a_message_from_before_the_last_answer_is_not_believed(server, store):
@@ -250,7 +267,7 @@ def test_a_message_from_before_the_last_answer_is_not_believed(server, store):
     assert isinstance(wait, Wait)
     leave(store, name, holder)
     with open_other(server) as second:
-        leave(second, name, waiter, Departure.BREAK)
+        leave(second, name, waiter, ReleaseReason.BREAK)
         assert isinstance(claim(second, name, other), Granted)
     again = claim(store, name, waiter)
     assert isinstance(again, Wait)
@@ -274,7 +291,7 @@ def test_a_waiter_without_a_place_in_the_queue_is_gone(server, store):
     claim(store, name, holder)
     claim(store, name, waiter)
     server.command("DEL", keys.mutex_keys("default", name)[1])
-    assert renew(store, (name, waiter)) == [Standing.GONE]
+    assert renew(store, (name, waiter)) == [RenewalResult.GONE]
 
 
 @pytest.mark.parametrize("role", ROLES)
@@ -305,7 +322,7 @@ def test_the_scripts_ever_sent_are_the_ones_in_the_package(server):
             renew(store, (name, ticket))
             finish(store.look(name))
             finish(store.cell(name, Change(b"%d" % number)))
-            leave(store, name, ticket, Departure.BREAK if number % 2 else Departure.RELEASE)
+            leave(store, name, ticket, ReleaseReason.BREAK if number % 2 else ReleaseReason.RELEASE)
             server.command("SCRIPT", "FLUSH")
         finish(store.close())
         sent = proxy.seen()

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from leasehold._model import Owner, Rule, Terms, Ticket, Wait
+from leasehold._model import LeaseTerms, LockMode, Owner, Ticket, Wait
 from leasehold._rules import Blocked
 from leasehold.stores.redis import keys
 from leasehold.stores.redis.store import RedisStore
@@ -60,8 +60,8 @@ OPERATIONS = st.one_of(
 def tickets(draw: st.DrawFn) -> Made:
     made = []
     for i in range(TICKETS):
-        terms = Terms(
-            Rule(fair=draw(st.booleans())),
+        terms = LeaseTerms(
+            LockMode(fair=draw(st.booleans())),
             Owner("host", i, "x"),
             lease=draw(st.sampled_from([10.0, 20.0, 30.0])),
             delay=draw(st.sampled_from([0.0, 0.0, 10.0])),
@@ -84,7 +84,10 @@ def test_the_scripts_do_what_the_rules_say(server, store, made, steps):
 @pytest.mark.parametrize("who", [1, 2, 3], ids=["the first in line", "the second", "one who has just come"])
 def test_a_name_that_became_free_unseen_while_others_wait(server, store, fair, who):
     made = [
-        Ticket(f"ticket-{i}-{'x' * 10}", Terms(Rule(fair=fair), Owner("host", i, "x"), lease=10.0 if i == 0 else 30.0))
+        Ticket(
+            f"ticket-{i}-{'x' * 10}",
+            LeaseTerms(LockMode(fair=fair), Owner("host", i, "x"), lease=10.0 if i == 0 else 30.0),
+        )
         for i in range(TICKETS)
     ]
     steps: Steps = [

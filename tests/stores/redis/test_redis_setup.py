@@ -16,7 +16,7 @@ import redis
 import redis.asyncio
 
 from leasehold import AsyncClient, Client, StoreUnavailable, Unsupported
-from leasehold._runtimes.base import Colour
+from leasehold._runtimes.base import Flavor
 from leasehold.errors import LeaseholdError
 from leasehold.stores.redis.connection.base import NOT_APPLIED, REMEDIES, ReplyError, pack, refused
 from leasehold.stores.redis.openers import adopt
@@ -177,15 +177,15 @@ def test_clients_of_several_servers_are_refused_where_they_do_not_fit() -> None:
     cluster = redis.RedisCluster.__new__(redis.RedisCluster)  # its constructor would look for the cluster
     for client in (sentinel, sentinel.master_for("main"), cluster):
         with pytest.raises(TypeError, match="does not fit this client; use"):
-            adopt(client, Colour.ASYNCIO)
+            adopt(client, Flavor.ASYNC)
     for client in (
         redis.asyncio.Sentinel([("127.0.0.1", 1)]).master_for("main"),
         redis.asyncio.RedisCluster(host="127.0.0.1", port=1),
     ):
         with pytest.raises(TypeError, match="does not fit this client; use"):
-            adopt(client, Colour.BLOCKING)
+            adopt(client, Flavor.SYNC)
     with pytest.raises(TypeError, match=r"client for replicas; pass one made with master_for"):
-        adopt(sentinel.slave_for("main"), Colour.BLOCKING)
+        adopt(sentinel.slave_for("main"), Flavor.SYNC)
     with pytest.raises(TypeError, match="cannot make locks from a object"):
         Client.from_client(object())
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from leasehold import Client, StoreUnavailable
-from leasehold._model import Change, Owner, Rule, Standing, Terms, Ticket, ticket_id
+from leasehold._model import Change, LeaseTerms, LockMode, Owner, RenewalResult, Ticket, ticket_id
 from leasehold._runtimes.base import finish
 from leasehold._runtimes.blocking import BlockingRuntime
 from leasehold.stores.redis import keys, scripts
@@ -120,15 +120,15 @@ def test_renewals_do_not_wait_for_a_dead_shard(namespace: str) -> None:
         store, runtime = locks.store, BlockingRuntime()
         dead, *alive = cluster.primaries
         by_node = names_on(cluster, "default", 1)
-        terms = Terms(Rule(), Owner("host", 1, "x"), 30.0, 0.0, "")
+        terms = LeaseTerms(LockMode(), Owner("host", 1, "x"), 30.0, 0.0, "")
         tickets = [(by_node[node][0], Ticket(ticket_id(runtime.random_bytes(16)), terms)) for node in (dead, *alive)]
         for name, ticket in tickets:
             finish(store.claim(name, ticket, join=False, within=5.0))
         for node in alive:
             node.reset_stats()
         dead.pause()
-        standings: list[Standing] = []
-        thread = threading.Thread(target=lambda: standings.extend(finish(store.renew(tickets, within=3.0))))
+        results: list[RenewalResult] = []
+        thread = threading.Thread(target=lambda: results.extend(finish(store.renew(tickets, within=3.0))))
         thread.start()
         began = time.monotonic()
         while not all(node.commandstats().get("evalsha", 0) + node.commandstats().get("eval", 0) for node in alive):
@@ -137,7 +137,7 @@ def test_renewals_do_not_wait_for_a_dead_shard(namespace: str) -> None:
         assert thread.is_alive()  # it still waits for the dead one
         thread.join()
         dead.resume()
-        assert standings == [Standing.UNKNOWN, Standing.HELD, Standing.HELD]
+        assert results == [RenewalResult.UNKNOWN, RenewalResult.HELD, RenewalResult.HELD]
 
 
 @both

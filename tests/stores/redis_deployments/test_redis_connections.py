@@ -12,13 +12,13 @@ from types import SimpleNamespace
 import pytest
 
 from leasehold import AsyncClient, Client
-from leasehold._model import Owner, Rule, Terms, Ticket, Wait
+from leasehold._model import LeaseTerms, LockMode, Owner, Ticket, Wait
 from leasehold._runtimes.base import finish
 from leasehold._runtimes.blocking import BlockingRuntime
 from leasehold.errors import StoreUnavailable
 from leasehold.stores import registry
 from leasehold.stores._common.slots import Slot, Slots
-from leasehold.stores.redis.connection.connection import Line
+from leasehold.stores.redis.connection.connection import Connection
 from leasehold_lab.proxy.proxy import FaultProxy, Side
 
 
@@ -95,14 +95,14 @@ def test_two_hundred_threads_at_once(redis_server, namespace):
 def test_a_client_that_closed_keeps_no_connection(redis_server, namespace):
     """A renewal under way while the client closes must not put its connection back, nor open another."""
     locks = Client.from_url(redis_server.url, namespace=namespace)
-    wire = locks.store._wire
+    transport = locks.store._transport
     fill_the_pool(locks, 4)
     locks.close()
-    assert wire._idle == []
+    assert transport._idle == []
     with pytest.raises(StoreUnavailable, match="closed"):
-        finish(wire.call(b"*1\r\n$4\r\nPING\r\n", within=1.0))
+        finish(transport.call(b"*1\r\n$4\r\nPING\r\n", within=1.0))
     with pytest.raises(StoreUnavailable, match="closed"):
-        finish(wire.listen(1.0))
+        finish(transport.listen(1.0))
 
 
 def test_an_asyncio_client_that_closed_keeps_no_connection(redis_server, namespace):
@@ -112,7 +112,7 @@ def test_an_asyncio_client_that_closed_keeps_no_connection(redis_server, namespa
             pass
         await locks.close()
         with pytest.raises(StoreUnavailable, match="closed"):
-            await locks.store._wire.call(b"*1\r\n$4\r\nPING\r\n", within=1.0)
+            await locks.store._transport.call(b"*1\r\n$4\r\nPING\r\n", within=1.0)
 
     asyncio.run(body())
 
@@ -129,9 +129,9 @@ def test_closing_while_it_connects_ends_the_connection_and_its_task():
         taken, _ = await asyncio.get_running_loop().sock_accept(server)
         with taken:
             assert await asyncio.get_running_loop().sock_recv(taken, 100), "it says who it is"
-            wire = locks.store._wire
-            connecting = wire._connecting
-            await wire.close()
+            transport = locks.store._transport
+            connecting = transport._connecting
+            await transport.close()
             assert connecting.done(), (
                 "the connection is closed when close has returned, not some turns of the loop later"
             )
@@ -151,7 +151,7 @@ def test_a_waiter_that_found_no_subscription_leaves_no_ear_behind(redis_server):
     """The next to read is chosen among those who wait: one who is not there would never pass the reading on."""
     runtime = BlockingRuntime()
     store = registry.opener(redis_server.url).open(runtime, "ears")
-    channel = store._wire._ears
+    channel = store._transport._ears
     finish(channel.hear(Slot("x", "nobody"), 0.1))
     assert channel._waiting == {}
     finish(store.close())
@@ -176,7 +176,7 @@ def test_a_late_waiter_does_not_wait_for_another_threads_subscription(redis_serv
 
 
 def test_slots_are_used_by_many_threads_at_once():
-    slots, terms = Slots(BlockingRuntime()), Terms(Rule(), Owner("host", 1, "x"), 1.0)
+    slots, terms = Slots(BlockingRuntime()), LeaseTerms(LockMode(), Owner("host", 1, "x"), 1.0)
 
     def work(i):
         for turn in range(400):
@@ -252,7 +252,7 @@ def test_a_hurried_caller_does_not_break_the_connection_for_others(redis_server,
     async def body(port):
         locks = AsyncClient.from_url(f"redis://127.0.0.1:{port}", namespace=namespace)
         store = locks.store
-        terms = Terms(Rule(), Owner("host", 1, "x"), 5.0)
+        terms = LeaseTerms(LockMode(), Owner("host", 1, "x"), 5.0)
         hurried = asyncio.ensure_future(store.claim("x", Ticket("hurried", terms), join=False, within=0.02))
         await asyncio.sleep(0)
         patient = await store.claim("y", Ticket("patient", terms), join=False, within=2.0)
@@ -283,8 +283,8 @@ def test_a_waiter_keeps_its_timeout_while_the_subscription_hangs(redis_server, n
 def test_closing_while_a_thread_subscribes_leaves_no_connection(redis_server, namespace, monkeypatch):
     """The client waits for its threads for a limited time only: one may still be about to open the subscription."""
     with Client.from_url(redis_server.url, namespace=namespace) as locks:
-        wire = locks.store._wire
-        subscribed, connected, lines = wire.subscribed, threading.Event(), []
+        transport = locks.store._transport
+        subscribed, connected, lines = transport.subscribed, threading.Event(), []
 
         def slowly(channel, within):
             lines.append(subscribed(channel, within))
@@ -292,11 +292,11 @@ def test_closing_while_a_thread_subscribes_leaves_no_connection(redis_server, na
             time.sleep(0.3)
             return lines[0]
 
-        monkeypatch.setattr(wire._ears, "_subscribe", slowly)
-        thread = threading.Thread(target=lambda: finish(wire.listen(2.0)))
+        monkeypatch.setattr(transport._ears, "_subscribe", slowly)
+        thread = threading.Thread(target=lambda: finish(transport.listen(2.0)))
         thread.start()
         assert connected.wait(5)
-        finish(wire.close())
+        finish(transport.close())
         thread.join()
         assert lines[0].socket.fileno() == -1
 
@@ -305,7 +305,7 @@ def test_a_call_may_take_longer_than_the_one_before_and_no_longer_than_its_own_l
     """The kernel is told a limit only when it gets shorter; a call that may take longer than that reads again."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        line = Line(SimpleNamespace(_get_socket=lambda: ours), BlockingRuntime())
+        line = Connection(SimpleNamespace(_get_socket=lambda: ours), BlockingRuntime())
         theirs.sendall(b"+FIRST\r\n")
         assert line.ask(b"x", 0.5) == b"FIRST"
         answer = threading.Timer(0.7, theirs.sendall, (b"+SECOND\r\n",))

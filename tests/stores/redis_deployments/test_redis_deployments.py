@@ -12,7 +12,7 @@ import redis.asyncio
 
 from leasehold import AsyncClient, Client, StoreUnavailable, Unsupported
 from leasehold._model import Severity
-from leasehold._runtimes.base import Colour
+from leasehold._runtimes.base import Flavor
 from leasehold.stores.redis import scripts
 from leasehold.stores.redis.openers import adopt
 from leasehold_lab.proxy.proxy import FaultProxy
@@ -383,7 +383,7 @@ def test_doctor_speaks_tls_to_sentinels_that_have_users_of_their_own(world: Worl
         url = f"rediss+sentinel://:a%20b@{hosts}/{group.name}?sentinel_password=c%20d&{files}"
 
         async def body(world: World) -> None:
-            for where in (url, adopt(mine, Colour.BLOCKING if blocking else Colour.ASYNCIO)):
+            for where in (url, adopt(mine, Flavor.SYNC if blocking else Flavor.ASYNC)):
                 locks = world.client(where)
                 found = {each.subject: each for each in await locks.diagnose()}
                 assert found["sentinels"].severity is Severity.OK

@@ -12,7 +12,7 @@ from leasehold.errors import StoreUnavailable
 from leasehold.stores.redis.doctor.checks import CHECKS, Facts
 from leasehold_lab.runtimes.case_runtimes import World
 from leasehold_lab.servers import RedisServer
-from support.flavors import COLOURS, both
+from support.flavors import FLAVORS, both
 
 OK, NOTE, WARNING, ERROR = Severity
 
@@ -23,7 +23,7 @@ def server() -> Iterator[RedisServer]:
         yield running
 
 
-def diagnose(url: str, world: World = COLOURS[0]) -> dict[str, Finding]:
+def diagnose(url: str, world: World = FLAVORS[0]) -> dict[str, Finding]:
     async def body(world: World) -> list[Finding]:
         async with world.client(url) as locks:
             return await locks.diagnose()
@@ -105,7 +105,7 @@ def test_too_many_connections() -> None:
 def test_with_few_rights_it_says_what_it_could_not_see(server: RedisServer) -> None:
     server.command("ACL", "SETUSER", "app", "on", ">s", "~*", "&*", "+@all", "-info", "-config")
     url = f"redis://app:s@127.0.0.1:{server.port}"
-    for world in COLOURS:
+    for world in FLAVORS:
         found = diagnose(url, world)
         assert found["settings"].severity is NOTE
         assert "+info +config|get" in found["settings"].remedy

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 
-from leasehold._model import Departure, Owner, Rule, Terms, Ticket, ticket_id
+from leasehold._model import LeaseTerms, LockMode, Owner, ReleaseReason, Ticket, ticket_id
 from leasehold.stores.redis import keys
 from leasehold_lab.proxy.proxy import FaultProxy, Side
 from leasehold_lab.runtimes.case_runtimes import World
@@ -73,16 +73,16 @@ def test_who_gives_up_when_the_name_has_become_free_passes_it_on(
         async with world.client(redis_server.url, namespace=namespace) as locks:
             store, owner = locks.store, Owner("host", 1, "client")
             short, *waiting = (
-                Ticket(ticket_id(os.urandom(16)), Terms(Rule(), owner, lease)) for lease in (0.3, 30.0, 30.0)
+                Ticket(ticket_id(os.urandom(16)), LeaseTerms(LockMode(), owner, lease)) for lease in (0.3, 30.0, 30.0)
             )
             await store.claim("x", short, join=False, within=1.0)
             for ticket in waiting:
                 await store.claim("x", ticket, join=True, within=1.0)
             await world.sleep(0.4)
-            await store.leave("x", waiting[0], how=Departure.RELEASE, within=1.0)
+            await store.leave("x", waiting[0], how=ReleaseReason.RELEASE, within=1.0)
             (view,) = await store.look("x", exact=True)
-            assert [seat.ticket.id for seat in view.holders] == [waiting[1].id]
-            await store.leave("x", waiting[1], how=Departure.RELEASE, within=1.0)
+            assert [entry.ticket.id for entry in view.holders] == [waiting[1].id]
+            await store.leave("x", waiting[1], how=ReleaseReason.RELEASE, within=1.0)
 
     world.run(body)
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from leasehold._model import Kind, Owner, Rule, Seat, Terms, Ticket, Wait
+from leasehold._model import Kind, LeaseTerms, LockMode, Owner, QueueEntry, Ticket, Wait
 from leasehold._rules import Blocked, same_use
 from leasehold._runtimes.base import finish
 from leasehold.errors import WrongKind
@@ -50,10 +50,10 @@ class Both(BothSides):
 
     def is_sensible(self, ticket: Ticket) -> bool:
         """A ticket beside another is claimed while that one holds; that one's id is not used again after it ended."""
-        seats = {seat.ticket.id: seat for seat in self.seats()}
-        if ticket.beside and ticket.id not in seats:
-            return ticket.beside in seats and seats[ticket.beside].token is not None
-        return ticket.id in seats or not any(seat.ticket.beside == ticket.id for seat in seats.values())
+        entries = {entry.ticket.id: entry for entry in self.entries()}
+        if ticket.alongside and ticket.id not in entries:
+            return ticket.alongside in entries and entries[ticket.alongside].token is not None
+        return ticket.id in entries or not any(entry.ticket.alongside == ticket.id for entry in entries.values())
 
     def may_be_kept_free(self) -> bool:
         longest = max(ticket.terms.delay for ticket in self.tickets)
@@ -63,8 +63,8 @@ class Both(BothSides):
 
     def claim(self, i: int) -> None:
         ticket = self.tickets[i]
-        mutex = ticket.terms.rule.kind is Kind.MUTEX
-        if not self.is_sensible(ticket) or (mutex and not self.seats() and self.may_be_kept_free()):
+        mutex = ticket.terms.mode.kind is Kind.MUTEX
+        if not self.is_sensible(ticket) or (mutex and not self.entries() and self.may_be_kept_free()):
             return  # a mutex is refused a name that may be kept free after another use: it counts as in use
         try:
             step = self.claim_by_the_rules(i)
@@ -77,10 +77,10 @@ class Both(BothSides):
         self.claimed(i, step)
 
     def check_wait(self, ticket: Ticket, blocked: Blocked, answer: Wait) -> None:
-        if ticket.terms.rule.kind is Kind.MUTEX:
+        if ticket.terms.mode.kind is Kind.MUTEX:
             return
         slot = self.store._waiting.get(ticket.id)
-        watches = slot is None or slot.armed or ticket.beside
+        watches = slot is None or slot.armed or ticket.alongside
         left = answer.ask_again - (0 if watches else IDLE * ticket.terms.lease)
         until = blocked.until - self.now
         assert 0 < left <= until + 0.01  # nothing is missed
@@ -89,20 +89,20 @@ class Both(BothSides):
         if blocked.by is None:
             assert answer.held_by is None
         else:
-            others = [seat for seat in self.queue.seats() if seat.ticket.id not in (ticket.id, ticket.beside)]
-            assert answer.held_by in [seat.ticket.terms.owner for seat in others]
+            others = [entry for entry in self.queue.entries() if entry.ticket.id not in (ticket.id, ticket.alongside)]
+            assert answer.held_by in [entry.ticket.terms.owner for entry in others]
 
     # --- looking -------------------------------------------------------------------------------------------------
 
     def compare(self) -> None:
-        self.last_end = max([self.last_end, *(seat.expires for seat in self.queue.holders)])
+        self.last_end = max([self.last_end, *(entry.expires for entry in self.queue.holders)])
         super().compare()
 
-    def compare_seats(self, mine: Seat, its: Seat) -> None:
+    def compare_seats(self, mine: QueueEntry, its: QueueEntry) -> None:
         super().compare_seats(mine, its)
-        rule, other = mine.ticket.terms.rule, its.ticket.terms.rule
-        assert (other.exclusive, other.upgradeable, other.permits) == (rule.exclusive, rule.upgradeable, rule.permits)
-        assert same_use(rule, other)
+        mode, other = mine.ticket.terms.mode, its.ticket.terms.mode
+        assert (other.exclusive, other.upgradeable, other.permits) == (mode.exclusive, mode.upgradeable, mode.permits)
+        assert same_use(mode, other)
 
     def check_keys(self) -> None:
         """What the lock keeps is what the terms add up to, too."""
@@ -137,17 +137,17 @@ def histories(draw: st.DrawFn, longest: int) -> Steps:
 
 
 @st.composite
-def made_of(draw: st.DrawFn, rules: list[st.SearchStrategy[Rule]], *, beside: bool = False) -> Made:
+def made_of(draw: st.DrawFn, rules: list[st.SearchStrategy[LockMode]], *, alongside: bool = False) -> Made:
     made: list[Ticket] = []
     for i in range(TICKETS):
-        terms = Terms(
+        terms = LeaseTerms(
             draw(st.one_of(*rules)),
             Owner("host", i, "x"),
             lease=draw(st.sampled_from([10.0, 20.0, 30.0])),
             delay=draw(st.sampled_from([0.0, 0.0, 0.0, 10.0])),
             meta=draw(st.sampled_from(["", '"é\\n"', '"a b"', '"{}"'])),
         )
-        bases = [other.id for other in made if not other.beside] if beside else []
+        bases = [other.id for other in made if not other.alongside] if alongside else []
         base = draw(st.sampled_from(["", *bases, *bases[:1], *bases[:1]])) if bases else ""
         made.append(Ticket(f"ticket-{i}-{'x' * 10}", terms, base))
     return made, draw(st.lists(st.sampled_from([True, True, True, False]), min_size=TICKETS, max_size=TICKETS))
@@ -155,23 +155,25 @@ def made_of(draw: st.DrawFn, rules: list[st.SearchStrategy[Rule]], *, beside: bo
 
 READERS_AND_WRITERS = st.sampled_from(
     [
-        Rule(Kind.READ_WRITE, exclusive=alone, upgradeable=upgradeable, fair=fair)
+        LockMode(Kind.READ_WRITE, exclusive=alone, upgradeable=upgradeable, fair=fair)
         for alone, upgradeable in ((False, False), (False, False), (True, False), (False, True))
         for fair in (False, True)
     ]
 )
 
 PERMITS = st.builds(
-    lambda permits, fair: Rule(Kind.SEMAPHORE, exclusive=False, permits=permits, limit=3, fair=fair),
+    lambda permits, fair: LockMode(Kind.SEMAPHORE, exclusive=False, permits=permits, limit=3, fair=fair),
     st.sampled_from([1, 1, 2, 3]),
     st.booleans(),
 )
 
-STRANGERS = st.sampled_from([Rule(), Rule(fair=True), Rule(Kind.SEMAPHORE, limit=4), Rule(Kind.SEMAPHORE, limit=1)])
+STRANGERS = st.sampled_from(
+    [LockMode(), LockMode(fair=True), LockMode(Kind.SEMAPHORE, limit=4), LockMode(Kind.SEMAPHORE, limit=1)]
+)
 
 HISTORIES = {
     "readers and writers": made_of([READERS_AND_WRITERS]),
-    "beside": made_of([READERS_AND_WRITERS], beside=True),
+    "beside": made_of([READERS_AND_WRITERS], alongside=True),
     "permits": made_of([PERMITS]),
     "strangers": made_of([READERS_AND_WRITERS, STRANGERS]),
     "strange permits": made_of([PERMITS, STRANGERS]),
@@ -192,7 +194,7 @@ def test_the_scripts_do_what_the_rules_say(server, store, kind):
 
 
 R, W, U = (
-    Rule(Kind.READ_WRITE, exclusive=alone, upgradeable=upgradeable, fair=True)
+    LockMode(Kind.READ_WRITE, exclusive=alone, upgradeable=upgradeable, fair=True)
     for alone, upgradeable in ((False, False), (True, False), (False, True))
 )
 
@@ -211,7 +213,7 @@ RARE = {
 def test_rare_histories(server, store, what):
     """What random histories seldom meet."""
     rules, words = RARE[what]
-    tickets = [Ticket(f"ticket-{i}", Terms(rule, Owner("host", i, "x"), 10.0)) for i, rule in enumerate(rules)]
+    tickets = [Ticket(f"ticket-{i}", LeaseTerms(mode, Owner("host", i, "x"), 10.0)) for i, mode in enumerate(rules)]
     names = {"c": "claim", "l": "leave", "r": "renew", "w": "wait"}
     steps = [(names[word[0]], [int(word[1:])] if word[0] == "r" else int(word[1:])) for word in words]
     replay(lambda: Both(server, store, tickets, [True] * len(tickets)), steps)

@@ -11,7 +11,18 @@ from collections.abc import Callable, Iterator
 import pytest
 import redis.crc
 
-from leasehold._model import Departure, Granted, Kind, Owner, Rule, Standing, Terms, Ticket, Wait, ticket_id
+from leasehold._model import (
+    Granted,
+    Kind,
+    LeaseTerms,
+    LockMode,
+    Owner,
+    ReleaseReason,
+    RenewalResult,
+    Ticket,
+    Wait,
+    ticket_id,
+)
 from leasehold._runtimes.base import finish
 from leasehold._runtimes.blocking import BlockingRuntime
 from leasehold.errors import StoreUnavailable, WrongKind
@@ -25,8 +36,8 @@ from support.flavors import both
 
 NAMES = (f"shared:{number}" for number in itertools.count())
 ROLES = ("lock", "queue", "beat", "waiters", "holders", "terms")
-READER = Rule(Kind.READ_WRITE, exclusive=False)
-WRITER = Rule(Kind.READ_WRITE)
+READER = LockMode(Kind.READ_WRITE, exclusive=False)
+WRITER = LockMode(Kind.READ_WRITE)
 LEASE = 0.9
 NOISE = 0.25
 
@@ -41,28 +52,28 @@ def server() -> Iterator[RedisServer]:
 def store(server: RedisServer) -> Iterator[RedisStore]:
     opened = registry.opener(server.url).open(BlockingRuntime(), "default")
     assert isinstance(opened, RedisStore)
-    finish(opened._wire.listen(5.0))
+    finish(opened._transport.listen(5.0))
     yield opened
     finish(opened.close())
 
 
-def a_ticket(rule: Rule = READER, *, lease: float = 30.0, delay: float = 0.0) -> Ticket:
-    return Ticket(ticket_id(BlockingRuntime.random_bytes(16)), Terms(rule, Owner("host", 1, "x"), lease, delay))
+def a_ticket(mode: LockMode = READER, *, lease: float = 30.0, delay: float = 0.0) -> Ticket:
+    return Ticket(ticket_id(BlockingRuntime.random_bytes(16)), LeaseTerms(mode, Owner("host", 1, "x"), lease, delay))
 
 
-def permit(limit: int, n: int = 1) -> Rule:
-    return Rule(Kind.SEMAPHORE, exclusive=False, permits=n, limit=limit)
+def permit(limit: int, n: int = 1) -> LockMode:
+    return LockMode(Kind.SEMAPHORE, exclusive=False, permits=n, limit=limit)
 
 
 def claim(store: RedisStore, name: str, ticket: Ticket, *, join: bool = True) -> Granted | Wait:
     return finish(store.claim(name, ticket, join=join, within=5.0))
 
 
-def leave(store: RedisStore, name: str, ticket: Ticket, how: Departure = Departure.RELEASE) -> bool:
+def leave(store: RedisStore, name: str, ticket: Ticket, how: ReleaseReason = ReleaseReason.RELEASE) -> bool:
     return finish(store.leave(name, ticket, how=how, within=5.0))
 
 
-def renew(store: RedisStore, *those: tuple[str, Ticket]) -> list[Standing]:
+def renew(store: RedisStore, *those: tuple[str, Ticket]) -> list[RenewalResult]:
     return list(finish(store.renew(those, within=5.0)))
 
 
@@ -81,12 +92,12 @@ def expire(server: RedisServer, name: str, ticket: Ticket) -> None:
 
 ATTEMPTS: dict[str, Callable[[RedisStore, str, Ticket, Ticket], object]] = {
     "read": lambda store, name, _, __: claim(store, name, a_ticket()),
-    "fair": lambda store, name, _, __: claim(store, name, a_ticket(Rule(Kind.READ_WRITE, fair=True))),
+    "fair": lambda store, name, _, __: claim(store, name, a_ticket(LockMode(Kind.READ_WRITE, fair=True))),
     "try": lambda store, name, _, __: claim(store, name, a_ticket(WRITER), join=False),
     "again": lambda store, name, _, waiter: claim(store, name, waiter),
     "leave waiting": lambda store, name, _, waiter: leave(store, name, waiter),
     "leave holding": lambda store, name, holder, _: leave(store, name, holder),
-    "break": lambda store, name, holder, _: leave(store, name, holder, Departure.BREAK),
+    "break": lambda store, name, holder, _: leave(store, name, holder, ReleaseReason.BREAK),
     "look": lambda store, name, _, __: finish(store.look(name, exact=True)),
 }
 
@@ -104,7 +115,7 @@ def test_a_key_of_the_wrong_type_changes_nothing(server, store, role, what, held
     server.command("DEL", key)
     server.command("SET", key, "not ours", "PX", 100_000)
     before = state(server, name)
-    assert renew(store, (name, waiter)) == [Standing.UNKNOWN]
+    assert renew(store, (name, waiter)) == [RenewalResult.UNKNOWN]
     with pytest.raises(StoreUnavailable, match="WRONGTYPE") as caught:
         ATTEMPTS[what](store, name, holder, waiter)
     assert not caught.value.unknown
@@ -120,7 +131,7 @@ def test_one_key_of_the_wrong_type_does_not_cost_others_their_renewal(server, st
         key = keys.shared_keys("default", held[broken][0])[ROLES.index(role)]
         server.command("DEL", key)
         server.command("SET", key, "not ours")
-    gone, there = Standing.GONE, Standing.HELD
+    gone, there = RenewalResult.GONE, RenewalResult.HELD
     assert renew(store, *held) == [gone, there, gone, there, there]
 
 
@@ -136,28 +147,28 @@ def full(server: RedisServer) -> Iterator[Callable[[], object]]:
 
 def test_full_memory_refuses_claims_and_nothing_else(server, store, full):
     name, free = next(NAMES), next(NAMES)
-    first, second, expired, writer, reader = (a_ticket(rule) for rule in (READER, READER, READER, WRITER, READER))
+    first, second, expired, writer, reader = (a_ticket(mode) for mode in (READER, READER, READER, WRITER, READER))
     for ticket in (first, second, expired, writer):
         claim(store, name, ticket)
-    claim(store, name, reader := a_ticket(Rule(Kind.READ_WRITE, exclusive=False, fair=True)))
+    claim(store, name, reader := a_ticket(LockMode(Kind.READ_WRITE, exclusive=False, fair=True)))
     expire(server, name, expired)
     before = state(server, name), state(server, free)
     full()
     for where in (name, free):
         for fair in (False, True):
             with pytest.raises(StoreUnavailable, match="OOM") as caught:
-                claim(store, where, a_ticket(Rule(Kind.READ_WRITE, exclusive=False, fair=fair)))
+                claim(store, where, a_ticket(LockMode(Kind.READ_WRITE, exclusive=False, fair=fair)))
             assert not caught.value.unknown
     assert (state(server, name), state(server, free)) == before
     granted = claim(store, name, first)  # the same answer to who holds already
     assert isinstance(granted, Granted)
-    assert renew(store, (name, first), (name, second)) == [Standing.HELD, Standing.HELD]
-    assert renew(store, (name, expired)) == [Standing.GONE]
-    assert renew(store, (name, writer), (name, reader)) == [Standing.QUEUED, Standing.QUEUED]
+    assert renew(store, (name, first), (name, second)) == [RenewalResult.HELD, RenewalResult.HELD]
+    assert renew(store, (name, expired)) == [RenewalResult.GONE]
+    assert renew(store, (name, writer), (name, reader)) == [RenewalResult.QUEUED, RenewalResult.QUEUED]
     assert leave(store, name, first)
     assert leave(store, name, second)
     assert finish(store.changed(name, writer, 1, timeout=1.0)) is not None
-    assert leave(store, name, writer, Departure.BREAK)
+    assert leave(store, name, writer, ReleaseReason.BREAK)
     assert finish(store.changed(name, reader, 1, timeout=1.0)) is not None
     assert leave(store, name, reader)
     assert finish(store.look(name, exact=True)) == []
@@ -170,7 +181,7 @@ def test_full_memory_refuses_claims_and_nothing_else(server, store, full):
 def test_a_key_that_was_deleted_alone_leaves_no_nonsense(server, store, role):
     """Counters are made anew from who is left; every key ends; and when all have left, nothing is in the way."""
     name = next(NAMES)
-    tickets = [a_ticket(), a_ticket(), a_ticket(Rule(Kind.READ_WRITE, exclusive=False, upgradeable=True))]
+    tickets = [a_ticket(), a_ticket(), a_ticket(LockMode(Kind.READ_WRITE, exclusive=False, upgradeable=True))]
     waiters = [a_ticket(WRITER), a_ticket(WRITER)]
     for ticket in (*tickets, *waiters):
         claim(store, name, ticket)
@@ -179,8 +190,8 @@ def test_a_key_that_was_deleted_alone_leaves_no_nonsense(server, store, role):
     claim(store, name, late := a_ticket())
     for key in those:
         assert server.command("PTTL", key) != -1
-    standing = renew(store, *((name, ticket) for ticket in tickets))
-    assert set(standing) == {Standing.GONE if role in ("holders", "terms") else Standing.HELD}
+    result = renew(store, *((name, ticket) for ticket in tickets))
+    assert set(result) == {RenewalResult.GONE if role in ("holders", "terms") else RenewalResult.HELD}
     if role not in ("holders", "terms"):
         assert int(server.command("HGET", those[0], "c")) == 4
         assert int(server.command("HGET", those[0], "u")) == 1
@@ -226,8 +237,8 @@ def test_all_keys_of_a_name_share_a_slot():
 
 @pytest.mark.parametrize(
     ("first", "second"),
-    list(itertools.permutations([Rule(), READER, WRITER, permit(5), permit(3)], 2)),
-    ids=lambda rule: f"{rule.kind}-{rule.exclusive}-{rule.limit}",
+    list(itertools.permutations([LockMode(), READER, WRITER, permit(5), permit(3)], 2)),
+    ids=lambda mode: f"{mode.kind}-{mode.exclusive}-{mode.limit}",
 )
 def test_a_name_has_one_use_at_a_time_and_the_error_names_both(server, store, first, second):
     if first.kind is second.kind is Kind.READ_WRITE:
@@ -240,8 +251,8 @@ def test_a_name_has_one_use_at_a_time_and_the_error_names_both(server, store, fi
     for join in (True, False):
         with pytest.raises(WrongKind) as caught:
             claim(store, name, other, join=join)
-        for rule in (first, second):
-            words = f"semaphore of {rule.limit}" if rule.kind is Kind.SEMAPHORE else rule.kind.value
+        for mode in (first, second):
+            words = f"semaphore of {mode.limit}" if mode.kind is Kind.SEMAPHORE else mode.kind.value
             assert words in str(caught.value)
         assert not leave(store, name, other)
     assert state(server, name) == before
@@ -256,7 +267,7 @@ def free_for_a_mutex(server: RedisServer, name: str) -> None:
     server.command("PEXPIRE", keys.shared_keys("default", name)[0], 3_600_000 - 1)
 
 
-@pytest.mark.parametrize(("first", "others"), [(READER, [permit(5), Rule()]), (Rule(), [READER, permit(5)])])
+@pytest.mark.parametrize(("first", "others"), [(READER, [permit(5), LockMode()]), (LockMode(), [READER, permit(5)])])
 def test_who_waits_uses_the_name_too(server, store, first, others):
     """The holder is dead, and the waiter has not noticed yet."""
     name, holder, waiter = next(NAMES), a_ticket(first), a_ticket(WRITER if first is READER else first)
@@ -269,7 +280,7 @@ def test_who_waits_uses_the_name_too(server, store, first, others):
     for other in others:
         with pytest.raises(WrongKind):
             claim(store, name, a_ticket(other))
-    assert renew(store, (name, waiter)) == [Standing.QUEUED]  # and it hands the name over
+    assert renew(store, (name, waiter)) == [RenewalResult.QUEUED]  # and it hands the name over
     assert finish(store.changed(name, waiter, 1, timeout=1.0)) is not None
 
 
@@ -278,39 +289,39 @@ def test_a_renewed_share_keeps_a_mutex_out(server, store):
     claim(store, name, reader)
     lock = keys.shared_keys("default", name)[0]
     server.command("PEXPIRE", lock, 3_600_000 + 100)  # so much is left of the lease
-    assert renew(store, (name, reader)) == [Standing.HELD]
+    assert renew(store, (name, reader)) == [RenewalResult.HELD]
     assert 29_000 < server.command("PTTL", lock) - 3_600_000 <= 30_001
     with pytest.raises(WrongKind):
-        claim(store, name, a_ticket(Rule()))
+        claim(store, name, a_ticket(LockMode()))
 
 
 @pytest.mark.parametrize("rule", [READER, WRITER, permit(5)], ids=["reader", "writer", "permit"])
-def test_a_name_that_a_mutex_left_barred_is_kept_free(server, store, rule):
-    name, holder, next_one = next(NAMES), a_ticket(Rule(), delay=10.0), a_ticket(rule)
+def test_a_name_that_a_mutex_left_barred_is_kept_free(server, store, mode):
+    name, holder, next_one = next(NAMES), a_ticket(LockMode(), delay=10.0), a_ticket(mode)
     claim(store, name, holder)
-    leave(store, name, holder, Departure.BREAK)
+    leave(store, name, holder, ReleaseReason.BREAK)
     wait = claim(store, name, next_one)
     assert isinstance(wait, Wait)
     assert 9.0 < wait.ask_again < 10.1
     assert wait.held_by is None
     with pytest.raises(WrongKind):  # from now on it is the waiter's use that counts
-        claim(store, name, a_ticket(Rule()))
+        claim(store, name, a_ticket(LockMode()))
 
 
 def test_a_mutex_between_two_uses_leaves_nothing_of_the_first(server, store):
     """The lock was evicted, and a mutex came in: the reader of before has lost its share, for good."""
-    name, ghost, between = next(NAMES), a_ticket(), a_ticket(Rule())
+    name, ghost, between = next(NAMES), a_ticket(), a_ticket(LockMode())
     claim(store, name, ghost)
     server.command("DEL", keys.shared_keys("default", name)[0])
     assert isinstance(claim(store, name, between), Granted)
-    assert renew(store, (name, ghost)) == [Standing.GONE]
+    assert renew(store, (name, ghost)) == [RenewalResult.GONE]
     assert leave(store, name, between)
     readers = [a_ticket() for _ in range(3)]
     for reader in readers:
         assert isinstance(claim(store, name, reader), Granted)
-    assert renew(store, (name, ghost)) == [Standing.GONE]
+    assert renew(store, (name, ghost)) == [RenewalResult.GONE]
     (view,) = finish(store.look(name, exact=True))
-    assert [seat.ticket.id for seat in view.holders] == [reader.id for reader in readers]
+    assert [entry.ticket.id for entry in view.holders] == [reader.id for reader in readers]
 
 
 # --- deaf waiters ------------------------------------------------------------------------------------------------
@@ -320,7 +331,7 @@ def test_a_waiter_that_nobody_hears_for_is_passed_over_and_keeps_its_place_for_a
     name, writer, deaf, reader = next(NAMES), a_ticket(WRITER), a_ticket(WRITER), a_ticket()
     far = registry.opener(server.url).open(BlockingRuntime(), "default")
     assert isinstance(far, RedisStore)
-    finish(far._wire.listen(5.0))
+    finish(far._transport.listen(5.0))
     claim(store, name, writer)
     claim(far, name, deaf)
     wait = claim(store, name, reader)
@@ -333,7 +344,7 @@ def test_a_waiter_that_nobody_hears_for_is_passed_over_and_keeps_its_place_for_a
     leave(store, name, writer)
     assert finish(store.changed(name, reader, wait.mark, timeout=1.0)) is not None
     (view,) = finish(store.look(name, exact=True))
-    assert [seat.ticket.id for seat in view.waiters] == [deaf.id]
+    assert [entry.ticket.id for entry in view.waiters] == [deaf.id]
     assert 0 < view.waiters[0].expires <= 1.001  # the server counts in ms
 
 

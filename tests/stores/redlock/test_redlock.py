@@ -9,7 +9,7 @@ import time
 import pytest
 
 from leasehold import AsyncClient, Client, Unsupported
-from leasehold._model import Change, Severity, Standing
+from leasehold._model import Change, RenewalResult, Severity
 from leasehold._runtimes.base import finish
 from leasehold.stores.redis import keys
 from leasehold.stores.redis.redlock.majority import (
@@ -18,7 +18,7 @@ from leasehold.stores.redis.redlock.majority import (
     free_after,
     majority,
     outcome,
-    standing,
+    result,
     was_there,
 )
 from leasehold.stores.redis.redlock.node import Node
@@ -86,9 +86,9 @@ def test_who_waits_asks_nothing_until_a_release_wakes_it(redlock_nodes, namespac
 def test_twenty_at_once_get_on_within_ten_rounds(redlock_nodes, namespace, monkeypatch):
     rounds, ask = {}, Electing._ask
 
-    def counted(self, ballot, channels, *, join, until):
-        rounds[ballot.ticket.id] = rounds.get(ballot.ticket.id, 0) + 1
-        return ask(self, ballot, channels, join=join, until=until)
+    def counted(self, proposal, channels, *, join, until):
+        rounds[proposal.ticket.id] = rounds.get(proposal.ticket.id, 0) + 1
+        return ask(self, proposal, channels, join=join, until=until)
 
     run = Node.ask_all
 
@@ -235,13 +235,13 @@ def test_majorities():
     assert [majority(nodes) for nodes in (3, 4, 5, 6, 7)] == [2, 3, 3, 4, 4]
     assert free_after(dict(enumerate([MINE, OTHER, THIRD, OTHER, THIRD])), 5) == 4.0
     assert [
-        standing(dict(enumerate(told)), 5) for told in ([1, 1, 1], [1, 1, 0, 0], [0, 0, 0], [2, 2, 3], [1, 1, 2])
+        result(dict(enumerate(told)), 5) for told in ([1, 1, 1], [1, 1, 0, 0], [0, 0, 0], [2, 2, 3], [1, 1, 2])
     ] == [
-        Standing.HELD,
+        RenewalResult.HELD,
         None,
-        Standing.GONE,
-        Standing.QUEUED,
-        Standing.QUEUED,
+        RenewalResult.GONE,
+        RenewalResult.QUEUED,
+        RenewalResult.QUEUED,
     ]
     assert was_there({0: True, 1: True, 2: True}, 5) is True
     assert was_there({0: True, 1: True, 2: False}, 5) is None

@@ -89,9 +89,9 @@ def test_a_clock_that_is_off(lasting: RedlockNodes) -> None:
 def test_a_right_that_lacks_at_one_node_is_named_and_the_node_counts_as_one_that_answers(
     lasting: RedlockNodes,
 ) -> None:
-    rule = ("on", ">s3cret", "~*", "&*", "+@all")
+    mode = ("on", ">s3cret", "~*", "&*", "+@all")
     for node in lasting.nodes:
-        node.command("ACL", "SETUSER", "app", *rule)
+        node.command("ACL", "SETUSER", "app", *mode)
     broken = lasting.nodes[1]
     broken.command("ACL", "SETUSER", "app", "-zadd")
     code, found = doctor(lasting.url.replace("//", "//app:s3cret@"))

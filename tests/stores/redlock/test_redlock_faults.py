@@ -14,10 +14,10 @@ import pytest
 import redis
 
 from leasehold import AsyncClient, Client, LeaseLost, StoreUnavailable, Unsupported
-from leasehold._model import Departure, Owner, Rule, Terms, Ticket
+from leasehold._model import LeaseTerms, LockMode, Owner, ReleaseReason, Ticket
 from leasehold.stores.redis import keys
 from leasehold.stores.redis.redlock import commands
-from leasehold.stores.redis.redlock.commands import Ballot
+from leasehold.stores.redis.redlock.commands import Proposal
 from leasehold.stores.redis.redlock.rounds import Electing
 from leasehold.stores.redis.scripts import REDLOCK_CLAIM, REDLOCK_LEAVE
 from leasehold_lab.history import Bounds, Promise, check
@@ -363,23 +363,23 @@ def run(node, command):
 
 def test_a_claim_that_comes_after_its_leave_gets_no_vote(redlock_nodes, namespace):
     node = redlock_nodes.nodes[0]
-    ticket = Ticket("t" * 22, Terms(Rule(), Owner("host", 1, "client"), 30.0))
-    ballot = Ballot("x", ticket, 7, 7, 0.0)
+    ticket = Ticket("t" * 22, LeaseTerms(LockMode(), Owner("host", 1, "client"), 30.0))
+    proposal = Proposal("x", ticket, 7, 7, 0.0)
 
     def claim(token):
-        command = commands.claim(namespace, ballot, token, join=False, channel=b"", quarantine=0)
+        command = commands.claim(namespace, proposal, token, join=False, channel=b"", quarantine=0)
         return run(node, command)
 
-    assert run(node, commands.leave(namespace, "x", ticket, 7, Departure.RELEASE)) == 0
+    assert run(node, commands.leave(namespace, "x", ticket, 7, ReleaseReason.RELEASE)) == 0
     assert claim(7)[:2] == [0, "7"]
     assert voted(node, namespace) is None
     assert claim(8) == [1, "8"]
     assert claim(8) == [1, "8"]  # the same round again
     assert claim(9) == [1, "9"]  # another round of the same ticket
-    assert run(node, commands.retreat(namespace, ballot, 8, b"")) == 1
-    assert run(node, commands.leave(namespace, "x", ticket, 8, Departure.RELEASE)) == 1
+    assert run(node, commands.retreat(namespace, proposal, 8, b"")) == 1
+    assert run(node, commands.leave(namespace, "x", ticket, 8, ReleaseReason.RELEASE)) == 1
     assert voted(node, namespace) == ticket.id  # what an older round gives back takes nothing from a newer one
-    assert run(node, commands.leave(namespace, "x", ticket, 9, Departure.RELEASE)) == 1
+    assert run(node, commands.leave(namespace, "x", ticket, 9, ReleaseReason.RELEASE)) == 1
     assert claim(9)[0] == 0
 
 
@@ -397,17 +397,17 @@ def test_who_is_told_that_a_vote_is_free(namespace, channel_of, listeners, told)
     """Who was told and does not come is behind no other: the next who asks gets the vote."""
     with RedisServer() as node:
         channels = {letter: channel_of(namespace, letter * 8) for letter in "abcdef"}
-        tickets = {one: Ticket(one * 22, Terms(Rule(), Owner("host", 1, one), 30.0)) for one in "abcdef"}
+        tickets = {one: Ticket(one * 22, LeaseTerms(LockMode(), Owner("host", 1, one), 30.0)) for one in "abcdef"}
         for order, (letter, ticket) in enumerate(tickets.items(), 1):
-            ballot = Ballot("x", ticket, order, order, 0.0)
-            asks = commands.claim(namespace, ballot, order, join=True, channel=channels[letter])
+            proposal = Proposal("x", ticket, order, order, 0.0)
+            asks = commands.claim(namespace, proposal, order, join=True, channel=channels[letter])
             assert run(node, asks)[0] == (letter == "a")
         ear = redis.Redis(port=node.port).pubsub()
         for letter in "bcdef"[:listeners]:
             ear.subscribe(channels[letter])
             assert ear.get_message(timeout=5)["type"] == "subscribe"
         node.reset_stats()
-        assert run(node, commands.leave(namespace, "x", tickets["a"], 1, Departure.RELEASE)) == 1
+        assert run(node, commands.leave(namespace, "x", tickets["a"], 1, ReleaseReason.RELEASE)) == 1
         assert node.commandstats()["publish"] == len(told)
         if listeners:
             assert ear.get_message(timeout=5)["data"] == (told * 22).encode()
@@ -420,9 +420,9 @@ def test_a_round_that_was_given_back_is_not_asked_again_with_its_token(redlock_n
     rounds = []
     ask = Electing._ask
 
-    def noting(self, ballot, *args, **rest):
-        rounds.append(ballot.token)
-        return ask(self, ballot, *args, **rest)
+    def noting(self, proposal, *args, **rest):
+        rounds.append(proposal.token)
+        return ask(self, proposal, *args, **rest)
 
     with (
         Client.from_url(redlock_nodes.url, namespace=namespace) as holder,

@@ -14,7 +14,7 @@ import redis.asyncio
 
 from leasehold import AsyncClient, Client, StoreUnavailable, Unsupported
 from leasehold._model import Severity
-from leasehold._runtimes.base import Colour
+from leasehold._runtimes.base import Flavor
 from leasehold._url import parse
 from leasehold.stores.redis import keys
 from leasehold.stores.redis.openers import Redlock, adopt_all
@@ -166,14 +166,14 @@ def test_whoever_asks_posts_to_each_kind_of_node_itself(
         for _ in range(4):  # the first meets them, and connections are made behind it
             locks.lock("x").acquire(timeout=10).release()
             time.sleep(0.2)
-        beside, do = [], Worker.do
-        monkeypatch.setattr(Worker, "do", lambda self, work: (beside.append(work), do(self, work)))
+        alongside, do = [], Worker.do
+        monkeypatch.setattr(Worker, "do", lambda self, work: (alongside.append(work), do(self, work)))
         hold = locks.lock("x").acquire(timeout=10)
         key = keys.node_keys(namespace, "x")[0]
         servers = (redis_sentinel.primary, redis_cluster.primary_of(key), redlock_nodes.nodes[0])
         until(lambda: [server.command("HGET", key, "f") for server in servers] == [str(hold.token)] * 3, 5.0)
         assert hold.release() is True
-        assert not beside
+        assert not alongside
 
 
 @blocking_by_day
@@ -387,15 +387,15 @@ def test_the_parts_of_a_url_with_members():
 def test_clients_for_sentinels_and_clusters_are_nodes(redlock_nodes, redis_sentinel, redis_cluster, namespace, world):
     """And doctor looks at each as at what it is."""
     kind = redis if isinstance(world, BlockingWorld) else redis.asyncio
-    colour = Colour.BLOCKING if isinstance(world, BlockingWorld) else Colour.ASYNCIO
+    flavor = Flavor.SYNC if isinstance(world, BlockingWorld) else Flavor.ASYNC
 
     async def body(world):
         sentinel = kind.Sentinel([("127.0.0.1", each.port) for each in redis_sentinel.sentinels])
         cluster = kind.RedisCluster(host="127.0.0.1", port=redis_cluster.nodes[0].port)
         alone = kind.Redis(port=redlock_nodes.nodes[0].port)
-        if colour is Colour.ASYNCIO:
+        if flavor is Flavor.ASYNC:
             await cluster.initialize()
-        client = world.client(adopt_all([sentinel, cluster, alone], colour), namespace=namespace)
+        client = world.client(adopt_all([sentinel, cluster, alone], flavor), namespace=namespace)
         hold = await client.lock("x").acquire(timeout=10)
         assert hold.token
         await world.sleep(0.3)
@@ -415,6 +415,6 @@ def test_clients_for_sentinels_and_clusters_are_nodes(redlock_nodes, redis_senti
         assert not any(one.severity is Severity.ERROR for one in found.values())
         await hold.release()
         for each in (cluster, alone):
-            await each.aclose() if colour is Colour.ASYNCIO else each.close()
+            await each.aclose() if flavor is Flavor.ASYNC else each.close()
 
     world.run(body)

@@ -7,12 +7,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from leasehold._model import Departure, Owner, Rule, Terms, Ticket
+from leasehold._model import LeaseTerms, LockMode, Owner, ReleaseReason, Ticket
 from leasehold._runtimes.blocking import BlockingRuntime
 from leasehold.stores.redis import keys
 from leasehold.stores.redis.connection.base import ReplyError
 from leasehold.stores.redis.redlock import commands
-from leasehold.stores.redis.redlock.commands import Ballot
+from leasehold.stores.redis.redlock.commands import Proposal
 from leasehold.stores.redis.redlock.pending_releases import Debts
 from leasehold_lab.servers import RedisServer
 
@@ -36,7 +36,7 @@ def node():
 
 
 def ticket(letter, lease=30.0, delay=0.0):
-    return Ticket(letter * 22, Terms(Rule(), Owner("host", 1, letter), lease, delay))
+    return Ticket(letter * 22, LeaseTerms(LockMode(), Owner("host", 1, letter), lease, delay))
 
 
 def run(node, command):
@@ -45,10 +45,10 @@ def run(node, command):
 
 
 def claim(node, namespace, ticket, token, quarantine=0.0):
-    ballot, memory = Ballot("x", ticket, token, token, 0.0), keys.memory_key(namespace, "")
+    proposal, memory = Proposal("x", ticket, token, token, 0.0), keys.memory_key(namespace, "")
     return run(
         node,
-        commands.claim(namespace, ballot, token, join=False, channel=b"", quarantine=quarantine, memory=memory),
+        commands.claim(namespace, proposal, token, join=False, channel=b"", quarantine=quarantine, memory=memory),
     )
 
 
@@ -57,7 +57,7 @@ def remembered(node, namespace):
     assert claim(node, namespace, ticket("a", QUARANTINE), 1, QUARANTINE)[0] == 3
     time.sleep(QUARANTINE + NOISE)
     assert claim(node, namespace, ticket("a", QUARANTINE), 1, QUARANTINE) == [1, "1"]
-    assert run(node, commands.leave(namespace, "x", ticket("a"), 1, Departure.RELEASE)) == 1
+    assert run(node, commands.leave(namespace, "x", ticket("a"), 1, ReleaseReason.RELEASE)) == 1
 
 
 def test_a_node_that_was_replaced_and_promoted_again_may_have_forgotten_votes(node, namespace):
@@ -115,7 +115,7 @@ def test_what_one_shard_has_not_confirmed_is_owed_on_though_others_have():
     node, runtime = Half(), BlockingRuntime()
     debts = Debts(runtime, SimpleNamespace(nodes=[node], closed=False))
     for command in "abc":
-        debts.owe(node, command, runtime.now() + 60)
+        debts.retry_release(node, command, runtime.now() + 60)
     ready.append(True)
     end = time.monotonic() + 5
     while len(debts):

@@ -65,9 +65,9 @@ def test_a_late_answer_does_not_make_a_node_seem_stuck(nodes, namespace, monkeyp
     monkeypatch.setattr(late_replies, "TICK", tick)
     with FaultProxy(nodes.nodes[0].port) as proxy, Client.from_url(through(nodes, proxy), namespace=namespace) as locks:
         settled(locks)
-        rule = proxy.delay(0.05, Side.REPLIES)
+        mode = proxy.delay(0.05, Side.REPLIES)
         locks.lock("x").acquire(timeout=5).release()
-        rule.remove()
+        mode.remove()
         time.sleep(0.6)  # longer than a node may owe an answer
         hold = locks.lock("x").acquire(timeout=5)
         until(lambda: voted(nodes.nodes[0], namespace) is not None, 5.0)
@@ -106,15 +106,15 @@ def test_a_leave_that_is_asked_after_all_is_not_owed_beside(nodes, namespace, mo
 def test_threads_that_get_no_turn_do_not_take_the_nodes_for_stuck(namespace, monkeypatch):
     """Each reads its answers later than a node may owe them, and they ask one after the other."""
     results, mutex = [], threading.Lock()
-    attend = quorum_call.attend
+    wait_for_replies = quorum_call.wait_for_replies
 
     def late(pipes, bell, seconds):
         time.sleep(STUCK + 0.1)
-        attend(pipes, bell, seconds)
+        wait_for_replies(pipes, bell, seconds)
 
     with RedlockNodes(5) as group, Client.from_url(group.url, namespace=namespace) as locks:
         settled(locks)
-        monkeypatch.setattr(quorum_call, "attend", late)
+        monkeypatch.setattr(quorum_call, "wait_for_replies", late)
 
         def work(number):
             time.sleep(0.04 * number)
@@ -172,7 +172,7 @@ def test_threads_that_ask_before_there_are_connections_are_answered_together(nod
 
 
 def test_an_interrupt_leaves_nothing_behind(nodes, namespace, monkeypatch):
-    attend = quorum_call.attend
+    wait_for_replies = quorum_call.wait_for_replies
     with Client.from_url(nodes.url, namespace=namespace) as locks:
         settled(locks)
         for after in (True, False):
@@ -180,16 +180,16 @@ def test_an_interrupt_leaves_nothing_behind(nodes, namespace, monkeypatch):
 
             def interrupted(pipes, bell, seconds, left=left, after=after):
                 if after:
-                    attend(pipes, bell, seconds)
+                    wait_for_replies(pipes, bell, seconds)
                 if left and left.pop():
                     raise KeyboardInterrupt
                 if not after:
-                    attend(pipes, bell, seconds)
+                    wait_for_replies(pipes, bell, seconds)
 
-            monkeypatch.setattr(quorum_call, "attend", interrupted)
+            monkeypatch.setattr(quorum_call, "wait_for_replies", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 locks.lock("x").acquire(timeout=5)
-            monkeypatch.setattr(quorum_call, "attend", attend)
+            monkeypatch.setattr(quorum_call, "wait_for_replies", wait_for_replies)
             start = time.monotonic()
             hold = locks.lock("x").acquire(timeout=10)
             assert time.monotonic() - start < 5.0  # the lease is 30 s

@@ -105,7 +105,7 @@ def test_a_renewal_that_still_waits_when_its_client_closes_leaves_no_thread_behi
                 while not renewals():  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
                 waits = renewals()
-                locks._engine.keeper.forget(hold._lease)  # as if it were lost: nobody leaves for it
+                locks._engine.watchdog.forget(hold._lease)  # as if it were lost: nobody leaves for it
                 await locks.close()
                 assert not renewals(), "nobody needs it any more"
                 await asyncio.wait(waits)

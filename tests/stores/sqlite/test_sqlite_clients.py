@@ -15,7 +15,17 @@ import pytest
 from sqlite_peers import Peer, boottime, raw
 
 from leasehold import AsyncClient, Client, StoreUnavailable
-from leasehold._model import Departure, Granted, Owner, Rule, Severity, Standing, Terms, Ticket, ticket_id
+from leasehold._model import (
+    Granted,
+    LeaseTerms,
+    LockMode,
+    Owner,
+    ReleaseReason,
+    RenewalResult,
+    Severity,
+    Ticket,
+    ticket_id,
+)
 from leasehold._runtimes.base import finish
 from leasehold.stores._common import hints
 from support.patience import until
@@ -97,16 +107,16 @@ def test_cancellation_leaves_nothing(path: Path, held: bool) -> None:
 
 def test_repeated_claims_and_leaves(locks: Client) -> None:
     store = locks.store
-    ticket = Ticket(ticket_id(os.urandom(16)), Terms(Rule(), Owner("h", 1, "c"), 5.0))
+    ticket = Ticket(ticket_id(os.urandom(16)), LeaseTerms(LockMode(), Owner("h", 1, "c"), 5.0))
     first = finish(store.claim("x", ticket, join=True, within=1))
     again = finish(store.claim("x", ticket, join=True, within=1))
     assert isinstance(first, Granted)
     assert isinstance(again, Granted)
     assert again.token == first.token
-    assert finish(store.renew([("x", ticket), ("y", ticket)], within=1)) == [Standing.HELD, Standing.GONE]
-    assert finish(store.leave("x", ticket, how=Departure.RELEASE, within=1)) is True
-    assert finish(store.leave("x", ticket, how=Departure.RELEASE, within=1)) is False
-    assert finish(store.renew([("x", ticket)], within=1)) == [Standing.GONE]
+    assert finish(store.renew([("x", ticket), ("y", ticket)], within=1)) == [RenewalResult.HELD, RenewalResult.GONE]
+    assert finish(store.leave("x", ticket, how=ReleaseReason.RELEASE, within=1)) is True
+    assert finish(store.leave("x", ticket, how=ReleaseReason.RELEASE, within=1)) is False
+    assert finish(store.renew([("x", ticket)], within=1)) == [RenewalResult.GONE]
 
 
 def test_busy_file_is_bounded(path: Path, peers: Callable[..., Peer]) -> None:

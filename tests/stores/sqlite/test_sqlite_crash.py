@@ -13,7 +13,7 @@ import pytest
 from sqlite_peers import Peer, boottime
 
 from leasehold import Client
-from leasehold._model import Change, Granted, Kind, Owner, Rule, Terms, Ticket, ticket_id
+from leasehold._model import Change, Granted, Kind, LeaseTerms, LockMode, Owner, Ticket, ticket_id
 from leasehold._runtimes.base import finish
 from support.patience import until
 
@@ -134,7 +134,7 @@ def test_killed_between_grant_and_news(locks: Client, peers: Callable[..., Peer]
 
 def test_dead_permit_holders_make_room_for_all(path: Path, locks: Client, peers: Callable[..., Peer]) -> None:
     """Two of two permits go at once with their process; both waiters enter, not only the one that noticed."""
-    rule = Rule(Kind.SEMAPHORE, permits=1, limit=2)
+    mode = LockMode(Kind.SEMAPHORE, permits=1, limit=2)
     peer = peers()
     for _ in range(2):
         row = "Rule(Kind.SEMAPHORE, permits=1, limit=2), locks._core._engine.owner, 60.0"
@@ -144,7 +144,7 @@ def test_dead_permit_holders_make_room_for_all(path: Path, locks: Client, peers:
     got: list[float] = []
 
     def enter() -> None:
-        ticket = Ticket(ticket_id(os.urandom(16)), Terms(rule, Owner("h", 1, "c"), 60.0))
+        ticket = Ticket(ticket_id(os.urandom(16)), LeaseTerms(mode, Owner("h", 1, "c"), 60.0))
         while True:
             answer = finish(locks.store.claim("s", ticket, join=True, within=5))
             if isinstance(answer, Granted):

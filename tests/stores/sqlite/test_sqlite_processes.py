@@ -51,17 +51,17 @@ else:
 """
 
 
-def contend(path: Path, rounds: int, colours: list[str]) -> list[tuple[int, float, float, int]]:
+def contend(path: Path, rounds: int, flavors: list[str]) -> list[tuple[int, float, float, int]]:
     """Let processes count under the lock; return (token, entered, left, process) by token."""
     shared = path.parent / "count"
     shared.write_text("0 0")
     processes = [
         subprocess.Popen(
-            [sys.executable, "-c", WORKER, f"sqlite:{path}", str(shared), str(rounds), colour],
+            [sys.executable, "-c", WORKER, f"sqlite:{path}", str(shared), str(rounds), flavor],
             stdout=subprocess.PIPE,
             text=True,
         )
-        for colour in colours
+        for flavor in flavors
     ]
     records = []
     for number, process in enumerate(processes):
@@ -70,7 +70,7 @@ def contend(path: Path, rounds: int, colours: list[str]) -> list[tuple[int, floa
         for line in output.splitlines():
             token, entered, left = line.split()
             records.append((int(token), float(entered), float(left), number))
-    assert shared.read_text().split()[0] == str(rounds * len(colours))
+    assert shared.read_text().split()[0] == str(rounds * len(flavors))
     return sorted(records)
 
 
@@ -82,8 +82,8 @@ def test_counts_correctly_over_processes(path: Path) -> None:
 
 
 @pytest.mark.parametrize("colours", [["blocking", "blocking"], ["asyncio", "blocking"]], ids="-".join)
-def test_wakes_the_next_process_long_before_it_would_look_by_itself(path: Path, colours: list[str]) -> None:
-    records = contend(path, 200, colours)  # how often they alternate, the scheduler decides
+def test_wakes_the_next_process_long_before_it_would_look_by_itself(path: Path, flavors: list[str]) -> None:
+    records = contend(path, 200, flavors)  # how often they alternate, the scheduler decides
     pauses = [later[1] - earlier[2] for earlier, later in itertools.pairwise(records) if earlier[3] != later[3]]
     assert len(pauses) >= 50
     assert statistics.median(pauses) < 0.25 / 5  # a hint that is lost costs a quarter of a second

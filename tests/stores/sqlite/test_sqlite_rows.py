@@ -13,8 +13,8 @@ import pytest
 from sqlite_peers import boottime, raw
 
 from leasehold import Client, WrongKind
-from leasehold._model import Change, Departure, Granted, Kind, Owner, Rule, Terms, Ticket, ticket_id
-from leasehold._runtimes.base import Colour, finish
+from leasehold._model import Change, Granted, Kind, LeaseTerms, LockMode, Owner, ReleaseReason, Ticket, ticket_id
+from leasehold._runtimes.base import Flavor, finish
 from leasehold._runtimes.blocking import BlockingRuntime
 from leasehold.stores.memory import Memory
 from leasehold.stores.sqlite import SQLite, rows, sweep
@@ -23,7 +23,7 @@ from leasehold.stores.sqlite import SQLite, rows, sweep
 class Frozen(BlockingRuntime):
     """Time that stands still until it is told to go on; no threads for it."""
 
-    colour = Colour.SIMULATED
+    flavor = Flavor.SIMULATED
 
     def __init__(self) -> None:
         self.at = 1000.0
@@ -36,16 +36,16 @@ class Frozen(BlockingRuntime):
 
 
 RULES = [
-    Rule(),
-    Rule(fair=True),
-    Rule(Kind.READ_WRITE),
-    Rule(Kind.READ_WRITE, exclusive=False),
-    Rule(Kind.READ_WRITE, exclusive=False, fair=True),
-    Rule(Kind.READ_WRITE, fair=True),
-    Rule(Kind.READ_WRITE, exclusive=False, upgradeable=True),
-    Rule(Kind.READ_WRITE, exclusive=False, upgradeable=True, fair=True),
-    Rule(Kind.SEMAPHORE, permits=1, limit=4),
-    Rule(Kind.SEMAPHORE, permits=3, limit=4, fair=True),
+    LockMode(),
+    LockMode(fair=True),
+    LockMode(Kind.READ_WRITE),
+    LockMode(Kind.READ_WRITE, exclusive=False),
+    LockMode(Kind.READ_WRITE, exclusive=False, fair=True),
+    LockMode(Kind.READ_WRITE, fair=True),
+    LockMode(Kind.READ_WRITE, exclusive=False, upgradeable=True),
+    LockMode(Kind.READ_WRITE, exclusive=False, upgradeable=True, fair=True),
+    LockMode(Kind.SEMAPHORE, permits=1, limit=4),
+    LockMode(Kind.SEMAPHORE, permits=3, limit=4, fair=True),
 ]
 
 
@@ -62,14 +62,14 @@ def test_agrees_with_the_memory_store(path: Path, seed: int, monkeypatch: pytest
     for _ in range(350):
         kind = chance.choice(list(Kind))
         name = kind.value if chance.random() < 0.97 else "mutex"
-        rule = chance.choice([rule for rule in RULES if rule.kind is kind])
+        mode = chance.choice([mode for mode in RULES if mode.kind is kind])
         what = chance.random()
         if what < 0.45 or not tickets:
             lease = chance.choice([3.0, 30.0, 300.0])
-            terms = Terms(rule, owner, lease, delay=chance.choice([0.0, 0.0, 2.0]))
+            terms = LeaseTerms(mode, owner, lease, delay=chance.choice([0.0, 0.0, 2.0]))
             mates = [ticket.id for where, ticket in tickets if where == name]
-            beside = chance.choice(mates) if mates and kind is Kind.READ_WRITE and chance.random() < 0.4 else ""
-            one = (name, Ticket(ticket_id(chance.randbytes(16)), terms, beside))
+            alongside = chance.choice(mates) if mates and kind is Kind.READ_WRITE and chance.random() < 0.4 else ""
+            one = (name, Ticket(ticket_id(chance.randbytes(16)), terms, alongside))
             tickets.append(one)
             join = chance.random() < 0.9
             outcomes = [outcome(store.claim(*one, join=join, within=1)) for store in stores]
@@ -80,7 +80,7 @@ def test_agrees_with_the_memory_store(path: Path, seed: int, monkeypatch: pytest
                 finish(store.renew([one], within=1))
         elif what < (0.75 if crowd else 0.9):
             one = tickets.pop(chance.randrange(len(tickets)))
-            how = chance.choice(list(Departure))
+            how = chance.choice(list(ReleaseReason))
             there = any(one[1].id in str(view) for view in views[0])
             outcomes = [outcome(store.leave(*one, how=how, within=1)) for store in stores]
             if not there:  # a void seat far back in the queue may still have its row
@@ -109,10 +109,10 @@ def outcome(work: Coroutine[Any, Any, Any]) -> object:
 
 
 def shown(view: Any) -> object:
-    def seat(one: Any) -> object:
+    def entry(one: Any) -> object:
         return one.ticket.id, one.token, round(one.expires, 3)
 
-    return view.name, view.token, {seat(one) for one in view.holders}, [seat(one) for one in view.waiters]
+    return view.name, view.token, {entry(one) for one in view.holders}, [entry(one) for one in view.waiters]
 
 
 def test_an_upgrade_far_behind_in_the_queue_passes_all(path: Path) -> None:
@@ -120,28 +120,28 @@ def test_an_upgrade_far_behind_in_the_queue_passes_all(path: Path) -> None:
     runtime = Frozen()
     store, owner = SQLite(path).open(runtime, "n"), Owner("h", 1, "c")
 
-    def ticket(rule: Rule, beside: str = "") -> Ticket:
-        return Ticket(ticket_id(os.urandom(16)), Terms(rule, owner, 60.0), beside)
+    def ticket(mode: LockMode, alongside: str = "") -> Ticket:
+        return Ticket(ticket_id(os.urandom(16)), LeaseTerms(mode, owner, 60.0), alongside)
 
     def claim(mine: Ticket) -> bool:
         return isinstance(finish(store.claim("rw", mine, join=True, within=5)), Granted)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("leasehold.stores.sqlite.database.boottime", lambda: 0.0)
-        reader = ticket(Rule(Kind.READ_WRITE, exclusive=False, fair=True))
-        upgradeable = ticket(Rule(Kind.READ_WRITE, exclusive=False, upgradeable=True, fair=True))
+        reader = ticket(LockMode(Kind.READ_WRITE, exclusive=False, fair=True))
+        upgradeable = ticket(LockMode(Kind.READ_WRITE, exclusive=False, upgradeable=True, fair=True))
         assert claim(reader)
         assert claim(upgradeable)
-        writers = [ticket(Rule(Kind.READ_WRITE, fair=True)) for _ in range(3 * rows.WINDOW)]
+        writers = [ticket(LockMode(Kind.READ_WRITE, fair=True)) for _ in range(3 * rows.WINDOW)]
         assert [claim(writer) for writer in writers] == [False] * len(writers)
-        upgrade = ticket(Rule(Kind.READ_WRITE, fair=True), upgradeable.id)
+        upgrade = ticket(LockMode(Kind.READ_WRITE, fair=True), upgradeable.id)
         assert not claim(upgrade)
-        writers.append(ticket(Rule(Kind.READ_WRITE, fair=True)))
+        writers.append(ticket(LockMode(Kind.READ_WRITE, fair=True)))
         assert not claim(writers[-1])
-        assert finish(store.leave("rw", reader, how=Departure.RELEASE, within=5))
+        assert finish(store.leave("rw", reader, how=ReleaseReason.RELEASE, within=5))
         (view,) = finish(store.look("rw", exact=True))
-        assert [seat.ticket for seat in view.holders] == [upgradeable, upgrade]
-        assert [seat.ticket for seat in view.waiters] == writers
+        assert [entry.ticket for entry in view.holders] == [upgradeable, upgrade]
+        assert [entry.ticket for entry in view.waiters] == writers
         finish(store.close())
 
 
@@ -149,18 +149,18 @@ def test_a_step_costs_the_same_with_a_thousand_waiters(path: Path, locks: Client
     def read_rows(waiting: int) -> int:
         name = f"q{waiting}"
         with locks.lock(name):
-            terms = Terms(Rule(fair=True), Owner("h", 1, "c"), 60.0)
+            terms = LeaseTerms(LockMode(fair=True), Owner("h", 1, "c"), 60.0)
             for _ in range(waiting):
                 finish(locks.store.claim(name, Ticket(ticket_id(os.urandom(16)), terms), join=True, within=5))
             seen: list[int] = []
-            original = sweep.rows.pages.seat_of
+            original = sweep.rows.pages.entry_of
 
             def counted(row: Any) -> Any:
                 seen.append(1)
                 return original(row)
 
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(sweep.rows.pages, "seat_of", counted)
+                patch.setattr(sweep.rows.pages, "entry_of", counted)
                 finish(locks.store.claim(name, Ticket(ticket_id(os.urandom(16)), terms), join=True, within=5))
             return len(seen)
 
@@ -179,7 +179,7 @@ def test_unused_rows_are_swept(path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     with Client.from_url(f"sqlite:{path}") as locks:
         kept = locks.lock("kept", lease=86_000).acquire()
         assert kept is not None
-        dead = Ticket(ticket_id(os.urandom(16)), Terms(Rule(), Owner("h", 1, "c"), 0.05))
+        dead = Ticket(ticket_id(os.urandom(16)), LeaseTerms(LockMode(), Owner("h", 1, "c"), 0.05))
         finish(locks.store.claim("abandoned", dead, join=True, within=1))
         time.sleep(0.06)
         monkeypatch.setattr(sweep, "IDLE_LIFE", 30.0)  # not longer than the machine has been up, by whose clock it is

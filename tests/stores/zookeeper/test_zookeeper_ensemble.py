@@ -246,12 +246,12 @@ def test_the_doctor_of_an_ensemble(ensemble: ZooKeeperEnsemble, namespace: str) 
 
 
 def _member_of(ensemble: ZooKeeperEnsemble, locks: Client):  # type: ignore[no-untyped-def]
-    port = locks.store._wire._kazoo._connection._socket.getpeername()[1]  # type: ignore[attr-defined]
+    port = locks.store._transport._kazoo._connection._socket.getpeername()[1]  # type: ignore[attr-defined]
     return next(member for member in ensemble.members if member.port == port)
 
 
 def _kill_connection(locks: Client) -> None:
     """Stop a client's driver as its death would: nothing more is sent, and the session is not closed."""
-    connection = locks.store._wire._kazoo  # type: ignore[attr-defined]
+    connection = locks.store._transport._kazoo  # type: ignore[attr-defined]
     connection._stopped.set()
     connection._connection._socket.shutdown(2)

@@ -22,7 +22,7 @@ from leasehold.errors import LeaseholdError, StoreUnavailable, Unsupported
 from leasehold.stores.zookeeper import from_url
 from leasehold.stores.zookeeper.connection.errors import ANSWERS, MEANINGS, Answer, Outcome, told
 from leasehold.stores.zookeeper.connection.requests import EPHEMERAL, Request
-from leasehold.stores.zookeeper.connection.session import Wire
+from leasehold.stores.zookeeper.connection.session import Transport
 from leasehold_lab.proxy.proxy import FaultProxy
 from leasehold_lab.servers import ZooKeeperServer
 from leasehold_lab.servers.base import free_port
@@ -74,20 +74,20 @@ def guarded(outlive: set[int]) -> Iterator[ZooKeeperServer]:
 
 
 @contextlib.contextmanager
-def wire_to(url: str) -> Iterator[Wire]:
-    wire = Wire(RUNTIME, from_url(parse(url)).settings, lambda _: None)
+def transport_to(url: str) -> Iterator[Transport]:
+    transport = Transport(RUNTIME, from_url(parse(url)).settings, lambda _: None)
     try:
-        yield wire
+        yield transport
     finally:
-        finish(wire.close())
+        finish(transport.close())
 
 
 def asked(url: str, *forms: Any) -> BaseException:
     """Send the requests one after another; return what is told of the one that fails."""
-    with wire_to(url) as wire:
+    with transport_to(url) as transport:
         for form in forms:
             try:
-                finish(wire.ask(Request(form, lambda value: value), RUNTIME.now() + 5))
+                finish(transport.ask(Request(form, lambda value: value), RUNTIME.now() + 5))
             except (Answer, LeaseholdError) as error:
                 return error
     raise AssertionError("nothing failed")
@@ -121,8 +121,8 @@ def out_of_step(request: pytest.FixtureRequest) -> BaseException:
     """What stands in a transaction behind what failed."""
     forms = Transaction([node("/mark"), node("/mark/a")])
     server: ZooKeeperServer = request.getfixturevalue("server")
-    with wire_to(server.url) as wire, pytest.raises(LeaseholdError) as caught:
-        finish(wire.ask(Request(forms, lambda value: value[1]), RUNTIME.now() + 5))
+    with transport_to(server.url) as transport, pytest.raises(LeaseholdError) as caught:
+        finish(transport.ask(Request(forms, lambda value: value[1]), RUNTIME.now() + 5))
     return caught.value
 
 

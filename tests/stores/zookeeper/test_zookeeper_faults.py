@@ -20,7 +20,7 @@ from leasehold_lab.runtimes.case_runtimes import World
 from leasehold_lab.servers import ZooKeeperServer
 from leasehold_lab.servers.zookeeper import TICK
 from support.patience import until_in
-from support.programs.zookeeper_client import SOON, WORLDS, children, create_in_session, driver, expire, wire
+from support.programs.zookeeper_client import SOON, WORLDS, children, create_in_session, driver, expire, transport
 
 SESSION = 2.0
 """Seconds of a session timeout; the shortest that the server grants is two ticks, 1 s."""
@@ -105,13 +105,13 @@ def test_a_create_that_arrives_after_its_ticket_has_left_does_not_stay(
         await held(await client.lock("a").acquire()).release()
         late = proxy.hold(where=b"-lock-", nth=1)
         await raised(StoreUnavailable, client.lock("a").acquire(timeout=0.2))
-        session = wire(client).session
+        session = transport(client).session
         late.remove()  # this server refuses it, as the session has moved on; so it arrives by another way
         (ghost,) = client.store._lapses._ghosts  # type: ignore[attr-defined]
         name = f"{path(namespace)}/{stem(ghost.place.ticket.id, Mark.LOCK)}"
         made = create_in_session(zookeeper_server, driver(client).client_id, name)
         assert made.startswith(name), "it was there, though it may be gone by now"
-        assert wire(client).session == session
+        assert transport(client).session == session
         await until_in(world, lambda: children(zookeeper_server, path(namespace)) == [], 8)
 
     world.run(body)
@@ -147,7 +147,7 @@ def test_a_release_during_an_outage_is_repeated_until_it_is_done(
         proxy.start()
         took = await until_in(world, lambda: children(zookeeper_server, path(namespace)) == [], SOON)
         assert took < SOON
-        assert wire(client).session is not None, "in the same session"
+        assert transport(client).session is not None, "in the same session"
 
     world.run(body)
 
@@ -162,12 +162,12 @@ def test_a_lost_connection_puts_in_doubt_at_once_and_a_new_one_ends_the_doubt(
         events: list[Event] = []
         client = client_of(world, proxy, namespace, timeout=10.0, observer=events.append)
         hold = held(await client.lock("a").acquire())
-        session = wire(client).session
+        session = transport(client).session
         proxy.cut()
         assert await until_in(world, lambda: any(isinstance(event, InDoubt) for event in events), SOON) < NOISE
         await until_in(world, lambda: any(isinstance(event, Renewed) for event in events), SOON)
         hold.check()
-        assert wire(client).session == session
+        assert transport(client).session == session
         assert await hold.release() is True
 
     world.run(body)
@@ -327,13 +327,13 @@ def test_a_session_that_the_server_ends_loses_all_holds_at_once(
         events: list[Event] = []
         client = world.client(f"{zookeeper_server.url}/faults", namespace=namespace, observer=events.append)
         holds = [held(await client.lock(name, renew=name == "a", lease=10).acquire()) for name in "ab"]
-        old = wire(client).session
+        old = transport(client).session
         expire(zookeeper_server, client)
         assert await until_in(world, lambda: all(hold.lost for hold in holds), SOON) < NOISE + 2
         assert sum(isinstance(event, Lost) for event in events) == 2
         again = held(await client.lock("a").acquire(timeout=SOON))
         assert again.token > holds[0].token
-        assert wire(client).session != old
+        assert transport(client).session != old
         for hold in holds:
             await raised(LeaseLost, hold.release())
         again.check()

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from leasehold import AsyncClient, AsyncHold, Client, LeaseLost
-from leasehold._model import Departure
+from leasehold._model import ReleaseReason
 from leasehold.events import Event, Queued
 from leasehold_lab.runtimes.case_runtimes import World
 from leasehold_lab.servers import ZooKeeperServer
@@ -355,6 +355,6 @@ def test_a_late_leave_of_a_ticket_that_is_not_known_is_harmless(
             assert hold is not None
             ticket = hold._lease.ticket
             assert await hold.release() is True
-            assert not await client.store.leave("a", ticket, how=Departure.RELEASE, within=5)
+            assert not await client.store.leave("a", ticket, how=ReleaseReason.RELEASE, within=5)
 
     asyncio.run(main())

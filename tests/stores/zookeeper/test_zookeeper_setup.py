@@ -17,7 +17,7 @@ from leasehold._url import parse
 from leasehold.errors import StoreUnavailable, Unsupported
 from leasehold.stores import registry
 from leasehold.stores.zookeeper import from_url
-from leasehold.stores.zookeeper.connection import errors as wire_errors
+from leasehold.stores.zookeeper.connection import errors as transport_errors
 from leasehold_lab.proxy.proxy import FaultProxy
 from leasehold_lab.servers import ZooKeeperServer
 from leasehold_lab.servers.base import free_port
@@ -198,20 +198,20 @@ def test_a_certificate_for_another_host_is_refused(guarded: ZooKeeperServer) -> 
 def test_every_listed_error_is_one_of_kazoo_and_is_told_as_it_is_classed() -> None:
     import kazoo.exceptions
 
-    for name in (*wire_errors.MEANINGS, *wire_errors.ANSWERS):
+    for name in (*transport_errors.MEANINGS, *transport_errors.ANSWERS):
         error = getattr(kazoo.exceptions, name)()
-        told = wire_errors.told(error, "host:2181")
-        if name in wire_errors.ANSWERS:
-            assert isinstance(told, wire_errors.ANSWERS[name])
+        told = transport_errors.told(error, "host:2181")
+        if name in transport_errors.ANSWERS:
+            assert isinstance(told, transport_errors.ANSWERS[name])
             continue
-        match wire_errors.MEANINGS[name].outcome:
-            case wire_errors.Outcome.UNSUPPORTED:
+        match transport_errors.MEANINGS[name].outcome:
+            case transport_errors.Outcome.UNSUPPORTED:
                 assert isinstance(told, Unsupported)
             case outcome:
                 assert isinstance(told, StoreUnavailable)
-                assert told.unknown is (outcome is wire_errors.Outcome.UNKNOWN)
-                assert told.lasting is (outcome is wire_errors.Outcome.LASTING)
-    unlisted = wire_errors.told(RuntimeError("?"), "host:2181")
+                assert told.unknown is (outcome is transport_errors.Outcome.UNKNOWN)
+                assert told.lasting is (outcome is transport_errors.Outcome.LASTING)
+    unlisted = transport_errors.told(RuntimeError("?"), "host:2181")
     assert isinstance(unlisted, StoreUnavailable)
     assert unlisted.unknown
 

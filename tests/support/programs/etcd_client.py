@@ -48,8 +48,8 @@ async def asynchronous(url: str, name: str, lease: float, room: str, log: str) -
 
 
 def main() -> None:
-    colour, url, name, lease, room, log = sys.argv[1:]
-    if colour == "asyncio":
+    flavor, url, name, lease, room, log = sys.argv[1:]
+    if flavor == "asyncio":
         asyncio.run(asynchronous(url, name, float(lease), room, log))
     else:
         blocking(url, name, float(lease), room, log)

@@ -12,7 +12,7 @@ import threading
 from typing import Any
 
 from leasehold import AsyncClient, Client, LeaseLost, StoreUnavailable
-from leasehold._runtimes.base import Colour, finish
+from leasehold._runtimes.base import Flavor, finish
 from leasehold._runtimes.clock import boottime
 from leasehold_lab.runtimes.sync_facade import face
 from leasehold_lab.verify.clients.stall_detector import called_back
@@ -43,14 +43,14 @@ async def ask(hold: Any, deed: str, last: dict[str, float], stop: Any, sleep: An
         last[f"{deed} refused"] = last.get(f"{deed} refused", 0) + 1
 
 
-async def party(client: Any, lease: float, count: int, stop: Any, sleep: Any, beside: Any) -> None:
+async def party(client: Any, lease: float, count: int, stop: Any, sleep: Any, alongside: Any) -> None:
     told, last, holds = dict[int, float](), dict[str, float](), list[Any]()
     for number in range(count):
         hold = await client.lock(f"told-{number}", lease=lease).acquire(timeout=20)
         hold.on_lost(called_back(lambda _, number=number: told.setdefault(number, boottime())))
         holds.append(hold)
     print(json.dumps({"holds": count}), flush=True)
-    await beside(
+    await alongside(
         [(hold, deed, last, stop, sleep) for hold, deed in zip(holds[: 2 * len(DEEDS)], DEEDS * 2, strict=True)]
     )
     while len(told) < count:
@@ -64,15 +64,15 @@ answers: list[dict[str, Any]] = []
 
 
 async def in_tasks(url: str, namespace: str, lease: float, count: int, stop: Any) -> None:
-    async def beside(each: Any) -> None:
+    async def alongside(each: Any) -> None:
         await asyncio.gather(*(ask(*one) for one in each))
 
     async with AsyncClient.from_url(url, namespace=namespace) as client:
-        await party(client, lease, count, stop, asyncio.sleep, beside)
+        await party(client, lease, count, stop, asyncio.sleep, alongside)
 
 
 def in_threads(url: str, namespace: str, lease: float, count: int, stop: Any) -> None:
-    async def beside(each: Any) -> None:
+    async def alongside(each: Any) -> None:
         threads = [threading.Thread(target=lambda one=one: finish(ask(*one))) for one in each]
         for thread in threads:
             thread.start()
@@ -80,19 +80,19 @@ def in_threads(url: str, namespace: str, lease: float, count: int, stop: Any) ->
             thread.join()
 
     with Client.from_url(url, namespace=namespace) as client:
-        finish(party(face(client), lease, count, stop, client._core._engine.runtime.sleep, beside))
+        finish(party(face(client), lease, count, stop, client._core._engine.runtime.sleep, alongside))
 
 
 def main() -> None:
-    colour, (url, namespace), (lease, count) = (
-        Colour(sys.argv[1]),
+    flavor, (url, namespace), (lease, count) = (
+        Flavor(sys.argv[1]),
         sys.argv[2:4],
         (float(sys.argv[4]), int(sys.argv[5])),
     )
     said = threading.Event()
     threading.Thread(target=lambda: (sys.stdin.readline(), said.set()), daemon=True).start()
-    with turns_missed(colour) as missed:
-        if colour is Colour.ASYNCIO:
+    with turns_missed(flavor) as missed:
+        if flavor is Flavor.ASYNC:
             asyncio.run(in_tasks(url, namespace, lease, count, said.is_set))
         else:
             in_threads(url, namespace, lease, count, said.is_set)

@@ -91,8 +91,8 @@ async def amain(url: str, namespace: str, role: str, lease: float, names: list[s
 
 
 def main() -> None:
-    colour, url, namespace, role, lease, *names = sys.argv[1:]
-    if colour == "asyncio":
+    flavor, url, namespace, role, lease, *names = sys.argv[1:]
+    if flavor == "asyncio":
         asyncio.run(amain(url, namespace, role, float(lease), names))
         return
     with Client.from_url(url, namespace=namespace) as locks:

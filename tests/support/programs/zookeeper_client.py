@@ -20,22 +20,22 @@ SOON = 5.0
 
 
 def in_both(body: Callable[..., Awaitable[None]]) -> Callable[..., None]:
-    """Run a body of a world and fixtures in the world of the parameter ``colour``."""
+    """Run a body of a world and fixtures in the world of the parameter ``flavor``."""
 
-    def run(colour: str, *args: Any) -> None:
-        WORLDS[colour]().run(lambda world: body(world, *args))
+    def run(flavor: str, *args: Any) -> None:
+        WORLDS[flavor]().run(lambda world: body(world, *args))
 
     return run
 
 
-def wire(client: AsyncClient) -> Any:
+def transport(client: AsyncClient) -> Any:
     """Return the store's connection."""
-    return cast("ZooKeeperStore", client.store)._wire
+    return cast("ZooKeeperStore", client.store)._transport
 
 
 def driver(client: AsyncClient) -> Any:
     """Return kazoo's client."""
-    return wire(client)._kazoo
+    return transport(client)._kazoo
 
 
 def expire(server: ZooKeeperServer, client: AsyncClient) -> None:

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from leasehold._model import Departure, Granted, Seat, Standing, Ticket, Wait
+from leasehold._model import Granted, QueueEntry, ReleaseReason, RenewalResult, Ticket, Wait
 from leasehold._rules import Blocked, Queue, same_use
 from leasehold._runtimes.base import finish
 from leasehold._runtimes.blocking import BlockingRuntime
@@ -85,14 +85,14 @@ class BothSides(ABC):
         assert all(real < other for known, other in self.tokens.items() if known > model)
         self.tokens[model] = real
 
-    def seats(self) -> tuple[Seat, ...]:
+    def entries(self) -> tuple[QueueEntry, ...]:
         """Return who holds or waits, of those whose time has not run out."""
-        return queues.settle(self.queue, self.now).seats()
+        return queues.settle(self.queue, self.now).entries()
 
     def is_foreign(self, ticket: Ticket) -> bool:
         """Say whether the name is in use otherwise."""
-        seats = self.seats()
-        return bool(seats) and not same_use(ticket.terms.rule, seats[0].ticket.terms.rule)
+        entries = self.entries()
+        return bool(entries) and not same_use(ticket.terms.mode, entries[0].ticket.terms.mode)
 
     # --- operations ----------------------------------------------------------------------------------------------
 
@@ -102,11 +102,11 @@ class BothSides(ABC):
             case "claim":
                 self.claim(argument)
             case "leave":
-                self.leave(argument, Departure.RELEASE)
+                self.leave(argument, ReleaseReason.RELEASE)
             case "a holder leaves":
                 self.a_holder_leaves(argument)
             case "break":
-                self.leave(argument, Departure.BREAK)
+                self.leave(argument, ReleaseReason.BREAK)
             case "renew":
                 self.renew(argument)
             case "wait":
@@ -144,12 +144,12 @@ class BothSides(ABC):
 
     def forget(self, i: int) -> None:
         """Leave, as a client does whose claim was refused: it finds its own dead seat at most, and touches nobody."""
-        finish(self.store.leave(self.name, self.tickets[i], how=Departure.RELEASE, within=5.0))
+        finish(self.store.leave(self.name, self.tickets[i], how=ReleaseReason.RELEASE, within=5.0))
         self.slots.discard(self.tickets[i].id)
 
-    def leave(self, i: int, how: Departure) -> None:
+    def leave(self, i: int, how: ReleaseReason) -> None:
         ticket = self.tickets[i]
-        alive = any(seat.ticket.id == ticket.id for seat in self.seats())
+        alive = any(entry.ticket.id == ticket.id for entry in self.entries())
         if not alive and ticket.terms.delay:
             return  # late words of a former holder may end its delay or not: it says itself that it is done
         if self.is_foreign(ticket):
@@ -162,14 +162,14 @@ class BothSides(ABC):
         self.slots.discard(ticket.id)
 
     def a_holder_leaves(self, nth: int) -> None:
-        holders = [seat.ticket for seat in queues.settle(self.queue, self.now).holders]
+        holders = [entry.ticket for entry in queues.settle(self.queue, self.now).holders]
         if holders:
-            self.leave(self.tickets.index(holders[nth % len(holders)]), Departure.RELEASE)
+            self.leave(self.tickets.index(holders[nth % len(holders)]), ReleaseReason.RELEASE)
 
     def renew(self, chosen: list[int]) -> None:
         tickets = [self.tickets[i] for i in chosen]
         stays = [ticket for ticket in tickets if ticket.id in self.slots]
-        wanted: dict[str, Standing] = {}
+        wanted: dict[str, RenewalResult] = {}
         for ticket in [*(t for t in tickets if t.id not in self.slots), *stays]:
             self.queue, wanted[ticket.id] = queues.renew(self.queue, ticket.id, self.now)
         if any(not self.is_foreign(ticket) for ticket in stays):
@@ -180,13 +180,13 @@ class BothSides(ABC):
     def listen(self, i: int) -> None:
         """Wait for a message, if the model says that there is one, and none but the latest is believed."""
         ticket = self.tickets[i]
-        seat = next((s for s in self.queue.holders if s.ticket.id == ticket.id and s.expires > self.now), None)
-        if ticket.id not in self.slots or seat is None or seat.token is None:
+        entry = next((s for s in self.queue.holders if s.ticket.id == ticket.id and s.expires > self.now), None)
+        if ticket.id not in self.slots or entry is None or entry.token is None:
             return
         for _ in range(3):  # stale news end a wait early, and the waiter asks again
             granted = finish(self.store.changed(self.name, ticket, self.marks[ticket.id], timeout=0.2))
             if granted is not None:
-                self.took(seat.token, granted.token)
+                self.took(entry.token, granted.token)
                 self.slots.discard(ticket.id)
                 return
 
@@ -216,7 +216,7 @@ class BothSides(ABC):
         if model.holders or model.waiters:
             assert real.kind is model.kind
 
-    def compare_seats(self, mine: Seat, its: Seat) -> None:
+    def compare_seats(self, mine: QueueEntry, its: QueueEntry) -> None:
         """Compare a seat of the model with the server's."""
         assert its.ticket.terms.owner == mine.ticket.terms.owner
         assert its.ticket.terms.meta == mine.ticket.terms.meta
@@ -235,7 +235,7 @@ def opened(server: RedisServer) -> Iterator[RedisStore]:
     """Open a store that hears what it is told."""
     store = registry.opener(server.url).open(BlockingRuntime(), "default")
     assert isinstance(store, RedisStore)
-    finish(store._wire.listen(5.0))  # a waiter that nobody hears for is passed over
+    finish(store._transport.listen(5.0))  # a waiter that nobody hears for is passed over
     finish(store.look("x"))  # opens the other connection, which lasts as long as the store
     try:
         yield store

@@ -22,8 +22,8 @@ CRASH_BOUND = 0.25
 class Party:
     """A process that holds or waits."""
 
-    def __init__(self, server, namespace, colour, role, lease, *names):
-        command = [sys.executable, PARTY, colour, server.url, namespace, role, str(lease), *names]
+    def __init__(self, server, namespace, flavor, role, lease, *names):
+        command = [sys.executable, PARTY, flavor, server.url, namespace, role, str(lease), *names]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self.said = queue.SimpleQueue()
         self.thread = threading.Thread(target=self._read)
@@ -70,11 +70,11 @@ def parties():
 # --- killed holders --------------------------------------------------------------------------------------------
 
 
-def crash(server, namespace, colour, kills, lease):
+def crash(server, namespace, flavor, kills, lease):
     """Kill a process that holds many locks, while two others wait; return how long each took after the lease."""
     names = [f"job-{i}" for i in range(kills)]
     with parties() as start, Client.from_url(server.url, namespace=namespace) as locks:
-        holder = start(server, namespace, colour, "hold", lease, *names)
+        holder = start(server, namespace, flavor, "hold", lease, *names)
         tokens = {}
         while len(tokens) < kills:
             said = holder.hear()

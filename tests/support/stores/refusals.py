@@ -17,9 +17,9 @@ import pytest
 
 from leasehold import Client, StoreUnavailable
 from leasehold._runtimes.base import finish
-from leasehold.stores._sql.transport import Outcome, Refused, SQLWire, Statement, Transaction
+from leasehold.stores._sql.transport import Outcome, Refused, SQLTransport, Statement, Transaction
 from leasehold_lab.runtimes.case_runtimes import World
-from support.flavors import COLOURS
+from support.flavors import FLAVORS
 
 NOBODY = 65534
 """A user id without rights."""
@@ -56,7 +56,7 @@ def refusals(url: str, within: float = 5.0) -> Sequence[StoreUnavailable]:
             await world.client(url, response_timeout=within).lock("x").acquire(timeout=within)
         return caught.value
 
-    return [world.run(body) for world in COLOURS]
+    return [world.run(body) for world in FLAVORS]
 
 
 def claims(server: Server) -> Sequence[StoreUnavailable]:
@@ -80,7 +80,7 @@ def after(
 
 
 def rolled_back(
-    wire: SQLWire, steps: Sequence[str | Callable[[], object]], *last: Statement
+    transport: SQLTransport, steps: Sequence[str | Callable[[], object]], *last: Statement
 ) -> Sequence[StoreUnavailable]:
     """Write the mark, take these steps and commit, with these last statements; return what is told, of one colour."""
 
@@ -94,8 +94,8 @@ def rolled_back(
         await tx.commit(*last)
 
     with pytest.raises(StoreUnavailable) as caught:
-        finish(wire.transact(work, within=5.0))
-    finish(wire.transact(lambda tx: tx.commit(Statement("SELECT 1")), within=5.0))  # it can be used further
+        finish(transport.transact(work, within=5.0))
+    finish(transport.transact(lambda tx: tx.commit(Statement("SELECT 1")), within=5.0))  # it can be used further
     return [caught.value]
 
 

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from leasehold import Client, LeaseLost
-from leasehold._engine.watchdog.backup_thread import PATIENCE, StandIn
+from leasehold._engine.watchdog.backup_thread import PATIENCE, BackupThread
 from leasehold._runtimes.aio import AsyncioRuntime
 from leasehold._runtimes.base import Job, finish
 from leasehold._runtimes.blocking import BlockingRuntime
@@ -34,30 +34,30 @@ def test_quick_calls_leave_the_schedule_where_it_is(monkeypatch: pytest.MonkeyPa
         "leasehold._engine.watchdog.backup_thread.PATIENCE", SOON
     )  # the machine may hold up even the quickest
     schedule, called = Schedule(), list[int]()
-    stand_in = StandIn(BlockingRuntime(), schedule.take_over)
+    backup_thread = BackupThread(BlockingRuntime(), schedule.take_over)
     for number in range(100):
-        assert stand_in.call([lambda number=number: called.append(number)])
+        assert backup_thread.call([lambda number=number: called.append(number)])
     assert called == list(range(100))
     assert not schedule.taken.acquire(blocking=False)
-    finish(stand_in.close(SOON))
+    finish(backup_thread.close(SOON))
     assert not threads("leasehold-stand-in")
 
 
 def test_a_call_that_takes_its_time_loses_the_schedule_to_another() -> None:
     schedule = Schedule()
-    stand_in = StandIn(BlockingRuntime(), schedule.take_over)
+    backup_thread = BackupThread(BlockingRuntime(), schedule.take_over)
     for _ in range(3):  # each time there is another who stands by
-        assert not stand_in.call([lambda: None, lambda: schedule.taken.acquire(timeout=SOON) and None])
-    finish(stand_in.close(SOON))
+        assert not backup_thread.call([lambda: None, lambda: schedule.taken.acquire(timeout=SOON) and None])
+    finish(backup_thread.close(SOON))
     until(lambda: not threads("leasehold-stand-in"), SOON)
 
 
 def test_calls_under_way_when_it_closes_take_nobody_along() -> None:
     schedule, go_on = Schedule(), threading.Event()
-    stand_in = StandIn(BlockingRuntime(), schedule.take_over)
-    stand_in.prepare()
-    caller = threading.Thread(target=lambda: stand_in.call([lambda: go_on.wait(SOON) and None]))
-    finish(stand_in.close(SOON))
+    backup_thread = BackupThread(BlockingRuntime(), schedule.take_over)
+    backup_thread.prepare()
+    caller = threading.Thread(target=lambda: backup_thread.call([lambda: go_on.wait(SOON) and None]))
+    finish(backup_thread.close(SOON))
     caller.start()
     assert not schedule.taken.acquire(timeout=5 * PATIENCE)
     go_on.set()
@@ -67,9 +67,9 @@ def test_calls_under_way_when_it_closes_take_nobody_along() -> None:
 
 def test_a_loop_has_no_second_thread() -> None:
     schedule = Schedule()
-    stand_in = StandIn(AsyncioRuntime(), schedule.take_over)
-    stand_in.prepare()
-    assert stand_in.call([lambda: None])
+    backup_thread = BackupThread(AsyncioRuntime(), schedule.take_over)
+    backup_thread.prepare()
+    assert backup_thread.call([lambda: None])
     assert not threads("leasehold-stand-in")
 
 
@@ -87,7 +87,7 @@ def test_after_a_slow_callback_one_thread_has_the_schedule_and_none_is_left_at_t
         assert lost is not None
         lost.on_lost(stay)
         assert called.wait(SOON)
-        core = client._core._engine.keeper
+        core = client._core._engine.watchdog
         before = core._job
         until(lambda: core._job is not before, SOON)
         go_on.set()

@@ -5,7 +5,7 @@ import logging
 import pytest
 
 from leasehold._engine.lease import HOLDING, TABLE, Lease, State, Turn, deadline_of
-from leasehold._model import DRIFT, MARGIN, Granted, Owner, Rule, Terms, Ticket
+from leasehold._model import DRIFT, MARGIN, Granted, LeaseTerms, LockMode, Owner, Ticket
 from leasehold.errors import LeaseLost
 from leasehold.events import Event, InDoubt, Lost, Renewed
 from leasehold_lab.runtimes.simulated import SimulatedRuntime
@@ -22,7 +22,7 @@ class Bench:
         self.scheduler.time = 100.0
         self.events: list[Event] = []
         runtime = SimulatedRuntime(self.scheduler, Machine("bench"))
-        ticket = Ticket("t", Terms(Rule(), Owner("host", 1, "client"), LEASE))
+        ticket = Ticket("t", LeaseTerms(LockMode(), Owner("host", 1, "client"), LEASE))
         self.lease = Lease(runtime, "name", ticket, renew=True, max_hold=None, observe=self.events.append)
 
     def at(self, when: float) -> None:

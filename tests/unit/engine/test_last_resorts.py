@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from leasehold import LeaseLost, StoreUnavailable
-from leasehold._model import Granted, Standing, Ticket, Wait
+from leasehold._model import Granted, RenewalResult, Ticket, Wait
 from leasehold.client.aio import CLOSE_WITHIN
 from leasehold.stores.memory import Memory
 from leasehold_lab.faulty_store import Fault, Faulty, Kind
@@ -23,15 +23,15 @@ def core_of(client: Any) -> Any:
     return client.blocking._core if hasattr(client, "blocking") else client
 
 
-def answering(monkeypatch: pytest.MonkeyPatch, client: Any, standing: Standing | Exception) -> list[int]:
+def answering(monkeypatch: pytest.MonkeyPatch, client: Any, result: RenewalResult | Exception) -> list[int]:
     """Let the store answer each renewal so; return how many tickets each renewal had."""
     asked = list[int]()
 
-    async def renew(tickets: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[Standing]:
+    async def renew(tickets: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[RenewalResult]:
         asked.append(len(tickets))
-        if isinstance(standing, Exception):
-            raise standing
-        return [standing] * len(tickets)
+        if isinstance(result, Exception):
+            raise result
+        return [result] * len(tickets)
 
     monkeypatch.setattr(core_of(client).store, "renew", renew)
     return asked
@@ -46,7 +46,7 @@ def test_an_extension_of_which_the_store_does_not_know_leaves_the_hold_as_it_was
         hold = await client.lock("a", lease=30.0).acquire()
         assert hold is not None
         before = hold.remaining()
-        answering(monkeypatch, client, Standing.UNKNOWN)
+        answering(monkeypatch, client, RenewalResult.UNKNOWN)
         with pytest.raises(StoreUnavailable, match="did not confirm the renewal of 'a'") as caught:
             await hold.extend()
         assert caught.value.unknown
@@ -66,7 +66,7 @@ def test_an_extension_of_what_the_store_no_longer_knows_is_a_loss(
         hold = await client.lock(f"lost in {world}", lease=30.0).acquire()  # kept by the store, which all tests have
         assert hold is not None
         hold.on_lost(told.append)
-        answering(monkeypatch, client, Standing.GONE)
+        answering(monkeypatch, client, RenewalResult.GONE)
         for _ in range(2):
             with pytest.raises(LeaseLost, match="no longer knows it"):
                 await hold.extend()
@@ -242,9 +242,9 @@ def test_who_is_granted_less_than_it_asked_for_is_renewed_in_time(
             answer: Granted | Wait = await claim(*args, **options)
             return answer._replace(lease=LEASE) if isinstance(answer, Granted) else answer
 
-        async def counted(*args: Any, **options: Any) -> Sequence[Standing]:
+        async def counted(*args: Any, **options: Any) -> Sequence[RenewalResult]:
             renewed.append(world.now())
-            found: Sequence[Standing] = await renew(*args, **options)
+            found: Sequence[RenewalResult] = await renew(*args, **options)
             return found
 
         monkeypatch.setattr(store, "claim", brief)

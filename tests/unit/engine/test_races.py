@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from leasehold import AsyncClient, Client, LeaseLost
-from leasehold._engine.acquire import Attempt
+from leasehold._engine.acquire import AcquireLoop
 from leasehold._engine.lease import Lease, State
-from leasehold._engine.request import Wish
-from leasehold._engine.watchdog.backup_thread import StandIn
-from leasehold._engine.watchdog.watchdog import Keeper
-from leasehold._model import Standing
+from leasehold._engine.request import AcquireRequest
+from leasehold._engine.watchdog.backup_thread import BackupThread
+from leasehold._engine.watchdog.watchdog import Watchdog
+from leasehold._model import RenewalResult
 from leasehold._runtimes.base import Job, finish
 from leasehold._runtimes.blocking import BlockingRuntime, ThreadSignal
 from leasehold.stores.memory import Memory
@@ -53,18 +53,18 @@ class Between(dict[Lease, float]):
 
 def test_a_ticket_that_is_forgotten_as_the_keeper_takes_it_in_is_not_watched() -> None:
     async def body(world: SimulatedWorld, client: AsyncClient) -> None:
-        keeper, seen = client._engine.keeper, list[Lease]()
+        watchdog, seen = client._engine.watchdog, list[Lease]()
 
         def leave() -> None:
-            seen.append(next(iter(keeper._fresh)))
-            keeper.forget(seen[-1])
+            seen.append(next(iter(watchdog._fresh)))
+            watchdog.forget(seen[-1])
 
-        keeper._fresh = Between(leave)
+        watchdog._fresh = Between(leave)
         hold = await client.lock("a", lease=LEASE).acquire()
         assert hold is not None
         await world.sleep(LEASE / 2)
         assert seen == [hold._lease]
-        assert keeper.leases() == [], "what was forgotten just then is looked after no more"
+        assert watchdog.leases() == [], "what was forgotten just then is looked after no more"
         await hold.release()
 
     simulate(body)
@@ -72,20 +72,20 @@ def test_a_ticket_that_is_forgotten_as_the_keeper_takes_it_in_is_not_watched() -
 
 def test_a_ticket_that_comes_as_the_keeper_decides_until_when_to_sleep_is_taken_in_at_once() -> None:
     async def body(world: SimulatedWorld, client: AsyncClient) -> None:
-        keeper, came = client._engine.keeper, list[Lease]()
-        agendas = keeper._agendas
+        watchdog, came = client._engine.watchdog, list[Lease]()
+        agendas = watchdog._timers
 
         def meanwhile() -> Any:
             if not came:
-                came.append(client._engine.lease(Wish("b", client.lock("b")._options.terms)))
-                keeper._fresh[came[0]] = world.now() + LEASE
+                came.append(client._engine.lease(AcquireRequest("b", client.lock("b")._options.terms)))
+                watchdog._fresh[came[0]] = world.now() + LEASE
             return agendas()
 
-        keeper._agendas = meanwhile  # type: ignore[method-assign]
+        watchdog._timers = meanwhile  # type: ignore[method-assign]
         async with client.lock("a", lease=LEASE):
             await world.sleep(0.1)
-            assert came[0] in keeper._watched
-            keeper.forget(came[0])
+            assert came[0] in watchdog._watched
+            watchdog.forget(came[0])
 
     simulate(body)
 
@@ -100,13 +100,13 @@ def test_a_hold_that_ends_as_the_keeper_finds_its_holder_gone_is_not_left_twice(
         class GoneAndReleased:
             def drop_the_dead(self) -> None:
                 hold._lease.leaves()
-                hold._grip = None
+                hold._handle = None
 
         gone = GoneAndReleased()
         hold._lease.kept = weakref.ref(gone)
         await world.sleep(LEASE / 2)
         assert hold._lease.state is State.RELEASED
-        assert len(client._engine.keeper._debts) == 0, "whoever ended it leaves"
+        assert len(client._engine.watchdog._pending) == 0, "whoever ended it leaves"
 
     with caplog.at_level(logging.WARNING, "leasehold"):
         simulate(body)
@@ -118,7 +118,7 @@ def test_a_fixed_lease_that_the_store_doubts_is_not_asked_for_and_ends_at_its_de
         hold = await client.lock("a", lease=LEASE, renew=False).acquire()
         assert hold is not None
         deadline = hold._lease.deadline
-        client._engine.keeper.hear(Standing.UNKNOWN, None)
+        client._engine.watchdog.hear(RenewalResult.UNKNOWN, None)
         await world.sleep(LEASE / 2)
         assert hold._lease.state is State.IN_DOUBT
         hold.check()
@@ -226,7 +226,7 @@ def test_an_acquire_that_ends_as_its_client_is_closed_is_not_waited_for() -> Non
             super().clear()
             engine.attempts.clear()
 
-    engine.attempts.add(Attempt(engine, Wish("a", client._core.lock("a")._options.terms), None))
+    engine.attempts.add(AcquireLoop(engine, AcquireRequest("a", client._core.lock("a")._options.terms), None))
     engine._ended = Ending()
     start = engine.runtime.now()
     client.close()
@@ -238,7 +238,7 @@ def test_a_holder_may_close_its_client_when_it_is_told(monkeypatch: pytest.Monke
     client, closed = Client(Memory("closed when told")), threading.Event()
     hold = client.lock("a", lease=0.2, renew=False).acquire()
     assert hold is not None
-    job = client._core._engine.keeper._job
+    job = client._core._engine.watchdog._job
     assert job is not None
 
     def close(error: LeaseLost) -> None:
@@ -259,11 +259,11 @@ class JustOver(ThreadSignal):
     def __init__(self) -> None:
         super().__init__()
         self.waited_for = threading.Event()
-        self.stand_in: StandIn | None = None
+        self.backup_thread: BackupThread | None = None
 
     async def wait(self, timeout: float | None) -> bool:
-        assert self.stand_in is not None
-        calling = self.stand_in._calling
+        assert self.backup_thread is not None
+        calling = self.backup_thread._calling
         self.waited_for.set()
         while calling:
             time.sleep(0.0001)  # noqa: ASYNC251 it is a thread that waits
@@ -276,12 +276,12 @@ def test_calls_that_end_as_patience_ends_keep_the_schedule() -> None:
     async def take_over(job: Job) -> None:
         taken.append(job)
 
-    stand_in, over = StandIn(BlockingRuntime(), take_over), JustOver()
-    stand_in._over, over.stand_in = over, stand_in
+    backup_thread, over = BackupThread(BlockingRuntime(), take_over), JustOver()
+    backup_thread._over, over.backup_thread = over, backup_thread
     for _ in range(20):
         over.waited_for.clear()
-        assert stand_in.call([lambda: over.waited_for.wait(SOON) and None])
-    finish(stand_in.close(SOON))
+        assert backup_thread.call([lambda: over.waited_for.wait(SOON) and None])
+    finish(backup_thread.close(SOON))
     assert taken == []
 
 
@@ -316,14 +316,14 @@ def test_a_client_that_is_closed_as_another_thread_takes_over_the_schedule_ends_
 ) -> None:
     """The holder that is called back takes its time; the keeper is closed before another goes on in its place."""
     called, closing, go_on = threading.Event(), threading.Event(), threading.Event()
-    take_over, close = Keeper._take_over, StandIn.close
+    take_over, close = Watchdog._take_over, BackupThread.close
 
-    async def taken_over_late(self: Keeper, job: Job) -> None:
+    async def taken_over_late(self: Watchdog, job: Job) -> None:
         closing.wait(SOON)
         await take_over(self, job)
         go_on.set()
 
-    async def closed_meanwhile(self: StandIn, within: float) -> None:
+    async def closed_meanwhile(self: BackupThread, within: float) -> None:
         closing.set()
         go_on.wait(SOON)
         await close(self, within)
@@ -332,8 +332,8 @@ def test_a_client_that_is_closed_as_another_thread_takes_over_the_schedule_ends_
         called.set()
         go_on.wait(SOON)
 
-    monkeypatch.setattr(Keeper, "_take_over", taken_over_late)
-    monkeypatch.setattr(StandIn, "close", closed_meanwhile)
+    monkeypatch.setattr(Watchdog, "_take_over", taken_over_late)
+    monkeypatch.setattr(BackupThread, "close", closed_meanwhile)
     client = Client(Memory("closing"))
     hold = client.lock("a", lease=0.2, renew=False).acquire()
     assert hold is not None

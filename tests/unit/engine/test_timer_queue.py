@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from leasehold._engine.watchdog.timer_queue import Agenda
+from leasehold._engine.watchdog.timer_queue import TimerQueue
 
 changes = st.lists(
     st.one_of(
@@ -18,31 +18,31 @@ changes = st.lists(
 @settings(max_examples=300, deadline=None)
 @given(changes)
 def test_it_is_a_dict_with_an_earliest(changes: list[tuple[str, int, int]]) -> None:
-    agenda: Agenda[int] = Agenda()
+    timers: TimerQueue[int] = TimerQueue()
     model: dict[int, float] = {}
     for what, item, when in changes:
         if what == "put":
-            agenda.put(item, when)
+            timers.put(item, when)
             model[item] = when
         elif what == "remove":
-            agenda.remove(item)
+            timers.remove(item)
             model.pop(item, None)
         else:
-            due = agenda.due(when)
+            due = timers.due(when)
             assert len(due) == len(set(due))
             assert set(due) == {one for one, at in model.items() if at <= when}
             assert [model[one] for one in due] == sorted(model[one] for one in due)
             for one in due:
                 del model[one]
-        assert agenda.next() == min(model.values(), default=None)
-        assert len(agenda) == len(model)
-        assert set(agenda) == set(model)
-        assert all(one in agenda for one in model)
+        assert timers.next() == min(model.values(), default=None)
+        assert len(timers) == len(model)
+        assert set(timers) == set(model)
+        assert all(one in timers for one in model)
 
 
 def test_moving_an_item_for_ever_does_not_fill_the_heap() -> None:
-    agenda: Agenda[str] = Agenda()
+    timers: TimerQueue[str] = TimerQueue()
     for when in range(10_000):
-        agenda.put("a", when)
-        agenda.put("b", -when)
-    assert len(agenda._heap) < 200
+        timers.put("a", when)
+        timers.put("b", -when)
+    assert len(timers._heap) < 200

@@ -14,12 +14,12 @@ from leasehold import Client, LeaseLost
 from leasehold._engine.engine import Engine
 from leasehold._engine.lease import State
 from leasehold._engine.watchdog.watchdog import LINGER
-from leasehold._model import Granted, Standing, Ticket, Wait
+from leasehold._model import Granted, RenewalResult, Ticket, Wait
 from leasehold._runtimes.base import Runtime
 from leasehold.client import AsyncClient
 from leasehold.events import Event, InDoubt, Lost, Renewed
 from leasehold.primitives.locks.rlock import AsyncRLock
-from leasehold.store_api import Hear, Store
+from leasehold.store_api import LossCallback, Store
 from leasehold.stores.memory import Memory
 from leasehold_lab.faulty_store import Call, Fault, Faulty, FaultyStore, Kind, always
 from leasehold_lab.runtimes.case_runtimes import SimulatedWorld, World
@@ -260,16 +260,16 @@ def test_many_holds_cost_one_keeper_thread() -> None:
 
 def test_with_nothing_to_do_it_ends_and_the_next_ticket_starts_it() -> None:
     async def body(world: SimulatedWorld, client: AsyncClient, plan: Switch, events: list[Event]) -> None:
-        keeper = engine(client).keeper
+        watchdog = engine(client).watchdog
         for _ in range(3):
             hold = await client.lock("a", lease=LEASE).acquire()
             assert hold is not None
-            assert keeper._job is not None
+            assert watchdog._job is not None
             await world.sleep(2 * LEASE)
             assert not hold.lost
             await hold.release()
             await world.sleep(2 * LINGER + LEASE)
-            assert keeper._job is None
+            assert watchdog._job is None
 
     simulate(body)
 
@@ -465,7 +465,7 @@ def test_an_eager_task_factory_does_not_stop_the_keeper() -> None:
         async with AsyncClient(Memory("eager")) as client:
             asyncio.get_running_loop().set_task_factory(eager)  # type: ignore[arg-type]
             try:
-                client._engine.keeper.owe("a", client._engine.ticket(client.lock("a")._options.terms))
+                client._engine.watchdog.retry_release("a", client._engine.ticket(client.lock("a")._options.terms))
             finally:
                 asyncio.get_running_loop().set_task_factory(None)
 
@@ -485,7 +485,7 @@ class Brief:
 
     def __init__(self, inner: Store) -> None:
         self._inner = inner
-        self.hear: Hear | None = None
+        self.hear: LossCallback | None = None
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._inner, name)
@@ -494,7 +494,7 @@ class Brief:
         answer = await self._inner.claim(name, ticket, join=join, within=within)
         return answer._replace(lease=self.LENGTH) if isinstance(answer, Granted) else answer
 
-    def tell(self, hear: Hear) -> None:
+    def tell(self, hear: LossCallback) -> None:
         self.hear = hear
 
 
@@ -542,13 +542,13 @@ def test_what_a_store_hears_by_itself_is_told_at_once() -> None:
         assert second is not None
         assert store.hear is not None
         plan.fault = DEAD
-        store.hear(Standing.UNKNOWN, None)
+        store.hear(RenewalResult.UNKNOWN, None)
         await world.sleep(0.01)
         assert [type(event).__name__ for event in events[2:]] == ["InDoubt", "InDoubt"]
         assert plan.times("renew"), "whoever is in doubt is renewed at once"
         plan.fault = None
-        lost = engine(client).keeper.leases()[0]
-        store.hear(Standing.GONE, [lost.ticket.id])
+        lost = engine(client).watchdog.leases()[0]
+        store.hear(RenewalResult.GONE, [lost.ticket.id])
         await world.sleep(0.01)
         assert isinstance(events[-1], Lost)
         assert (first.lost, second.lost) == (True, False)
@@ -574,6 +574,6 @@ def test_whatever_came_and_went_before_each_hold_is_renewed_in_time(seed: int) -
                     hold.check()
 
         await world.gather(*(one(number) for number in range(6)))
-        assert client._engine.keeper.leases() == []
+        assert client._engine.watchdog.leases() == []
 
     world.run(body)

@@ -22,23 +22,23 @@ numbers = itertools.count()
 leave_outs = pytest.mark.parametrize("leave_out", [False, True], ids=["breaks", "leaves out"])
 
 
-def barriers(world: World, parties: int, count: int, *, leave_out: bool = False) -> list[AsyncBarrier]:
+def barriers(world: World, parties: int, count: int, *, drop_dead: bool = False) -> list[AsyncBarrier]:
     """Return one barrier, as so many clients have it."""
     memory = Memory(f"barrier-{next(numbers)}")
     return [
-        world.client(memory).barrier("a", parties, lease=LEASE, leave_out=leave_out, timeout=20.0) for _ in range(count)
+        world.client(memory).barrier("a", parties, lease=LEASE, drop_dead=drop_dead, timeout=20.0) for _ in range(count)
     ]
 
 
 @leave_outs
-def test_where_others_are_inside_there_is_no_room(world: World, leave_out: bool) -> None:
+def test_where_others_are_inside_there_is_no_room(world: World, drop_dead: bool) -> None:
     async def body(world: World) -> None:
-        inside, comes = barriers(world, 1, 2, leave_out=leave_out)
+        inside, comes = barriers(world, 1, 2, drop_dead=drop_dead)
         await inside.enter()
-        kind = AcquireTimeout if leave_out else BrokenBarrier
+        kind = AcquireTimeout if drop_dead else BrokenBarrier
         with pytest.raises(kind, match="there was no room"):
             await comes.wait(timeout=0.1)
-        if leave_out:
+        if drop_dead:
             await inside.leave()
         else:
             with pytest.raises(BrokenBarrier, match="waited for longer than its timeout"):
@@ -48,16 +48,16 @@ def test_where_others_are_inside_there_is_no_room(world: World, leave_out: bool)
 
 
 @leave_outs
-def test_who_leaves_waits_for_the_others_no_longer_than_it_said(world: World, leave_out: bool) -> None:
+def test_who_leaves_waits_for_the_others_no_longer_than_it_said(world: World, drop_dead: bool) -> None:
     async def body(world: World) -> None:
-        one, other = barriers(world, 2, 2, leave_out=leave_out)
+        one, other = barriers(world, 2, 2, drop_dead=drop_dead)
         enters = world.spawn(one.enter)
         await other.enter()
         await enters.result()
-        kind = AcquireTimeout if leave_out else BrokenBarrier
+        kind = AcquireTimeout if drop_dead else BrokenBarrier
         with pytest.raises(kind, match="others are still inside"):
             await other.leave(timeout=0.1)
-        assert await other.broken() != leave_out
+        assert await other.broken() != drop_dead
 
     world.run(body)
 
@@ -98,14 +98,14 @@ def test_an_error_after_the_leave_is_no_failure_inside(world: World) -> None:
 
 
 @leave_outs
-def test_who_comes_at_the_last_moment_meets_both_or_neither(leave_out: bool) -> None:
+def test_who_comes_at_the_last_moment_meets_both_or_neither(drop_dead: bool) -> None:
     """In virtual time, so that every order of the last looks and writes comes about."""
     latency, together = 0.05, list[tuple[bool, bool]]()
     for late in range(-30, 31):
         world = SimulatedWorld(1, latency=(latency, latency))
 
         async def body(world: World, after: float = 2.0 + late * latency / 5) -> tuple[bool, bool]:
-            first, second = barriers(world, 2, 2, leave_out=leave_out)
+            first, second = barriers(world, 2, 2, drop_dead=drop_dead)
 
             async def wait(barrier: AsyncBarrier, timeout: float) -> bool:
                 try:
@@ -123,16 +123,16 @@ def test_who_comes_at_the_last_moment_meets_both_or_neither(leave_out: bool) -> 
 
 
 @leave_outs
-def test_who_was_stopped_while_it_waited_alone_is_told(leave_out: bool) -> None:
+def test_who_was_stopped_while_it_waited_alone_is_told(drop_dead: bool) -> None:
     world = SimulatedWorld()
 
     async def body(_: World) -> None:
         machine = world.machine("stopped", rate=1.0)
         client = machine.client(Memory())
-        job = machine.spawn(lambda: client.barrier("a", 2, lease=3.0, leave_out=leave_out).wait())
+        job = machine.spawn(lambda: client.barrier("a", 2, lease=3.0, drop_dead=drop_dead).wait())
         await world.sleep(1.0)
         machine.stall(10.0)
-        with pytest.raises(LeaseLost if leave_out else BrokenBarrier):
+        with pytest.raises(LeaseLost if drop_dead else BrokenBarrier):
             await job.result()
 
     world.run(body)

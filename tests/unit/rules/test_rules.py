@@ -6,19 +6,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from leasehold._model import Departure, Kind, Owner, Rule, Seat, Standing, Terms, Ticket
+from leasehold._model import Kind, LeaseTerms, LockMode, Owner, QueueEntry, ReleaseReason, RenewalResult, Ticket
 from leasehold._rules import Blocked, Enter, Queue, conflicts, decide, next_token, same_use, successors
 from leasehold.errors import WrongKind
 from leasehold.stores._common import queues
 
 ME = Owner("host", 1, "client")
 LEASE = 10.0
-MUTEX = (Rule(),)
-FAIR = (Rule(fair=True),)
-MIXED = (Rule(), Rule(fair=True))
-READ_WRITE = (Rule(Kind.READ_WRITE), Rule(Kind.READ_WRITE, exclusive=False))
-FAIR_READ_WRITE = tuple(replace(rule, fair=True) for rule in READ_WRITE)
-SEMAPHORE = tuple(Rule(Kind.SEMAPHORE, exclusive=False, permits=n, limit=3) for n in (1, 2, 3))
+MUTEX = (LockMode(),)
+FAIR = (LockMode(fair=True),)
+MIXED = (LockMode(), LockMode(fair=True))
+READ_WRITE = (LockMode(Kind.READ_WRITE), LockMode(Kind.READ_WRITE, exclusive=False))
+FAIR_READ_WRITE = tuple(replace(mode, fair=True) for mode in READ_WRITE)
+SEMAPHORE = tuple(LockMode(Kind.SEMAPHORE, exclusive=False, permits=n, limit=3) for n in (1, 2, 3))
 FAMILIES = {
     "mutex": MUTEX,
     "fair": FAIR,
@@ -29,8 +29,8 @@ FAMILIES = {
 }
 
 
-def ticket(number: int, rule: Rule, *, lease: float = LEASE, delay: float = 0.0) -> Ticket:
-    return Ticket(f"t{number}", Terms(rule, ME, lease, delay))
+def ticket(number: int, mode: LockMode, *, lease: float = LEASE, delay: float = 0.0) -> Ticket:
+    return Ticket(f"t{number}", LeaseTerms(mode, ME, lease, delay))
 
 
 class Table:
@@ -45,38 +45,38 @@ class Table:
     def claim(self, mine: Ticket, *, join: bool = True) -> queues.Step:
         return self.apply(queues.claim(self.queue, mine, join=join, now=self.now, floor=0))
 
-    def leave(self, mine: Ticket, how: Departure = Departure.RELEASE) -> queues.Step:
+    def leave(self, mine: Ticket, how: ReleaseReason = ReleaseReason.RELEASE) -> queues.Step:
         return self.apply(queues.leave(self.queue, mine.id, how=how, now=self.now, floor=0))
 
-    def renew(self, mine: Ticket) -> Standing:
-        self.queue, standing = queues.renew(self.queue, mine.id, self.now)
-        return standing
+    def renew(self, mine: Ticket) -> RenewalResult:
+        self.queue, result = queues.renew(self.queue, mine.id, self.now)
+        return result
 
     def apply(self, step: queues.Step) -> queues.Step:
         barred_before = self.queue.barred > self.now
-        was_holding = {seat.ticket.id for seat in self.queue.holders}
+        was_holding = {entry.ticket.id for entry in self.queue.holders}
         self.queue = step.queue
-        for seat in self.queue.holders:
-            assert seat.token is not None
-            if seat.ticket.id not in was_holding:
+        for entry in self.queue.holders:
+            assert entry.token is not None
+            if entry.ticket.id not in was_holding:
                 assert not barred_before, "a grant while the name is barred"
-                assert seat.token > self.last_token, "tokens rise"
-                self.last_token = seat.token
+                assert entry.token > self.last_token, "tokens rise"
+                self.last_token = entry.token
         self.check()
         return step
 
     def check(self) -> None:
-        holders = [seat for seat in self.queue.holders if seat.expires > self.now]
-        for seat in holders:
-            others = [other.ticket.terms.rule for other in holders if other is not seat]
-            assert not conflicts(seat.ticket.terms.rule, others), f"{seat} beside {others}"
-        ids = [seat.ticket.id for seat in self.queue.seats()]
+        holders = [entry for entry in self.queue.holders if entry.expires > self.now]
+        for entry in holders:
+            others = [other.ticket.terms.mode for other in holders if other is not entry]
+            assert not conflicts(entry.ticket.terms.mode, others), f"{entry} beside {others}"
+        ids = [entry.ticket.id for entry in self.queue.entries()]
         assert len(ids) == len(set(ids)), "a ticket has two seats"
-        orders = [seat.order for seat in self.queue.waiters]
+        orders = [entry.order for entry in self.queue.waiters]
         assert orders == sorted(orders)
-        assert all(seat.token is None for seat in self.queue.waiters)
+        assert all(entry.token is None for entry in self.queue.waiters)
         if self.queue.waiters and not holders and self.queue.barred <= self.now:
-            live = [seat for seat in self.queue.waiters if seat.expires > self.now]
+            live = [entry for entry in self.queue.waiters if entry.expires > self.now]
             assert not live, "the name is free while somebody waits"
 
 
@@ -100,15 +100,15 @@ def test_whatever_happens_no_two_holders_conflict(family: str, steps: list[tuple
         mine = ticket(number, rules[number % len(rules)], delay=delay)
         match what:
             case "claim" | "try":
-                holding = {seat.ticket.id: seat.token for seat in table.queue.holders if seat.expires > table.now}
+                holding = {entry.ticket.id: entry.token for entry in table.queue.holders if entry.expires > table.now}
                 step = table.claim(mine, join=what == "claim")
                 if mine.id in holding:
                     assert step.mine is not None
                     assert step.mine.token == holding[mine.id], "a claim that is repeated finds its own grant"
                 if what == "try" and step.blocked is not None and not step.found:
-                    assert mine.id not in {seat.ticket.id for seat in table.queue.seats()}, "a try leaves no trace"
+                    assert mine.id not in {entry.ticket.id for entry in table.queue.entries()}, "a try leaves no trace"
             case "leave" | "break":
-                how = Departure.RELEASE if what == "leave" else Departure.BREAK
+                how = ReleaseReason.RELEASE if what == "leave" else ReleaseReason.BREAK
                 found = table.leave(mine, how).found
                 again = table.leave(mine, how)
                 assert not again.found, f"left twice, found {found}"
@@ -118,7 +118,7 @@ def test_whatever_happens_no_two_holders_conflict(family: str, steps: list[tuple
             case "pass":
                 # someone looks at the name after a while; expiries take effect then
                 table.now += choice * LEASE / 4
-                table.apply(queues.leave(table.queue, "nobody", how=Departure.RELEASE, now=table.now, floor=0))
+                table.apply(queues.leave(table.queue, "nobody", how=ReleaseReason.RELEASE, now=table.now, floor=0))
 
 
 @settings(max_examples=100, deadline=None)
@@ -130,7 +130,7 @@ def test_fair_is_first_come_first_served_even_after_an_expiry(expires: list[bool
         table.claim(mine)
     served = []
     for mine, expire in zip(tickets, expires, strict=False):
-        assert [seat.ticket.id for seat in table.queue.holders] == [mine.id]
+        assert [entry.ticket.id for entry in table.queue.holders] == [mine.id]
         served.append(mine.id)
         if expire:
             for _ in range(4):
@@ -166,8 +166,8 @@ def test_a_writer_is_not_starved_by_readers_that_come_after_it() -> None:
     assert table.claim(reader).blocked is None
     assert table.claim(writer).blocked is not None
     assert table.claim(late).blocked is not None, "a fair reader waits behind the writer"
-    assert [seat.ticket.id for seat in table.leave(reader).woken] == ["t2"]
-    assert [seat.ticket.id for seat in table.leave(writer).woken] == ["t3"]
+    assert [entry.ticket.id for entry in table.leave(reader).woken] == ["t2"]
+    assert [entry.ticket.id for entry in table.leave(writer).woken] == ["t3"]
 
 
 def test_readers_enter_together_when_the_writer_leaves() -> None:
@@ -176,7 +176,7 @@ def test_readers_enter_together_when_the_writer_leaves() -> None:
     table.claim(writer)
     for number in (2, 3, 4):
         table.claim(ticket(number, READ_WRITE[1]))
-    assert [seat.ticket.id for seat in table.leave(writer).woken] == ["t2", "t3", "t4"]
+    assert [entry.ticket.id for entry in table.leave(writer).woken] == ["t2", "t3", "t4"]
 
 
 def test_a_large_request_for_permits_is_not_overtaken_at_a_hand_over() -> None:
@@ -186,7 +186,7 @@ def test_a_large_request_for_permits_is_not_overtaken_at_a_hand_over() -> None:
     for mine in (one, other, three, late):
         table.claim(mine)
     assert table.leave(other).woken == ()
-    assert [seat.ticket.id for seat in table.leave(one).woken] == ["t2"]
+    assert [entry.ticket.id for entry in table.leave(one).woken] == ["t2"]
 
 
 def test_another_use_of_the_name_is_refused_until_nobody_uses_it() -> None:
@@ -221,7 +221,7 @@ def test_a_break_bars_too_and_moves_the_fence() -> None:
     table = Table()
     careful = ticket(1, MUTEX[0], delay=5.0)
     token = table.claim(careful).mine.token  # type: ignore[union-attr]
-    table.leave(careful, Departure.BREAK)
+    table.leave(careful, ReleaseReason.BREAK)
     assert table.queue.fence > token  # type: ignore[operator]
     assert table.queue.barred == table.now + 5.0
 
@@ -231,8 +231,8 @@ def test_the_dead_are_dropped_at_once_where_the_store_can_know() -> None:
     table.claim(ticket(1, MUTEX[0], delay=2.0))
     table.claim(ticket(2, MUTEX[0]))
     dead = {"t1", "t2"}
-    after = queues.settle(table.queue, table.now, lambda seat: seat.ticket.id not in dead)
-    assert after.seats() == ()
+    after = queues.settle(table.queue, table.now, lambda entry: entry.ticket.id not in dead)
+    assert after.entries() == ()
     assert after.barred == table.now + 2.0, "its work may still be under way elsewhere: its delay applies"
     step = queues.claim(
         replace(table.queue, barred=0.0),
@@ -240,7 +240,7 @@ def test_the_dead_are_dropped_at_once_where_the_store_can_know() -> None:
         join=True,
         now=table.now + 2.0,
         floor=0,
-        alive=lambda seat: seat.ticket.id not in dead,
+        alive=lambda entry: entry.ticket.id not in dead,
     )
     assert step.blocked is not None
     assert step.mine is not None
@@ -251,7 +251,7 @@ def test_a_renewal_never_revives_what_expired() -> None:
     mine = ticket(1, MUTEX[0])
     table.claim(mine)
     table.now += LEASE
-    assert table.renew(mine) is Standing.GONE
+    assert table.renew(mine) is RenewalResult.GONE
 
 
 def test_renewing_keeps_a_waiters_place() -> None:
@@ -260,9 +260,9 @@ def test_renewing_keeps_a_waiters_place() -> None:
     mine = ticket(2, MUTEX[0])
     table.claim(mine)
     table.now += LEASE / 2
-    assert table.renew(mine) is Standing.QUEUED
+    assert table.renew(mine) is RenewalResult.QUEUED
     table.now += LEASE / 2
-    assert [seat.ticket.id for seat in table.leave(ticket(1, MUTEX[0])).woken] == ["t2"]
+    assert [entry.ticket.id for entry in table.leave(ticket(1, MUTEX[0])).woken] == ["t2"]
 
 
 @given(st.integers(0, 2**62), st.integers(0, 2**62))
@@ -279,8 +279,8 @@ def test_a_view_tells_what_is_left_of_each_lease() -> None:
     table.claim(ticket(2, SEMAPHORE[0]))
     view = queues.view(table.queue, table.now)
     assert view.kind is Kind.SEMAPHORE
-    assert [seat.expires for seat in view.holders] == [LEASE - 4.0]
-    assert [seat.expires for seat in view.waiters] == [LEASE]
+    assert [entry.expires for entry in view.holders] == [LEASE - 4.0]
+    assert [entry.expires for entry in view.waiters] == [LEASE]
     assert view.token == table.last_token
 
 
@@ -292,12 +292,12 @@ def test_an_expired_seat_does_not_block() -> None:
 
 
 def test_who_has_expired_in_the_queue_is_passed_over() -> None:
-    expired, waits = (Seat(ticket(n, Rule()), n, expires) for n, expires in ((1, 99.0), (2, 200.0)))
+    expired, waits = (QueueEntry(ticket(n, LockMode()), n, expires) for n, expires in ((1, 99.0), (2, 200.0)))
     assert list(successors(Queue("name", waiters=(expired, waits)), 100.0)) == [waits]
 
 
 def test_who_is_first_in_line_does_not_wait_for_those_behind_it() -> None:
-    first, second = (Seat(ticket(n, Rule(fair=True)), n, 200.0) for n in (1, 2))
+    first, second = (QueueEntry(ticket(n, LockMode(fair=True)), n, 200.0) for n in (1, 2))
     queue = Queue("name", waiters=(first, second))
     assert decide(queue, first.ticket, 100.0) == Enter()
     assert decide(queue, second.ticket, 100.0) == Blocked(200.0, first)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from leasehold._model import Departure, Kind, Owner, Rule, Seat, Standing, Terms, Ticket
+from leasehold._model import Kind, LeaseTerms, LockMode, Owner, QueueEntry, ReleaseReason, RenewalResult, Ticket
 from leasehold._rules import Queue
 from leasehold.errors import WrongKind
 from leasehold.primitives.locks.rw_entries import Role
@@ -27,53 +27,53 @@ class Table:
         self.queue, self.now, self.fair = Queue("name"), 100.0, fair
         self.number, self.last = 0, 0
 
-    def ticket(self, party: int, rule: Rule, beside: str = "", lease: float = LEASE) -> Ticket:
+    def ticket(self, party: int, mode: LockMode, alongside: str = "", lease: float = LEASE) -> Ticket:
         self.number += 1
-        return Ticket(f"{party}:{self.number}", Terms(replace(rule, fair=self.fair), ME, lease), beside)
+        return Ticket(f"{party}:{self.number}", LeaseTerms(replace(mode, fair=self.fair), ME, lease), alongside)
 
     def claim(self, mine: Ticket, *, join: bool = True) -> bool:
         step = queues.claim(self.queue, mine, join=join, now=self.now, floor=0)
         self.apply(step.queue)
         return step.blocked is None
 
-    def leave(self, ticket: str, how: Departure = Departure.RELEASE) -> None:
+    def leave(self, ticket: str, how: ReleaseReason = ReleaseReason.RELEASE) -> None:
         self.apply(queues.leave(self.queue, ticket, how=how, now=self.now, floor=0).queue)
 
     def look_again(self) -> None:
         """As a waiter does that asks again: what has expired takes effect."""
         self.leave("nobody")
 
-    def renew(self, ticket: str) -> Standing:
-        self.queue, standing = queues.renew(self.queue, ticket, self.now)
-        return standing
+    def renew(self, ticket: str) -> RenewalResult:
+        self.queue, result = queues.renew(self.queue, ticket, self.now)
+        return result
 
     def apply(self, queue: Queue) -> None:
-        before = {seat.ticket.id for seat in self.queue.holders}
+        before = {entry.ticket.id for entry in self.queue.holders}
         self.queue = queue
-        for seat in queue.holders:
-            assert seat.token is not None
-            if seat.ticket.id not in before:
-                assert seat.token > self.last, "tokens rise"
-                self.last = seat.token
+        for entry in queue.holders:
+            assert entry.token is not None
+            if entry.ticket.id not in before:
+                assert entry.token > self.last, "tokens rise"
+                self.last = entry.token
         self.check()
 
-    def holders(self) -> list[Seat]:
-        return [seat for seat in self.queue.holders if seat.expires > self.now]
+    def holders(self) -> list[QueueEntry]:
+        return [entry for entry in self.queue.holders if entry.expires > self.now]
 
-    def waiters(self) -> list[Seat]:
-        return [seat for seat in self.queue.waiters if seat.expires > self.now]
+    def waiters(self) -> list[QueueEntry]:
+        return [entry for entry in self.queue.waiters if entry.expires > self.now]
 
     def check(self) -> None:
         raise NotImplementedError
 
 
-def party_of(seat: Seat) -> int:
-    return int(seat.ticket.id.partition(":")[0])
+def party_of(entry: QueueEntry) -> int:
+    return int(entry.ticket.id.partition(":")[0])
 
 
-def role_of(seat: Seat) -> Role:
-    rule = seat.ticket.terms.rule
-    return W if rule.exclusive else U if rule.upgradeable else R
+def role_of(entry: QueueEntry) -> Role:
+    mode = entry.ticket.terms.mode
+    return W if mode.exclusive else U if mode.upgradeable else R
 
 
 class Library(Table):
@@ -82,12 +82,12 @@ class Library(Table):
     def __init__(self, *, fair: bool) -> None:
         super().__init__(fair=fair)
 
-    def mine(self, party: int) -> dict[Role, Seat]:
+    def mine(self, party: int) -> dict[Role, QueueEntry]:
         """What the party has, holding or waiting."""
-        return {role_of(seat): seat for seat in (*self.holders(), *self.waiters()) if party_of(seat) == party}
+        return {role_of(entry): entry for entry in (*self.holders(), *self.waiters()) if party_of(entry) == party}
 
     def waits(self, party: int) -> bool:
-        return any(party_of(seat) == party for seat in self.waiters())
+        return any(party_of(entry) == party for entry in self.waiters())
 
     def ask(self, party: int, role: Role, *, join: bool = True) -> None:
         """Ask for what the party may ask for now; else nothing happens."""
@@ -95,12 +95,12 @@ class Library(Table):
         if self.waits(party) or role in mine or (R in mine and role is not R) or (role is R and U in mine):
             return
         mate = mine.get(W) or mine.get(U)
-        self.claim(self.ticket(party, role.rule(fair=self.fair), "" if mate is None else mate.ticket.id), join=join)
+        self.claim(self.ticket(party, role.mode(fair=self.fair), "" if mate is None else mate.ticket.id), join=join)
 
     def check(self) -> None:
         held: dict[int, set[Role]] = {}
-        for seat in self.holders():
-            held.setdefault(party_of(seat), set()).add(role_of(seat))
+        for entry in self.holders():
+            held.setdefault(party_of(entry), set()).add(role_of(entry))
         writers = [party for party, roles in held.items() if W in roles]
         assert not writers or len(held) == 1, f"a writer beside others: {held}"
         assert sum(U in roles for roles in held.values()) <= 1, f"two upgradeable readers: {held}"
@@ -112,13 +112,13 @@ class Library(Table):
         An upgrade is ahead of all who arrived before it.
         """
         ahead: list[Role] = []
-        for seat in sorted(self.waiters(), key=lambda seat: U not in held.get(party_of(seat), set())):
-            role = role_of(seat)
-            others = [roles for party, roles in held.items() if party != party_of(seat)]
+        for entry in sorted(self.waiters(), key=lambda entry: U not in held.get(party_of(entry), set())):
+            role = role_of(entry)
+            others = [roles for party, roles in held.items() if party != party_of(entry)]
             blocked = bool(others) if role is W else any(W in roles or (role is U and U in roles) for roles in others)
-            upgrades = U in held.get(party_of(seat), set())
+            upgrades = U in held.get(party_of(entry), set())
             assert blocked or (W in ahead and not upgrades) or (role is W and ahead and not upgrades), (
-                f"{seat} waits for nobody; held {held}, ahead {ahead}"
+                f"{entry} waits for nobody; held {held}, ahead {ahead}"
             )
             ahead.append(role)
 
@@ -140,23 +140,23 @@ def play(table: Library, steps: list[tuple[str, int, Role]]) -> None:
             case "ask" | "try":
                 table.ask(party, role, join=what == "ask")
             case "leave" | "break" if role in mine:
-                how = Departure.RELEASE if what == "leave" else Departure.BREAK
+                how = ReleaseReason.RELEASE if what == "leave" else ReleaseReason.BREAK
                 table.leave(mine[role].ticket.id, how)
             case "lose":  # one of its leases ends early, as after a stall of that one keeper
-                for seat in table.queue.seats():
-                    if party_of(seat) != party and table.renew(seat.ticket.id) is Standing.GONE:
-                        table.leave(seat.ticket.id)
+                for entry in table.queue.entries():
+                    if party_of(entry) != party and table.renew(entry.ticket.id) is RenewalResult.GONE:
+                        table.leave(entry.ticket.id)
                 table.now += LEASE * 0.6
-                for seat in table.queue.seats():
-                    if party_of(seat) != party:
-                        table.renew(seat.ticket.id)
+                for entry in table.queue.entries():
+                    if party_of(entry) != party:
+                        table.renew(entry.ticket.id)
                 table.look_again()
             case "pass":
                 table.now += LEASE / 4
                 table.look_again()
             case "renew":
-                for seat in mine.values():
-                    table.renew(seat.ticket.id)
+                for entry in mine.values():
+                    table.renew(entry.ticket.id)
 
 
 @pytest.mark.parametrize("fair", [True, False])
@@ -182,7 +182,7 @@ def test_whatever_they_hold_and_wait_for_all_get_on(
         for party in range(5):
             table.ask(party, W)
     for _ in range(100):
-        free = [seat for seat in table.holders() if not table.waits(party_of(seat))]
+        free = [entry for entry in table.holders() if not table.waits(party_of(entry))]
         if not free:
             break
         table.leave(free[0].ticket.id)
@@ -199,7 +199,7 @@ def test_the_fair_enter_in_order_of_arrival(roles: list[Role]) -> None:
         table.ask(party, role)
     entered: list[int] = []
     while table.holders():
-        entered += [party_of(seat) for seat in table.holders() if party_of(seat) not in entered]
+        entered += [party_of(entry) for entry in table.holders() if party_of(entry) not in entered]
         table.leave(table.holders()[0].ticket.id)
     assert sorted(entered) == list(range(len(roles)))
     for place, party in enumerate(entered):
@@ -212,7 +212,7 @@ def test_an_upgradeable_reader_that_waits_holds_up_no_reader_behind_it() -> None
     for party, role in enumerate((W, U, U, R, W, R)):
         table.ask(party, role)
     table.leave(table.mine(0)[W].ticket.id)
-    assert [party_of(seat) for seat in table.holders()] == [1, 3], "the last reader came after a writer"
+    assert [party_of(entry) for entry in table.holders()] == [1, 3], "the last reader came after a writer"
 
 
 def test_an_upgrade_passes_writers_that_waited_before() -> None:
@@ -221,8 +221,8 @@ def test_an_upgrade_passes_writers_that_waited_before() -> None:
         table.ask(party, role)
     table.ask(0, W)
     table.leave(table.mine(1)[R].ticket.id)
-    assert {role_of(seat) for seat in table.holders()} == {U, W}
-    assert {party_of(seat) for seat in table.holders()} == {0}
+    assert {role_of(entry) for entry in table.holders()} == {U, W}
+    assert {party_of(entry) for entry in table.holders()} == {0}
 
 
 def test_a_try_beside_a_ticket_of_ones_own_passes_those_who_wait() -> None:
@@ -241,7 +241,7 @@ def test_beside_counts_only_while_that_one_holds() -> None:
     table.ask(0, W)
     table.leave(table.mine(0)[U].ticket.id)
     table.leave(table.mine(1)[R].ticket.id)
-    assert [party_of(seat) for seat in table.holders()] == [2], "it is an ordinary waiter now"
+    assert [party_of(entry) for entry in table.holders()] == [2], "it is an ordinary waiter now"
 
 
 class Permits(Table):
@@ -250,11 +250,11 @@ class Permits(Table):
     limit = 4
 
     def check(self) -> None:
-        out = sum(seat.ticket.terms.rule.permits for seat in self.holders())
+        out = sum(entry.ticket.terms.mode.permits for entry in self.holders())
         assert out <= self.limit, "more permits are out than there are"
         waiting = self.waiters()
         if waiting:
-            first = waiting[0].ticket.terms.rule.permits
+            first = waiting[0].ticket.terms.mode.permits
             assert out + first > self.limit, "the first in line would fit"
 
 
@@ -273,11 +273,11 @@ def test_permits_never_exceed_the_limit_and_come_back(fair: bool, steps: list[tu
             case "ask" | "try":
                 behind = bool(table.waiters())
                 exclusive = bool(which % 2)  # means nothing here
-                mine = table.ticket(0, Rule(Kind.SEMAPHORE, exclusive=exclusive, permits=size, limit=table.limit))
+                mine = table.ticket(0, LockMode(Kind.SEMAPHORE, exclusive=exclusive, permits=size, limit=table.limit))
                 entered = table.claim(mine, join=what == "ask")
                 assert not (fair and behind and entered), "it passed somebody who waits"
-            case "leave" if table.queue.seats():
-                table.leave(table.queue.seats()[which % len(table.queue.seats())].ticket.id)
+            case "leave" if table.queue.entries():
+                table.leave(table.queue.entries()[which % len(table.queue.entries())].ticket.id)
             case "pass":
                 table.now += which
                 table.look_again()
@@ -291,16 +291,16 @@ def test_permits_never_exceed_the_limit_and_come_back(fair: bool, steps: list[tu
 def test_permits_are_given_in_order_of_arrival(sizes: list[int]) -> None:
     table = Permits(fair=True)
     for number, size in enumerate(sizes):
-        table.claim(table.ticket(number, Rule(Kind.SEMAPHORE, permits=size, limit=table.limit)))
+        table.claim(table.ticket(number, LockMode(Kind.SEMAPHORE, permits=size, limit=table.limit)))
     entered: list[int] = []
     while table.holders():
-        entered += [party_of(seat) for seat in table.holders() if party_of(seat) not in entered]
+        entered += [party_of(entry) for entry in table.holders() if party_of(entry) not in entered]
         table.leave(table.holders()[0].ticket.id)
     assert entered == list(range(len(sizes)))
 
 
 def test_another_limit_names_both() -> None:
     table = Permits(fair=True)
-    table.claim(table.ticket(0, Rule(Kind.SEMAPHORE, limit=4)))
+    table.claim(table.ticket(0, LockMode(Kind.SEMAPHORE, limit=4)))
     with pytest.raises(WrongKind, match="a semaphore of 4 and cannot be used as a semaphore of 5"):
-        table.claim(table.ticket(1, Rule(Kind.SEMAPHORE, limit=5)))
+        table.claim(table.ticket(1, LockMode(Kind.SEMAPHORE, limit=5)))

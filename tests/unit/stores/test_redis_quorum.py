@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 
-from leasehold._model import Kind, Owner, Rule, Terms, Ticket
+from leasehold._model import Kind, LeaseTerms, LockMode, Owner, Ticket
 from leasehold._runtimes.aio import AsyncioRuntime
 from leasehold.errors import StoreUnavailable
 from leasehold.stores.redis.connection.base import Elsewhere, ReplyError
 from leasehold.stores.redis.connection.settings import Settings
-from leasehold.stores.redis.connection.wait_connection import MOST_WIRES, WaitingWire
+from leasehold.stores.redis.connection.wait_connection import MOST_TRANSPORTS, WaitTransport
 from leasehold.stores.redis.scripts import commands
 from leasehold.stores.redis.strict.quorum import Strict, waits
 from leasehold.stores.redis.strict.strict import Claims, Unconfirmed
 
-TICKET = Ticket("t" * 22, Terms(Rule(Kind.MUTEX), Owner("h", 1, "c"), lease=10.0))
+TICKET = Ticket("t" * 22, LeaseTerms(LockMode(Kind.MUTEX), Owner("h", 1, "c"), lease=10.0))
 COMMAND = commands.claim("ns", "a", TICKET, join=False, channel=b"")
 GRANTED = [1, b"7", b"1", 2]
 
@@ -37,14 +37,14 @@ class Answers:
 
 
 def ask(strict: Strict, *answers: list[Any]) -> tuple[Any, list[Sequence[bytes]]]:
-    wire: Any = Answers(*answers)
+    transport: Any = Answers(*answers)
     claims = Claims(strict, Settings("here"), lambda another: b"other" if another else b"marker")
     try:
-        reply = asyncio.run(claims.ask(wire, COMMAND, within=5.0))
+        reply = asyncio.run(claims.ask(transport, COMMAND, within=5.0))
     except StoreUnavailable as error:
         reply = error
-    assert not wire.answers
-    return reply, [asked[1:] for asked in wire.asked]
+    assert not transport.answers
+    return reply, [asked[1:] for asked in transport.asked]
 
 
 def test_it_waits_for_replicas_as_soon_as_it_knows_of_them() -> None:
@@ -103,10 +103,12 @@ def test_only_what_waits_goes_apart() -> None:
 
 def test_connections_that_wait_are_bounded() -> None:
     async def body() -> None:
-        wire = WaitingWire(AsyncioRuntime(), Settings("here", strict=Strict()), b"", lambda _: None, lambda: None)
-        taken = [wire._taken() for _ in range(MOST_WIRES + 5)]
-        assert len({id(one) for one, _ in taken}) == MOST_WIRES
-        assert [alone for _, alone in taken] == [True] * MOST_WIRES + [False] * 5
-        await wire.close()
+        transport = WaitTransport(
+            AsyncioRuntime(), Settings("here", strict=Strict()), b"", lambda _: None, lambda: None
+        )
+        taken = [transport._taken() for _ in range(MOST_TRANSPORTS + 5)]
+        assert len({id(one) for one, _ in taken}) == MOST_TRANSPORTS
+        assert [alone for _, alone in taken] == [True] * MOST_TRANSPORTS + [False] * 5
+        await transport.close()
 
     asyncio.run(body())

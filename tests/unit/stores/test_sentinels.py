@@ -45,10 +45,10 @@ def says(port: int, epoch: int) -> dict[bytes, bytes]:
 
 
 def sentinels(*replies: Any) -> tuple[Sentinels, list[Any]]:
-    wires = [Told(reply) for reply in replies]
-    left = iter(wires)
+    transports = [Told(reply) for reply in replies]
+    left = iter(transports)
     made = Sentinels(BlockingRuntime(), watched_from_url(parse(URL)), lambda *_: next(left), lambda: None)  # type: ignore[arg-type, return-value]
-    return made, wires
+    return made, transports
 
 
 DOWN = Elsewhere("down")
@@ -66,11 +66,13 @@ DOWN = Elsewhere("down")
     ],
 )
 def test_the_newest_word_counts(replies: tuple[Any, ...], port: int) -> None:
-    made, wires = sentinels(*replies)
+    made, transports = sentinels(*replies)
     found = finish(made.primary(1.0))
     assert (found.options["host"], found.options["port"], found.options["db"]) == ("10.0.0.1", port, 3)
     right = [index for index, reply in enumerate(replies) if isinstance(reply, dict) and reply[b"port"] == b"%d" % port]
-    assert [index for index, wire in enumerate(wires) if wire.listens] == right[:1]  # one of those who know better
+    assert [index for index, transport in enumerate(transports) if transport.listens] == right[
+        :1
+    ]  # one of those who know better
 
 
 def test_why_nobody_tells() -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from leasehold._model import Owner, Rule, Terms, Ticket
+from leasehold._model import LeaseTerms, LockMode, Owner, Ticket
 from leasehold._runtimes.base import finish
 from leasehold._runtimes.blocking import BlockingRuntime
-from leasehold.stores._sql.session.wait_queue import Lines
+from leasehold.stores._sql.session.wait_queue import WaitQueues
 
 
 class Taken:
@@ -48,14 +48,14 @@ class Idle(BlockingRuntime):
 
 
 def ticket(number: int) -> Ticket:
-    return Ticket(f"t{number}", Terms(Rule(), Owner("h", 1, "c"), lease=30.0))
+    return Ticket(f"t{number}", LeaseTerms(LockMode(), Owner("h", 1, "c"), lease=30.0))
 
 
 def test_a_session_that_nobody_can_wait_on_is_not_parked() -> None:
     """Else all in line would wait for it for good."""
     sessions = Taken()
     runtime = Threadless()
-    lines: Lines[object] = Lines(runtime, sessions)
+    lines: WaitQueues[object] = WaitQueues(runtime, sessions)
     first, second = (lines.enter("x", ticket(number)) for number in (1, 2))
     until = runtime.now() + 5
     with pytest.raises(RuntimeError, match="thread"):
@@ -75,7 +75,7 @@ def test_a_session_that_nobody_can_wait_on_is_not_parked() -> None:
 def test_who_has_a_session_parked_for_it_sleeps_until_that_has_the_lock() -> None:
     """Else it is told at once to ask again, while the answer of the server may be on the way."""
     runtime = Idle()
-    lines: Lines[object] = Lines(runtime, Taken())
+    lines: WaitQueues[object] = WaitQueues(runtime, Taken())
     first, second = (lines.enter("x", ticket(number)) for number in (1, 2))
     until = runtime.now() + 5
     assert finish(lines.turn(first, until)) is None
@@ -90,7 +90,7 @@ def test_who_has_a_session_parked_for_it_sleeps_until_that_has_the_lock() -> Non
 def test_who_comes_first_when_another_is_passed_over_is_told() -> None:
     """One behind it found out, and does not ask for it."""
     runtime = Idle()
-    lines: Lines[object] = Lines(runtime, Taken())
+    lines: WaitQueues[object] = WaitQueues(runtime, Taken())
     silent, second, third = (lines.enter("x", ticket(number)) for number in (1, 2, 3))
     silent.heard -= 31.0
     until = runtime.now() + 5

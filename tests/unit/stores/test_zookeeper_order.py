@@ -15,7 +15,7 @@ from leasehold.stores.zookeeper.order import (
     ahead_of,
     in_order,
     in_way,
-    reader_to_pass_beside,
+    reader_to_pass_alongside,
     to_date,
 )
 
@@ -84,8 +84,8 @@ def test_one_waits_for_all_before_it() -> None:
 # --- readers and writers -------------------------------------------------------------------------------------------
 
 
-def holding(contenders: list[Contender], born: dict[str, int], beside: dict[str, str]) -> set[str]:
-    return {one.child for one in contenders if not in_way(one, beside.get(one.child, ""), contenders, born)}
+def holding(contenders: list[Contender], born: dict[str, int], alongside: dict[str, str]) -> set[str]:
+    return {one.child for one in contenders if not in_way(one, alongside.get(one.child, ""), contenders, born)}
 
 
 def test_readers_wait_for_writers_before_them_and_writers_for_all() -> None:
@@ -112,11 +112,11 @@ def test_a_writers_own_reader_holds_beside_it_and_blocks_the_next_writer() -> No
 
 def test_a_reader_passes_a_waiting_writer_only_beside_a_reader_that_holds() -> None:
     reader, writer = contender(Mark.READER, 1), contender(Mark.WRITER, 2)
-    assert reader_to_pass_beside([writer, reader]) == reader
-    assert reader_to_pass_beside([reader]) is None
-    assert reader_to_pass_beside([writer]) is None
+    assert reader_to_pass_alongside([writer, reader]) == reader
+    assert reader_to_pass_alongside([reader]) is None
+    assert reader_to_pass_alongside([writer]) is None
     gate = contender(Mark.WRITER, 1, up=True)
-    assert reader_to_pass_beside([reader, gate, writer]) is None
+    assert reader_to_pass_alongside([reader, gate, writer]) is None
 
 
 def test_one_upgradeable_reader_at_a_time() -> None:
@@ -150,22 +150,22 @@ def test_no_two_that_exclude_each_other_ever_hold_together() -> None:
     for marks in itertools.product(kinds, repeat=4):
         line = [contender(mark, place, up=up) for place, (mark, up) in enumerate(marks, 1)]
         born = {one.child: number for number, one in enumerate(line)}
-        beside: dict[str, str] = {}
-        inside = holding(line, born, beside)
+        alongside: dict[str, str] = {}
+        inside = holding(line, born, alongside)
         first_up = next((one for one in line if one.up and one.child in inside), None)
         if first_up is not None:
             gate = contender(Mark.WRITER, int(first_up.place), up=True)
-            line, born[gate.child], beside[gate.child] = [*line, gate], len(line), first_up.ticket
+            line, born[gate.child], alongside[gate.child] = [*line, gate], len(line), first_up.ticket
             later = contender(Mark.READER, 9)
             line, born[later.child] = [*line, later], len(line)
-            _check(line, holding(line, born, beside), beside)
+            _check(line, holding(line, born, alongside), alongside)
             line = [one for one in line if one.up or one.mark is Mark.WRITER]  # the plain readers left
-        _check(line, holding(line, born, beside), beside)
+        _check(line, holding(line, born, alongside), alongside)
 
 
-def _check(line: list[Contender], inside: set[str], beside: dict[str, str]) -> None:
+def _check(line: list[Contender], inside: set[str], alongside: dict[str, str]) -> None:
     for one, other in itertools.combinations([one for one in line if one.child in inside], 2):
-        own = one.ticket == beside.get(other.child) or other.ticket == beside.get(one.child)
+        own = one.ticket == alongside.get(other.child) or other.ticket == alongside.get(one.child)
         alone = Mark.WRITER in (one.mark, other.mark) or (one.up and other.up)
         assert own or not alone, (one, other)
     assert inside, "somebody gets on"

@@ -17,7 +17,7 @@ from leasehold.stores import registry
 from leasehold.stores._common.slots import Slot
 from leasehold.stores.etcd.http.base import Place, Unanswered
 from leasehold.stores.etcd.http.blocking import BlockingHttp, Line, Pieces
-from leasehold.stores.redis.connection.blocking import BlockingWire
+from leasehold.stores.redis.connection.blocking import BlockingTransport
 from leasehold.stores.redis.connection.channel import Channel
 
 
@@ -29,7 +29,7 @@ def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
     other.close()
 
 
-def beside(work: Callable[[], object]) -> None:
+def alongside(work: Callable[[], object]) -> None:
     """Run something in another thread, to its end."""
     thread = threading.Thread(target=work)
     thread.start()
@@ -50,7 +50,7 @@ class Interrupted:
 
         def call(*args: Any) -> Any:
             meanwhile, self._meanwhile = self._meanwhile, lambda: None
-            beside(meanwhile)
+            alongside(meanwhile)
             return value(*args)
 
         return call
@@ -134,11 +134,11 @@ def test_a_stream_that_nobody_reads_is_closed_at_once(ends: tuple[socket.socket,
 class Hurried(list[Any]):
     """Idle connections that another thread drops just as this one takes one."""
 
-    wire: BlockingWire
+    transport: BlockingTransport
 
     def pop(self, *index: Any) -> Any:
-        wire, self.pop = self.wire, super().pop  # type: ignore[method-assign]
-        beside(wire.hang_up)
+        transport, self.pop = self.transport, super().pop  # type: ignore[method-assign]
+        alongside(transport.hang_up)
         return super().pop(*index)
 
 
@@ -146,9 +146,9 @@ def test_a_connection_that_is_dropped_is_not_taken(redis_server: Any, namespace:
     runtime = BlockingRuntime()
     store = cast(Any, registry.opener(redis_server.url).open(runtime, namespace))
     finish(store.look("x", exact=True))
-    wire: BlockingWire = store._wire
-    wire._idle = idle = Hurried(wire._idle)
-    idle.wire = wire
+    transport: BlockingTransport = store._transport
+    transport._idle = idle = Hurried(transport._idle)
+    idle.transport = transport
     assert idle
     try:
         finish(store.look("x", exact=True))

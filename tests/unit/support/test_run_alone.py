@@ -63,10 +63,12 @@ def test_the_third_run_has_no_company(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     runs = [json.loads(line) for line in notes.read_text().splitlines()]
     failing = [run for run in runs if run[0] == "failing"]
-    beside = [sum(other[1] != run[1] and other[2] < run[3] and other[3] > run[2] for other in runs) for run in failing]
-    assert len(beside) == 3
-    assert beside[0] > 0, "the first run has company, so that the test shows something"
-    assert beside[2] == 0
+    alongside = [
+        sum(other[1] != run[1] and other[2] < run[3] and other[3] > run[2] for other in runs) for run in failing
+    ]
+    assert len(alongside) == 3
+    assert alongside[0] > 0, "the first run has company, so that the test shows something"
+    assert alongside[2] == 0
     assert len([run for run in runs if run[0] == "crowd"]) == 60
     assert not list(tmp_path.glob("leasehold-tests-*"))
 

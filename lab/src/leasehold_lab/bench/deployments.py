@@ -113,11 +113,11 @@ class Sites:
 
     def _folder(self, url: str | None) -> str:
         """Make a folder for files: beside the file that the URL names, or where temporary files are."""
-        beside = None
+        alongside = None
         if url is not None and url.startswith("sqlite:"):
-            beside = str(Path(parse(url).path).expanduser().absolute().parent)
+            alongside = str(Path(parse(url).path).expanduser().absolute().parent)
             self._url = None  # a file of its own on the same disk
-        return self._stack.enter_context(tempfile.TemporaryDirectory(prefix="leasehold-bench-", dir=beside))
+        return self._stack.enter_context(tempfile.TemporaryDirectory(prefix="leasehold-bench-", dir=alongside))
 
 
 def _try(scope: Scope) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from leasehold._inspection import LockInfo
-from leasehold._model import Capabilities, Owner, Rule, Terms, Ticket, ticket_id
+from leasehold._model import Capabilities, LeaseTerms, LockMode, Owner, Ticket, ticket_id
 from leasehold.client import AsyncClient
 from leasehold.primitives.locks.hold import AsyncHold
 from leasehold.primitives.locks.mutex import AsyncMutex
@@ -219,7 +219,7 @@ async def checked(hold: AsyncHold) -> None:
     hold.check()
 
 
-def ticket(client: AsyncClient, rule: Rule | None = None, *, lease: float = 30.0, delay: float = 0.0) -> Ticket:
+def ticket(client: AsyncClient, mode: LockMode | None = None, *, lease: float = 30.0, delay: float = 0.0) -> Ticket:
     """Make a ticket as the engine would, for cases that speak with the store itself."""
-    terms = Terms(rule or Rule(), Owner.parse(client.owner), lease, delay)
+    terms = LeaseTerms(mode or LockMode(), Owner.parse(client.owner), lease, delay)
     return Ticket(ticket_id(os.urandom(16)), terms)

@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Any, Protocol
 
 from leasehold._model import Change
-from leasehold._runtimes.base import drive
+from leasehold._runtimes.base import run_sync
 from leasehold.client import Client
 from leasehold.errors import StoreUnavailable
 from leasehold.guards import Stale, sql
@@ -56,12 +56,12 @@ class Cells:
         self._client = client
 
     def read(self, guard: Guard) -> int:
-        return int(drive(self._client.store.cell(counter_name(guard), Change())).value or b"0")
+        return int(run_sync(self._client.store.cell(counter_name(guard), Change())).value or b"0")
 
     def write(self, guard: Guard, value: int, hold: Hold | None) -> None:
         token = None if hold is None else hold.token
         change = Change(value=b"%d" % value, fence=token, life=COUNTER_LIFE)
-        if not drive(self._client.store.cell(counter_name(guard), change)).changed:
+        if not run_sync(self._client.store.cell(counter_name(guard), change)).changed:
             raise Stale(f"the write with token {token} was refused", token=token)
 
     def discard(self) -> None:
@@ -166,7 +166,7 @@ class EtcdKeys:
 
 def _send(client: Client, path: str, body: dict[str, Any]) -> dict[str, Any]:
     store: Any = client.store
-    answer: dict[str, Any] = drive(store.send(path, body, within=ANSWERS_WITHIN))
+    answer: dict[str, Any] = run_sync(store.send(path, body, within=ANSWERS_WITHIN))
     return answer
 
 

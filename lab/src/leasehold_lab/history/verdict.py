@@ -157,8 +157,8 @@ def _exclusive(holds: list[Hold], tries: list[Try], history: History, bounds: Bo
     pauses = history.stalls + history.outages
     if bounds.tries:
         perhaps = [*holds, *ghosts([*holds, *tries], pauses), *passing(tries)]
-        for attempt, beside in refused_while_free(perhaps, tries):
-            yield Violation(Promise.FREE, (*beside, attempt), "refused though nobody can have held the name")
+        for attempt, alongside in refused_while_free(perhaps, tries):
+            yield Violation(Promise.FREE, (*alongside, attempt), "refused though nobody can have held the name")
     for before, waiter, gap in late_wakes(holds, tries, bounds.woken, pauses, history.moments + history.lulls):
         yield Violation(Promise.WOKEN, (before, waiter), f"nobody held the name for {gap:.3f} s beside a waiter")
 

@@ -17,7 +17,7 @@ Write the body once, as a coroutine function that takes a `World`, and run it in
 What a world offers:
 
 * ``client(where, **options)``: a client of the store at a URL, or of an `Opener`. It has the methods of `AsyncClient`,
-  all awaited alike; in the blocking world it is a `face` of the public `Client`. It is closed at the end of ``run``.
+  all awaited alike; in the blocking world it is a `sync_facade` of the public `Client`. It is closed at the end of ``run``.
 * ``spawn(work)``: runs ``work()`` in a thread or task of its own and returns a `Job`: ``await job.join(timeout)`` tells
   whether it ended, ``await job.result()`` waits for its result or raises its error, ``job.cancel()`` cancels it.
   An error that nobody asked for is raised at the end of ``run``.
@@ -47,7 +47,7 @@ from leasehold.stores.memory import Memory
 from leasehold_lab.faulty_store import Faulty
 from leasehold_lab.runtimes.network import InVirtualTime, Network
 from leasehold_lab.runtimes.simulated import SimulatedRuntime
-from leasehold_lab.runtimes.sync_facade import face
+from leasehold_lab.runtimes.sync_facade import sync_facade
 from leasehold_lab.runtimes.virtual import Machine, Scheduler
 
 T = TypeVar("T")
@@ -203,7 +203,7 @@ class BlockingWorld(World):
         return finish(self._live(body))
 
     def _client(self, opener: Opener, **options: Any) -> AsyncClient:
-        client: AsyncClient = face(Client(opener, **options))
+        client: AsyncClient = sync_facade(Client(opener, **options))
         return client
 
     def _start(self, job: Job[T], work: Callable[[], Coroutine[Any, Any, T]]) -> None:

@@ -13,10 +13,10 @@ from leasehold._model import (
     Capabilities,
     Cell,
     Change,
-    Departure,
     Finding,
     Granted,
-    Standing,
+    ReleaseReason,
+    RenewalResult,
     Ticket,
     View,
     Wait,
@@ -79,10 +79,10 @@ class RemoteStore:
         inner = cast(ManyStore, self._inner)
         return await self._ask(lambda: inner.leave_many(leaves, within=within), "leave_many", within)
 
-    async def leave(self, name: str, ticket: Ticket, *, how: Departure, within: float) -> bool:
+    async def leave(self, name: str, ticket: Ticket, *, how: ReleaseReason, within: float) -> bool:
         return await self._ask(lambda: self._inner.leave(name, ticket, how=how, within=within), "leave", within)
 
-    async def renew(self, tickets: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[Standing]:
+    async def renew(self, tickets: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[RenewalResult]:
         return await self._ask(lambda: self._inner.renew(tickets, within=within), "renew", within)
 
     async def changed(self, name: str, ticket: Ticket, mark: object, *, timeout: float) -> Granted | None:

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, TypeVar
 
-from leasehold._runtimes.base import TIDIES_WITHIN, Colour, Job, Party, RecursiveMutex, Scope, Signal
+from leasehold._runtimes.base import TIDIES_WITHIN, Caller, Flavor, Job, RecursiveMutex, Scope, Signal
 from leasehold_lab.runtimes.virtual import Entry, Killed, Machine, Scheduler, Task, Wake, cancel
 
 T = TypeVar("T")
@@ -22,7 +22,7 @@ EPOCH_US = 1_000_000_000_000_000
 class SimulatedRuntime:
     """Tasks of one machine of a `Scheduler`."""
 
-    colour = Colour.SIMULATED
+    flavor = Flavor.SIMULATED
 
     def __init__(self, scheduler: Scheduler, machine: Machine) -> None:
         self.scheduler = scheduler
@@ -96,8 +96,8 @@ class SimulatedRuntime:
         await self.sleep(0.0)
         return call()
 
-    def me(self) -> Party:
-        return SimulatedParty(self._current())
+    def me(self) -> Caller:
+        return SimulatedCaller(self._current())
 
     def scope(self) -> Scope:
         return SimulatedScope(self)
@@ -238,7 +238,7 @@ class SimulatedJob:
         return self.task.done()
 
 
-class SimulatedParty:
+class SimulatedCaller:
     """A task."""
 
     __slots__ = ("_task", "key")

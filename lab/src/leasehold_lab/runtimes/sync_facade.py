@@ -58,7 +58,7 @@ class Face:
         return f"face({self.blocking!r})"
 
 
-def face(thing: Any) -> Any:
+def sync_facade(thing: Any) -> Any:
     """Give a blocking client, lock or hold the look of its asyncio twin."""
     return Face(thing)
 

@@ -247,8 +247,8 @@ class EtcdCluster:
     def start(self) -> Self:
         """Start all members, and wait until they have a leader."""
         try:
-            with concurrent.futures.ThreadPoolExecutor(len(self.members)) as beside:
-                list(beside.map(EtcdServer.start, self.members))  # one alone is never ready
+            with concurrent.futures.ThreadPoolExecutor(len(self.members)) as alongside:
+                list(alongside.map(EtcdServer.start, self.members))  # one alone is never ready
         except BaseException:
             self.stop()
             raise

@@ -17,7 +17,7 @@ from leasehold_lab.servers.certificates import Certificates
 JAR = "usr/share/java/zookeeper.jar"
 """Where Debian's package has the server; its manifest names the libraries beside it."""
 
-BESIDE = ("zookeeper-jute.jar", "slf4j-nop.jar", "netty-codec.jar", "slf4j-api.jar", "log4j-1.2.jar")
+ALONGSIDE = ("zookeeper-jute.jar", "slf4j-nop.jar", "netty-codec.jar", "slf4j-api.jar", "log4j-1.2.jar")
 """Libraries that go first: of its own release, whatever is installed; and those that its manifest does not name, to say
 nothing, for TLS, and for releases before 3.5."""
 
@@ -169,7 +169,7 @@ class ZooKeeperServer(Server):
         path = self.folder / "zoo.cfg"
         path.write_text("".join(f"{key}={value}\n" for key, value in self.config.items()))
         properties = [f"-D{key}={value}" for key, value in self._properties.items()]
-        classes = os.pathsep.join(map(str, (*(self.jar.parent / name for name in BESIDE), self.jar)))
+        classes = os.pathsep.join(map(str, (*(self.jar.parent / name for name in ALONGSIDE), self.jar)))
         return [*JVM, *properties, "-cp", classes, MAIN, str(path)]
 
     def _ready(self) -> bool:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
-from leasehold._runtimes.base import Colour
+from leasehold._runtimes.base import Flavor
 from leasehold._runtimes.clock import boottime
 from leasehold._url import Secret, StoreURL, parse
 from leasehold.client import Client
@@ -201,7 +201,7 @@ class Crew:
 
     def _new(self) -> Process:
         self._count += 1
-        colour = Colour.ASYNCIO if self._count % 2 else Colour.BLOCKING
+        flavor = Flavor.ASYNC if self._count % 2 else Flavor.SYNC
         load = self._settings.load
         if "block" not in self._settings.faults:
             load = replace(load, blocks=0.0)
@@ -211,7 +211,7 @@ class Crew:
             who=str(self._count),
             url="",
             namespace=self._namespace,
-            colour=colour,
+            flavor=flavor,
             workers=self._settings.workers,
             seed=f"{self._settings.seed}.{self._count}",
             journal=str(journal),

@@ -19,7 +19,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from leasehold._engine.lease import Later
-from leasehold._runtimes.base import Colour, Job, Runtime
+from leasehold._runtimes.base import Flavor, Job, Runtime
 
 PATIENCE = 0.01
 """Seconds that calls may take before the schedule goes on without whoever makes them."""
@@ -30,7 +30,7 @@ LINGER = 30.0
 TakeOver = Callable[[Job], Coroutine[Any, Any, None]]
 
 
-class StandIn:
+class BackupThread:
     """The second thread of a keeper, there for as long as somebody wants to be called back."""
 
     def __init__(self, runtime: Runtime, take_over: TakeOver) -> None:
@@ -44,9 +44,7 @@ class StandIn:
 
     def is_prepared(self) -> bool:
         """Return whether nothing is to be made ready."""
-        return (
-            self._runtime.colour is not Colour.BLOCKING or self._closed or (self._job is not None and self._job.alive())
-        )
+        return self._runtime.flavor is not Flavor.SYNC or self._closed or (self._job is not None and self._job.alive())
 
     def prepare(self) -> None:
         """Be there, from now on, for calls that take their time. Called by whoever has the schedule."""
@@ -58,7 +56,7 @@ class StandIn:
 
     def later(self) -> Later | None:
         """Return what takes calls until all holds were looked at; None in a loop: there each is made at once."""
-        return [] if self._runtime.colour is Colour.BLOCKING else None
+        return [] if self._runtime.flavor is Flavor.SYNC else None
 
     def call(self, calls: Later) -> bool:
         """Make calls; return whether the caller still has the schedule."""

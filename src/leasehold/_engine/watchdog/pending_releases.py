@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from leasehold._model import Departure, Ticket
+from leasehold._model import ReleaseReason, Ticket
 from leasehold._runtimes.base import Job, Runtime
 from leasehold.errors import StoreUnavailable
 from leasehold.store_api import Store
@@ -24,7 +24,7 @@ log = logging.getLogger("leasehold")
 
 
 @dataclass(frozen=True, slots=True)
-class Debt:
+class PendingRelease:
     """A leave that was not confirmed. ``until``: boot-time clock at which the lease has ended by itself."""
 
     name: str
@@ -32,33 +32,37 @@ class Debt:
     until: float
 
 
-class Payer:
+class ReleaseRetrier:
     """Pays the debts of one client; ``again`` puts one down to be paid at a reading of the clock."""
 
-    def __init__(self, runtime: Runtime, store: Store, patience: float, again: Callable[[Debt, float], None]) -> None:
+    def __init__(
+        self, runtime: Runtime, store: Store, patience: float, again: Callable[[PendingRelease, float], None]
+    ) -> None:
         self._runtime = runtime
         self._store = store
         self._patience = min(patience, LEAVE_WITHIN)
         self._again = again
 
-    def pay_beside(self, debts: Sequence[Debt]) -> Job | None:
+    def release_in_background(self, pending: Sequence[PendingRelease]) -> Job | None:
         """Begin to pay in a job, and return it; None, and all are put down again, if there is none to be had."""
         try:
-            return self._runtime.spawn(lambda: self.pay(debts), "leasehold-leave")
+            return self._runtime.spawn(lambda: self.pay(pending), "leasehold-leave")
         except RuntimeError:  # no thread to be had: later
-            for debt in debts:
-                self._again(debt, self._runtime.now() + LEAVE_AGAIN)
+            for pending_release in pending:
+                self._again(pending_release, self._runtime.now() + LEAVE_AGAIN)
             return None
 
-    async def pay(self, debts: Sequence[Debt]) -> None:
+    async def pay(self, pending: Sequence[PendingRelease]) -> None:
         """Leave for each; one without an answer is put down again, unless it is over by then."""
-        for debt in debts:
+        for pending_release in pending:
             try:
-                left = await self._store.leave(debt.name, debt.ticket, how=Departure.RELEASE, within=self._patience)
-                log.debug("left %r late; it was %s", debt.name, "there" if left else "gone")
+                left = await self._store.leave(
+                    pending_release.name, pending_release.ticket, how=ReleaseReason.RELEASE, within=self._patience
+                )
+                log.debug("left %r late; it was %s", pending_release.name, "there" if left else "gone")
             except StoreUnavailable:
                 now = self._runtime.now()
-                if now < debt.until:
-                    self._again(debt, now + LEAVE_AGAIN * (1 + 4 * self._runtime.jitter()))
+                if now < pending_release.until:
+                    self._again(pending_release, now + LEAVE_AGAIN * (1 + 4 * self._runtime.jitter()))
             except Exception:
-                log.exception("a late leave of %r failed", debt.name)
+                log.exception("a late leave of %r failed", pending_release.name)

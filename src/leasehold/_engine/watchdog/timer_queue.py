@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 T = TypeVar("T", bound=Hashable)
 
 
-class Agenda(Generic[T]):
+class TimerQueue(Generic[T]):
     """Each item has one time at most. Entries of items that were moved or removed stay in the heap until met.
 
     Putting, moving and removing cost O(log n); the heap never grows beyond twice the number of live items by much.

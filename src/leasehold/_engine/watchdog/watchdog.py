@@ -9,7 +9,7 @@ A ticket is renewed at a third of its lease, waiting or holding. A renewal that 
 intervals, until the hold's deadline; the deadline itself is an entry in the schedule and needs no network. Therefore
 the keeper never does I/O on its own thread: it hands each batch to a job of its own, and a server that does not answer
 cannot keep it from telling a holder in time. Nor can a holder that takes its time when it is called back: then another
-thread takes over the schedule (`engine.stand_in`). A job that hears of a loss makes its calls when all else is done.
+thread takes over the schedule (`engine.backup_thread`). A job that hears of a loss makes its calls when all else is done.
 
 Who is told what, if something dies here: the client dies, and the store ends the leases; a batch dies without an
 answer, and its holds are in doubt and tried again; the keeper's thread is gone (a fork), and the next ticket
@@ -21,7 +21,7 @@ first: in one dictionary, without a lock and without a place in any schedule, un
 sees to it that this is before the ticket is due. The order of steps is what makes that safe: a ticket is put down
 before it is looked until when the keeper sleeps, and the keeper says until when before it looks for tickets.
 
-A leave whose outcome is not known is on the schedule, too, to be repeated in the background (`engine.debts`).
+A leave whose outcome is not known is on the schedule, too, to be repeated in the background (`engine.pending`).
 
 The schedule belongs to one thread or task at a time. All others put into its inbox what they want done, and wake it.
 They take no mutex for that: a signal handler may interrupt any of them, at any line, and call in again. One mutex is
@@ -36,10 +36,10 @@ from collections.abc import Callable, Collection, Sequence
 from functools import partial
 
 from leasehold._engine.lease import ENDED, HOLDING, Later, Lease, State
-from leasehold._engine.watchdog.backup_thread import StandIn
-from leasehold._engine.watchdog.pending_releases import Debt, Payer
-from leasehold._engine.watchdog.timer_queue import Agenda
-from leasehold._model import Standing, Ticket
+from leasehold._engine.watchdog.backup_thread import BackupThread
+from leasehold._engine.watchdog.pending_releases import PendingRelease, ReleaseRetrier
+from leasehold._engine.watchdog.timer_queue import TimerQueue
+from leasehold._model import RenewalResult, Ticket
 from leasehold._runtimes.base import Job, Runtime
 from leasehold.errors import StoreUnavailable
 from leasehold.store_api import Store
@@ -64,14 +64,14 @@ LINGER = 30.0
 log = logging.getLogger("leasehold")
 
 
-class Keeper:
+class Watchdog:
     """Renews, tells, and pays debts, for one client."""
 
     def __init__(self, runtime: Runtime, store: Store, patience: float) -> None:
         self._runtime = runtime
         self._store = store
         self._patience = patience
-        self._payer = Payer(runtime, store, patience, self._owe_at)
+        self._retrier = ReleaseRetrier(runtime, store, patience, self._owe_at)
         self._reset()
 
     def _reset(self) -> None:
@@ -80,17 +80,17 @@ class Keeper:
         self._inbox: deque[Callable[[], None]] = deque()  # what others want done with the schedule
         self._fresh: dict[Lease, float] = {}  # not looked at yet, and when each is to be renewed
         self._watched: dict[Lease, None] = {}  # also those whose renewal is under way, which no agenda has
-        self._renewals: Agenda[Lease] = Agenda()  # only who has the schedule puts into these; anybody removes
-        self._deadlines: Agenda[Lease] = Agenda()
-        self._debts: Agenda[Debt] = Agenda()
-        self._beside: list[Job] = []  # what pays debts, or still calls a holder back; some of them ended
+        self._renewals: TimerQueue[Lease] = TimerQueue()  # only who has the schedule puts into these; anybody removes
+        self._deadlines: TimerQueue[Lease] = TimerQueue()
+        self._pending: TimerQueue[PendingRelease] = TimerQueue()
+        self._alongside: list[Job] = []  # what pays debts, or still calls a holder back; some of them ended
         self._renewing: list[Job] = []  # renewals under way; some of them ended
-        self._news: deque[tuple[Standing, frozenset[str] | None]] = deque()
+        self._news: deque[tuple[RenewalResult, frozenset[str] | None]] = deque()
         self._sleeps_until = 0.0
         self._looks_by = NEVER  # when it is to look at those who are fresh, even if those who asked for it are gone
         self._job: Job | None = None
         self._in_charge: object = None  # stands for the run that has the schedule now
-        self._stand_in = StandIn(self._runtime, self._take_over)
+        self._backup_thread = BackupThread(self._runtime, self._take_over)
         self._closed = False
 
     # --- what the engine tells it ------------------------------------------------------------------------------
@@ -117,20 +117,20 @@ class Keeper:
         if self._fresh.pop(lease, None) is None:
             self._drop(lease)
 
-    def owe(self, name: str, ticket: Ticket) -> None:
+    def retry_release(self, name: str, ticket: Ticket) -> None:
         """Leave in the background, until the store confirms or the lease has ended by itself."""
         now = self._runtime.now()
-        self._owe_at(Debt(name, ticket, now + ticket.terms.lease), now)
+        self._owe_at(PendingRelease(name, ticket, now + ticket.terms.lease), now)
 
-    def hear(self, standing: Standing, tickets: Collection[str] | None) -> None:
-        """Take a store's word for what became of tickets, or of all, from any thread; see `stores.base.Tells`."""
-        self._news.append((standing, None if tickets is None else frozenset(tickets)))
+    def hear(self, result: RenewalResult, tickets: Collection[str] | None) -> None:
+        """Take a store's word for what became of tickets, or of all, from any thread; see `stores.base.ReportsLosses`."""
+        self._news.append((result, None if tickets is None else frozenset(tickets)))
         self._wake.set()
 
     def expect_calls(self) -> None:
         """Make ready to call holders back, who may take their time."""
-        if not self._stand_in.is_prepared():
-            self._ask(0.0, self._stand_in.prepare)
+        if not self._backup_thread.is_prepared():
+            self._ask(0.0, self._backup_thread.prepare)
 
     def leases(self) -> list[Lease]:
         """Return all that it looks after."""
@@ -142,16 +142,16 @@ class Keeper:
         self._closed = True
         job, self._job = self._job, None
         self._wake.set()
-        await self._stand_in.close(within)
+        await self._backup_thread.close(within)
         if job is not None:
             await job.join(max(0.0, until - self._runtime.now()))
-        await self._end(self._beside, until)  # else the store would be closed while one asks, and a lease last on
+        await self._end(self._alongside, until)  # else the store would be closed while one asks, and a lease last on
         await self._end(self._renewing, 0.0)  # nobody needs the answers any more; a thread finds the store closed
-        self._beside, self._renewing = [], []
+        self._alongside, self._renewing = [], []
         self._take_in()
-        for debt in list(self._debts):
+        for pending_release in list(self._pending):
             if self._runtime.now() < until:
-                await self._payer.pay([debt])
+                await self._retrier.pay([pending_release])
 
     async def _end(self, jobs: Sequence[Job], until: float) -> None:
         """Wait for jobs until then; those that have not ended are asked to, all at once."""
@@ -177,7 +177,7 @@ class Keeper:
 
     def _keep(self, job: Job) -> None:
         """Keep a job that `close` waits for."""
-        self._beside = _with(self._beside, job)
+        self._alongside = _with(self._alongside, job)
 
     # --- the schedule ------------------------------------------------------------------------------------------
 
@@ -217,8 +217,8 @@ class Keeper:
             self._renewals.put(lease, self._runtime.now() + lease.length / RENEWALS_PER_LEASE)
         self._deadlines.put(lease, lease.deadline)
 
-    def _owe_at(self, debt: Debt, when: float) -> None:
-        self._ask(when, partial(self._debts.put, debt, when))
+    def _owe_at(self, pending_release: PendingRelease, when: float) -> None:
+        self._ask(when, partial(self._pending.put, pending_release, when))
 
     def _take_in(self) -> None:
         """Do what others asked for, and put those who are fresh on the agendas. Most were released before."""
@@ -262,7 +262,7 @@ class Keeper:
             return True
         self._take_in()
         now = self._runtime.now()
-        times = [when for agenda in self._agendas() if (when := agenda.next()) is not None]
+        times = [when for timers in self._timers() if (when := timers.next()) is not None]
         if self._looks_by <= now:  # it has just looked
             self._looks_by = NEVER
         if self._looks_by < NEVER:
@@ -272,7 +272,7 @@ class Keeper:
             self._wake.set()
         await self._wake.wait(max(0.0, self._sleeps_until - now))
         self._sleeps_until = 0.0
-        return bool(times or self._looks_by < NEVER or any(self._agendas()) or self._news or self._inbox)
+        return bool(times or self._looks_by < NEVER or any(self._timers()) or self._news or self._inbox)
 
     async def _take_over(self, job: Job) -> None:
         """Go on with the schedule, while whoever had it calls holders back, and takes its time."""
@@ -281,18 +281,18 @@ class Keeper:
             self._keep(before)
         await self._run()
 
-    def _agendas(self) -> tuple[Agenda[Lease], Agenda[Lease], Agenda[Debt]]:
-        return self._renewals, self._deadlines, self._debts
+    def _timers(self) -> tuple[TimerQueue[Lease], TimerQueue[Lease], TimerQueue[PendingRelease]]:
+        return self._renewals, self._deadlines, self._pending
 
     def _step(self) -> bool:
         """Look at all; return False if another has the schedule by then."""
-        later = self._stand_in.later()
+        later = self._backup_thread.later()
         try:
             self._look_at_all(later)
         except Exception:
             log.exception("the keeper stumbled; it goes on")
             self._put_back()
-        return not later or self._stand_in.call(later)
+        return not later or self._backup_thread.call(later)
 
     def _put_back(self) -> None:
         """Put all down again, and renew them soon: whom it had taken out to look at stands on no agenda."""
@@ -310,8 +310,8 @@ class Keeper:
         due = self._renewals.due(now)
         if due:
             due += self._renewals.due(now + COALESCE * min(lease.length for lease in due))
-        debts = self._debts.due(now)
-        if debts and (paying := self._payer.pay_beside(debts)) is not None:
+        pending = self._pending.due(now)
+        if pending and (paying := self._retrier.release_in_background(pending)) is not None:
             self._keep(paying)
         lost: set[str] = set()
         for lease in ended:
@@ -321,19 +321,19 @@ class Keeper:
                 lost.add(lease.name)
                 lease.settle(later)
                 self.forget(lease)
-        due += self._heirs(lost)
+        due += self._next_waiters(lost)
         batch = [lease for lease in dict.fromkeys(due) if self._is_to_renew(lease, now, later)]
         for start in range(0, len(batch), BATCH):
-            self._renew_beside(batch[start : start + BATCH])
+            self._renew_in_background(batch[start : start + BATCH])
 
     def _take_news(self, later: Later | None) -> None:
         """Tell holders what the store has heard; whoever is in doubt is renewed now."""
         while self._news:
-            standing, tickets = self._news.popleft()
+            result, tickets = self._news.popleft()
             for lease in self.leases():
                 if lease.state not in HOLDING or (tickets is not None and lease.ticket.id not in tickets):
                     continue
-                if standing is Standing.GONE:
+                if result is RenewalResult.GONE:
                     lease.gone("the store ended it (its session has expired)", later)
                     self.forget(lease)
                 else:  # in doubt: there is no third word
@@ -341,7 +341,7 @@ class Keeper:
                     if lease.renews:
                         self._renewals.put(lease, self._runtime.now())
 
-    def _heirs(self, lost: set[str]) -> list[Lease]:
+    def _next_waiters(self, lost: set[str]) -> list[Lease]:
         """Return who waits for these names: their holds ended by themselves, and no release tells anyone.
 
         A store need not let each waiter watch a holder of its own client; a renewal makes it look again.
@@ -370,16 +370,16 @@ class Keeper:
             ended = lease.gone("it was never released, and nobody could any more: its hold was dropped", later)
         self.forget(lease)
         if ended:  # else another has ended it just now, and leaves
-            self.owe(lease.name, lease.ticket)
+            self.retry_release(lease.name, lease.ticket)
             log.warning("lock %r was never released: its holder is gone; released in its name", lease.name)
 
     # --- renewing ----------------------------------------------------------------------------------------------
 
-    def _renew_beside(self, batch: Sequence[Lease]) -> None:
+    def _renew_in_background(self, batch: Sequence[Lease]) -> None:
         try:
             job = self._runtime.spawn(lambda: self._renew(batch), "leasehold-renew")
         except RuntimeError:  # no thread to be had: as if the store had not answered
-            self._answered(batch, [Standing.UNKNOWN] * len(batch), self._runtime.now())
+            self._answered(batch, [RenewalResult.UNKNOWN] * len(batch), self._runtime.now())
         else:
             self._renewing = _with(self._renewing, job)
 
@@ -388,39 +388,39 @@ class Keeper:
         shortest = min(lease.length for lease in batch)
         within = min(self._patience, shortest / RENEWALS_PER_LEASE)
         try:
-            standings = await self._store.renew([(lease.name, lease.ticket) for lease in batch], within=within)
+            results = await self._store.renew([(lease.name, lease.ticket) for lease in batch], within=within)
         except StoreUnavailable:
-            standings = [Standing.UNKNOWN] * len(batch)
+            results = [RenewalResult.UNKNOWN] * len(batch)
         except Exception:
             log.exception("a batch of renewals failed")
-            standings = [Standing.UNKNOWN] * len(batch)
-        self._answered(batch, standings, sent)
+            results = [RenewalResult.UNKNOWN] * len(batch)
+        self._answered(batch, results, sent)
 
-    def _answered(self, batch: Sequence[Lease], standings: Sequence[Standing], sent: float) -> None:
-        later = self._stand_in.later()
+    def _answered(self, batch: Sequence[Lease], results: Sequence[RenewalResult], sent: float) -> None:
+        later = self._backup_thread.later()
         try:
-            for lease, standing in zip(batch, standings, strict=True):
+            for lease, result in zip(batch, results, strict=True):
                 if lease.state in HOLDING:
-                    self._holder_answered(lease, standing, sent, later)
-            self._ask(0.0, partial(self._plan_all, batch, standings, sent))
+                    self._holder_answered(lease, result, sent, later)
+            self._ask(0.0, partial(self._plan_all, batch, results, sent))
         finally:
             for call in later or ():
                 call()
 
-    def _holder_answered(self, lease: Lease, standing: Standing, sent: float, later: Later | None) -> None:
-        if standing is Standing.HELD:
+    def _holder_answered(self, lease: Lease, result: RenewalResult, sent: float, later: Later | None) -> None:
+        if result is RenewalResult.HELD:
             lease.renewed(sent)
-        elif standing is Standing.UNKNOWN:
+        elif result is RenewalResult.UNKNOWN:
             lease.no_answer()
-        elif standing is Standing.GONE and lease.confirmed <= sent:
+        elif result is RenewalResult.GONE and lease.confirmed <= sent:
             # QUEUED was said before the grant; and a claim may have overtaken a question that was asked before it.
             lease.gone("the store no longer knows it (expired, broken or evicted)", later)
 
-    def _plan_all(self, batch: Sequence[Lease], standings: Sequence[Standing], sent: float) -> None:
-        for lease, standing in zip(batch, standings, strict=True):
-            self._plan(lease, standing, sent)
+    def _plan_all(self, batch: Sequence[Lease], results: Sequence[RenewalResult], sent: float) -> None:
+        for lease, result in zip(batch, results, strict=True):
+            self._plan(lease, result, sent)
 
-    def _plan(self, lease: Lease, standing: Standing, sent: float) -> None:
+    def _plan(self, lease: Lease, result: RenewalResult, sent: float) -> None:
         """Put a lease down for what comes next."""
         length = lease.length
         if lease not in self._watched or lease.state in ENDED:
@@ -431,7 +431,7 @@ class Keeper:
             self._deadlines.put(lease, lease.deadline)
         if holding and not lease.renews:
             return
-        if standing is Standing.UNKNOWN:
+        if result is RenewalResult.UNKNOWN:
             pause = length * RETRY * 1.5 ** min(max(lease.doubts, 1) - 1, 8)
             when = self._runtime.now() + min(pause, length / RENEWALS_PER_LEASE)
         else:

@@ -19,7 +19,7 @@ from typing import Any
 
 from leasehold import _validate
 from leasehold._engine.engine import Engine
-from leasehold._runtimes.base import drive, outside, ready
+from leasehold._runtimes.base import outside, ready, run_sync
 from leasehold._validate import Seconds
 from leasehold.primitives.calls.callables import refuse_coroutines
 from leasehold.primitives.locks.inner_lock import guard
@@ -125,11 +125,11 @@ class Once:
     def run(self, work: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Return the kept result, or do ``work(*args, **kwargs)`` and keep what it returns. As `AsyncOnce.run`."""
         refuse_coroutines(work)
-        return drive(self._core.run(work, *args, **kwargs))
+        return run_sync(self._core.run(work, *args, **kwargs))
 
     def done(self) -> bool:
         """Return whether it was done and the result is still kept."""
-        return drive(self._core.done())
+        return run_sync(self._core.done())
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.key!r}>"

@@ -18,7 +18,7 @@ from typing import Any
 
 from leasehold import _validate
 from leasehold._engine.engine import Engine
-from leasehold._runtimes.base import drive, outside, ready
+from leasehold._runtimes.base import outside, ready, run_sync
 from leasehold._validate import Seconds
 from leasehold.primitives.calls.callables import refuse_coroutines
 from leasehold.primitives.locks.inner_lock import guard
@@ -117,7 +117,7 @@ class Scheduled:
     def run(self, work: Callable[..., Any], /, *args: Any, **kwargs: Any) -> bool:
         """Do ``work(*args, **kwargs)`` unless another does this tick; return whether it ran here."""
         refuse_coroutines(work)
-        return drive(self._core.run(work, *args, **kwargs))
+        return run_sync(self._core.run(work, *args, **kwargs))
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r}>"

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any
 
 from leasehold._engine.engine import Engine
-from leasehold._runtimes.base import drive
+from leasehold._runtimes.base import run_sync
 from leasehold._runtimes.blocks import Block, ends_block, opened
 from leasehold._validate import Seconds
 from leasehold.primitives.coordination.barrier_members import Inside, Members
@@ -20,7 +20,7 @@ class AsyncBarrier:
 
     Each member has a lease, which is renewed while it waits or is inside. If one dies, gives up or fails, the barrier
     is broken, as one of `threading` is: all others get `BrokenBarrier`, until somebody calls `reset`. With
-    ``leave_out`` it is left out instead, and the others wait for another in its place, or leave without it.
+    ``drop_dead`` it is left out instead, and the others wait for another in its place, or leave without it.
 
     Example:
         ```python
@@ -32,9 +32,9 @@ class AsyncBarrier:
 
     """
 
-    def __init__(self, engine: Engine, name: str, options: Options, *, leave_out: bool) -> None:
+    def __init__(self, engine: Engine, name: str, options: Options, *, drop_dead: bool) -> None:
         self._engine = engine
-        self._members = Members(engine, name, options, leave_out=leave_out)
+        self._members = Members(engine, name, options, drop_dead=drop_dead)
         self._inside = Inside()
         self._name = name
 
@@ -58,10 +58,10 @@ class AsyncBarrier:
             The place in the order of arrival, from 0: each member has another.
 
         Raises:
-            BrokenBarrier: it is broken, or broke meanwhile; also by this timeout, unless ``leave_out``.
-            AcquireTimeout: the others were not there in time; with ``leave_out`` only.
-            LeaseLost: this member was stopped for longer than its lease; with ``leave_out`` only.
-            WrongKind: others use the name with another number of parties, or with another ``leave_out``.
+            BrokenBarrier: it is broken, or broke meanwhile; also by this timeout, unless ``drop_dead``.
+            AcquireTimeout: the others were not there in time; with ``drop_dead`` only.
+            LeaseLost: this member was stopped for longer than its lease; with ``drop_dead`` only.
+            WrongKind: others use the name with another number of parties, or with another ``drop_dead``.
             StoreUnavailable: the store did not answer.
 
         """
@@ -80,8 +80,8 @@ class AsyncBarrier:
         member.lease.kept = weakref.ref(inside)
         index = member.index
         if block is not None:  # it belongs to the block
-            block.hold, block.grip = member, member.grip
-            member.grip = None
+            block.hold, block.handle = member, member.handle
+            member.handle = None
         inside[key] = member
         return index  # in the next statement: Python runs no signal handler in between
 
@@ -91,8 +91,8 @@ class AsyncBarrier:
         Raises:
             NotHeld: the calling thread or task is not inside.
             BrokenBarrier: another died or failed inside, or it was broken otherwise; also by this timeout, unless
-                ``leave_out``.
-            AcquireTimeout: the others did not leave in time; with ``leave_out`` only. This member has left.
+                ``drop_dead``.
+            AcquireTimeout: the others did not leave in time; with ``drop_dead`` only. This member has left.
             LeaseLost: this member was stopped for longer than its lease, and left out.
 
         """
@@ -148,7 +148,7 @@ class Barrier:
 
     Each member has a lease, which is renewed while it waits or is inside. If one dies, gives up or fails, the barrier
     is broken, as one of `threading` is: all others get `BrokenBarrier`, until somebody calls `reset`. With
-    ``leave_out`` it is left out instead, and the others wait for another in its place, or leave without it.
+    ``drop_dead`` it is left out instead, and the others wait for another in its place, or leave without it.
 
     Example:
         ```python
@@ -175,34 +175,34 @@ class Barrier:
 
     def wait(self, timeout: Seconds | None = None) -> int:
         """Wait until all are there; return the place in the order of arrival. As `AsyncBarrier.wait`."""
-        return drive(self._core.wait(timeout))
+        return run_sync(self._core.wait(timeout))
 
     def enter(self, timeout: Seconds | None = None) -> int:
         """Wait until all are there, and be inside, until `leave`. As `AsyncBarrier.enter`."""
-        return drive(self._core.enter(timeout))
+        return run_sync(self._core.enter(timeout))
 
     def leave(self, timeout: Seconds | None = None) -> None:
         """Wait until all who are inside leave. As `AsyncBarrier.leave`."""
-        drive(self._core.leave(timeout))
+        run_sync(self._core.leave(timeout))
 
     def abort(self) -> None:
         """Break it, until `reset`. As `AsyncBarrier.abort`."""
-        drive(self._core.abort())
+        run_sync(self._core.abort())
 
     def reset(self) -> None:
         """Make it whole and empty. As `AsyncBarrier.reset`."""
-        drive(self._core.reset())
+        run_sync(self._core.reset())
 
     def broken(self) -> bool:
         """Return whether it is broken."""
-        return drive(self._core.broken())
+        return run_sync(self._core.broken())
 
     def n_waiting(self) -> int:
         """Return how many wait for others to come."""
-        return drive(self._core.n_waiting())
+        return run_sync(self._core.n_waiting())
 
     def __enter__(self) -> int:
-        return drive(self._core._enter(None, opened(self)))
+        return run_sync(self._core._enter(None, opened(self)))
 
     @ends_block
     def __exit__(  # noqa: PLE0302 the decorator takes the block away
@@ -212,7 +212,7 @@ class Barrier:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        drive(self._core._exit(block, error))
+        run_sync(self._core._exit(block, error))
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r} of {self.parties}>"

@@ -26,8 +26,8 @@ from leasehold._engine.acquire import acquire
 from leasehold._engine.cell_wait import Pace
 from leasehold._engine.engine import Engine
 from leasehold._engine.lease import Lease
-from leasehold._engine.request import Missed, Wish
-from leasehold._runtimes.base import Party
+from leasehold._engine.request import AcquireRequest, NotAcquired
+from leasehold._runtimes.base import Caller
 from leasehold._validate import Seconds
 from leasehold.errors import (
     AcquireTimeout,
@@ -53,8 +53,8 @@ class Member:
     """One who came. ``round``: in which it arrived, 0 while it has not."""
 
     lease: Lease
-    party: Party
-    grip: object  # what keeps the lease alive; None when a block has it
+    caller: Caller
+    handle: object  # what keeps the lease alive; None when a block has it
     round: int = 0
     index: int = 0
     inside: bool = False
@@ -66,7 +66,7 @@ class Member:
 
     def lives(self) -> bool:
         """Return whether its seat is still its own, and its thread or task has not ended."""
-        return self.party.alive() and self.lease.check_deadline() and self.lease.is_kept()
+        return self.caller.alive() and self.lease.check_deadline() and self.lease.is_kept()
 
 
 class Inside(dict[int, Member]):
@@ -75,20 +75,20 @@ class Inside(dict[int, Member]):
     def drop_the_dead(self) -> None:
         """Keep no member whose thread or task has ended."""
         for key, member in list(self.items()):
-            if not member.party.alive() and self.get(key) is member:
+            if not member.caller.alive() and self.get(key) is member:
                 self.pop(key, None)
 
 
 class Members:
     """Those of one barrier, as one client sees them."""
 
-    def __init__(self, engine: Engine, name: str, options: Options, *, leave_out: bool) -> None:
+    def __init__(self, engine: Engine, name: str, options: Options, *, drop_dead: bool) -> None:
         self._engine = engine
         self._runtime = engine.runtime
         self._options = options
-        self._leave_out = leave_out
+        self._drop_dead = drop_dead
         self._name = name
-        self.book = Book(engine, name, options.terms.rule.limit, leave_out=leave_out)
+        self.book = Book(engine, name, options.terms.mode.limit, drop_dead=drop_dead)
 
     # --- coming ------------------------------------------------------------------------------------------------
 
@@ -104,7 +104,7 @@ class Members:
             await self._arrive(member, stays=stays)
             await self._until_met(member, start, until)
         except GeneratorExit:  # the loop is gone with the task in it: nothing can be awaited any more
-            member.grip = None
+            member.handle = None
             raise
         except BaseException:
             await self._runtime.shield(self._quit(member))
@@ -114,14 +114,14 @@ class Members:
         return member
 
     async def _sit(self, limit: float | None) -> Member:
-        options, party = self._options, self._runtime.me()
+        options, caller = self._options, self._runtime.me()
         start = self._runtime.now()
-        got = await acquire(self._engine, Wish(self.book.queue, options.terms, join=limit != 0), limit)
-        if isinstance(got, Missed):
-            if not self._leave_out:
+        got = await acquire(self._engine, AcquireRequest(self.book.queue, options.terms, join=limit != 0), limit)
+        if isinstance(got, NotAcquired):
+            if not self._drop_dead:
                 await self.book.abort(self._late())
             raise self._timed_out(start, "there was no room: others are inside, or on their way out")
-        return Member(got.lease, party, got)
+        return Member(got.lease, caller, got)
 
     async def _arrive(self, member: Member, *, stays: bool) -> None:
         await self.book.look_for_dead(await self.book.read())
@@ -161,7 +161,7 @@ class Members:
         def step(rounds: Rounds) -> Rounds | None:
             if not isinstance(rounds_of.fate(rounds, member.round, member.id), Waiting):
                 return None
-            if self._leave_out:
+            if self._drop_dead:
                 return rounds_of.withdraw(rounds, member.id)
             return rounds_of.break_(rounds, self._late() if late else DIED)
 
@@ -192,7 +192,7 @@ class Members:
             await self._depart(member)
             await self._until_left(member, start, until)
         except GeneratorExit:  # the loop is gone with the task in it: nothing can be awaited any more
-            member.grip = None
+            member.handle = None
             raise
         except BaseException:
             await self._stand_up(member)
@@ -222,7 +222,7 @@ class Members:
                 raise self.book.broken(fate.why)
             now = self._runtime.now()
             if now >= until:
-                if not self._leave_out:
+                if not self._drop_dead:
                     await self.book.abort(self._late())
                 raise self._timed_out(start, "others are still inside")
             if now >= look_at:
@@ -242,7 +242,7 @@ class Members:
         """Undo whatever was done so far; the caller has an error already."""
 
         def step(rounds: Rounds) -> Rounds | None:
-            if member.id in rounds.inside and not self._leave_out:
+            if member.id in rounds.inside and not self._drop_dead:
                 return rounds_of.break_(rounds, why or f"{self._engine.owner} was cancelled as it entered")
             return rounds_of.withdraw(rounds, member.id) or rounds_of.depart(rounds, member.id)
 
@@ -273,7 +273,7 @@ class Members:
 
     def _timed_out(self, start: float, what: str) -> LeaseholdError:
         waited = self._runtime.now() - start
-        kind = AcquireTimeout if self._leave_out else BrokenBarrier
+        kind = AcquireTimeout if self._drop_dead else BrokenBarrier
         return kind(
             f"barrier {self._name!r}: {what} after {waited:.3g} s",
             name=self._name,

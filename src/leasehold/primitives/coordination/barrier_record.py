@@ -26,13 +26,13 @@ class Book:
 
     """
 
-    def __init__(self, engine: Engine, name: str, parties: int, *, leave_out: bool) -> None:
+    def __init__(self, engine: Engine, name: str, parties: int, *, drop_dead: bool) -> None:
         self._engine = engine
         self._journal: Journal[Rounds] = Journal(engine, "barrier", name, SPELLING, LIFE)
         self._name = name
         self.queue = _validate.name(f"barrier/{_validate.name(name)}")
         self.parties = parties
-        self.leave_out = leave_out
+        self.drop_dead = drop_dead
 
     async def look(self) -> Rounds:
         """Return the rounds as they are."""
@@ -77,7 +77,7 @@ class Book:
             if error.lasting:
                 raise
             return
-        seated = {seat.ticket.id[:SHORT] for view in views for seat in view.holders}
+        seated = {entry.ticket.id[:SHORT] for view in views for entry in view.holders}
         dead = [member for member in members if member not in seated]
         if dead:
             await self.change(lambda rounds: rounds_of.bury(rounds, dead, DIED))
@@ -92,11 +92,11 @@ class Book:
 
     def _mine(self, rounds: Rounds | None) -> Rounds:
         if rounds is None:
-            return Rounds(self.parties, self.leave_out)
-        if (rounds.parties, rounds.leave_out) != (self.parties, self.leave_out):
+            return Rounds(self.parties, self.drop_dead)
+        if (rounds.parties, rounds.drop_dead) != (self.parties, self.drop_dead):
             raise WrongKind(
-                f"the barrier {self._name!r} has {rounds.parties} parties and leave_out={rounds.leave_out} where "
-                f"others use it, not {self.parties} and {self.leave_out}; use those, another name, or reset it",
+                f"the barrier {self._name!r} has {rounds.parties} parties and leave_out={rounds.drop_dead} where "
+                f"others use it, not {self.parties} and {self.drop_dead}; use those, another name, or reset it",
                 name=self._name,
                 owner=str(self._engine.owner),
             )

@@ -67,7 +67,7 @@ class Rounds:
     """
 
     parties: int
-    leave_out: bool = False
+    drop_dead: bool = False
     round: int = 1
     arrived: tuple[str, ...] = ()
     staying: tuple[str, ...] = ()
@@ -107,7 +107,7 @@ def bury(rounds: Rounds, dead: Collection[str], why: str) -> Rounds | None:
     """Leave out the dead, or break the barrier; None if none of them is a member now."""
     if not set(dead) & set(rounds.members()):
         return None
-    return _without(rounds, dead) if rounds.leave_out else break_(rounds, why)
+    return _without(rounds, dead) if rounds.drop_dead else break_(rounds, why)
 
 
 def break_(rounds: Rounds, why: str) -> Rounds:
@@ -124,7 +124,7 @@ def reset(rounds: Rounds, why: str, like: Rounds | None = None) -> Rounds:
         ended.append(Ended(rounds.inside_round, True, why))
     begun = replace(rounds, broken="", arrived=(), staying=(), inside=(), ended=tuple(ended[-REMEMBERED:]))
     if like is not None:
-        begun = replace(begun, parties=like.parties, leave_out=like.leave_out)
+        begun = replace(begun, parties=like.parties, drop_dead=like.drop_dead)
     return replace(begun, round=rounds.round + 1) if rounds.arrived else begun
 
 
@@ -193,16 +193,16 @@ def _ended(rounds: Rounds, round_: int, *, inside: bool) -> Broken | None:
 
 def _spell(rounds: Rounds) -> object:
     return [
-        *(rounds.parties, int(rounds.leave_out), rounds.round, rounds.arrived, rounds.staying),
+        *(rounds.parties, int(rounds.drop_dead), rounds.round, rounds.arrived, rounds.staying),
         *(rounds.met_round, rounds.met, rounds.inside_round, rounds.inside, rounds.broken),
         [[ended.round, int(ended.inside), ended.why] for ended in rounds.ended],
     ]
 
 
 def _read(plain: Any) -> Rounds:
-    parties, leave_out, round_, arrived, staying, met_round, met, inside_round, inside, broken, ended = plain
+    parties, drop_dead, round_, arrived, staying, met_round, met, inside_round, inside, broken, ended = plain
     return Rounds(
-        *(parties, bool(leave_out), round_, tuple(arrived), tuple(staying)),
+        *(parties, bool(drop_dead), round_, tuple(arrived), tuple(staying)),
         *(met_round, tuple(met), inside_round, tuple(inside), broken),
         tuple(Ended(number, bool(within), why) for number, within, why in ended),
     )

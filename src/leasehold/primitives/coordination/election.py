@@ -22,10 +22,10 @@ from typing import Any, cast
 
 from leasehold import _validate
 from leasehold._engine.engine import Engine
-from leasehold._engine.lease import Grip
-from leasehold._engine.request import Missed
-from leasehold._model import Seat
-from leasehold._runtimes.base import drive, outside, ready
+from leasehold._engine.lease import LeaseHandle
+from leasehold._engine.request import NotAcquired
+from leasehold._model import QueueEntry
+from leasehold._runtimes.base import outside, ready, run_sync
 from leasehold._runtimes.blocks import Block, opened
 from leasehold._validate import Meta, Seconds
 from leasehold.errors import LeaseLost, NotHeld, StoreUnavailable
@@ -191,13 +191,13 @@ class AsyncElection(AsyncLock):
                     raise
                 await self._engine.runtime.sleep(LOOK_AGAIN * (1 + self._engine.runtime.jitter()))
                 continue
-            if isinstance(got, Missed):
+            if isinstance(got, NotAcquired):
                 raise self._timed_out(got)
             assert isinstance(got, AsyncLeadership)
             return got
 
-    def _hold(self, grip: Grip) -> AsyncHold:
-        return AsyncLeadership(self._engine, grip.lease, self._kept.ref, self._office)
+    def _hold(self, handle: LeaseHandle) -> AsyncHold:
+        return AsyncLeadership(self._engine, handle.lease, self._kept.ref, self._office)
 
     async def _look(self, seen: Leader | None) -> Leader | None:
         """Look; without an answer, what was seen stays."""
@@ -212,22 +212,22 @@ class AsyncElection(AsyncLock):
     async def _leader(self) -> Leader | None:
         token = 0
         while True:
-            seat = await self._seat()
-            if seat is None or seat.token is None:
+            entry = await self._entry()
+            if entry is None or entry.token is None:
                 return None
             said = await self._office.read()
-            if said is None or said.token <= seat.token or seat.token == token:
+            if said is None or said.token <= entry.token or entry.token == token:
                 break
-            token = seat.token  # the lead has changed since; if not, the store's tokens began anew
-        owner = str(seat.ticket.terms.owner)
-        if said is not None and said.token == seat.token:
-            return Leader(said.value, seat.token, owner)
-        meta = seat.ticket.terms.meta
-        return Leader(json.loads(meta) if meta else None, seat.token, owner)
+            token = entry.token  # the lead has changed since; if not, the store's tokens began anew
+        owner = str(entry.ticket.terms.owner)
+        if said is not None and said.token == entry.token:
+            return Leader(said.value, entry.token, owner)
+        meta = entry.ticket.terms.meta
+        return Leader(json.loads(meta) if meta else None, entry.token, owner)
 
-    async def _seat(self) -> Seat | None:
+    async def _entry(self) -> QueueEntry | None:
         views = await self._engine.store.look(self.name, exact=True)
-        return next((seat for view in views for seat in view.holders), None)
+        return next((entry for view in views for entry in view.holders), None)
 
 
 class Election(Mutex):
@@ -254,19 +254,19 @@ class Election(Mutex):
 
     def acquire(self, blocking: bool = True, timeout: Seconds | None = None) -> Leadership | None:
         """Wait until this candidate leads, as `campaign` says."""
-        return self._acquired(drive(self._election._acquire(blocking, timeout)), Leadership)
+        return self._acquired(run_sync(self._election._acquire(blocking, timeout)), Leadership)
 
     def resign(self) -> None:
         """End the lead that the calling thread won last through this object; the same as `release`."""
-        drive(self._election.resign())
+        run_sync(self._election.resign())
 
     def proclaim(self, value: Meta | None) -> None:
         """Change what the leader says of itself, if the calling thread leads. As `AsyncElection.proclaim`."""
-        drive(self._election.proclaim(value))
+        run_sync(self._election.proclaim(value))
 
     def leader(self) -> Leader | None:
         """Return who leads now, with value and token; None if nobody does."""
-        return drive(self._election.leader())
+        return run_sync(self._election.leader())
 
     def observe(self, every: Seconds = EVERY) -> Iterator[Leader | None]:
         """Yield who leads now, and again at each change of leader or value. As `AsyncElection.observe`."""
@@ -278,10 +278,10 @@ class Election(Mutex):
         A blocking work cannot be cut short when the lead is lost: let it call ``leadership.check()``.
         """
         refuse_coroutines(work)
-        return drive(self._election.run(lambda core: work(Leadership(core))))
+        return run_sync(self._election.run(lambda core: work(Leadership(core))))
 
     def __enter__(self) -> Leadership:
-        return Leadership(drive(self._election._enter(opened(self))))
+        return Leadership(run_sync(self._election._enter(opened(self))))
 
 
 def _blocking(stream: AsyncIterator[Leader | None]) -> Iterator[Leader | None]:
@@ -290,7 +290,7 @@ def _blocking(stream: AsyncIterator[Leader | None]) -> Iterator[Leader | None]:
 
     while True:
         try:
-            seen = drive(following())
+            seen = run_sync(following())
         except StopAsyncIteration:
             return
         yield seen

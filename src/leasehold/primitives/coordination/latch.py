@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from leasehold import _validate
 from leasehold._engine.cell_wait import Pace
 from leasehold._engine.engine import Engine
-from leasehold._runtimes.base import drive
+from leasehold._runtimes.base import run_sync
 from leasehold._validate import Seconds
 from leasehold.errors import WrongKind
 from leasehold.primitives.coordination.journal import Journal, Spelling
@@ -207,19 +207,19 @@ class Latch:
 
     def count_down(self, n: int = 1) -> int:
         """Count ``n`` times, exactly once per call; return how many are left. As `AsyncLatch.count_down`."""
-        return drive(self._core.count_down(n))
+        return run_sync(self._core.count_down(n))
 
     def wait(self, timeout: Seconds | None = None) -> bool:
         """Wait until it is open; return whether it opened in time. As `AsyncLatch.wait`."""
-        return drive(self._core.wait(timeout))
+        return run_sync(self._core.wait(timeout))
 
     def count(self) -> int:
         """Return how many have not counted yet; 0 when it is open."""
-        return drive(self._core.count())
+        return run_sync(self._core.count())
 
     def reset(self) -> None:
         """Close it at its full count, whatever it was before. As `AsyncLatch.reset`."""
-        drive(self._core.reset())
+        run_sync(self._core.reset())
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r} of {self.total}>"

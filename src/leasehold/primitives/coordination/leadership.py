@@ -10,7 +10,7 @@ from typing import Any
 from leasehold import _validate
 from leasehold._engine.engine import Engine
 from leasehold._engine.lease import Lease
-from leasehold._runtimes.base import drive
+from leasehold._runtimes.base import run_sync
 from leasehold._validate import Meta
 from leasehold.primitives.locks.hold import AsyncHold, Hold
 from leasehold.primitives.locks.kept import Kept
@@ -119,11 +119,11 @@ class Leadership(Hold):
 
     def proclaim(self, value: Meta | None) -> None:
         """Change what this leader says of itself, as `AsyncLeadership.proclaim` does."""
-        drive(self._lead.proclaim(value))
+        run_sync(self._lead.proclaim(value))
 
     def resign(self) -> bool:
         """End the lead; the same as `release`."""
-        return drive(self._lead.resign())
+        return run_sync(self._lead.resign())
 
     def __repr__(self) -> str:
         return repr(self._lead).replace("<Async", "<", 1)

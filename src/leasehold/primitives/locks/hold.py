@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from leasehold._engine.engine import Engine
 from leasehold._engine.lease import Lease, OnLost, State
-from leasehold._runtimes.base import Scope, drive
+from leasehold._runtimes.base import Scope, run_sync
 from leasehold._runtimes.blocks import Block, ends_block, opened
 from leasehold.errors import LeaseLost, NotHeld
 from leasehold.primitives.locks.kept import Kept
@@ -25,7 +25,7 @@ class AsyncHold:
     __slots__ = (
         "__weakref__",
         "_engine",
-        "_grip",
+        "_handle",
         "_kept",
         "_lease",
         "_leave",
@@ -38,7 +38,7 @@ class AsyncHold:
     def __init__(self, engine: Engine, lease: Lease, leave: Leave | None, kept: Callable[[], Kept | None]) -> None:
         self._engine = engine
         self._lease = lease
-        self._grip: object = lease.grip()  # None when a block has it, or somebody releases
+        self._handle: object = lease.handle()  # None when a block has it, or somebody releases
         self._leave = leave  # None where one hold is one lease
         self._kept = kept  # the list of the lock object through which it was acquired
         self._released = False
@@ -102,7 +102,7 @@ class AsyncHold:
         raises is logged.
         """
         self._lease.on_lost(callback)
-        self._engine.keeper.expect_calls()
+        self._engine.watchdog.expect_calls()
 
     async def extend(self) -> None:
         """Set the lease to its full length now, as the keeper does by itself unless ``renew=False``.
@@ -130,8 +130,8 @@ class AsyncHold:
         if self._released:
             return True
         self._engine.runtime.before_release()
-        grip = self._lease.grip()  # from here on this call keeps the lease alive: if it is cut off, nobody does
-        self._grip = None
+        handle = self._lease.handle()  # from here on this call keeps the lease alive: if it is cut off, nobody does
+        self._handle = None
         try:
             del self._once
         except AttributeError:
@@ -146,7 +146,7 @@ class AsyncHold:
             self._was_lost = True
             raise
         finally:
-            del grip
+            del handle
 
     def __aenter__(self) -> Coroutine[Any, Any, Self]:
         return self._enter(opened(self))
@@ -165,8 +165,8 @@ class AsyncHold:
             await self.release()  # of a lost one it says so too
             raise
         if block is not None:
-            block.hold, block.grip = self, self._grip
-            self._grip = None
+            block.hold, block.handle = self, self._handle
+            self._handle = None
         return self
 
     @ends_block
@@ -266,14 +266,14 @@ class Hold:
 
     def extend(self) -> None:
         """Set the lease to its full length now, as `AsyncHold.extend` does."""
-        drive(self._core.extend())
+        run_sync(self._core.extend())
 
     def release(self) -> bool:
         """Release; further calls do nothing. As `AsyncHold.release`."""
-        return drive(self._core.release())
+        return run_sync(self._core.release())
 
     def __enter__(self) -> Self:
-        drive(self._core._enter(opened(self)))
+        run_sync(self._core._enter(opened(self)))
         return self
 
     @ends_block
@@ -284,7 +284,7 @@ class Hold:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        drive(self._core._exit(block, error))
+        run_sync(self._core._exit(block, error))
 
     def __repr__(self) -> str:
         return repr(self._core).replace("<AsyncHold", "<Hold", 1)

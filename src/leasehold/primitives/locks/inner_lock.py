@@ -6,11 +6,13 @@ from typing import Unpack
 
 from leasehold import _validate
 from leasehold._engine.engine import Engine
-from leasehold._model import Rule
+from leasehold._model import LockMode
 from leasehold.primitives.locks.lock import AsyncLock
 from leasehold.primitives.locks.options import LockOptions, Options
 
 
 def guard(engine: Engine, kind: str, name: str, **options: Unpack[LockOptions]) -> AsyncLock:
     """Make the lock ``kind/name``, as which `holds` shows it."""
-    return AsyncLock(engine, _validate.name(f"{kind}/{_validate.name(name)}"), Options.checked(engine, Rule(), options))
+    return AsyncLock(
+        engine, _validate.name(f"{kind}/{_validate.name(name)}"), Options.checked(engine, LockMode(), options)
+    )

@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Iterator
 from typing import Any
 
-from leasehold._runtimes.base import Party
+from leasehold._runtimes.base import Caller
 
 
 class Kept:
@@ -28,24 +28,24 @@ class Kept:
     __slots__ = ("__weakref__", "_listed", "owned", "ref")
 
     def __init__(self) -> None:
-        self._listed: dict[weakref.ref[Any], Party] = {}
+        self._listed: dict[weakref.ref[Any], Caller] = {}
         self.owned: dict[int, Any] = {}
         self.ref = weakref.ref(self)
 
-    def add(self, party: Party, hold: Any) -> None:
+    def add(self, caller: Caller, hold: Any) -> None:
         """List a hold of a thread or task; it is not kept alive by that."""
-        self._listed[weakref.ref(hold)] = party
+        self._listed[weakref.ref(hold)] = caller
 
-    def last(self, party: Party) -> Any:
+    def last(self, caller: Caller) -> Any:
         """Return the hold that a thread or task acquired last and has not released."""
-        return next(self.of(party), None)
+        return next(self.of(caller), None)
 
-    def of(self, party: Party) -> Iterator[Any]:
+    def of(self, caller: Caller) -> Iterator[Any]:
         """Yield the holds of a thread or task, the last one first."""
         for ref, owner in reversed(list(self._listed.items())):
             hold = ref()
             # The key of a thread or task that ended is given to another.
-            if hold is not None and (owner is party or (owner.key == party.key and owner.alive())):
+            if hold is not None and (owner is caller or (owner.key == caller.key and owner.alive())):
                 yield hold
 
     def remove(self, hold: Any) -> None:
@@ -59,8 +59,8 @@ class Kept:
 
     def drop_the_dead(self) -> None:
         """Keep no longer what a thread or task acquired that has ended."""
-        for ref, party in list(self._listed.items()):
+        for ref, caller in list(self._listed.items()):
             hold = ref()
-            if hold is None or not party.alive():
+            if hold is None or not caller.alive():
                 self._listed.pop(ref, None)
                 self.owned.pop(id(hold), None)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from leasehold._engine.lease import Grip
-from leasehold._engine.request import Missed
+from leasehold._engine.lease import LeaseHandle
+from leasehold._engine.request import NotAcquired
 from leasehold._validate import Seconds
 from leasehold.primitives.locks.hold import AsyncHold
 from leasehold.primitives.locks.mutex import AsyncMutex, Mutex
@@ -24,20 +24,20 @@ class AsyncLock(AsyncMutex):
 
     __slots__ = ()
 
-    async def _acquire(self, blocking: bool, timeout: Seconds | None) -> AsyncHold | Missed:
+    async def _acquire(self, blocking: bool, timeout: Seconds | None) -> AsyncHold | NotAcquired:
         limit = self._limit(blocking, timeout)
         self._engine.ready()
-        party = self._engine.runtime.me()
-        grip = await self._lease(limit)
-        if isinstance(grip, Missed):
-            return grip
-        hold, kept = self._hold(grip), self._kept
-        grip.lease.kept = kept.ref
-        kept.add(party, hold)
+        caller = self._engine.runtime.me()
+        handle = await self._lease(limit)
+        if isinstance(handle, NotAcquired):
+            return handle
+        hold, kept = self._hold(handle), self._kept
+        handle.lease.kept = kept.ref
+        kept.add(caller, hold)
         return hold
 
-    def _hold(self, grip: Grip) -> AsyncHold:
-        return AsyncHold(self._engine, grip.lease, None, self._kept.ref)
+    def _hold(self, handle: LeaseHandle) -> AsyncHold:
+        return AsyncHold(self._engine, handle.lease, None, self._kept.ref)
 
 
 class Lock(Mutex):

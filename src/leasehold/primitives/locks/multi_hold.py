@@ -42,12 +42,12 @@ class AsyncMultiHold(AsyncHold):
         self,
         engine: Engine,
         parts: tuple[Part, ...],
-        grips: tuple[object, ...],
+        handles: tuple[object, ...],
         leave: Leave,
         kept: Callable[[], Kept | None],
     ) -> None:
         super().__init__(engine, parts[0].lease, leave, kept)
-        self._grip = grips
+        self._handle = handles
         self._parts = parts
 
     @property
@@ -123,7 +123,7 @@ class AsyncMultiHold(AsyncHold):
 
         for part in self._parts:
             part.lease.on_lost(tell)
-            part.engine.keeper.expect_calls()
+            part.engine.watchdog.expect_calls()
 
     async def extend(self) -> None:
         """Set all leases to their full length now, as the keeper does by itself unless ``renew=False``.
@@ -139,11 +139,11 @@ class AsyncMultiHold(AsyncHold):
 
     async def release(self) -> bool:
         """Release all; further calls do nothing. As `AsyncHold.release`."""
-        grips = [part.lease.grip() for part in self._parts]  # as in the release of one
+        handles = [part.lease.handle() for part in self._parts]  # as in the release of one
         try:
             return await super().release()
         finally:
-            del grips
+            del handles
 
     def _is_lost(self, part: Part) -> bool:
         part.engine.owns(part.lease)

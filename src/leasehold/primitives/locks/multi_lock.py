@@ -27,8 +27,8 @@ from typing import Any, cast
 from leasehold._engine.acquire import acquire
 from leasehold._engine.batch import AT_ONCE, Batch
 from leasehold._engine.engine import Engine
-from leasehold._engine.request import Missed, Wish
-from leasehold._runtimes.base import drive
+from leasehold._engine.request import AcquireRequest, NotAcquired
+from leasehold._runtimes.base import run_sync
 from leasehold._runtimes.blocks import Block, opened
 from leasehold._validate import Seconds
 from leasehold.errors import LeaseLost
@@ -55,11 +55,11 @@ class Course:
     until: float
     waits: bool
     parts: list[Part] = field(default_factory=list[Part])
-    grips: list[object] = field(default_factory=list[object])
+    handles: list[object] = field(default_factory=list[object])
 
-    def add(self, part: Part, grip: object) -> None:
+    def add(self, part: Part, handle: object) -> None:
         """Take note of another that is held."""
-        self.grips.append(grip)
+        self.handles.append(handle)
         self.parts.append(part)
 
 
@@ -120,21 +120,21 @@ class AsyncMultiLock(AsyncLock):
     async def _enter(self, block: Block | None) -> AsyncMultiHold:
         return cast(AsyncMultiHold, await super()._enter(block))
 
-    async def _acquire(self, blocking: bool, timeout: Seconds | None) -> AsyncHold | Missed:
+    async def _acquire(self, blocking: bool, timeout: Seconds | None) -> AsyncHold | NotAcquired:
         limit = self._limit(blocking, timeout)
         for engine in {member._engine for member in self._members}:
             engine.ready()
         runtime = self._engine.runtime
-        start, party = runtime.now(), runtime.me()
+        start, caller = runtime.now(), runtime.me()
         course = Course(start, float("inf") if limit is None else start + limit, limit != 0)
         while True:
-            missed = await self._run(course)
-            if missed is not None:
-                return replace(missed, waited=runtime.now() - start)
+            not_acquired = await self._run(course)
+            if not_acquired is not None:
+                return replace(not_acquired, waited=runtime.now() - start)
             late = next((part.lease for part in course.parts if not part.lease.check_deadline()), None)
             if late is None:
                 hold = self._hold_of(course)
-                self._kept.add(party, hold)
+                self._kept.add(caller, hold)
                 return hold
             await self._give_back(course)
             if runtime.now() >= course.until:
@@ -151,16 +151,16 @@ class AsyncMultiLock(AsyncLock):
         async def leave(hold: AsyncHold) -> bool:
             return await runtime.shield(leave_parts(parts))
 
-        return AsyncMultiHold(self._engine, parts, tuple(course.grips), leave, self._kept.ref)
+        return AsyncMultiHold(self._engine, parts, tuple(course.handles), leave, self._kept.ref)
 
-    async def _run(self, course: Course) -> Missed | None:
+    async def _run(self, course: Course) -> NotAcquired | None:
         """Get all that are left; give everything back if that fails, or is cut off at whatever point."""
         try:
             while len(course.parts) < len(self._members):
-                missed = await self._next(course)
-                if missed is not None:
+                not_acquired = await self._next(course)
+                if not_acquired is not None:
                     await self._give_back(course)
-                    return missed
+                    return not_acquired
             await self._begin(course.parts)
         except GeneratorExit:  # the loop is gone with the task in it: nothing can be awaited any more
             for part in course.parts:
@@ -171,20 +171,20 @@ class AsyncMultiLock(AsyncLock):
             raise
         return None
 
-    async def _next(self, course: Course) -> Missed | None:
+    async def _next(self, course: Course) -> NotAcquired | None:
         """Claim as many as can be had at once; wait for the first that cannot."""
         done, now = len(course.parts), self._engine.runtime.now()
         some = self._one_request(done)
         if len(some) > 1:
             batch = Batch(some[0]._engine, [(member.name, member._options.terms) for member in some])
-            for grip in await batch.run(keep=course.waits, patience=max(0.0, course.until - now)):
-                course.add(Part(some[0]._engine, grip.lease), grip)
+            for handle in await batch.run(keep=course.waits, patience=max(0.0, course.until - now)):
+                course.add(Part(some[0]._engine, handle.lease), handle)
             if len(course.parts) == done + len(some):
                 return None
             if batch.late is not None and not course.waits:
                 raise batch.late.error()
             if not course.waits:
-                return Missed(0.0, batch.held_by)
+                return NotAcquired(0.0, batch.held_by)
         return await self._wait_for(self._members[len(course.parts)], course)
 
     def _one_request(self, start: int) -> Sequence[AsyncMutex]:
@@ -194,21 +194,21 @@ class AsyncMultiLock(AsyncLock):
             end += 1
         return self._members[start : min(end, start + AT_ONCE)] if first.store.capabilities.together else ()
 
-    async def _wait_for(self, member: AsyncMutex, course: Course) -> Missed | None:
+    async def _wait_for(self, member: AsyncMutex, course: Course) -> NotAcquired | None:
         left = max(0.0, course.until - self._engine.runtime.now())
         engine = member._engine
         if not _is_direct(member):
             hold = await member._acquire(True, -1 if left == float("inf") else left)
-            if isinstance(hold, Missed):
+            if isinstance(hold, NotAcquired):
                 return hold
-            course.add(Part(engine, hold._lease, hold), hold._grip)
-            hold._grip = None
+            course.add(Part(engine, hold._lease, hold), hold._handle)
+            hold._handle = None
             return None
         timeout = None if left == float("inf") else left
-        grip = await acquire(engine, Wish(member.name, member._options.terms, join=course.waits), timeout)
-        if isinstance(grip, Missed):
-            return grip
-        course.add(Part(engine, grip.lease), grip)
+        handle = await acquire(engine, AcquireRequest(member.name, member._options.terms, join=course.waits), timeout)
+        if isinstance(handle, NotAcquired):
+            return handle
+        course.add(Part(engine, handle.lease), handle)
         return None
 
     async def _begin(self, parts: Sequence[Part]) -> None:
@@ -220,7 +220,7 @@ class AsyncMultiLock(AsyncLock):
             part.lease.renew, most = member._options.renew, member._options.max_hold
             part.lease.max_hold = None if most is None else now - part.lease.since + most
             if not part.lease.renew:
-                part.engine.keeper.granted(part.lease)
+                part.engine.watchdog.granted(part.lease)
                 fixed.append(part)
         if len({part.lease.confirmed for part in parts}) > 1:  # they did not come in one answer
             try:
@@ -234,7 +234,7 @@ class AsyncMultiLock(AsyncLock):
             await self._engine.runtime.shield(leave_parts(leaving))
         except LeaseLost:  # then it needs no release
             pass
-        course.grips.clear()
+        course.handles.clear()
 
 
 def _is_direct(member: AsyncMutex) -> bool:
@@ -264,7 +264,7 @@ class MultiLock(Mutex):
 
     def acquire(self, blocking: bool = True, timeout: Seconds | None = None) -> MultiHold | None:
         """Get all of them, or None and none. As `AsyncMultiLock.acquire`."""
-        return self._acquired(drive(self._several._acquire(blocking, timeout)), MultiHold)
+        return self._acquired(run_sync(self._several._acquire(blocking, timeout)), MultiHold)
 
     def __enter__(self) -> MultiHold:
-        return MultiHold(drive(self._several._enter(opened(self))))
+        return MultiHold(run_sync(self._several._enter(opened(self))))

@@ -56,7 +56,7 @@ def _same(one: AsyncMutex, other: AsyncMutex) -> bool:
     """Say whether to hold one is to hold the other: an item that is there twice is locked once."""
     if one is other:
         return True
-    mine, theirs = one._options.terms.rule, other._options.terms.rule
+    mine, theirs = one._options.terms.mode, other._options.terms.mode
     alike = type(one) is type(other) and one._engine is other._engine and mine == theirs
     return alike and mine.kind is not Kind.SEMAPHORE
 

@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 from leasehold import _validate
 from leasehold._engine.acquire import acquire
 from leasehold._engine.engine import Engine
-from leasehold._engine.lease import Grip
-from leasehold._engine.request import Missed, Wish
-from leasehold._runtimes.base import Party, drive
+from leasehold._engine.lease import LeaseHandle
+from leasehold._engine.request import AcquireRequest, NotAcquired
+from leasehold._runtimes.base import Caller, run_sync
 from leasehold._runtimes.blocks import Block, ends_block, opened
 from leasehold._validate import Seconds
 from leasehold.errors import AcquireTimeout, NotHeld
@@ -28,12 +28,12 @@ H = TypeVar("H")
 class AsyncMutex(AsyncDecorating):
     """An exclusive lock for asyncio; its kinds say to whom a hold belongs."""
 
-    __slots__ = ("__weakref__", "_engine", "_entered", "_kept", "_name", "_options", "_wish")
+    __slots__ = ("__weakref__", "_engine", "_entered", "_kept", "_name", "_options", "_request")
 
     def __init__(self, engine: Engine, name: str, options: Options) -> None:
         self._engine = engine
         self._options = options
-        self._wish = Wish(name, options.terms, renew=options.renew, max_hold=options.max_hold)
+        self._request = AcquireRequest(name, options.terms, renew=options.renew, max_hold=options.max_hold)
         self._kept = Kept()
         self._entered: dict[int, tuple[int, AsyncHold]] = {}  # entered by hand: by id, with the key of the task
         self._name = name
@@ -60,7 +60,7 @@ class AsyncMutex(AsyncDecorating):
 
         """
         got = await self._acquire(blocking, timeout)
-        if isinstance(got, Missed):
+        if isinstance(got, NotAcquired):
             return None
         owned = self._kept.owned
         owned[id(got)] = got
@@ -96,14 +96,14 @@ class AsyncMutex(AsyncDecorating):
             WrongKind: the name is in use as another primitive.
 
         """
-        return bool(await held_as(self._engine, self.name, self._options.terms.rule))
+        return bool(await held_as(self._engine, self.name, self._options.terms.mode))
 
     def __aenter__(self) -> Coroutine[Any, Any, AsyncHold]:
         return self._enter(opened(self))
 
     async def _enter(self, block: Block | None) -> AsyncHold:
         got = await self._acquire(True, None)
-        if isinstance(got, Missed):
+        if isinstance(got, NotAcquired):
             raise self._timed_out(got)
         await got._enter(block)
         if block is None:
@@ -145,12 +145,12 @@ class AsyncMutex(AsyncDecorating):
         return mine[1]
 
     @abstractmethod
-    async def _acquire(self, blocking: bool, timeout: Seconds | None) -> AsyncHold | Missed:
+    async def _acquire(self, blocking: bool, timeout: Seconds | None) -> AsyncHold | NotAcquired:
         """Get the lock for the calling task. Whoever calls keeps the hold alive; the lock object only lists it."""
 
-    def _last(self, party: Party) -> AsyncHold | None:
+    def _last(self, caller: Caller) -> AsyncHold | None:
         """Return the hold that a thread or task acquired last and has not released."""
-        hold: AsyncHold | None = self._kept.last(party)
+        hold: AsyncHold | None = self._kept.last(caller)
         return hold
 
     def _limit(self, blocking: bool, timeout: Seconds | None) -> float | None:
@@ -159,20 +159,20 @@ class AsyncMutex(AsyncDecorating):
         limit = _validate.timeout(timeout, blocking=blocking)
         return limit if blocking else 0.0
 
-    def _lease(self, limit: float | None, beside: str = "") -> Coroutine[Any, Any, Grip | Missed]:
-        wish = self._wish
-        if beside or limit == 0:
-            wish = wish._replace(join=limit != 0, beside=beside)
-        return acquire(self._engine, wish, limit)
+    def _lease(self, limit: float | None, alongside: str = "") -> Coroutine[Any, Any, LeaseHandle | NotAcquired]:
+        request = self._request
+        if alongside or limit == 0:
+            request = request._replace(join=limit != 0, alongside=alongside)
+        return acquire(self._engine, request, limit)
 
-    def _timed_out(self, missed: Missed) -> AcquireTimeout:
-        held_by = None if missed.held_by is None else str(missed.held_by)
-        why = f"held by {held_by}" if held_by else missed.barred
+    def _timed_out(self, not_acquired: NotAcquired) -> AcquireTimeout:
+        held_by = None if not_acquired.held_by is None else str(not_acquired.held_by)
+        why = f"held by {held_by}" if held_by else not_acquired.barred
         return AcquireTimeout(
-            f"lock {self.name!r} was not had in {missed.waited:.3g} s" + (f"; {why}" if why else ""),
+            f"lock {self.name!r} was not had in {not_acquired.waited:.3g} s" + (f"; {why}" if why else ""),
             name=self.name,
             owner=str(self._engine.owner),
-            waited=missed.waited,
+            waited=not_acquired.waited,
             held_by=held_by,
         )
 
@@ -209,11 +209,11 @@ class Mutex(Decorating):
             WrongKind: the name is in use as another primitive.
 
         """
-        return self._acquired(drive(self._core._acquire(blocking, timeout)), Hold)
+        return self._acquired(run_sync(self._core._acquire(blocking, timeout)), Hold)
 
-    def _acquired(self, got: AsyncHold | Missed, face: Callable[[Any], H]) -> H | None:
+    def _acquired(self, got: AsyncHold | NotAcquired, face: Callable[[Any], H]) -> H | None:
         """Return what is to be returned by ``acquire``."""
-        if isinstance(got, Missed):
+        if isinstance(got, NotAcquired):
             return None
         hold, owned = face(got), self._core._kept.owned
         owned[id(got)] = got
@@ -227,7 +227,7 @@ class Mutex(Decorating):
             LeaseLost: the lease was lost before; whoever holds the lock now is left alone.
 
         """
-        drive(self._core.release())
+        run_sync(self._core.release())
 
     def locked(self) -> bool:
         """Return whether anyone holds the lock now.
@@ -236,14 +236,14 @@ class Mutex(Decorating):
             WrongKind: the name is in use as another primitive.
 
         """
-        return drive(self._core.locked())
+        return run_sync(self._core.locked())
 
     def owned(self) -> bool:
         """Return whether the calling thread holds the lock, acquired through this object and not lost."""
         return self._core.owned()
 
     def __enter__(self) -> Hold:
-        return Hold(drive(self._core._enter(opened(self))))
+        return Hold(run_sync(self._core._enter(opened(self))))
 
     @ends_block
     def __exit__(  # noqa: PLE0302 the decorator takes the block away
@@ -253,7 +253,7 @@ class Mutex(Decorating):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        drive(self._core._exit(block, error))
+        run_sync(self._core._exit(block, error))
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r}>"

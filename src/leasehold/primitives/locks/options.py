@@ -7,7 +7,7 @@ from typing import TypedDict
 
 from leasehold import _validate
 from leasehold._engine.engine import Engine
-from leasehold._model import Kind, Rule, Terms
+from leasehold._model import Kind, LeaseTerms, LockMode
 from leasehold._validate import Meta, Seconds
 from leasehold.errors import Unsupported
 
@@ -50,7 +50,7 @@ class Options:
 
     """
 
-    terms: Terms
+    terms: LeaseTerms
     renew: bool
     max_hold: float | None
     timeout: float | None
@@ -59,7 +59,7 @@ class Options:
     def checked(
         cls,
         engine: Engine,
-        rule: Rule,
+        mode: LockMode,
         given: LockOptions,
     ) -> Options:
         """Check what a user passed.
@@ -71,8 +71,8 @@ class Options:
         """
         refuse_unknown(given, LockOptions)
         renew, max_hold = given.get("renew", True), given.get("max_hold")
-        terms = Terms(
-            rule,
+        terms = LeaseTerms(
+            mode,
             engine.owner,
             lease=_validate.lease(given.get("lease", DEFAULT_LEASE)),
             delay=_validate.at_least_zero(given.get("delay", 0.0), "delay", _validate.LONGEST_DELAY),
@@ -92,16 +92,16 @@ def refuse_unknown(given: LeaseOptions, known: type[LeaseOptions]) -> None:
             raise TypeError(f"there is no option {key!r} here; options are: fair, {', '.join(known.__annotations__)}")
 
 
-def _refuse_unsupported(engine: Engine, terms: Terms) -> None:
+def _refuse_unsupported(engine: Engine, terms: LeaseTerms) -> None:
     """Refuse, when the object is made, what the store cannot promise."""
     can = engine.store.capabilities
     missing = [
         what
         for what, wanted, offered in (
-            ("fair order", terms.rule.fair, can.fair),
+            ("fair order", terms.mode.fair, can.fair),
             ("a delay after an expiry", terms.delay > 0, can.delay),
-            ("shared locks", not terms.rule.exclusive, can.shared),
-            ("permits", terms.rule.kind is Kind.SEMAPHORE, can.permits),
+            ("shared locks", not terms.mode.exclusive, can.shared),
+            ("permits", terms.mode.kind is Kind.SEMAPHORE, can.permits),
         )
         if wanted and not offered
     ]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import weakref
 from typing import Any
 
-from leasehold._engine.lease import Grip, Lease
-from leasehold._runtimes.base import Party
+from leasehold._engine.lease import Lease, LeaseHandle
+from leasehold._runtimes.base import Caller
 
 
 class Entry:
@@ -16,18 +16,18 @@ class Entry:
     table of a client that finds it by name may refer to it weakly.
     """
 
-    __slots__ = ("__weakref__", "_holds", "lease", "party")
+    __slots__ = ("__weakref__", "_holds", "caller", "lease")
 
-    def __init__(self, lease: Lease, party: Party) -> None:
+    def __init__(self, lease: Lease, caller: Caller) -> None:
         self.lease = lease
-        self.party = party
+        self.caller = caller
         self._holds: list[tuple[object, weakref.ref[Any]]] = []  # each with what was asked for
         lease.entry = self
         lease.kept = weakref.ref(self)
 
-    def grip(self) -> Grip:
+    def handle(self) -> LeaseHandle:
         """Return the grip of the lease; a new one if all holds were dropped and the lease was not given up yet."""
-        return self.lease.grip() or Grip(self.lease)
+        return self.lease.handle() or LeaseHandle(self.lease)
 
     def add(self, hold: Any, asked: object = None) -> None:
         """Make it deeper by a hold."""

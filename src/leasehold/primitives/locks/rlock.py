@@ -11,9 +11,9 @@ from collections.abc import Coroutine
 from typing import Any
 
 from leasehold._engine.engine import Engine
-from leasehold._engine.lease import Grip
-from leasehold._engine.request import Missed
-from leasehold._runtimes.base import Party
+from leasehold._engine.lease import LeaseHandle
+from leasehold._engine.request import NotAcquired
+from leasehold._runtimes.base import Caller
 from leasehold._validate import Seconds
 from leasehold.primitives.locks.hold import AsyncHold
 from leasehold.primitives.locks.mutex import AsyncMutex, Mutex
@@ -35,46 +35,46 @@ class AsyncRLock(AsyncMutex):
         super().__init__(engine, name, options)
         self._reentries = reentries
 
-    async def _acquire(self, blocking: bool, timeout: Seconds | None) -> AsyncHold | Missed:
+    async def _acquire(self, blocking: bool, timeout: Seconds | None) -> AsyncHold | NotAcquired:
         limit = self._limit(blocking, timeout)
         self._engine.ready()
-        party = self._engine.runtime.me()
-        entry = self._entry(party.key)
+        caller = self._engine.runtime.me()
+        entry = self._entry(caller.key)
         if entry is None:
-            grip = await self._lease(limit)
-            if isinstance(grip, Missed):
-                return grip
-            entry = self._reentries[self.name, party.key] = Entry(grip.lease, party)
+            handle = await self._lease(limit)
+            if isinstance(handle, NotAcquired):
+                return handle
+            entry = self._reentries[self.name, caller.key] = Entry(handle.lease, caller)
         else:
             if not entry.lease.check_deadline():
                 self._drop(entry)
                 raise entry.lease.error()
-            grip = entry.grip()
-        return self._hold(entry, grip)
+            handle = entry.handle()
+        return self._hold(entry, handle)
 
-    def _hold(self, entry: Entry, grip: Grip) -> AsyncHold:
-        hold = AsyncHold(self._engine, grip.lease, Leaver(self, entry), self._kept.ref)
+    def _hold(self, entry: Entry, handle: LeaseHandle) -> AsyncHold:
+        hold = AsyncHold(self._engine, handle.lease, Leaver(self, entry), self._kept.ref)
         entry.add(hold)
-        self._kept.add(entry.party, hold)
+        self._kept.add(entry.caller, hold)
         return hold
 
     def _entry(self, key: int) -> Entry | None:
         entry = self._reentries.get((self.name, key))
-        return entry if entry is not None and entry.party.alive() else None
+        return entry if entry is not None and entry.caller.alive() else None
 
     def _drop(self, entry: Entry) -> None:
-        key = (self.name, entry.party.key)
+        key = (self.name, entry.caller.key)
         if self._reentries.get(key) is entry:
             del self._reentries[key]
 
-    def _last(self, party: Party) -> AsyncHold | None:
+    def _last(self, caller: Caller) -> AsyncHold | None:
         """Return the last hold of this name, through whatever object of the client it was acquired."""
-        entry = self._entry(party.key)
+        entry = self._entry(caller.key)
         if entry is None:
             return None
         hold: AsyncHold | None = entry.last()[1]
         if hold is None:  # it was dropped, and not given up yet: this release is in its place
-            hold = self._hold(entry, entry.grip())
+            hold = self._hold(entry, entry.handle())
             entry.remove(None)
         return hold
 
@@ -98,7 +98,7 @@ class Leaver:
             if not entry.lease.check_deadline():
                 raise entry.lease.error()
             return True
-        key = (entry.lease.name, entry.party.key)
+        key = (entry.lease.name, entry.caller.key)
         if self._reentries.get(key) is entry:
             del self._reentries[key]
         return await self._engine.release(entry.lease)

@@ -25,8 +25,8 @@ import enum
 import weakref
 
 from leasehold._engine.lease import Lease
-from leasehold._model import Kind, Rule
-from leasehold._runtimes.base import Party
+from leasehold._model import Kind, LockMode
+from leasehold._runtimes.base import Caller
 from leasehold.primitives.locks.reentrancy import Entry
 
 
@@ -37,10 +37,10 @@ class Role(enum.Enum):
     UPGRADEABLE = "upgradeable"
     WRITER = "writer"
 
-    def rule(self, *, fair: bool) -> Rule:
+    def mode(self, *, fair: bool) -> LockMode:
         """Return what a ticket in this role asks for."""
         exclusive, upgradeable = self is Role.WRITER, self is Role.UPGRADEABLE
-        return Rule(Kind.READ_WRITE, exclusive=exclusive, upgradeable=upgradeable, fair=fair)
+        return LockMode(Kind.READ_WRITE, exclusive=exclusive, upgradeable=upgradeable, fair=fair)
 
 
 class Taken(Entry):
@@ -48,12 +48,12 @@ class Taken(Entry):
 
     __slots__ = ("role",)
 
-    def __init__(self, role: Role, lease: Lease, party: Party) -> None:
-        super().__init__(lease, party)
+    def __init__(self, role: Role, lease: Lease, caller: Caller) -> None:
+        super().__init__(lease, caller)
         self.role = role
 
 
-class Seats:
+class Entries:
     """All seats of one client at read-write locks, by name, role and the key of the thread or task."""
 
     def __init__(self) -> None:
@@ -61,16 +61,16 @@ class Seats:
 
     def of(self, name: str, key: int) -> dict[Role, Taken]:
         """Return the seats of the thread or task that has this key now, not of one that ended and had it before."""
-        seats = [self._taken.get((name, key, role)) for role in Role]
-        return {taken.role: taken for taken in seats if taken is not None and taken.party.alive()}
+        entries = [self._taken.get((name, key, role)) for role in Role]
+        return {taken.role: taken for taken in entries if taken is not None and taken.caller.alive()}
 
     def add(self, name: str, taken: Taken) -> None:
         """Take note of a seat."""
-        self._taken[name, taken.party.key, taken.role] = taken
+        self._taken[name, taken.caller.key, taken.role] = taken
 
     def drop(self, name: str, taken: Taken) -> None:
         """Forget a seat."""
-        key = (name, taken.party.key, taken.role)
+        key = (name, taken.caller.key, taken.role)
         if self._taken.get(key) is taken:
             self._taken.pop(key, None)
 
@@ -79,14 +79,14 @@ class Seats:
         self._taken.clear()
 
 
-def same_seat(role: Role, mine: dict[Role, Taken]) -> Taken | None:
+def same_entry(role: Role, mine: dict[Role, Taken]) -> Taken | None:
     """Return the seat of mine that becomes deeper when I ask for ``role``; None if it takes another seat."""
     if role is Role.READER:
         return mine.get(Role.READER) or mine.get(Role.UPGRADEABLE)
     return mine.get(role)
 
 
-def beside(name: str, role: Role, mine: dict[Role, Taken]) -> Taken | None:
+def alongside(name: str, role: Role, mine: dict[Role, Taken]) -> Taken | None:
     """Return the seat of mine beside which a new one in ``role`` stands; None if I have none.
 
     Raises:

@@ -7,20 +7,20 @@ from dataclasses import replace
 from typing import Any, cast
 
 from leasehold._engine.engine import Engine
-from leasehold._engine.lease import Grip, Lease
-from leasehold._engine.request import Missed
+from leasehold._engine.lease import Lease, LeaseHandle
+from leasehold._engine.request import NotAcquired
 from leasehold._rules import conflicts
-from leasehold._runtimes.base import Party, drive
+from leasehold._runtimes.base import Caller, run_sync
 from leasehold._runtimes.blocks import Block, opened
 from leasehold._validate import Seconds
 from leasehold.primitives.locks.hold import AsyncHold, Hold, Leave
 from leasehold.primitives.locks.kept import Kept
 from leasehold.primitives.locks.mutex import AsyncMutex, Mutex
 from leasehold.primitives.locks.options import Options
-from leasehold.primitives.locks.rw_entries import Role, Seats, Taken, beside, same_seat
+from leasehold.primitives.locks.rw_entries import Entries, Role, Taken, alongside, same_entry
 from leasehold.primitives.locks.taken import held_as
 
-Rise = Callable[[Seconds | None], Awaitable[AsyncHold | Missed]]
+Rise = Callable[[Seconds | None], Awaitable[AsyncHold | NotAcquired]]
 """Acquires the writer's side beside an upgradeable seat, for whoever has that."""
 
 
@@ -35,10 +35,10 @@ class AsyncSide(AsyncMutex):
 
     """
 
-    def __init__(self, engine: Engine, name: str, options: Options, seats: Seats, role: Role) -> None:
-        rule = role.rule(fair=options.terms.rule.fair)
-        super().__init__(engine, name, replace(options, terms=replace(options.terms, rule=rule)))
-        self._seats = seats
+    def __init__(self, engine: Engine, name: str, options: Options, entries: Entries, role: Role) -> None:
+        mode = role.mode(fair=options.terms.mode.fair)
+        super().__init__(engine, name, replace(options, terms=replace(options.terms, mode=mode)))
+        self._entries = entries
         self._role = role
 
     async def locked(self) -> bool:
@@ -48,40 +48,40 @@ class AsyncSide(AsyncMutex):
             WrongKind: the name is in use as another primitive.
 
         """
-        rule = self._options.terms.rule
-        return conflicts(rule, await held_as(self._engine, self.name, rule))
+        mode = self._options.terms.mode
+        return conflicts(mode, await held_as(self._engine, self.name, mode))
 
-    async def _acquire(self, blocking: bool, timeout: Seconds | None) -> AsyncHold | Missed:
+    async def _acquire(self, blocking: bool, timeout: Seconds | None) -> AsyncHold | NotAcquired:
         limit = self._limit(blocking, timeout)
         self._engine.ready()
         return await self._take(self._engine.runtime.me(), limit)
 
-    async def _take(self, party: Party, limit: float | None) -> AsyncHold | Missed:
-        mine = self._seats.of(self.name, party.key)
+    async def _take(self, caller: Caller, limit: float | None) -> AsyncHold | NotAcquired:
+        mine = self._entries.of(self.name, caller.key)
         for one in mine.values():
             self._refuse_lost(one)
-        taken = same_seat(self._role, mine)
+        taken = same_entry(self._role, mine)
         if taken is None:
-            mate = beside(self.name, self._role, mine)
-            grip = await self._lease(limit, "" if mate is None else mate.lease.ticket.id)
-            if isinstance(grip, Missed):
-                return grip
-            await self._check_mate(mate, grip.lease)
-            taken = Taken(self._role, grip.lease, party)
-            self._seats.add(self.name, taken)
+            mate = alongside(self.name, self._role, mine)
+            handle = await self._lease(limit, "" if mate is None else mate.lease.ticket.id)
+            if isinstance(handle, NotAcquired):
+                return handle
+            await self._check_mate(mate, handle.lease)
+            taken = Taken(self._role, handle.lease, caller)
+            self._entries.add(self.name, taken)
         else:
-            grip = taken.grip()
-        return self._hold_in(taken, grip)
+            handle = taken.handle()
+        return self._hold_in(taken, handle)
 
-    def _hold_in(self, taken: Taken, grip: Grip) -> AsyncHold:
-        hold = self._hold(taken, grip)
+    def _hold_in(self, taken: Taken, handle: LeaseHandle) -> AsyncHold:
+        hold = self._hold(taken, handle)
         taken.add(hold, self._role)
-        self._kept.add(taken.party, hold)
+        self._kept.add(taken.caller, hold)
         return hold
 
     def _refuse_lost(self, taken: Taken) -> None:
         if not taken.lease.check_deadline():
-            self._seats.drop(self.name, taken)
+            self._entries.drop(self.name, taken)
             raise taken.lease.error()
 
     async def _check_mate(self, mate: Taken | None, lease: Lease) -> None:
@@ -90,27 +90,27 @@ class AsyncSide(AsyncMutex):
             await self._engine.release(lease)
             raise mate.lease.error()
 
-    def _hold(self, taken: Taken, grip: Grip) -> AsyncHold:
-        return AsyncHold(self._engine, grip.lease, self._leaver(taken), self._kept.ref)
+    def _hold(self, taken: Taken, handle: LeaseHandle) -> AsyncHold:
+        return AsyncHold(self._engine, handle.lease, self._leaver(taken), self._kept.ref)
 
     def _leaver(self, taken: Taken) -> Leave:
-        engine, seats = self._engine, self._seats  # and not the lock object, which may keep the hold
+        engine, entries = self._engine, self._entries  # and not the lock object, which may keep the hold
 
         async def leave(hold: AsyncHold) -> bool:
             if taken.remove(hold):
                 if not taken.lease.check_deadline():
                     raise taken.lease.error()
                 return True
-            seats.drop(taken.lease.name, taken)
+            entries.drop(taken.lease.name, taken)
             return await engine.release(taken.lease)
 
         return leave
 
-    def _last(self, party: Party) -> AsyncHold | None:
-        taken = same_seat(self._role, self._seats.of(self.name, party.key))
+    def _last(self, caller: Caller) -> AsyncHold | None:
+        taken = same_entry(self._role, self._entries.of(self.name, caller.key))
         there, hold = (False, None) if taken is None else taken.last(self._role)
         if taken is not None and there and hold is None:  # dropped, and not given up yet: a release in its place
-            hold = self._hold_in(taken, taken.grip())
+            hold = self._hold_in(taken, taken.handle())
             taken.remove(None, self._role)
         return hold
 
@@ -144,7 +144,7 @@ class AsyncUpgradeableHold(AsyncHold):
         self._engine.ready()
         self.check()
         got = await self._rise(timeout)
-        if isinstance(got, Missed):
+        if isinstance(got, NotAcquired):
             self.check()
             return None
         return got
@@ -165,14 +165,14 @@ class AsyncUpgradeable(AsyncSide):
     async def _enter(self, block: Block | None) -> AsyncUpgradeableHold:
         return cast(AsyncUpgradeableHold, await super()._enter(block))
 
-    def _hold(self, taken: Taken, grip: Grip) -> AsyncHold:
-        writer = AsyncSide(self._engine, self.name, self._options, self._seats, Role.WRITER)
+    def _hold(self, taken: Taken, handle: LeaseHandle) -> AsyncHold:
+        writer = AsyncSide(self._engine, self.name, self._options, self._entries, Role.WRITER)
 
-        async def rise(timeout: Seconds | None) -> AsyncHold | Missed:
+        async def rise(timeout: Seconds | None) -> AsyncHold | NotAcquired:
             # Not for who calls: the hold may have been passed to another task, which has no seat to stand beside.
-            return await writer._take(taken.party, writer._limit(True, timeout))
+            return await writer._take(taken.caller, writer._limit(True, timeout))
 
-        return AsyncUpgradeableHold(self._engine, grip.lease, self._leaver(taken), self._kept.ref, rise)
+        return AsyncUpgradeableHold(self._engine, handle.lease, self._leaver(taken), self._kept.ref, rise)
 
 
 class AsyncRWLock:
@@ -195,10 +195,10 @@ class AsyncRWLock:
 
     """
 
-    def __init__(self, engine: Engine, name: str, options: Options, seats: Seats) -> None:
+    def __init__(self, engine: Engine, name: str, options: Options, entries: Entries) -> None:
         self._engine = engine
         self._options = options
-        self._seats = seats
+        self._entries = entries
         self._name = name
 
     @property
@@ -208,15 +208,15 @@ class AsyncRWLock:
 
     def reader(self) -> AsyncSide:
         """Return the side that others may hold at the same time, if they read too."""
-        return AsyncSide(self._engine, self._name, self._options, self._seats, Role.READER)
+        return AsyncSide(self._engine, self._name, self._options, self._entries, Role.READER)
 
     def writer(self) -> AsyncSide:
         """Return the side that one holds alone."""
-        return AsyncSide(self._engine, self._name, self._options, self._seats, Role.WRITER)
+        return AsyncSide(self._engine, self._name, self._options, self._entries, Role.WRITER)
 
     def upgradeable(self) -> AsyncUpgradeable:
         """Return the side of a reader that may become the writer; one holds it at a time, beside plain readers."""
-        return AsyncUpgradeable(self._engine, self._name, self._options, self._seats, Role.UPGRADEABLE)
+        return AsyncUpgradeable(self._engine, self._name, self._options, self._entries, Role.UPGRADEABLE)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._name!r}>"
@@ -245,7 +245,7 @@ class UpgradeableHold(Hold):
 
     def upgrade(self, timeout: Seconds | None = None) -> Hold | None:
         """Become the writer, as `AsyncUpgradeableHold.upgrade` does."""
-        got = drive(self._rising.upgrade(timeout))
+        got = run_sync(self._rising.upgrade(timeout))
         return None if got is None else Hold(got)
 
     def __repr__(self) -> str:
@@ -261,10 +261,10 @@ class Upgradeable(Side):
 
     def acquire(self, blocking: bool = True, timeout: Seconds | None = None) -> UpgradeableHold | None:
         """Get the lock, or None. As `Lock.acquire`."""
-        return self._acquired(drive(self._core._acquire(blocking, timeout)), UpgradeableHold)
+        return self._acquired(run_sync(self._core._acquire(blocking, timeout)), UpgradeableHold)
 
     def __enter__(self) -> UpgradeableHold:
-        return UpgradeableHold(drive(self._rising._enter(opened(self))))
+        return UpgradeableHold(run_sync(self._rising._enter(opened(self))))
 
 
 class RWLock:

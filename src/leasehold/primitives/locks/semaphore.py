@@ -8,9 +8,9 @@ from types import TracebackType
 from typing import Any
 
 from leasehold._engine.engine import Engine
-from leasehold._engine.request import Missed
+from leasehold._engine.request import NotAcquired
 from leasehold._rules import conflicts
-from leasehold._runtimes.base import drive
+from leasehold._runtimes.base import run_sync
 from leasehold._runtimes.blocks import Block, ends_block, opened
 from leasehold._validate import Seconds
 from leasehold.primitives.calls.decorating import AsyncDecorating, Decorating
@@ -38,8 +38,8 @@ class AsyncPermits(AsyncLock):
     """A number of permits of one semaphore, used like a lock: all of them or none."""
 
     def __init__(self, engine: Engine, name: str, options: Options, n: int, kept: Kept) -> None:
-        rule = replace(options.terms.rule, permits=n)
-        super().__init__(engine, name, replace(options, terms=replace(options.terms, rule=rule)))
+        mode = replace(options.terms.mode, permits=n)
+        super().__init__(engine, name, replace(options, terms=replace(options.terms, mode=mode)))
         self._kept = kept  # of all sizes: `release` is about what was acquired last
 
     async def locked(self) -> bool:
@@ -49,8 +49,8 @@ class AsyncPermits(AsyncLock):
             WrongKind: the name is in use as another primitive, or with another number of permits.
 
         """
-        rule = self._options.terms.rule
-        return conflicts(rule, await held_as(self._engine, self.name, rule))
+        mode = self._options.terms.mode
+        return conflicts(mode, await held_as(self._engine, self.name, mode))
 
 
 class AsyncSemaphore(AsyncDecorating):
@@ -84,7 +84,7 @@ class AsyncSemaphore(AsyncDecorating):
     @property
     def limit(self) -> int:
         """How many permits there are."""
-        return self._options.terms.rule.limit
+        return self._options.terms.mode.limit
 
     def permits(self, n: int) -> AsyncPermits:
         """Return ``n`` permits as something that is used like a lock: ``async with sem.permits(3):``.
@@ -115,7 +115,7 @@ class AsyncSemaphore(AsyncDecorating):
 
         """
         got = await self.permits(n)._acquire(blocking, timeout)
-        if isinstance(got, Missed):
+        if isinstance(got, NotAcquired):
             return None
         owned = self._kept.owned
         owned[id(got)] = got
@@ -151,8 +151,8 @@ class AsyncSemaphore(AsyncDecorating):
             WrongKind: the name is in use as another primitive, or with another number of permits.
 
         """
-        held = await held_as(self._engine, self.name, self._options.terms.rule)
-        return max(0, self.limit - sum(rule.permits for rule in held))
+        held = await held_as(self._engine, self.name, self._options.terms.mode)
+        return max(0, self.limit - sum(mode.permits for mode in held))
 
     def __aenter__(self) -> Coroutine[Any, Any, AsyncHold]:
         return self.permits(1)._enter(opened(self))
@@ -214,7 +214,7 @@ class Semaphore(Decorating):
 
     def release(self) -> None:
         """Give back what the calling thread acquired last through this semaphore. As `AsyncSemaphore.release`."""
-        drive(self._core.release())
+        run_sync(self._core.release())
 
     def owned(self) -> bool:
         """Return whether the calling thread holds permits, acquired through this semaphore and not lost."""
@@ -227,7 +227,7 @@ class Semaphore(Decorating):
             WrongKind: the name is in use as another primitive, or with another number of permits.
 
         """
-        return drive(self._core.locked())
+        return run_sync(self._core.locked())
 
     def available(self) -> int:
         """Return how many permits nobody holds now.
@@ -236,10 +236,10 @@ class Semaphore(Decorating):
             WrongKind: the name is in use as another primitive, or with another number of permits.
 
         """
-        return drive(self._core.available())
+        return run_sync(self._core.available())
 
     def __enter__(self) -> Hold:
-        return Hold(drive(self._core.permits(1)._enter(opened(self))))
+        return Hold(run_sync(self._core.permits(1)._enter(opened(self))))
 
     @ends_block
     def __exit__(  # noqa: PLE0302 the decorator takes the block away
@@ -249,7 +249,7 @@ class Semaphore(Decorating):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        drive(self._core.permits(1)._exit(block, error))
+        run_sync(self._core.permits(1)._exit(block, error))
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r} of {self.limit}>"

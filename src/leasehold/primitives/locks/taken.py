@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 from leasehold._engine.engine import Engine
-from leasehold._model import Rule
+from leasehold._model import LockMode
 from leasehold._rules import clash, other_use, use_of
 from leasehold.errors import WrongKind
 
 
-async def held_as(engine: Engine, name: str, rule: Rule) -> list[Rule]:
+async def held_as(engine: Engine, name: str, mode: LockMode) -> list[LockMode]:
     """Return what each holder of a name has of it, none if nobody holds it.
 
     Raises:
-        WrongKind: the name is in use as something else than ``rule`` says, where whatever was answered would be wrong.
+        WrongKind: the name is in use as something else than ``mode`` says, where whatever was answered would be wrong.
 
     """
     engine.ready()
-    held: list[Rule] = []
+    held: list[LockMode] = []
     for view in await engine.store.look(name, exact=True):
-        other = other_use([seat.ticket for seat in (*view.holders, *view.waiters)], rule)
+        other = other_use([entry.ticket for entry in (*view.holders, *view.waiters)], mode)
         if other is not None:
-            words = clash(name, use_of(other.terms.rule), rule)
+            words = clash(name, use_of(other.terms.mode), mode)
             raise WrongKind(words, name=name, owner=str(engine.owner), held_by=str(other.terms.owner))
-        held += [seat.ticket.terms.rule for seat in view.holders]
+        held += [entry.ticket.terms.mode for entry in view.holders]
     return held

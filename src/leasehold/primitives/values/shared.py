@@ -20,7 +20,7 @@ from typing import Any, cast
 
 from leasehold import _validate
 from leasehold._engine.engine import Engine
-from leasehold._runtimes.base import drive, outside, ready
+from leasehold._runtimes.base import outside, ready, run_sync
 from leasehold._validate import Seconds
 from leasehold.errors import AcquireTimeout, LeaseLost
 from leasehold.primitives.calls.callables import refuse_coroutines
@@ -204,7 +204,7 @@ class Shared:
 
     def get(self, *, refused: Any = Refused.NONE) -> Any:
         """Return the value, fetched here or by whomever, and none that was ``refused``. As `AsyncShared.get`."""
-        return drive(self._core.get(refused=refused))
+        return run_sync(self._core.get(refused=refused))
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.key!r}>"

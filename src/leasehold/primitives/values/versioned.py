@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from leasehold import _validate
 from leasehold._engine.engine import Engine
-from leasehold._runtimes.base import drive, outside, ready
+from leasehold._runtimes.base import outside, ready, run_sync
 from leasehold._validate import Seconds
 from leasehold.errors import Conflict
 from leasehold.primitives.calls.callables import refuse_coroutines
@@ -169,16 +169,16 @@ class VersionedValue:
 
     def get(self) -> Versioned:
         """Return the value and its version; None and 0 if there is none."""
-        return drive(self._core.get())
+        return run_sync(self._core.get())
 
     def put(self, value: Any, if_version: int | None = None, fence: int | None = None) -> int:
         """Write a value; return its version. As `AsyncVersionedValue.put`."""
-        return drive(self._core.put(value, if_version, fence))
+        return run_sync(self._core.put(value, if_version, fence))
 
     def update(self, change: Callable[[Any], Any], timeout: Seconds | None = None) -> Versioned:
         """Read, change, write, again if another wrote meanwhile. As `AsyncVersionedValue.update`."""
         refuse_coroutines(change)
-        return drive(self._core.update(change, timeout))
+        return run_sync(self._core.update(change, timeout))
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r}>"

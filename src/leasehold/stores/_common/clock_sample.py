@@ -24,7 +24,7 @@ OLDEST = 1 / 3
 
 
 @dataclass(frozen=True, slots=True)
-class Anchor:
+class ClockSample:
     """A request sent at ``sent`` (boot-time seconds) was carried out at the server's time ``server`` (microseconds)."""
 
     sent: float
@@ -32,7 +32,7 @@ class Anchor:
 
 
 @dataclass(frozen=True, slots=True)
-class Notice:
+class GrantMessage:
     """What the message says: the ticket holds with ``token`` since the server's time ``at`` (microseconds)."""
 
     ticket: str
@@ -40,20 +40,20 @@ class Notice:
     at: int
 
     @classmethod
-    def parse(cls, message: bytes) -> Notice | None:
+    def parse(cls, message: bytes) -> GrantMessage | None:
         """Read a message; None if it is not one of ours."""
         words = message.split(b" ")
         if len(words) != 3 or not words[1].isdigit() or not words[2].isdigit():
             return None
         return cls(words[0].decode("ascii", "replace"), int(words[1]), int(words[2]))
 
-    def since(self, anchor: Anchor | None, now: float, lease: float) -> float | None:
+    def since(self, clock_sample: ClockSample | None, now: float, lease: float) -> float | None:
         """Return the boot-time clock from which the lease counts; None if the claim is to be sent again instead.
 
         That is so if the grant is too old to be of use, or if it seems to come from the future.
         """
-        if anchor is None:
+        if clock_sample is None:
             return None
-        after = (self.at - anchor.server) / 1e6
-        since = anchor.sent + (after * (1 - DRIFT) if after >= 0 else after / (1 - DRIFT))
+        after = (self.at - clock_sample.server) / 1e6
+        since = clock_sample.sent + (after * (1 - DRIFT) if after >= 0 else after / (1 - DRIFT))
         return since if 0 <= now - since <= lease * OLDEST else None  # later than now: the server's clock has stepped

@@ -27,7 +27,7 @@ KEY_BYTES = 16
 log = logging.getLogger("leasehold")
 
 
-class Bell:
+class HintSignal:
     """Listens for one store. Safe to use from any thread."""
 
     def __init__(
@@ -104,7 +104,7 @@ class Bell:
         thread = threading.Thread(
             target=self._run, args=(listener, self._stop), name="leasehold-sqlite-bell", daemon=True
         )
-        _bells[self._address] = self
+        _signals[self._address] = self
         try:
             thread.start()
         except RuntimeError:  # no thread to be had: who waits asks again by itself
@@ -168,10 +168,10 @@ class Bell:
     def _silence(self) -> None:
         self._thread = None
         self._socket = None
-        _bells.pop(self._address, None)
+        _signals.pop(self._address, None)
 
 
-_bells: weakref.WeakValueDictionary[str, Bell] = weakref.WeakValueDictionary()
+_signals: weakref.WeakValueDictionary[str, HintSignal] = weakref.WeakValueDictionary()
 
 
 def hint(address: str, ticket: str, network: str) -> None:
@@ -179,9 +179,9 @@ def hint(address: str, ticket: str, network: str) -> None:
 
     Nothing is sent to another network namespace: the port there is not the port here.
     """
-    bell = _bells.get(address)
-    if bell is not None:
-        bell.rings(ticket)
+    hint_signal = _signals.get(address)
+    if hint_signal is not None:
+        hint_signal.rings(ticket)
         return
     try:
         there, port, key = address.rsplit(" ", 2)
@@ -215,4 +215,4 @@ def _loopback() -> socket.socket | None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_bells.clear)  # the parent's bells do not ring in the child
+    os.register_at_fork(after_in_child=_signals.clear)  # the parent's bells do not ring in the child

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from leasehold._model import Departure, Kind, Seat, Standing, Ticket, View
+from leasehold._model import Kind, QueueEntry, ReleaseReason, RenewalResult, Ticket, View
 from leasehold._rules import Blocked, Queue, decide, next_token, successors
 from leasehold.stores._common.uses import refuse_other_use
 
-Alive = Callable[[Seat], bool]
+Alive = Callable[[QueueEntry], bool]
 """Says whether the process behind a seat still lives, where a store can know; a dead one's seat is void at once."""
 
 
@@ -31,9 +31,9 @@ class Step:
     """
 
     queue: Queue
-    mine: Seat | None = None
+    mine: QueueEntry | None = None
     blocked: Blocked | None = None
-    woken: tuple[Seat, ...] = ()
+    woken: tuple[QueueEntry, ...] = ()
     found: bool = False
 
 
@@ -50,37 +50,39 @@ def claim(queue: Queue, ticket: Ticket, *, join: bool, now: float, floor: int, a
 
     """
     queue = settle(queue, now, alive)
-    refuse_other_use(queue.name, [seat.ticket for seat in queue.seats()], ticket.terms.rule)
-    mine = _seat_of(queue, ticket.id)
+    refuse_other_use(queue.name, [entry.ticket for entry in queue.entries()], ticket.terms.mode)
+    mine = _entry_of(queue, ticket.id)
     if mine is not None and mine.token is not None:
         mine = replace(mine, expires=now + ticket.terms.lease)
         return Step(_put(queue, mine), mine, found=True)
     found = mine is not None
     expires = now + ticket.terms.lease
     if mine is None and join:
-        order = max((seat.order for seat in queue.waiters), default=0) + 1
-        mine = Seat(ticket, order, expires)
+        order = max((entry.order for entry in queue.waiters), default=0) + 1
+        mine = QueueEntry(ticket, order, expires)
         queue = replace(queue, waiters=(*queue.waiters, mine))
     elif mine is not None:
         mine = replace(mine, expires=expires)
         queue = _put(queue, mine)
-    queue, woken = hand_over(queue, now, floor) if ticket.terms.rule.fair else (queue, ())
-    granted = next((seat for seat in woken if seat.ticket.id == ticket.id), None)
+    queue, woken = hand_over(queue, now, floor) if ticket.terms.mode.fair else (queue, ())
+    granted = next((entry for entry in woken if entry.ticket.id == ticket.id), None)
     if granted is not None:
-        return Step(queue, granted, woken=tuple(seat for seat in woken if seat is not granted), found=found)
+        return Step(queue, granted, woken=tuple(entry for entry in woken if entry is not granted), found=found)
     verdict = decide(queue, ticket, now)
     if isinstance(verdict, Blocked):
         return Step(queue, mine, verdict, woken, found)
-    queue, granted = _grant(queue, mine or Seat(ticket, 0, expires), now, floor)
+    queue, granted = _grant(queue, mine or QueueEntry(ticket, 0, expires), now, floor)
     return Step(queue, granted, woken=woken, found=found)
 
 
-def leave(queue: Queue, ticket_id: str, *, how: Departure, now: float, floor: int, alive: Alive | None = None) -> Step:
+def leave(
+    queue: Queue, ticket_id: str, *, how: ReleaseReason, now: float, floor: int, alive: Alive | None = None
+) -> Step:
     """Take the ticket out, holding or waiting, and hand the name to the next."""
-    mine = _seat_of(queue, ticket_id)
+    mine = _entry_of(queue, ticket_id)
     if mine is not None:
         queue = _drop(queue, ticket_id)
-        if how is Departure.BREAK and mine.token is not None:
+        if how is ReleaseReason.BREAK and mine.token is not None:
             queue = replace(
                 queue, fence=next_token(queue.fence, floor), barred=max(queue.barred, now + mine.ticket.terms.delay)
             )
@@ -88,20 +90,20 @@ def leave(queue: Queue, ticket_id: str, *, how: Departure, now: float, floor: in
     return Step(queue, None, woken=woken, found=mine is not None)
 
 
-def renew(queue: Queue, ticket_id: str, now: float) -> tuple[Queue, Standing]:
+def renew(queue: Queue, ticket_id: str, now: float) -> tuple[Queue, RenewalResult]:
     """Set the seat's expiry to its full lease, unless it has expired."""
-    mine = _seat_of(queue, ticket_id)
+    mine = _entry_of(queue, ticket_id)
     if mine is None or mine.expires <= now:
-        return queue, Standing.GONE
+        return queue, RenewalResult.GONE
     queue = _put(queue, replace(mine, expires=now + mine.ticket.terms.lease))
-    return queue, Standing.QUEUED if mine.token is None else Standing.HELD
+    return queue, RenewalResult.QUEUED if mine.token is None else RenewalResult.HELD
 
 
-def hand_over(queue: Queue, now: float, floor: int) -> tuple[Queue, tuple[Seat, ...]]:
+def hand_over(queue: Queue, now: float, floor: int) -> tuple[Queue, tuple[QueueEntry, ...]]:
     """Let the next waiters hold, as far as they may together; return the queue and those who now hold."""
-    woken: list[Seat] = []
-    for seat in list(successors(queue, now)):
-        queue, granted = _grant(queue, seat, now, floor)
+    woken: list[QueueEntry] = []
+    for entry in list(successors(queue, now)):
+        queue, granted = _grant(queue, entry, now, floor)
         woken.append(granted)
     return queue, tuple(woken)
 
@@ -109,52 +111,52 @@ def hand_over(queue: Queue, now: float, floor: int) -> tuple[Queue, tuple[Seat, 
 def settle(queue: Queue, now: float, alive: Alive | None = None) -> Queue:
     """Drop what has expired, and whose process is dead; a holder that asked for it bars the name for its delay."""
     barred = queue.barred
-    for seat in queue.holders:
-        if seat.expires <= now:
-            barred = max(barred, seat.expires + seat.ticket.terms.delay)
-        elif alive is not None and not alive(seat):
-            barred = max(barred, now + seat.ticket.terms.delay)
+    for entry in queue.holders:
+        if entry.expires <= now:
+            barred = max(barred, entry.expires + entry.ticket.terms.delay)
+        elif alive is not None and not alive(entry):
+            barred = max(barred, now + entry.ticket.terms.delay)
 
-    def stays(seat: Seat) -> bool:
-        return seat.expires > now and (alive is None or alive(seat))
+    def stays(entry: QueueEntry) -> bool:
+        return entry.expires > now and (alive is None or alive(entry))
 
-    holders = tuple(seat for seat in queue.holders if stays(seat))
-    waiters = tuple(seat for seat in queue.waiters if stays(seat))
+    holders = tuple(entry for entry in queue.holders if stays(entry))
+    waiters = tuple(entry for entry in queue.waiters if stays(entry))
     return replace(queue, barred=barred, holders=holders, waiters=waiters)
 
 
 def view(queue: Queue, now: float) -> View:
     """Show the queue to people, with times from ``now``."""
     queue = settle(queue, now)
-    kind = next((seat.ticket.terms.rule.kind for seat in queue.seats()), Kind.MUTEX)
+    kind = next((entry.ticket.terms.mode.kind for entry in queue.entries()), Kind.MUTEX)
 
-    def shown(seat: Seat) -> Seat:
-        return replace(seat, expires=seat.expires - now)
+    def shown(entry: QueueEntry) -> QueueEntry:
+        return replace(entry, expires=entry.expires - now)
 
     holders, waiters = tuple(map(shown, queue.holders)), tuple(map(shown, queue.waiters))
     return View(queue.name, kind, queue.fence, holders, waiters, max(0.0, queue.barred - now))
 
 
-def _grant(queue: Queue, seat: Seat, now: float, floor: int) -> tuple[Queue, Seat]:
+def _grant(queue: Queue, entry: QueueEntry, now: float, floor: int) -> tuple[Queue, QueueEntry]:
     token = next_token(queue.fence, floor)
-    granted = replace(seat, token=token, expires=now + seat.ticket.terms.lease)
-    queue = _drop(queue, seat.ticket.id)
+    granted = replace(entry, token=token, expires=now + entry.ticket.terms.lease)
+    queue = _drop(queue, entry.ticket.id)
     return replace(queue, fence=token, holders=(*queue.holders, granted)), granted
 
 
-def _seat_of(queue: Queue, ticket_id: str) -> Seat | None:
-    return next((seat for seat in queue.seats() if seat.ticket.id == ticket_id), None)
+def _entry_of(queue: Queue, ticket_id: str) -> QueueEntry | None:
+    return next((entry for entry in queue.entries() if entry.ticket.id == ticket_id), None)
 
 
-def _put(queue: Queue, seat: Seat) -> Queue:
-    def swap(old: Seat) -> Seat:
-        return seat if old.ticket.id == seat.ticket.id else old
+def _put(queue: Queue, entry: QueueEntry) -> Queue:
+    def swap(old: QueueEntry) -> QueueEntry:
+        return entry if old.ticket.id == entry.ticket.id else old
 
     return replace(queue, holders=tuple(map(swap, queue.holders)), waiters=tuple(map(swap, queue.waiters)))
 
 
 def _drop(queue: Queue, ticket_id: str) -> Queue:
-    def stays(seat: Seat) -> bool:
-        return seat.ticket.id != ticket_id
+    def stays(entry: QueueEntry) -> bool:
+        return entry.ticket.id != ticket_id
 
     return replace(queue, holders=tuple(filter(stays, queue.holders)), waiters=tuple(filter(stays, queue.waiters)))

@@ -7,23 +7,35 @@ from collections.abc import Iterator
 
 from leasehold._model import Ticket
 from leasehold._runtimes.base import Runtime, Signal
-from leasehold.stores._common.clock_sample import Notice
+from leasehold.stores._common.clock_sample import GrantMessage
 
 
 class Slot:
     """One waiting ticket. ``news`` says that it is worth asking again; it is set before the signal, and read after."""
 
-    __slots__ = ("armed", "asked", "bequest", "called", "lined", "name", "news", "notice", "signal", "ticket", "until")
+    __slots__ = (
+        "asked",
+        "called",
+        "grant_message",
+        "handed_over",
+        "lined",
+        "name",
+        "news",
+        "signal",
+        "ticket",
+        "until",
+        "watching",
+    )
 
     def __init__(self, name: str, ticket: str) -> None:
         self.name = name
         self.ticket = ticket
         self.news = False
-        self.notice: Notice | None = None
+        self.grant_message: GrantMessage | None = None
         self.lined = False  # whether it stands in line with the others that wait for the name
-        self.armed = False  # whether it watches the holder's lease and has a timer that ends with it
+        self.watching = False  # whether it watches the holder's lease and has a timer that ends with it
         self.until = 0.0  # boot-time clock at which that lease has ended, as it was when it asked
-        self.bequest: float | None = None  # that of one which watched before it, and waits no more
+        self.handed_over: float | None = None  # that of one which watched before it, and waits no more
         self.called = False  # whether the news is that it is worth asking again
         self.asked = 0  # server time in microseconds of the last answer that it waits: older notices are void
         self.signal: Signal | None = None  # made at the first wait: most tickets never wait
@@ -34,23 +46,23 @@ class Slot:
             self.signal = runtime.signal()
         return self.signal
 
-    def ring(self) -> None:
+    def set(self) -> None:
         """Wake who waits, if anyone does."""
         if self.signal is not None:
             self.signal.set()
 
-    def hush(self) -> None:
+    def clear(self) -> None:
         """Wait on: the news were of a bequest. To be called before the look whether it was ``called``."""
         self.news = False
         if self.signal is not None:
             self.signal.clear()
 
-    def read(self) -> Notice | None:
+    def read(self) -> GrantMessage | None:
         """Take the news."""
-        self.hush()
+        self.clear()
         self.called = False
-        notice, self.notice = self.notice, None
-        return notice
+        grant_message, self.grant_message = self.grant_message, None
+        return grant_message
 
 
 class Slots:
@@ -94,14 +106,14 @@ class Slots:
             slot.lined = True  # before the look whether it is still there: `remove` takes it away, and looks then
             if self._slots.get(slot.ticket) is slot:
                 self._by_name[slot.name].setdefault(slot.ticket, slot)
-            slot.armed = self._first(slot.name) is slot
-            return slot.armed
+            slot.watching = self._first(slot.name) is slot
+            return slot.watching
 
     def unarmed(self, name: str) -> Slot | None:
         """Return the slot whose turn it is to watch the holder of ``name``, if it has not asked for how long yet."""
         with self._mutex:
             first = self._first(name)
-            return None if first is None or first.armed else first
+            return None if first is None or first.watching else first
 
     def remove(self, ticket: str) -> Slot | None:
         """Forget a ticket; return the slot that watches the lease in its place, if it did and another waits."""

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from leasehold._model import Rule, Ticket
+from leasehold._model import LockMode, Ticket
 from leasehold._rules import clash, other_use, use_of
 from leasehold.errors import WrongKind
 
 
-def refuse_other_use(name: str, tickets: Iterable[Ticket], rule: Rule) -> None:
-    """Raise `WrongKind` if one of the tickets uses the name as something else than ``rule`` does."""
-    other = other_use(tickets, rule)
+def refuse_other_use(name: str, tickets: Iterable[Ticket], mode: LockMode) -> None:
+    """Raise `WrongKind` if one of the tickets uses the name as something else than ``mode`` does."""
+    other = other_use(tickets, mode)
     if other is not None:
-        raise wrong_kind(name, use_of(other.terms.rule), rule, held_by=str(other.terms.owner))
+        raise wrong_kind(name, use_of(other.terms.mode), mode, held_by=str(other.terms.owner))
 
 
-def wrong_kind(name: str, used: str, rule: Rule, held_by: str | None = None) -> WrongKind:
+def wrong_kind(name: str, used: str, mode: LockMode, held_by: str | None = None) -> WrongKind:
     """Make the error for a name that is in use as something else."""
-    return WrongKind(clash(name, used, rule), name=name, held_by=held_by)
+    return WrongKind(clash(name, used, mode), name=name, held_by=held_by)

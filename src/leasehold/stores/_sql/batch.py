@@ -8,27 +8,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from leasehold._model import Departure, Ticket
+from leasehold._model import ReleaseReason, Ticket
 from leasehold.stores._common import queues
 from leasehold.stores._common.queues import Step
-from leasehold.stores._sql.queue_snapshot import Page
+from leasehold.stores._sql.queue_snapshot import QueueSnapshot
 from leasehold.stores._sql.rows import Clock, Found, Take, TakeAll
 
 
 def claiming(ticket: Ticket, *, join: bool) -> Take:
     """Make what claims a name for this ticket."""
 
-    def take(page: Page, clock: Clock) -> Step:
-        return queues.claim(page.queue, ticket, join=join, now=clock.now, floor=clock.floor)
+    def take(snapshot: QueueSnapshot, clock: Clock) -> Step:
+        return queues.claim(snapshot.queue, ticket, join=join, now=clock.now, floor=clock.floor)
 
     return take
 
 
-def leaving(ticket: Ticket, how: Departure) -> Take:
+def leaving(ticket: Ticket, how: ReleaseReason) -> Take:
     """Make what takes this ticket off a name."""
 
-    def take(page: Page, clock: Clock) -> Step:
-        return queues.leave(page.queue, ticket.id, how=how, now=clock.now, floor=clock.floor)
+    def take(snapshot: QueueSnapshot, clock: Clock) -> Step:
+        return queues.leave(snapshot.queue, ticket.id, how=how, now=clock.now, floor=clock.floor)
 
     return take
 
@@ -70,6 +70,6 @@ def blocked(step: Step | None) -> bool:
 
 def _without(ticket: Ticket, here: Found) -> Step | None:
     """Leave a name if an earlier claim of the same ticket got it; else let it be."""
-    if all(seat.ticket.id != ticket.id for seat in here[0].queue.seats()):
+    if all(entry.ticket.id != ticket.id for entry in here[0].queue.entries()):
         return None
-    return leaving(ticket, Departure.RELEASE)(*here)
+    return leaving(ticket, ReleaseReason.RELEASE)(*here)

@@ -17,7 +17,7 @@ LAYOUT = 1
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """Placeholders stand in the order in which the arguments are listed. ``SEAT`` is `pages.COLUMNS`.
+    """Placeholders stand in the order in which the arguments are listed. ``ENTRY`` is `snapshots.COLUMNS`.
 
     Attributes:
         lock_name: (space, name) → id, fence, barred, used; locks the row to the end of the transaction, waiting for it.
@@ -25,7 +25,7 @@ class Dialect:
             place, so holders first; where there is no seat one row with nulls for SEAT, where there is no meta none.
         seats: (space, name, window) → CLOCK, meta's version, meta's fence, SEAT: all holders and the first ``window``
             waiters in order of place; where there is no seat one row with nulls for SEAT, where there is no meta none.
-        edges: (space, name, ticket) → SEAT: the last waiter, the seat of the ticket, and all that have a ``beside``.
+        edges: (space, name, ticket) → SEAT: the last waiter, the seat of the ticket, and all that have a ``alongside``.
         add_name: (space, name); with meta's fence and now; does nothing if it is there.
         set_name: (fence, barred, used, id).
         add_seat: (id of the name, SEAT).
@@ -56,16 +56,16 @@ class Dialect:
 
     lock_name: str
     front: str
-    seats: str
+    entries: str
     edges: str
     add_name: str
     set_name: str
-    add_seat: str
-    set_seat: str
-    drop_seat: str
+    add_entry: str
+    set_entry: str
+    drop_entry: str
     lock_names: Callable[[bytes, Sequence[bytes]], Statement]
     renew: Callable[[Sequence[int], Sequence[str]], Statement]
-    standings: Callable[[Sequence[int], Sequence[str]], Statement]
+    results: Callable[[Sequence[int], Sequence[str]], Statement]
     sights: Callable[[Sequence[str]], Statement]
     names: str
     clock: str

@@ -18,7 +18,7 @@ from typing import Any
 
 from leasehold._runtimes.base import Job, Runtime
 from leasehold.errors import StoreUnavailable
-from leasehold.stores._common.clock_sample import Notice
+from leasehold.stores._common.clock_sample import GrantMessage
 from leasehold.stores._common.slots import Slot
 
 FIRST_LOOK, LONGEST_LOOK = 0.005, 0.5
@@ -72,7 +72,7 @@ Look = Callable[[Sequence[str]], Coroutine[Any, Any, tuple[int, list[Sight]]]]
 """Takes tickets; returns what was seen of those that have a seat, and if there is any, the server's clock."""
 
 
-class Looker:
+class Poller:
     """Used by many threads or tasks at once. Its thread or task lives only while somebody waits."""
 
     def __init__(self, runtime: Runtime, look: Look, wake: Callable[[Slot], None], seen: Callable[[float, int], None]):
@@ -152,7 +152,7 @@ class Looker:
         if sight is None:
             self._wake(one.slot)
         elif sight.token is not None:
-            one.slot.notice = Notice(sight.ticket, sight.token, (sight.expires - sight.lease) // 1000)
+            one.slot.grant_message = GrantMessage(sight.ticket, sight.token, (sight.expires - sight.lease) // 1000)
             self._wake(one.slot)
         elif (sight.freed is None or sight.freed <= clock) and one.slot.name not in told:
             told.add(one.slot.name)  # one of them settles the queue for all

@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from leasehold._model import Kind, Owner, Rule, Seat, Terms, Ticket
+from leasehold._model import Kind, LeaseTerms, LockMode, Owner, QueueEntry, Ticket
 from leasehold._rules import Queue, stops
 
 WINDOW = 8
@@ -39,7 +39,7 @@ COLUMNS = (
 )
 """The columns of a seat that all SQL stores have, in the order in which they are read and written."""
 
-SeatRow = tuple[Any, ...]
+EntryRow = tuple[Any, ...]
 """The columns of `COLUMNS`, in that order; a store's own may follow."""
 
 NameRow = tuple[int, int, int, int]
@@ -57,7 +57,7 @@ def above(prefix: bytes) -> bytes:
 
 
 @dataclass(slots=True)
-class Page:
+class QueueSnapshot:
     """What was read of one name.
 
     Attributes:
@@ -78,35 +78,35 @@ class Page:
     last: int = 0
     window: frozenset[str] = frozenset()
     hints: dict[str, str] = field(default_factory=dict[str, str])
-    away: tuple[Seat, ...] = field(default=(), kw_only=True)
+    away: tuple[QueueEntry, ...] = field(default=(), kw_only=True)
 
-    def without(self, deaf: Collection[str], me: str) -> Page:
+    def without(self, deaf: Collection[str], me: str) -> QueueSnapshot:
         """Return the page for a step that passes over those who are rung at these channels, but not over ``me``."""
 
-        def away(seat: Seat) -> bool:
-            return seat.ticket.id != me and self.hints.get(seat.ticket.id, "") in deaf
+        def away(entry: QueueEntry) -> bool:
+            return entry.ticket.id != me and self.hints.get(entry.ticket.id, "") in deaf
 
         some = tuple(filter(away, self.queue.waiters))
         if not some:
             return self
-        queue = replace(self.queue, waiters=tuple(seat for seat in self.queue.waiters if seat not in some))
-        window = self.window - {seat.ticket.id for seat in some}
+        queue = replace(self.queue, waiters=tuple(entry for entry in self.queue.waiters if entry not in some))
+        window = self.window - {entry.ticket.id for entry in some}
         return replace(self, queue=queue, window=window, away=(*self.away, *some))
 
     def suffices(self, after: Queue) -> bool:
         """Say whether the step that led to ``after`` saw all that it had to see."""
-        return self.whole or any(seat.ticket.id in self.window for seat in after.waiters)
+        return self.whole or any(entry.ticket.id in self.window for entry in after.waiters)
 
-    def hints_of(self, seats: Sequence[Seat]) -> dict[str, str]:
+    def hints_of(self, entries: Sequence[QueueEntry]) -> dict[str, str]:
         """Return where to ring for these seats, by ticket."""
-        return {seat.ticket.id: self.hints.get(seat.ticket.id, "") for seat in seats}
+        return {entry.ticket.id: self.hints.get(entry.ticket.id, "") for entry in entries}
 
 
 @dataclass(frozen=True, slots=True)
 class Added:
     """A seat that is new, with its place."""
 
-    seat: Seat
+    entry: QueueEntry
     place: int
 
 
@@ -114,7 +114,7 @@ class Added:
 class Changed:
     """A seat with another place, token, expiry or hint than before."""
 
-    seat: Seat
+    entry: QueueEntry
     place: int
     hint: str
 
@@ -126,7 +126,9 @@ class Dropped:
     ticket: str
 
 
-def page_of(name: str, row: NameRow, first: Sequence[SeatRow], more: Sequence[SeatRow] | None, now: float) -> Page:
+def snapshot_of(
+    name: str, row: NameRow, first: Sequence[EntryRow], more: Sequence[EntryRow] | None, now: float
+) -> QueueSnapshot:
     """Put together what was read.
 
     Args:
@@ -140,68 +142,70 @@ def page_of(name: str, row: NameRow, first: Sequence[SeatRow], more: Sequence[Se
     """
     seen = {one[0] for one in first if one[1]}
     found = {one[0]: one for one in (*first, *(more or ()))}
-    seats = [seat_of(one) for one in found.values()]
-    holders = tuple(sorted((seat for seat in seats if seat.token is not None), key=lambda seat: seat.token or 0))
-    waiters = tuple(sorted((seat for seat in seats if seat.token is None), key=lambda seat: seat.order))
-    return Page(
+    entries = [entry_of(one) for one in found.values()]
+    holders = tuple(sorted((entry for entry in entries if entry.token is not None), key=lambda entry: entry.token or 0))
+    waiters = tuple(sorted((entry for entry in entries if entry.token is None), key=lambda entry: entry.order))
+    return QueueSnapshot(
         row,
         Queue(name, row[1], row[2] / 1e9, holders, waiters),
         more is None,
         max((one[1] for one in found.values()), default=0),
-        frozenset(seat.ticket.id for seat in waiters if seat.ticket.id in seen and seat.expires > now and stops(seat)),
+        frozenset(
+            entry.ticket.id for entry in waiters if entry.ticket.id in seen and entry.expires > now and stops(entry)
+        ),
         {one[0]: one[15] for one in found.values()},
     )
 
 
-def differences(page: Page, after: Queue, now: float, hint: str) -> Iterator[Dropped | Added | Changed]:
+def differences(snapshot: QueueSnapshot, after: Queue, now: float, hint: str) -> Iterator[Dropped | Added | Changed]:
     """Yield what to write. New seats get ``hint``; the seats that go are told first.
 
     A waiter that asked again while half of its lease is left stays as it is: that saves a write to the disk each time.
     """
-    before = {seat.ticket.id: seat for seat in page.queue.seats()}
-    remaining = {seat.ticket.id: seat for seat in after.seats()}
+    before = {entry.ticket.id: entry for entry in snapshot.queue.entries()}
+    remaining = {entry.ticket.id: entry for entry in after.entries()}
     for ticket, old in before.items():
         if ticket not in remaining or old.expires <= now:  # a void one that is there again has a new place
             yield Dropped(ticket)
-    for seat in page.away:
-        if seat.expires > now + COME_BACK:
-            yield Changed(replace(seat, expires=now + COME_BACK), seat.order, page.hints[seat.ticket.id])
-    for ticket, seat in remaining.items():
-        old_seat = before.get(ticket)
-        if old_seat is None or old_seat.expires <= now:
+    for entry in snapshot.away:
+        if entry.expires > now + COME_BACK:
+            yield Changed(replace(entry, expires=now + COME_BACK), entry.order, snapshot.hints[entry.ticket.id])
+    for ticket, entry in remaining.items():
+        old_entry = before.get(ticket)
+        if old_entry is None or old_entry.expires <= now:
             # Not the ledger's number: it counts from the last seat that is not void, and others may stand behind that.
-            yield Added(seat, page.last + 1 if seat.token is None else 0)
-        elif (old_seat.token, old_seat.expires) != (seat.token, seat.expires):  # it was granted, or it asked again
-            same_hint = page.hints[ticket] == hint
-            if seat.token is None and same_hint and old_seat.expires - now > seat.ticket.terms.lease / 2:
+            yield Added(entry, snapshot.last + 1 if entry.token is None else 0)
+        elif (old_entry.token, old_entry.expires) != (entry.token, entry.expires):  # it was granted, or it asked again
+            same_hint = snapshot.hints[ticket] == hint
+            if entry.token is None and same_hint and old_entry.expires - now > entry.ticket.terms.lease / 2:
                 continue
-            place, kept = (seat.order, hint) if seat.token is None else (0, page.hints[ticket])
-            yield Changed(seat, place, kept)
+            place, kept = (entry.order, hint) if entry.token is None else (0, snapshot.hints[ticket])
+            yield Changed(entry, place, kept)
 
 
-def name_differs(page: Page, after: Queue, now: float) -> bool:
+def name_differs(snapshot: QueueSnapshot, after: Queue, now: float) -> bool:
     """Say whether the name's row is to be written: fence or delay are others, or its last use is long ago."""
-    if page.row is None:
+    if snapshot.row is None:
         return True
-    _, fence, barred, used = page.row
+    _, fence, barred, used = snapshot.row
     return (fence, barred) != (after.fence, ns(after.barred)) or used + USED_TO_WITHIN < ns(now)
 
 
-def seat_of(row: SeatRow) -> Seat:
+def entry_of(row: EntryRow) -> QueueEntry:
     """Read a row's columns of `COLUMNS`."""
-    rule = Rule(
+    mode = LockMode(
         Kind(row[4]), exclusive=bool(row[5]), upgradeable=bool(row[6]), permits=row[7], limit=row[8], fair=bool(row[9])
     )
-    terms = Terms(rule, Owner.parse(row[12]), lease=row[10] / 1e9, delay=row[11] / 1e9, meta=row[13])
-    return Seat(Ticket(row[0], terms, row[14]), row[1], row[3] / 1e9, row[2])
+    terms = LeaseTerms(mode, Owner.parse(row[12]), lease=row[10] / 1e9, delay=row[11] / 1e9, meta=row[13])
+    return QueueEntry(Ticket(row[0], terms, row[14]), row[1], row[3] / 1e9, row[2])
 
 
-def row_of(seat: Seat, place: int, hint: str) -> tuple[int | str | None, ...]:
+def row_of(entry: QueueEntry, place: int, hint: str) -> tuple[int | str | None, ...]:
     """Return the columns of `COLUMNS`."""
-    terms = seat.ticket.terms
-    rule = terms.rule
+    terms = entry.ticket.terms
+    mode = terms.mode
     return (
-        *(seat.ticket.id, place, seat.token, ns(seat.expires)),
-        *(rule.kind.value, int(rule.exclusive), int(rule.upgradeable), rule.permits, rule.limit, int(rule.fair)),
-        *(ns(terms.lease), ns(terms.delay), str(terms.owner), terms.meta, seat.ticket.beside, hint),
+        *(entry.ticket.id, place, entry.token, ns(entry.expires)),
+        *(mode.kind.value, int(mode.exclusive), int(mode.upgradeable), mode.permits, mode.limit, int(mode.fair)),
+        *(ns(terms.lease), ns(terms.delay), str(terms.owner), terms.meta, entry.ticket.alongside, hint),
     )

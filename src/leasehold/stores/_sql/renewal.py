@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
-from leasehold._model import Standing
+from leasehold._model import RenewalResult
 from leasehold.stores._sql.dialect import Dialect
 from leasehold.stores._sql.queue_snapshot import Key
 from leasehold.stores._sql.transport import Statement, Transaction
 
-Renewing = Callable[[Transaction], Coroutine[Any, Any, dict[str, Standing]]]
+Renewing = Callable[[Transaction], Coroutine[Any, Any, dict[str, RenewalResult]]]
 
 
 def unlocked(dialect: Dialect, space: bytes, names: Mapping[str, bytes]) -> Renewing:
@@ -23,7 +23,7 @@ def unlocked(dialect: Dialect, space: bytes, names: Mapping[str, bytes]) -> Rene
     The others, and those whose names have no row, are not in its answer.
     """
 
-    async def work(tx: Transaction) -> dict[str, Standing]:
+    async def work(tx: Transaction) -> dict[str, RenewalResult]:
         (locked,) = await tx.ask(dialect.lock_names(space, sorted(set(names.values()))))
         ids = {bytes(name): row for row, name in locked}
         return await _renew(tx, dialect, list(ids.values()), [one for one in names if names[one] in ids])
@@ -34,18 +34,20 @@ def unlocked(dialect: Dialect, space: bytes, names: Mapping[str, bytes]) -> Rene
 def one(dialect: Dialect, key: Key, tickets: Sequence[str]) -> Renewing:
     """Make what renews the tickets of one name, waiting for its lock."""
 
-    async def work(tx: Transaction) -> dict[str, Standing]:
+    async def work(tx: Transaction) -> dict[str, RenewalResult]:
         (found,) = await tx.ask(Statement(dialect.lock_name, key))
         if not found:
-            return dict.fromkeys(tickets, Standing.GONE)
+            return dict.fromkeys(tickets, RenewalResult.GONE)
         return await _renew(tx, dialect, [found[0][0]], tickets)
 
     return work
 
 
-async def _renew(tx: Transaction, dialect: Dialect, ids: Sequence[int], tickets: Sequence[str]) -> dict[str, Standing]:
+async def _renew(
+    tx: Transaction, dialect: Dialect, ids: Sequence[int], tickets: Sequence[str]
+) -> dict[str, RenewalResult]:
     if not tickets:
         return {}
-    _, found = await tx.commit(dialect.renew(ids, tickets), dialect.standings(ids, tickets))
-    there = {ticket: Standing.QUEUED if token is None else Standing.HELD for ticket, token in found}
-    return {ticket: there.get(ticket, Standing.GONE) for ticket in tickets}
+    _, found = await tx.commit(dialect.renew(ids, tickets), dialect.results(ids, tickets))
+    there = {ticket: RenewalResult.QUEUED if token is None else RenewalResult.HELD for ticket, token in found}
+    return {ticket: there.get(ticket, RenewalResult.GONE) for ticket in tickets}

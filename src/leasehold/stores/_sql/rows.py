@@ -25,12 +25,12 @@ from leasehold.stores._common.cells import EMPTY
 from leasehold.stores._common.queues import Step
 from leasehold.stores._sql import queue_snapshot
 from leasehold.stores._sql.dialect import Dialect
-from leasehold.stores._sql.queue_snapshot import WINDOW, Added, Changed, Key, Page, SeatRow, ns, row_of
+from leasehold.stores._sql.queue_snapshot import WINDOW, Added, Changed, EntryRow, Key, QueueSnapshot, ns, row_of
 from leasehold.stores._sql.tables import schema
 from leasehold.stores._sql.transport import Statement, Transaction
 
 CONSTANTS = 3
-"""Columns of `Dialect.seats` before those of the seat."""
+"""Columns of `Dialect.entries` before those of the seat."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,18 +46,18 @@ class Clock:
         return max(int(self.now * 1e6), self.fence + 1)
 
 
-Take = Callable[[Page, Clock], Step]
+Take = Callable[[QueueSnapshot, Clock], Step]
 """What an operation makes of a name."""
 
 Target = tuple[Key, str]
 """A name, and the ticket concerned."""
 
-Found = tuple[Page, Clock]
+Found = tuple[QueueSnapshot, Clock]
 
 TakeAll = Callable[[Sequence[Found | None]], Sequence[Step | None]]
 """What an operation makes of several names, each None if it has no row; a step of None leaves the name as it is."""
 
-Taken = tuple[Page, Clock, Step | None]
+Taken = tuple[QueueSnapshot, Clock, Step | None]
 
 
 async def read(tx: Transaction, dialect: Dialect, targets: Sequence[Target], window: int) -> list[Found | None]:
@@ -71,9 +71,9 @@ async def read(tx: Transaction, dialect: Dialect, targets: Sequence[Target], win
     fronts = [Statement(dialect.front, (*targets[index][0], front)) for index in order]
     answers = await tx.ask(*locks, *fronts)
     full = [place for place in range(count) if answers[place] and len(answers[count + place]) >= front]
-    seats = [Statement(dialect.seats, (*targets[order[place]][0], window)) for place in full]
+    entries = [Statement(dialect.entries, (*targets[order[place]][0], window)) for place in full]
     edges = [Statement(dialect.edges, (*targets[order[place]][0], targets[order[place]][1])) for place in full]
-    asked = await tx.ask(*seats, *edges) if full else []
+    asked = await tx.ask(*entries, *edges) if full else []
     more = {place: (asked[nth], asked[len(full) + nth]) for nth, place in enumerate(full)}
     found = list[Found | None]([None] * count)
     for place, index in enumerate(order):
@@ -83,14 +83,14 @@ async def read(tx: Transaction, dialect: Dialect, targets: Sequence[Target], win
     return found
 
 
-def _found(key: Key, row: SeatRow, rows: Sequence[SeatRow], more: Sequence[SeatRow] | None) -> Found:
+def _found(key: Key, row: EntryRow, rows: Sequence[EntryRow], more: Sequence[EntryRow] | None) -> Found:
     clock = clock_of(rows)
-    some: list[SeatRow] = [one[CONSTANTS:] for one in rows if one[CONSTANTS] is not None]
+    some: list[EntryRow] = [one[CONSTANTS:] for one in rows if one[CONSTANTS] is not None]
     name = key[1].decode("utf-8", "surrogatepass")
-    return queue_snapshot.page_of(name, (row[0], row[1], row[2], row[3]), some, more, clock.now), clock
+    return queue_snapshot.snapshot_of(name, (row[0], row[1], row[2], row[3]), some, more, clock.now), clock
 
 
-def clock_of(rows: Sequence[SeatRow]) -> Clock:
+def clock_of(rows: Sequence[EntryRow]) -> Clock:
     """Read the columns before the seat, and check the layout of the tables."""
     schema.check(rows)
     return Clock(rows[0][0] / 1e9, rows[0][2])
@@ -100,7 +100,7 @@ async def advance(tx: Transaction, dialect: Dialect, targets: Sequence[Target], 
     """Read the names and take a step at each, with as many waiters as it needs; None for a name without a row.
 
     A waiter who would get the name, but whose client has no connection, is passed over: it may be dead, and would hold
-    up the others for a lease. It keeps its place for `pages.COME_BACK`, for one that lost only its connection asks anew
+    up the others for a lease. It keeps its place for `snapshots.COME_BACK`, for one that lost only its connection asks anew
     as soon as it has another.
     """
     window = WINDOW
@@ -110,8 +110,8 @@ async def advance(tx: Transaction, dialect: Dialect, targets: Sequence[Target], 
         found = [one and (one[0].without(deaf, me), one[1]) for one, (_, me) in zip(read_now, targets, strict=True)]
         steps = take(found)
         taken = [one and (*one, step) for one, step in zip(found, steps, strict=True)]
-        stepped = [(page, step) for page, _, step in filter(None, taken) if step is not None]
-        if not all(page.suffices(step.queue) for page, step in stepped):
+        stepped = [(snapshot, step) for snapshot, _, step in filter(None, taken) if step is not None]
+        if not all(snapshot.suffices(step.queue) for snapshot, step in stepped):
             window *= 2
         elif fresh := await _deaf(tx, dialect, stepped, deaf):
             deaf |= fresh
@@ -119,49 +119,51 @@ async def advance(tx: Transaction, dialect: Dialect, targets: Sequence[Target], 
             return taken
 
 
-async def _deaf(tx: Transaction, dialect: Dialect, steps: Sequence[tuple[Page, Step]], known: set[str]) -> set[str]:
+async def _deaf(
+    tx: Transaction, dialect: Dialect, steps: Sequence[tuple[QueueSnapshot, Step]], known: set[str]
+) -> set[str]:
     """Return the channels of those who would get a name on which nobody listens."""
     if dialect.listening is None:
         return set()
-    channels = sorted({hint for page, step in steps for hint in page.hints_of(step.woken).values() if hint})
+    channels = sorted({hint for snapshot, step in steps for hint in snapshot.hints_of(step.woken).values() if hint})
     if not channels:
         return set()
     (found,) = await tx.ask(dialect.listening(channels))
     return set(channels) - {row[0] for row in found} - known
 
 
-def writes(dialect: Dialect, page: Page, after: Queue, now: float, hint: str) -> Iterator[Statement]:
+def writes(dialect: Dialect, snapshot: QueueSnapshot, after: Queue, now: float, hint: str) -> Iterator[Statement]:
     """Yield the statements that write what differs from the page that was read."""
-    assert page.row is not None
-    name_id = page.row[0]
-    changes = list(queue_snapshot.differences(page, after, now, hint))
-    if queue_snapshot.name_differs(page, after, now):
+    assert snapshot.row is not None
+    name_id = snapshot.row[0]
+    changes = list(queue_snapshot.differences(snapshot, after, now, hint))
+    if queue_snapshot.name_differs(snapshot, after, now):
         yield Statement(dialect.set_name, (after.fence, ns(after.barred), ns(now), name_id))
     for one in changes:
         if isinstance(one, Added):
-            yield Statement(dialect.add_seat, (name_id, *row_of(one.seat, one.place, hint)))
+            yield Statement(dialect.add_entry, (name_id, *row_of(one.entry, one.place, hint)))
         elif isinstance(one, Changed):
-            seat = one.seat
-            args = (one.place, seat.token, ns(seat.expires), one.hint, seat.ticket.id, name_id)
-            yield Statement(dialect.set_seat, args)
+            entry = one.entry
+            args = (one.place, entry.token, ns(entry.expires), one.hint, entry.ticket.id, name_id)
+            yield Statement(dialect.set_entry, args)
         else:
-            yield Statement(dialect.drop_seat, (one.ticket, name_id))
+            yield Statement(dialect.drop_entry, (one.ticket, name_id))
 
 
-def views_of(rows: Sequence[SeatRow]) -> list[Queue]:
+def views_of(rows: Sequence[EntryRow]) -> list[Queue]:
     """Put together the rows of `Dialect.names`, which are in order of name."""
-    by_name: dict[bytes, list[SeatRow]] = {}
+    by_name: dict[bytes, list[EntryRow]] = {}
     for row in rows:
         by_name.setdefault(row[1], []).append(row)
     queues: list[Queue] = []
     for name, found in by_name.items():
         head = (found[0][0], found[0][2], found[0][3], 0)
-        seats = [one[4:] for one in found if one[4] is not None]
-        queues.append(queue_snapshot.page_of(name.decode("utf-8", "surrogatepass"), head, seats, None, 0.0).queue)
+        entries = [one[4:] for one in found if one[4] is not None]
+        queues.append(queue_snapshot.snapshot_of(name.decode("utf-8", "surrogatepass"), head, entries, None, 0.0).queue)
     return queues
 
 
-def cell_of(row: SeatRow) -> Cell:
+def cell_of(row: EntryRow) -> Cell:
     """Read a row of `Dialect.lock_cell`, unless its life is over."""
     value, version, fence, expires, now = row
     return EMPTY if value is None or expires <= now else Cell(bytes(value), version, fence)

@@ -16,11 +16,11 @@ LOCK_NAME = "SELECT id, fence, barred, used FROM leasehold_name WHERE space = $1
 
 SET_NAME = "UPDATE leasehold_name SET fence = $1, barred = $2, used = $3 WHERE id = $4"
 
-SET_SEAT = """
+SET_ENTRY = """
     UPDATE leasehold_seat SET place = $1, token = $2, expires = $3, hint = $4 WHERE ticket = $5 AND name_id = $6
 """
 
-DROP_SEAT = "DELETE FROM leasehold_seat WHERE ticket = $1 AND name_id = $2"
+DROP_ENTRY = "DELETE FROM leasehold_seat WHERE ticket = $1 AND name_id = $2"
 
 NAMES = f"""
     SELECT id, name, fence, barred, {COLUMNS} FROM leasehold_name LEFT JOIN leasehold_seat ON name_id = id
@@ -44,7 +44,7 @@ def places(start: int, count: int) -> str:
     return ", ".join(f"${number}" for number in range(start, start + count))
 
 
-ADD_SEAT = f"INSERT INTO leasehold_seat (name_id, {COLUMNS}) VALUES ({places(1, 17)})"
+ADD_ENTRY = f"INSERT INTO leasehold_seat (name_id, {COLUMNS}) VALUES ({places(1, 17)})"
 
 
 def clock(now: str) -> str:

@@ -25,11 +25,11 @@ from leasehold._model import (
     Capabilities,
     Cell,
     Change,
-    Departure,
     Granted,
     Owner,
-    Seat,
-    Standing,
+    QueueEntry,
+    ReleaseReason,
+    RenewalResult,
     Ticket,
     View,
     Wait,
@@ -39,14 +39,14 @@ from leasehold._runtimes.base import Runtime
 from leasehold.errors import StoreUnavailable
 from leasehold.stores._common import queues
 from leasehold.stores._common.cells import EMPTY, apply_change, check_fence, check_size
-from leasehold.stores._common.clock_sample import Anchor
+from leasehold.stores._common.clock_sample import ClockSample
 from leasehold.stores._sql import batch, renewal, rows
 from leasehold.stores._sql.dialect import Dialect
 from leasehold.stores._sql.polling import Sight
-from leasehold.stores._sql.queue_snapshot import Key, Page, above, ns
+from leasehold.stores._sql.queue_snapshot import Key, QueueSnapshot, above, ns
 from leasehold.stores._sql.rows import Clock
 from leasehold.stores._sql.sweep import Sweeper
-from leasehold.stores._sql.transport import Outcome, Refused, Row, SQLWire, Statement, Transaction
+from leasehold.stores._sql.transport import Outcome, Refused, Row, SQLTransport, Statement, Transaction
 from leasehold.stores._sql.waiting import Waiting, message
 
 T = TypeVar("T")
@@ -71,14 +71,14 @@ class RowStore:
         runtime: Runtime,
         namespace: str,
         dialect: Dialect,
-        connect: Callable[[Callable[[str], None], Callable[[], None]], SQLWire],
+        connect: Callable[[Callable[[str], None], Callable[[], None]], SQLTransport],
     ) -> None:
         """Make a store; ``connect`` makes its wire from what is called with messages, and when it hears no more."""
         self._runtime = runtime
         self._space = namespace.encode()
         self._dialect = dialect
         self._waiting = Waiting(runtime, self._look_for)
-        self._wire = connect(lambda text: self._waiting.heard(text), lambda: self._waiting.silence())
+        self._transport = connect(lambda text: self._waiting.heard(text), lambda: self._waiting.silence())
         self._sweeper = Sweeper(dialect, runtime)
 
     # --- the queue ---------------------------------------------------------------------------------------------
@@ -89,7 +89,7 @@ class RowStore:
         slot = (
             self._waiting.expect(name, ticket) if join else None
         )  # before the claim: a message may overtake its reply
-        epoch, hint = self._wire.epoch(), self._wire.channel
+        generation, hint = self._transport.generation(), self._transport.channel
         take = batch.each([batch.claiming(ticket, join=join)])
         try:
             since, ((clock, step),) = await self._claimed([(name, ticket)], take, hint, until)
@@ -102,7 +102,9 @@ class RowStore:
             self._waiting.remove(ticket)
             return Granted(_token(step.mine), since, ticket.terms.lease)
         expiry = max(step.blocked.until - clock.now, 0.0)
-        return Wait(epoch, self._waiting.ask_again(slot, ticket, expiry, int(clock.now * 1e6)), _held_by(step.blocked))
+        return Wait(
+            generation, self._waiting.ask_again(slot, ticket, expiry, int(clock.now * 1e6)), _held_by(step.blocked)
+        )
 
     async def claim_many(
         self, claims: Sequence[tuple[str, Ticket]], *, keep: bool, within: float
@@ -120,31 +122,31 @@ class RowStore:
             answers.append(Granted(_token(step.mine), since, ticket.terms.lease))
         return answers
 
-    async def leave(self, name: str, ticket: Ticket, *, how: Departure, within: float) -> bool:
+    async def leave(self, name: str, ticket: Ticket, *, how: ReleaseReason, within: float) -> bool:
         """Remove ``ticket`` and hand the name over."""
         (found,) = await self._left([(name, ticket)], how, self._runtime.now() + within)
         return found
 
     async def leave_many(self, leaves: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[bool]:
         """Remove each ticket and hand its name over, in one transaction."""
-        return await self._left(leaves, Departure.RELEASE, self._runtime.now() + within)
+        return await self._left(leaves, ReleaseReason.RELEASE, self._runtime.now() + within)
 
-    async def renew(self, tickets: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[Standing]:
+    async def renew(self, tickets: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[RenewalResult]:
         """Set leases to full length."""
         until = self._runtime.now() + within
         names = {ticket.id: name.encode() for name, ticket in tickets}
-        standings = await self._renewed(renewal.unlocked(self._dialect, self._space, names), until) if names else {}
-        slow = dict.fromkeys(name for ticket, name in names.items() if ticket not in standings)
+        results = await self._renewed(renewal.unlocked(self._dialect, self._space, names), until) if names else {}
+        slow = dict.fromkeys(name for ticket, name in names.items() if ticket not in results)
         for name in slow:  # somebody had its row locked, or it is gone: wait for that one, but not for long
             mine = [ticket for ticket in names if names[ticket] == name]
             limit = min(until, self._runtime.now() + within * PASSED_OVER_WITHIN)
-            standings |= await self._renewed(renewal.one(self._dialect, (self._space, name), mine), limit)
-        self._waiting.settled(standings, {name for name, _ in tickets})
-        return [standings.get(ticket.id, Standing.UNKNOWN) for _, ticket in tickets]
+            results |= await self._renewed(renewal.one(self._dialect, (self._space, name), mine), limit)
+        self._waiting.settled(results, {name for name, _ in tickets})
+        return [results.get(ticket.id, RenewalResult.UNKNOWN) for _, ticket in tickets]
 
     async def changed(self, name: str, ticket: Ticket, mark: object, *, timeout: float) -> Granted | None:
         """Sleep until a message, a timer or a renewal says that there is something; bring the grant."""
-        return await self._waiting.changed(self._wire, ticket, mark, timeout)
+        return await self._waiting.changed(self._transport, ticket, mark, timeout)
 
     # --- looking, cells ----------------------------------------------------------------------------------------
 
@@ -179,13 +181,13 @@ class RowStore:
 
     async def close(self) -> None:
         """Give back the connections."""
-        await self._wire.close()
+        await self._transport.close()
 
     def after_fork(self) -> None:
         """Drop, in a forked child, what belongs to the parent."""
         self._waiting = Waiting(self._runtime, self._look_for)
         self._sweeper = Sweeper(self._dialect, self._runtime)
-        self._wire.after_fork()
+        self._transport.after_fork()
 
     # --- transactions ------------------------------------------------------------------------------------------
 
@@ -196,7 +198,7 @@ class RowStore:
         while True:
             try:
                 within = max(until - self._runtime.now(), 0.001)
-                return await self._wire.transact(work, within=within, reserved=reserved)
+                return await self._transport.transact(work, within=within, reserved=reserved)
             except Refused as error:
                 if error.outcome is not Outcome.AGAIN or self._runtime.now() >= until:
                     raise
@@ -210,13 +212,13 @@ class RowStore:
             steps = await self._steps(claims, take, hint, until)
             found = [one for one in steps if one is not None]
             if len(found) == len(steps):
-                self._waiting.anchor = Anchor(since, int(found[0][0].now * 1e6))
+                self._waiting.clock_sample = ClockSample(since, int(found[0][0].now * 1e6))
                 return since, found
             for (name, _), one in zip(claims, steps, strict=True):
                 if one is None:  # each alone: who holds a new row must not wait for the server's counter of ids
                     await self._transact(self._adding(self._key(name)), until)
 
-    async def _left(self, leaves: Sequence[tuple[str, Ticket]], how: Departure, until: float) -> list[bool]:
+    async def _left(self, leaves: Sequence[tuple[str, Ticket]], how: ReleaseReason, until: float) -> list[bool]:
         for _, ticket in leaves:
             self._waiting.leaves(ticket)
         take = batch.each([batch.leaving(ticket, how) for _, ticket in leaves])
@@ -234,29 +236,31 @@ class RowStore:
         async def work(tx: Transaction) -> list[rows.Taken | None]:
             taken = await rows.advance(tx, self._dialect, targets, take)
             writes, messages = list[Statement](), list[Statement]()
-            for page, clock, step in filter(None, taken):
+            for snapshot, clock, step in filter(None, taken):
                 if step is not None:
-                    writes += rows.writes(self._dialect, page, step.queue, clock.now, hint)
-                    messages += self._messages(page, step.woken, clock)
+                    writes += rows.writes(self._dialect, snapshot, step.queue, clock.now, hint)
+                    messages += self._messages(snapshot, step.woken, clock)
             if writes:
                 await tx.commit(*writes, *messages)
             return taken
 
         taken = await self._transact(work, until)
         for _, clock, step in filter(None, taken):
-            for seat in step.woken if step is not None else ():
-                self._waiting.handed(seat.ticket.id, _token(seat), int(clock.now * 1e6))
+            for entry in step.woken if step is not None else ():
+                self._waiting.handed(entry.ticket.id, _token(entry), int(clock.now * 1e6))
         return [one and one[1:] for one in taken]
 
-    def _messages(self, page: Page, woken: Sequence[Seat], clock: Clock) -> list[Statement]:
+    def _messages(self, snapshot: QueueSnapshot, woken: Sequence[QueueEntry], clock: Clock) -> list[Statement]:
         notify = self._dialect.notify
         if notify is None:
             return []
-        channels = page.hints_of(woken)
+        channels = snapshot.hints_of(woken)
         return [
-            Statement(notify, (channels[seat.ticket.id], message(seat.ticket.id, _token(seat), int(clock.now * 1e6))))
-            for seat in woken
-            if channels[seat.ticket.id]
+            Statement(
+                notify, (channels[entry.ticket.id], message(entry.ticket.id, _token(entry), int(clock.now * 1e6)))
+            )
+            for entry in woken
+            if channels[entry.ticket.id]
         ]
 
     def _adding(self, key: Key) -> Callable[[Transaction], Coroutine[Any, Any, None]]:
@@ -266,8 +270,8 @@ class RowStore:
         return work
 
     async def _renewed(
-        self, work: Callable[[Transaction], Coroutine[Any, Any, dict[str, Standing]]], until: float
-    ) -> dict[str, Standing]:
+        self, work: Callable[[Transaction], Coroutine[Any, Any, dict[str, RenewalResult]]], until: float
+    ) -> dict[str, RenewalResult]:
         try:
             return await self._transact(work, until, reserved=True)
         except StoreUnavailable:
@@ -323,13 +327,13 @@ class RowStore:
         return self._space, name.encode()
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self._wire.where}>"
+        return f"<{type(self).__name__} {self._transport.where}>"
 
 
-def _token(seat: Seat | None) -> int:
-    assert seat is not None
-    assert seat.token is not None
-    return seat.token
+def _token(entry: QueueEntry | None) -> int:
+    assert entry is not None
+    assert entry.token is not None
+    return entry.token
 
 
 def _held_by(blocked: Blocked) -> Owner | None:

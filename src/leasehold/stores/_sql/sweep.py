@@ -69,11 +69,11 @@ class Sweeper:
 
     def _forgetting(self, name_id: int, before: int) -> Callable[[Transaction], Coroutine[Any, Any, None]]:
         async def work(tx: Transaction) -> None:
-            found, seats = await tx.ask(
+            found, entries = await tx.ask(
                 Statement(self._dialect.lock_idle, (name_id, before, before)),
                 Statement(self._dialect.unexpired, (name_id,)),
             )
-            if found and not seats:  # else it is in use again, or somebody is at it
+            if found and not entries:  # else it is in use again, or somebody is at it
                 await tx.commit(*self._dialect.forget_name(name_id, found[0][0]))
 
         return work

@@ -40,7 +40,7 @@ class Transaction(Protocol):
         ...
 
 
-class SQLWire(Protocol):
+class SQLTransport(Protocol):
     """One database, seen from one client. Used by many threads or tasks at once."""
 
     where: str
@@ -70,7 +70,7 @@ class SQLWire(Protocol):
         """
         ...
 
-    def epoch(self) -> int:
+    def generation(self) -> int:
         """Return the number of the subscription that stands now, 0 if none does."""
         ...
 

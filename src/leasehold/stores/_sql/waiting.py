@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from leasehold._model import Granted, Standing, Ticket
+from leasehold._model import Granted, RenewalResult, Ticket
 from leasehold._runtimes.base import Runtime
 from leasehold.errors import StoreUnavailable
-from leasehold.stores._common.clock_sample import Anchor, Notice
+from leasehold.stores._common.clock_sample import ClockSample, GrantMessage
 from leasehold.stores._common.slots import Slot, Slots
-from leasehold.stores._sql.polling import Look, Looker
-from leasehold.stores._sql.transport import SQLWire
+from leasehold.stores._sql.polling import Look, Poller
+from leasehold.stores._sql.transport import SQLTransport
 
 LISTEN_WITHIN = 2.0
 """Seconds that opening the subscription may take."""
@@ -38,8 +38,8 @@ class Waiting:
         """Make one; ``look`` asks the server about tickets, where no messages are to be had."""
         self._runtime = runtime
         self._slots = Slots(runtime)
-        self._looker = Looker(runtime, look, _wake, self._saw)
-        self.anchor: Anchor | None = None
+        self._looker = Poller(runtime, look, _wake, self._saw)
+        self.clock_sample: ClockSample | None = None
 
     def expect(self, name: str, ticket: Ticket) -> Slot:
         """Register a waiter, before its claim is sent."""
@@ -52,7 +52,7 @@ class Waiting:
             return expiry
         slot.asked = at
         # Who waits beside a ticket of its own waits for others than the first in line does, and watches for itself.
-        watches = self._slots.watches(slot) or ticket.beside != ""
+        watches = self._slots.watches(slot) or ticket.alongside != ""
         return expiry if watches else expiry + IDLE * ticket.terms.lease
 
     def remove(self, ticket: Ticket) -> None:
@@ -63,9 +63,9 @@ class Waiting:
     def forget(self, ticket: Ticket) -> None:
         """Take off one that gives up; another watches the holder from now on."""
         self._looker.forget(ticket.id)
-        heir = self._slots.remove(ticket.id)
-        if heir is not None:
-            _wake(heir)
+        next_waiter = self._slots.remove(ticket.id)
+        if next_waiter is not None:
+            _wake(next_waiter)
 
     def leaves(self, ticket: Ticket) -> None:
         """Take off one that leaves; if somebody still sleeps for it, as when the client is closed, that one wakes."""
@@ -78,31 +78,31 @@ class Waiting:
         """Tell a waiter of this client, if it is one, that a transaction of this client handed it the name."""
         self.heard(message(ticket, token, at))
 
-    async def changed(self, wire: SQLWire, ticket: Ticket, mark: object, timeout: float) -> Granted | None:
+    async def changed(self, transport: SQLTransport, ticket: Ticket, mark: object, timeout: float) -> Granted | None:
         """Sleep until it is worth asking again, at most ``timeout`` seconds; return a grant that a message brought."""
         slot = self._slots.get(ticket.id)
         if slot is None:
             return None
         try:
-            epoch = await wire.listen(max(min(LISTEN_WITHIN, timeout), 0.001))
+            generation = await transport.listen(max(min(LISTEN_WITHIN, timeout), 0.001))
         except StoreUnavailable as error:
             if error.lasting:
                 raise
             await self._runtime.sleep(min(timeout, 0.05 + 0.1 * self._runtime.jitter()))
             return None
-        if not wire.channel:
+        if not transport.channel:
             self._looker.watch(slot)
-        elif epoch != mark:
+        elif generation != mark:
             return None  # a hand-over before the subscription was told to nobody: ask once more
         await self._news(slot, timeout)
         return self._grant(slot, ticket)
 
     def heard(self, text: str) -> None:
         """Hand a message to the one that it is for."""
-        notice = Notice.parse(text.encode())
-        slot = None if notice is None else self._slots.get(notice.ticket)
+        grant_message = GrantMessage.parse(text.encode())
+        slot = None if grant_message is None else self._slots.get(grant_message.ticket)
         if slot is not None:
-            slot.notice = notice
+            slot.grant_message = grant_message
             _wake(slot)
 
     def silence(self) -> None:
@@ -110,16 +110,16 @@ class Waiting:
         for slot in self._slots:
             _wake(slot)
 
-    def settled(self, standings: Mapping[str, Standing], names: Iterable[str]) -> None:
+    def settled(self, results: Mapping[str, RenewalResult], names: Iterable[str]) -> None:
         """Wake those that hold by now and heard nothing of it, or that the server has forgotten; and new watchers."""
-        for ticket, standing in standings.items():
+        for ticket, result in results.items():
             slot = self._slots.get(ticket)
-            if slot is not None and standing in (Standing.HELD, Standing.GONE):
+            if slot is not None and result in (RenewalResult.HELD, RenewalResult.GONE):
                 _wake(slot)
         for name in names:
-            heir = self._slots.unarmed(name)
-            if heir is not None:
-                _wake(heir)
+            next_waiter = self._slots.unarmed(name)
+            if next_waiter is not None:
+                _wake(next_waiter)
 
     async def _news(self, slot: Slot, timeout: float) -> bool:
         until, signal = self._runtime.now() + timeout, slot.ready(self._runtime)
@@ -130,19 +130,19 @@ class Waiting:
         return slot.news
 
     def _saw(self, sent: float, clock: int) -> None:
-        self.anchor = Anchor(sent, clock)
+        self.clock_sample = ClockSample(sent, clock)
 
     def _grant(self, slot: Slot, ticket: Ticket) -> Granted | None:
-        notice = slot.read()
-        if notice is None or notice.at < slot.asked:
+        grant_message = slot.read()
+        if grant_message is None or grant_message.at < slot.asked:
             return None  # none, or of a grant that was over when the server answered "wait"
-        since = notice.since(self.anchor, self._runtime.now(), ticket.terms.lease)
+        since = grant_message.since(self.clock_sample, self._runtime.now(), ticket.terms.lease)
         if since is None:
             return None
         self.remove(ticket)
-        return Granted(notice.token, since, ticket.terms.lease)
+        return Granted(grant_message.token, since, ticket.terms.lease)
 
 
 def _wake(slot: Slot) -> None:
     slot.news = True
-    slot.ring()
+    slot.set()

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from leasehold._model import Kind, Owner, Rule, Seat, Terms, Ticket
+from leasehold._model import Kind, LeaseTerms, LockMode, Owner, QueueEntry, Ticket
 from leasehold._rules import Enter, Queue, conflicts, decide, successors
 from leasehold.stores.etcd.keys import Json, unb64
 
@@ -38,24 +38,24 @@ class Place:
     holds: bool
 
     @property
-    def rule(self) -> Rule:
+    def mode(self) -> LockMode:
         """What it asks for."""
-        return self.ticket.terms.rule
+        return self.ticket.terms.mode
 
 
 def value(ticket: Ticket, length: float, *, holds: bool) -> bytes:
     """Return what is stored for a ticket: JSON, readable for people."""
-    rule, terms = ticket.terms.rule, ticket.terms
-    fields: Json = {"kind": rule.kind.value, "owner": str(terms.owner), "lease": length}
+    mode, terms = ticket.terms.mode, ticket.terms
+    fields: Json = {"kind": mode.kind.value, "owner": str(terms.owner), "lease": length}
     if terms.meta:
         fields["meta"] = terms.meta
-    if rule.fair:
+    if mode.fair:
         fields["fair"] = True
-    if rule.kind is Kind.READ_WRITE:
-        fields |= {"mode": "w" if rule.exclusive else "u" if rule.upgradeable else "r", "beside": ticket.beside}
-    if rule.kind is Kind.SEMAPHORE:
-        fields |= {"permits": rule.permits, "limit": rule.limit}
-    if rule.kind is not Kind.MUTEX:
+    if mode.kind is Kind.READ_WRITE:
+        fields |= {"mode": "w" if mode.exclusive else "u" if mode.upgradeable else "r", "beside": ticket.alongside}
+    if mode.kind is Kind.SEMAPHORE:
+        fields |= {"permits": mode.permits, "limit": mode.limit}
+    if mode.kind is not Kind.MUTEX:
         fields["holds"] = holds
     return json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode()
 
@@ -73,22 +73,22 @@ def places(kvs: Sequence[Json]) -> list[Place]:
     return sorted(map(place, kvs), key=lambda one: one.created)
 
 
-def _ticket(seat: str, lease: int, stored: bytes) -> tuple[Ticket, bool]:
+def _ticket(entry: str, lease: int, stored: bytes) -> tuple[Ticket, bool]:
     try:
         fields = cast(dict[str, Any], json.loads(stored))
-        rule = _rule(fields)
-        terms = Terms(rule, Owner.parse(fields["owner"]), float(fields["lease"]), meta=str(fields.get("meta", "")))
-        _, dash, ticket = seat.partition("-")
+        mode = _mode(fields)
+        terms = LeaseTerms(mode, Owner.parse(fields["owner"]), float(fields["lease"]), meta=str(fields.get("meta", "")))
+        _, dash, ticket = entry.partition("-")
         if not dash:
             raise ValueError("not a key of ours")
         return Ticket(ticket, terms, str(fields.get("beside", ""))), bool(fields.get("holds"))
     except (ValueError, KeyError, TypeError, AttributeError):  # another program's: an election has its proposal here
-        return Ticket(seat, Terms(Rule(), Owner(FOREIGN, 0, f"{lease:x}"), math.inf)), False
+        return Ticket(entry, LeaseTerms(LockMode(), Owner(FOREIGN, 0, f"{lease:x}"), math.inf)), False
 
 
-def _rule(fields: dict[str, Any]) -> Rule:
+def _mode(fields: dict[str, Any]) -> LockMode:
     mode = fields.get("mode", "w")
-    return Rule(
+    return LockMode(
         Kind(fields["kind"]),
         exclusive=mode == "w",
         upgradeable=mode == "u",
@@ -103,22 +103,24 @@ def _rule(fields: dict[str, Any]) -> Rule:
 
 def queue(name: str, there: Sequence[Place]) -> Queue:
     """Return the queue of a shared lock, as the rules see it. Nothing in it expires: etcd takes out what has."""
-    seats = [(one, Seat(one.ticket, one.created, math.inf, token=one.written if one.holds else None)) for one in there]
-    holders = tuple(seat for one, seat in seats if one.holds)
-    return Queue(name, holders=holders, waiters=tuple(seat for one, seat in seats if not one.holds))
+    entries = [
+        (one, QueueEntry(one.ticket, one.created, math.inf, token=one.written if one.holds else None)) for one in there
+    ]
+    holders = tuple(entry for one, entry in entries if one.holds)
+    return Queue(name, holders=holders, waiters=tuple(entry for one, entry in entries if not one.holds))
 
 
 def passes(ticket: Ticket) -> bool:
     """Say whether a ticket of a shared lock does not wait its turn: it passes those who wait, if it can enter."""
-    return not ticket.terms.rule.fair or ticket.beside != ""
+    return not ticket.terms.mode.fair or ticket.alongside != ""
 
 
 def is_its_turn(there: Sequence[Place], own: Place) -> bool:
     """Say whether one who waits its turn may enter: it conflicts with nobody who holds, and with nobody before it."""
     if passes(own.ticket):
         return False
-    others = [one.rule for one in there if one is not own and (one.holds or one.created < own.created)]
-    return not conflicts(own.rule, others)
+    others = [one.mode for one in there if one is not own and (one.holds or one.created < own.created)]
+    return not conflicts(own.mode, others)
 
 
 def may_enter(name: str, there: Sequence[Place], ticket: Ticket) -> bool:
@@ -126,7 +128,7 @@ def may_enter(name: str, there: Sequence[Place], ticket: Ticket) -> bool:
     line = queue(name, there)
     if isinstance(decide(line, ticket, 0.0), Enter):
         return True
-    return any(seat.ticket.id == ticket.id for seat in successors(line, 0.0))
+    return any(entry.ticket.id == ticket.id for entry in successors(line, 0.0))
 
 
 def blockers(there: Sequence[Place], ticket: Ticket) -> list[Place]:
@@ -135,13 +137,13 @@ def blockers(there: Sequence[Place], ticket: Ticket) -> list[Place]:
     Before a reader or a writer enters, *all* who conflict with it must leave, so one of them is enough to wait for. A
     semaphore's ticket may enter when any of the others leaves.
     """
-    others = [one for one in there if one.ticket.id not in (ticket.id, ticket.beside)]
+    others = [one for one in there if one.ticket.id not in (ticket.id, ticket.alongside)]
     mine = next((one.created for one in there if one.ticket.id == ticket.id), math.inf)
-    if ticket.terms.rule.kind is Kind.SEMAPHORE:
+    if ticket.terms.mode.kind is Kind.SEMAPHORE:
         return [one for one in others if one.holds or one.created < mine]
-    against = [one for one in others if conflicts(ticket.terms.rule, [one.rule])]
+    against = [one for one in others if conflicts(ticket.terms.mode, [one.mode])]
     holding = [one for one in against if one.holds]
     held = {one.ticket.id for one in there if one.holds}
     # Who waits beside a ticket of its own that holds is before all others, whenever it came.
-    ahead = [one for one in against if one.created < mine or one.ticket.beside in held]
+    ahead = [one for one in against if one.created < mine or one.ticket.alongside in held]
     return (holding or ahead)[-1:] or others

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 
-from leasehold._model import Kind, Seat, View
+from leasehold._model import Kind, QueueEntry, View
 from leasehold._runtimes.base import Runtime
 from leasehold.errors import StoreUnavailable
 from leasehold.stores.etcd import entries
@@ -69,12 +69,12 @@ async def _left(runtime: Runtime, gateway: Gateway, leases: Sequence[int]) -> di
 
 def _view(name: str, there: Sequence[Place], left: dict[int, float]) -> View:
     there = [one for one in there if not one.lease or one.lease in left]
-    kind = there[0].rule.kind if there else Kind.MUTEX
-    holders, waiters = list[Seat](), list[Seat]()
+    kind = there[0].mode.kind if there else Kind.MUTEX
+    holders, waiters = list[QueueEntry](), list[QueueEntry]()
     for index, one in enumerate(there):
         holds = index == 0 if kind is Kind.MUTEX else one.holds
         token = (one.created if kind is Kind.MUTEX else one.written) if holds else None
         remaining = left.get(one.lease, float("inf"))
         ticket = one.ticket._replace(terms=replace(one.ticket.terms, lease=min(one.ticket.terms.lease, 1e9)))
-        (holders if holds else waiters).append(Seat(ticket, one.created, remaining, token))
-    return View(name, kind, max((seat.token or 0 for seat in holders), default=0), tuple(holders), tuple(waiters))
+        (holders if holds else waiters).append(QueueEntry(ticket, one.created, remaining, token))
+    return View(name, kind, max((entry.token or 0 for entry in holders), default=0), tuple(holders), tuple(waiters))

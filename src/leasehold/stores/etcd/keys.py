@@ -58,12 +58,12 @@ class Keys:
         """A key that nobody writes."""
         return f"{self.graves}none"
 
-    def grave(self, seat: str) -> str:
+    def grave(self, entry: str) -> str:
         """Return the key that keeps a claim from arriving after its leave."""
-        return f"{self.graves}{seat}"
+        return f"{self.graves}{entry}"
 
 
-def seat_key(lease: int, ticket: str) -> str:
+def entry_key(lease: int, ticket: str) -> str:
     """Return the last part of the key of a ticket."""
     return f"{lease:x}-{ticket}"
 

@@ -62,7 +62,7 @@ async def claim(gateway: Gateway, keys: Keys, mine: Mine, *, join: bool, until: 
     line = span(keys.queue(mine.name))
     write = put(mine.key, entries.value(mine.ticket, mine.session.length, holds=True), mine.session.id)
     first, last = ranged(line, **FIRST), ranged(line, **LAST)
-    unburied = absent(only(keys.grave(mine.seat)))
+    unburied = absent(only(keys.grave(mine.entry)))
     if join:
         body = txn([absent(only(mine.key)), unburied], [first, last, write], [first, ranged(only(mine.key))])
     else:
@@ -79,7 +79,7 @@ async def _put(gateway: Gateway, mine: Mine, said: Json) -> Verdict:
     if not before:
         return Verdict(revision)
     try:
-        refuse_other_use(mine.name, [one.ticket for one in before], mine.ticket.terms.rule)
+        refuse_other_use(mine.name, [one.ticket for one in before], mine.ticket.terms.mode)
     except WrongKind:
         await gateway.call("/v3/kv/txn", txn([], [deleted(only(mine.key))]), within=1.0)
         raise
@@ -94,7 +94,7 @@ async def _found(gateway: Gateway, keys: Keys, mine: Mine, said: Json, *, within
         return Verdict(revision=revision_of(said))  # it was left before this claim arrived
     if own and first[0].key == own[0].key:
         return Verdict(own[0].created)
-    refuse_other_use(mine.name, [one.ticket for one in first], mine.ticket.terms.rule)
+    refuse_other_use(mine.name, [one.ticket for one in first], mine.ticket.terms.mode)
     if not own:
         return Verdict(0, (), revision_of(said), first[0])
     before = {**span(keys.queue(mine.name)), **LAST, "max_create_revision": str(own[0].created - 1)}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from leasehold._model import Standing
+from leasehold._model import RenewalResult
 from leasehold._runtimes.base import Runtime
 from leasehold.errors import StoreUnavailable
 from leasehold.stores.etcd.confirming import KeepAlive, through_log
@@ -44,33 +44,33 @@ class Renewals:
 
     async def renew(
         self, tickets: Sequence[Mine | None], abandoned: Sequence[Mine], within: float
-    ) -> tuple[list[Standing], set[Mine]]:
+    ) -> tuple[list[RenewalResult], set[Mine]]:
         """Renew; answer for each in order, and say whose key may still be there though its time is over.
 
         ``abandoned`` are others of the client whose time is over, and that are doomed.
         """
         until, sent = self._runtime.now() + within, self._runtime.now()
-        standings = [Standing.GONE] * len(tickets)
+        results = [RenewalResult.GONE] * len(tickets)
         living = [(index, mine) for index, mine in enumerate(tickets) if mine is not None and sent < mine.until]
-        asked = await self._kept_alive(living, standings, until)
+        asked = await self._kept_alive(living, results, until)
         late = list[Mine]()
         for index, one in enumerate(tickets):
             if one is not None and sent >= one.until:
                 if one.dooms():
                     late.append(one)
-                    one.ring()  # one that waits stands in the queue anew
+                    one.set()  # one that waits stands in the queue anew
                 else:
-                    standings[index] = Standing.UNKNOWN  # the claim under way finds out
+                    results[index] = RenewalResult.UNKNOWN  # the claim under way finds out
         left_behind = await self.take_out([*late, *abandoned], until)
         for attempt in range(ATTEMPTS):
             if attempt:
-                asked = await self._kept_alive([(index, mine) for index, mine, _ in asked], standings, until)
+                asked = await self._kept_alive([(index, mine) for index, mine, _ in asked], results, until)
             looks = [asked[start : start + PER_LOOK] for start in range(0, len(asked), PER_LOOK)]
-            asked = [one for look in looks for one in await self._look(look, standings, until)]
-        return standings, set(left_behind)
+            asked = [one for look in looks for one in await self._look(look, results, until)]
+        return results, set(left_behind)
 
     async def _kept_alive(
-        self, living: Sequence[tuple[int, Mine]], standings: list[Standing], until: float
+        self, living: Sequence[tuple[int, Mine]], results: list[RenewalResult], until: float
     ) -> list[Asked]:
         """Send the keep-alives, and return whom to look for."""
         sessions = list(dict.fromkeys(mine.session for _, mine in living))
@@ -79,16 +79,16 @@ class Renewals:
         asked = list[Asked]()
         for index, mine in living:
             answer = said[mine.session]
-            standings[index] = Standing.UNKNOWN if isinstance(answer, StoreUnavailable) else Standing.GONE
+            results[index] = RenewalResult.UNKNOWN if isinstance(answer, StoreUnavailable) else RenewalResult.GONE
             if isinstance(answer, KeepAlive):
                 asked.append((index, mine, answer))
             elif answer is None:
-                mine.ring()
+                mine.set()
             elif not isinstance(answer, StoreUnavailable):
                 raise answer
         return asked
 
-    async def _look(self, some: Sequence[Asked], standings: list[Standing], until: float) -> list[Asked]:
+    async def _look(self, some: Sequence[Asked], results: list[RenewalResult], until: float) -> list[Asked]:
         """See which keys are there, and for those who wait whether whom they wait for has gone unheard of.
 
         Return those whose keep-alive it does not confirm.
@@ -104,17 +104,17 @@ class Renewals:
             said = await self._gateway.call("/v3/kv/txn", body, within=left, urgent=True)
         except StoreUnavailable:
             for index, _, _ in some:
-                standings[index] = Standing.UNKNOWN
+                results[index] = RenewalResult.UNKNOWN
             return []
         at, unheard, unconfirmed = 0, list[Mine](), list[Asked]()
         for (index, mine, kept), (_, blockers) in zip(some, waiting, strict=True):
             if not found(said, at):
-                mine.ring()
+                mine.set()
             elif mine.session.confirm(kept, said):
-                standings[index] = Standing.HELD if mine.held else Standing.QUEUED
+                results[index] = RenewalResult.HELD if mine.held else RenewalResult.QUEUED
                 mine.until = mine.session.until
             else:
-                standings[index] = Standing.UNKNOWN
+                results[index] = RenewalResult.UNKNOWN
                 unconfirmed.append((index, mine, kept))
             at += 1
             if blockers:
@@ -135,7 +135,7 @@ class Renewals:
             await self._runtime.sleep(GRACE)
         deaf = [mine for mine in unheard if mine.blockers and not mine.news]
         for mine in deaf:
-            mine.ring()
+            mine.set()
         if deaf:
             self._watch.suspect()
 
@@ -161,7 +161,7 @@ class Renewals:
     async def _bury(self, those: Sequence[Mine], until: float) -> None:
         """Delete keys whose claim may yet arrive, and see to it that it does nothing then."""
         for mine in those:
-            grave = put(self._keys.grave(mine.seat), b"", mine.session.id)
+            grave = put(self._keys.grave(mine.entry), b"", mine.session.id)
             left = max(until - self._runtime.now(), 0.001)
             try:
                 await self._gateway.call(

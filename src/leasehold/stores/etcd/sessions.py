@@ -24,7 +24,7 @@ from leasehold.errors import StoreUnavailable
 from leasehold.stores.etcd.confirming import KeepAlive, keep_alive, through_log
 from leasehold.stores.etcd.connection.errors import Meaning, Refused
 from leasehold.stores.etcd.connection.gateway import Gateway
-from leasehold.stores.etcd.connection.keyed_lock import Turns
+from leasehold.stores.etcd.connection.keyed_lock import KeyedLock
 from leasehold.stores.etcd.keys import Json, Keys
 
 FRESH = 1 / 3
@@ -67,7 +67,7 @@ class Session:
         return self.confirmed + self.length
 
     @property
-    def standing(self) -> KeepAlive:
+    def result(self) -> KeepAlive:
         """What is known without a new keep-alive."""
         return KeepAlive(self.confirmed, self.length)
 
@@ -94,7 +94,7 @@ class Sessions:
 
     def forget(self) -> None:
         """Start anew in a forked child: they are the parent's."""
-        self._turns = Turns(self._runtime)
+        self._turns = KeyedLock(self._runtime)
         self._shared: dict[int, Session] = {}
         self._spare: list[Session] = []
         self._tried: dict[int, tuple[int, float]] = {}  # by length: a lease that may have been granted, and since when
@@ -120,7 +120,7 @@ class Sessions:
             if (kept := await self.renew(session, until)) is not None:
                 return session, kept
         session = await self._granted(ttl, until, shared=False)
-        return session, session.standing
+        return session, session.result
 
     def give_back(self, session: Session) -> None:
         """Take back the lease of a ticket that has surely left."""
@@ -132,7 +132,7 @@ class Sessions:
     async def fresh(self, session: Session, until: float) -> KeepAlive | None:
         """Renew a session if that is due; return None if it has ended."""
         if self._runtime.now() - session.confirmed < FRESH * session.length:
-            return None if session.over else session.standing
+            return None if session.over else session.result
         return await self.renew(session, until)
 
     async def renew(self, session: Session, until: float, *, urgent: bool = False) -> KeepAlive | None:

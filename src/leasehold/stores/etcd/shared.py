@@ -48,7 +48,7 @@ class Entering:
         self._until = until
         self._line = span(keys.queue(mine.name))
         self._marks = span(keys.marks(mine.name))
-        self._grave = only(keys.grave(mine.seat))
+        self._grave = only(keys.grave(mine.entry))
 
     async def claim(self, *, join: bool) -> Verdict:
         """Enter if the rules allow; else stand in the queue if asked, and say whom to wait for."""
@@ -61,7 +61,7 @@ class Entering:
             own = next((one for one in there if one.key == self._mine.key), None)
             if own is not None and own.holds:
                 return Verdict(own.written)
-            refuse_other_use(self._mine.name, [one.ticket for one in there], self._mine.ticket.terms.rule)
+            refuse_other_use(self._mine.name, [one.ticket for one in there], self._mine.ticket.terms.mode)
             if own is not None and entries.is_its_turn(there, own):
                 await self._pause(attempt)
                 attempt += 1

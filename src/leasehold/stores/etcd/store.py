@@ -22,16 +22,16 @@ from leasehold._model import (
     Capabilities,
     Cell,
     Change,
-    Departure,
     Finding,
     Granted,
     Kind,
-    Standing,
+    ReleaseReason,
+    RenewalResult,
     Ticket,
     View,
     Wait,
 )
-from leasehold._runtimes.base import Colour, Runtime
+from leasehold._runtimes.base import Flavor, Runtime
 from leasehold.errors import StoreUnavailable, Unsupported
 from leasehold.stores.etcd import doctor, inspecting, mutex
 from leasehold.stores.etcd.cells import Cells
@@ -70,7 +70,7 @@ class EtcdStore:
 
     def __init__(self, runtime: Runtime, settings: Settings, namespace: str, http: Http | None = None) -> None:
         """Make one; ``http`` has the connections, as to a model."""
-        if runtime.colour is Colour.SIMULATED and http is None:
+        if runtime.flavor is Flavor.SIMULATED and http is None:
             raise Unsupported("a real etcd cannot be reached from the simulated world; use a memory: store there")
         self._runtime = runtime
         self._settings = settings
@@ -107,17 +107,17 @@ class EtcdStore:
             finally:
                 mine.claiming = False
 
-    async def leave(self, name: str, ticket: Ticket, *, how: Departure, within: float) -> bool:
+    async def leave(self, name: str, ticket: Ticket, *, how: ReleaseReason, within: float) -> bool:
         mine = self._mine.get(ticket.id)
         if mine is None:
             return await self._take_out(name, ticket.id, within)
         self._watch.stop(mine)
-        mine.ring()  # the client closes, and somebody may still wait
+        mine.set()  # the client closes, and somebody may still wait
         took = [deleted(only(mine.key))]
-        if ticket.terms.rule.kind is not Kind.MUTEX:
+        if ticket.terms.mode.kind is not Kind.MUTEX:
             took.append(deleted(only(mine.mark)))
         if mine.unknown:
-            took.append(put(self._keys.grave(mine.seat), b"", mine.session.id))
+            took.append(put(self._keys.grave(mine.entry), b"", mine.session.id))
         try:
             said = await self._gateway.call("/v3/kv/txn", txn([], took), within=within)
         except Refused as refused:
@@ -130,22 +130,22 @@ class EtcdStore:
             self._sessions.give_back(mine.session)
         return removed(said, 0) > 0
 
-    async def renew(self, tickets: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[Standing]:
+    async def renew(self, tickets: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[RenewalResult]:
         mine = [self._mine.get(ticket.id) for _, ticket in tickets]
         now = self._runtime.now()
         until = now + within
         asked = {one.ticket.id for one in mine if one is not None}
         others = [one for one in list(self._mine.values()) if now >= one.until and one.ticket.id not in asked]
         abandoned = [one for one in others if one.dooms()]
-        standings, left_behind = await self._renewals.renew(mine, abandoned, within)
-        gone = [one for one, standing in zip(mine, standings, strict=True) if standing is Standing.GONE]
+        results, left_behind = await self._renewals.renew(mine, abandoned, within)
+        gone = [one for one, result in zip(mine, results, strict=True) if result is RenewalResult.GONE]
         left_behind |= set(
             await self._renewals.take_out([one for one in gone if one and one.held and one.unknown], until)
         )
         for one in [*gone, *abandoned]:
             if one is not None and (one.held or one in abandoned) and one not in left_behind:
                 self._forget(one)
-        return standings
+        return results
 
     async def changed(self, name: str, ticket: Ticket, mark: object, *, timeout: float) -> Granted | None:
         mine = self._mine.get(ticket.id)
@@ -186,7 +186,7 @@ class EtcdStore:
     def place_of(self, ticket: str) -> tuple[str, Kind] | None:
         """Return the key under which a ticket of this client stands, and as what: for guards."""
         mine = self._mine.get(ticket)
-        return None if mine is None else (mine.key, mine.ticket.terms.rule.kind)
+        return None if mine is None else (mine.key, mine.ticket.terms.mode.kind)
 
     async def send(self, path: str, body: Json, *, within: float) -> Json:
         """Send a request of a guard's."""
@@ -256,7 +256,7 @@ class EtcdStore:
         if now >= until:
             raise StoreUnavailable("no time was left to claim", unknown=False)
         try:
-            if mine.ticket.terms.rule.kind is Kind.MUTEX:
+            if mine.ticket.terms.mode.kind is Kind.MUTEX:
                 return await mutex.claim(self._gateway, self._keys, mine, join=join, until=until, now=now)
             return await Entering(self._runtime, self._gateway, self._keys, mine, until).claim(join=join)
         except StoreUnavailable as error:
@@ -293,8 +293,8 @@ class EtcdStore:
         said = await self._gateway.call("/v3/kv/range", {**line, "keys_only": True}, within=within)
         for kv in said.get("kvs", []):
             key = unb64(kv["key"]).decode("utf-8", "replace")
-            seat = key.rpartition("/")[2]
-            if ticket in (seat, seat.partition("-")[2]):
+            entry = key.rpartition("/")[2]
+            if ticket in (entry, entry.partition("-")[2]):
                 left = max(until - self._runtime.now(), 0.001)
                 body = txn([], [deleted(only(key))])
                 return removed(await self._gateway.call("/v3/kv/txn", body, within=left), 0) > 0

@@ -31,7 +31,7 @@ from leasehold.stores.etcd.confirming import KeepAlive
 from leasehold.stores.etcd.connection.errors import Meaning, Refused, refusal
 from leasehold.stores.etcd.connection.gateway import Gateway
 from leasehold.stores.etcd.http.base import Stream, Unanswered
-from leasehold.stores.etcd.keys import Keys, deletions, seat_key, span, unb64
+from leasehold.stores.etcd.keys import Keys, deletions, entry_key, span, unb64
 from leasehold.stores.etcd.sessions import Session
 
 REMEMBERED = 4096
@@ -53,7 +53,7 @@ class Mine:
     """A ticket of this client that etcd knows, or may know. Its news are set before its signal, and read after."""
 
     __slots__ = (
-        *("blockers", "claiming", "doomed", "held", "kept", "key", "mark", "name", "news", "seat"),
+        *("blockers", "claiming", "doomed", "held", "kept", "key", "mark", "name", "news", "entry"),
         *("session", "signal", "ticket", "unknown", "until"),
     )
 
@@ -64,9 +64,9 @@ class Mine:
         self.ticket = ticket
         self.session = session
         self.kept = kept  # the keep-alive on which its claim rests, which a transaction has yet to confirm
-        self.seat = seat_key(session.id, ticket.id)
-        self.key = keys.queue(name) + self.seat
-        self.mark = keys.marks(name) + self.seat  # made if it enters a shared lock past others
+        self.entry = entry_key(session.id, ticket.id)
+        self.key = keys.queue(name) + self.entry
+        self.mark = keys.marks(name) + self.entry  # made if it enters a shared lock past others
         self.held = False
         self.unknown = (
             False  # a claim was sent whose answer did not come: it may arrive yet, whatever later ones are told
@@ -89,7 +89,7 @@ class Mine:
             self.doomed = False
         return self.doomed
 
-    def ring(self) -> None:
+    def set(self) -> None:
         """Wake who waits, from any thread."""
         self.news = True
         self.signal.set()
@@ -114,7 +114,7 @@ class Watch:
         self._stream: Stream | None = None
         self._next = 0  # the revision from which the watch goes on: what was deleted there is known already
         self._from = 0  # the revision from which it has seen everything
-        self._bell = self._runtime.signal()
+        self._wake_up = self._runtime.signal()
         self._closed = False
         self.barred: StoreUnavailable | None = None
 
@@ -129,7 +129,7 @@ class Watch:
                 self._waiting[key][mine] = None
             gone = any(self._recent.get(key, 0) > revision for key in mine.blockers) or self._forgotten > revision
         if gone:
-            mine.ring()
+            mine.set()
 
     def stop(self, mine: Mine) -> None:
         """Wake a ticket no more."""
@@ -168,11 +168,11 @@ class Watch:
                 del self._waiting[key]
         mine.blockers = frozenset()
 
-    def _ring_all(self) -> None:
+    def _set_all(self) -> None:
         with self._mutex:
             everybody = dict.fromkeys(mine for some in self._waiting.values() for mine in some)
         for mine in everybody:
-            mine.ring()
+            mine.set()
 
     # --- the watch ---------------------------------------------------------------------------------------------
 
@@ -181,8 +181,8 @@ class Watch:
         with self._mutex:
             self._closed = True
             job, self._job = self._job, None
-        self._bell.set()
-        self._ring_all()
+        self._wake_up.set()
+        self._set_all()
         self.suspect()
         if job is not None:
             await job.join(within)
@@ -205,10 +205,10 @@ class Watch:
             if self._is_idle():
                 return
             if failures:
-                self._ring_all()  # they ask, and find out what is the matter
+                self._set_all()  # they ask, and find out what is the matter
             pause = PAUSES[min(failures, len(PAUSES) - 1)]
             failures += 1
-            await self._bell.wait(pause * (0.5 + self._runtime.jitter() / 2))
+            await self._wake_up.wait(pause * (0.5 + self._runtime.jitter() / 2))
 
     async def _follow(self) -> bool:
         """Open the watch and read it until it ends; return whether it told anything."""
@@ -260,7 +260,7 @@ class Watch:
                 self._forgotten = max(self._forgotten, self._recent.popitem(last=False)[1])
             waiting = list(self._waiting.get(key, ()))
         for mine in waiting:
-            mine.ring()
+            mine.set()
 
     def _cancelled(self, result: dict[str, Any]) -> Refused:
         compacted = int(result.get("compact_revision", 0))
@@ -275,7 +275,7 @@ class Watch:
             self._next, self._from = revision, revision + 1
             self._recent.clear()
             self._forgotten = 0
-        self._ring_all()
+        self._set_all()
 
     def _refused(self, refused: Refused) -> bool:
         """Take note of an error; return whether to go on."""
@@ -288,7 +288,7 @@ class Watch:
         with self._mutex:
             self.barred = error
             self._job = None
-        self._ring_all()
+        self._set_all()
 
     def _is_idle(self) -> bool:
         with self._mutex:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from leasehold._runtimes.base import Colour, Runtime
+from leasehold._runtimes.base import Flavor, Runtime
 from leasehold._url import StoreURL
 from leasehold.stores.mysql import statements
 from leasehold.stores.mysql.connection import adopting, settings
@@ -50,7 +50,7 @@ def from_url(url: StoreURL) -> MySQL:
     return MySQL(settings.from_url(url, ("mode",)), mode == "session")
 
 
-def adopt(client: Any, colour: Colour) -> MySQL:
+def adopt(client: Any, flavor: Flavor) -> MySQL:
     """Reach the database as ``client`` does: a connection of PyMySQL, one or a pool of asyncmy, or SQLAlchemy's engine.
 
     Raises:
@@ -59,4 +59,4 @@ def adopt(client: Any, colour: Colour) -> MySQL:
 
     """
     is_engine = hasattr(client, "dialect")
-    return MySQL(settings.from_engine(client, colour) if is_engine else adopting.from_client(client, colour))
+    return MySQL(settings.from_engine(client, flavor) if is_engine else adopting.from_client(client, flavor))

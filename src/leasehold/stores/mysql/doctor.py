@@ -10,7 +10,7 @@ from leasehold.stores._sql.dialect import LAYOUT
 from leasehold.stores._sql.transport import Refused, Row, Statement, Transaction
 from leasehold.stores.mysql.connection.base import NO_SUCH_TABLE
 from leasehold.stores.mysql.connection.settings import OLDEST, Settings, kind_of
-from leasehold.stores.mysql.connection.transport import MySQLWire
+from leasehold.stores.mysql.connection.transport import MySQLTransport
 from leasehold.stores.mysql.statements import CLOCK, DIALECT
 
 WITHIN = 10.0
@@ -43,9 +43,9 @@ TRIED: Mapping[str, Statement] = {
 """What locks do, by the right that it takes. It is rolled back."""
 
 
-async def examine(runtime: Runtime, wire: MySQLWire, settings: Settings) -> list[Finding]:
+async def examine(runtime: Runtime, transport: MySQLTransport, settings: Settings) -> list[Finding]:
     """Look at everything; a server that cannot be reached is an error as for any other operation."""
-    variables, tables, cipher, now = await _facts(wire)
+    variables, tables, cipher, now = await _facts(transport)
     tidy = [_version(variables), _encryption(settings, cipher), _isolation(variables), _clock(runtime, now)]
     missing = [name for name in TABLES if name not in tables]
     if missing:
@@ -54,15 +54,15 @@ async def examine(runtime: Runtime, wire: MySQLWire, settings: Settings) -> list
         return [*tidy, Finding(Severity.ERROR, "mysql tables", words, "no lock can be taken", remedy)]
     return [
         *tidy,
-        await _layout(wire),
+        await _layout(transport),
         *_engines(tables),
-        await _rights(wire),
+        await _rights(transport),
         *_logging(variables),
         *_clusters(variables),
     ]
 
 
-async def _facts(wire: MySQLWire) -> tuple[dict[str, str], dict[str, str], str, int]:
+async def _facts(transport: MySQLTransport) -> tuple[dict[str, str], dict[str, str], str, int]:
     names = ", ".join(f"'{name}'" for name in VARIABLES)
     tables = ", ".join(f"'{name}'" for name in TABLES)
 
@@ -77,7 +77,7 @@ async def _facts(wire: MySQLWire) -> tuple[dict[str, str], dict[str, str], str, 
             Statement(f"SELECT {CLOCK}"),
         )
 
-    variables, found, cipher, clock = await wire.transact(work, within=WITHIN)
+    variables, found, cipher, clock = await transport.transact(work, within=WITHIN)
     told = {str(name).lower(): str(value) for name, value in variables}
     return (
         told,
@@ -120,13 +120,13 @@ def _clock(runtime: Runtime, now: int) -> Finding:
     return Finding(Severity.NOTE, "mysql clock", found, meaning, "run NTP on the server")
 
 
-async def _layout(wire: MySQLWire) -> Finding:
+async def _layout(transport: MySQLTransport) -> Finding:
     async def work(tx: Transaction) -> list[Row]:
         (found,) = await tx.ask(Statement(DIALECT.clock))
         return found
 
     try:
-        found = await wire.transact(work, within=WITHIN)
+        found = await transport.transact(work, within=WITHIN)
     except Refused as error:
         return _refusal("mysql tables", error)
     version = found[0][1] if found else None
@@ -146,7 +146,7 @@ def _engines(tables: Mapping[str, str]) -> list[Finding]:
     return [Finding(Severity.ERROR, "mysql engine", found, meaning, remedy)]
 
 
-async def _rights(wire: MySQLWire) -> Finding:
+async def _rights(transport: MySQLTransport) -> Finding:
     missing: list[str] = []
     for right, statement in TRIED.items():
 
@@ -154,7 +154,7 @@ async def _rights(wire: MySQLWire) -> Finding:
             await tx.ask(statement)
 
         try:
-            await wire.transact(work, within=WITHIN)
+            await transport.transact(work, within=WITHIN)
         except Refused as error:
             if error.code == str(NO_SUCH_TABLE):
                 return _refusal("mysql rights", error)

@@ -32,32 +32,32 @@ from leasehold._model import (
     Capabilities,
     Cell,
     Change,
-    Departure,
     Finding,
     Granted,
     Owner,
-    Standing,
+    ReleaseReason,
+    RenewalResult,
     Ticket,
     View,
     Wait,
 )
 from leasehold._runtimes.base import Runtime
 from leasehold.errors import StoreUnavailable, WrongKind
-from leasehold.store_api import Hear
+from leasehold.store_api import LossCallback
 from leasehold.stores._common import queues
 from leasehold.stores._sql import rows
 from leasehold.stores._sql.queue_snapshot import above, ns
 from leasehold.stores._sql.session.claiming import Claims
 from leasehold.stores._sql.session.connection_watch import Watch
-from leasehold.stores._sql.session.wait_queue import Lines, Waiter
+from leasehold.stores._sql.session.wait_queue import Waiter, WaitQueues
 from leasehold.stores._sql.store import PATIENCE
 from leasehold.stores._sql.tables import schema
 from leasehold.stores._sql.transport import Row, Statement, Transaction
 from leasehold.stores.mysql import session_statements as sql
 from leasehold.stores.mysql.connection.base import no_answer
-from leasehold.stores.mysql.connection.pool import Turns
+from leasehold.stores.mysql.connection.pool import KeyedLock
 from leasehold.stores.mysql.connection.settings import Settings
-from leasehold.stores.mysql.connection.transport import REST, MySQLWire
+from leasehold.stores.mysql.connection.transport import REST, MySQLTransport
 from leasehold.stores.mysql.session_entries import Place, Places
 from leasehold.stores.mysql.store import MySQLStore
 
@@ -82,20 +82,22 @@ class MySQLSessionStore:
         crash_bound="within a second; cut off, within the lease + 1 s",
     )
 
-    def __init__(self, runtime: Runtime, settings: Settings, namespace: str, wire: MySQLWire | None = None) -> None:
-        """Make a store; ``wire`` reaches something else than the database of the settings, as a model of one."""
+    def __init__(
+        self, runtime: Runtime, settings: Settings, namespace: str, transport: MySQLTransport | None = None
+    ) -> None:
+        """Make a store; ``transport`` reaches something else than the database of the settings, as a model of one."""
         self._runtime = runtime
-        self._rows = MySQLStore(runtime, settings, namespace, wire)
-        self._wire = self._rows.mysql
+        self._rows = MySQLStore(runtime, settings, namespace, transport)
+        self._transport = self._rows.mysql
         self._space = namespace.encode()
         self._watch = Watch(runtime, lambda: self._connections.any_held(), lambda: self._connections.hung_up())
         self._begin()
 
     def _begin(self) -> None:
-        self._connections = Places(self._runtime, self._wire, self._space)
-        self._lines: Lines[Place] = Lines(self._runtime, self._connections)
+        self._connections = Places(self._runtime, self._transport, self._space)
+        self._lines: WaitQueues[Place] = WaitQueues(self._runtime, self._connections)
         self._claims = Claims(self._runtime, self._lines, self._write_down, self._beat)
-        self._once = Turns(self._runtime, ONCE)
+        self._once = KeyedLock(self._runtime, ONCE)
 
     # --- the lock ----------------------------------------------------------------------------------------------
 
@@ -106,7 +108,7 @@ class MySQLSessionStore:
         held = self._connections.get(ticket.id)
         if held is not None and held.token is not None:
             since = self._runtime.now()
-            if await self._stands(held, until) is Standing.HELD:
+            if await self._stands(held, until) is RenewalResult.HELD:
                 return Granted(held.token, since, held.lease)
         if not join:
             return await self._try_once(name, ticket, until)
@@ -122,7 +124,7 @@ class MySQLSessionStore:
         await self._lines.wait(ticket.id, timeout)
         return None
 
-    async def leave(self, name: str, ticket: Ticket, *, how: Departure, within: float) -> bool:
+    async def leave(self, name: str, ticket: Ticket, *, how: ReleaseReason, within: float) -> bool:
         """Give the lock back, or stop waiting for it; of others' tickets, end the session."""
         until = self._runtime.now() + within
         waiter = self._lines.get(ticket.id)
@@ -139,7 +141,7 @@ class MySQLSessionStore:
                 return await self._end_other(name, ticket.id, how, until)
             await self._strike_out(name, ticket.id, how, until)
             return ended
-        if not place.line.usable():  # the server hung up, and freed the lock, before anybody asked it to
+        if not place.connection.usable():  # the server hung up, and freed the lock, before anybody asked it to
             self._connections.close(place)
             return False
         statements = (sql.strike_out(place.key, ticket.id), sql.release_lock(place.lock), REST)
@@ -155,33 +157,33 @@ class MySQLSessionStore:
             await self._rows._sweep(until)
         return bool(answers[-2][0][0] == 1)
 
-    async def renew(self, tickets: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[Standing]:
+    async def renew(self, tickets: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[RenewalResult]:
         """Ask on each connection whether it has its lock still, which also keeps the session alive."""
         until = self._runtime.now() + within
-        standings: list[Standing] = []
+        results: list[RenewalResult] = []
         for start in range(0, len(tickets), AT_ONCE):
             some = [self._standing(ticket, until) for _, ticket in tickets[start : start + AT_ONCE]]
             found = await self._runtime.gather(*some)
-            standings += [one if isinstance(one, Standing) else Standing.UNKNOWN for one in found]
+            results += [one if isinstance(one, RenewalResult) else RenewalResult.UNKNOWN for one in found]
         await self._claims.renewed([ticket for _, ticket in tickets], until)
-        return standings
+        return results
 
-    async def _standing(self, ticket: Ticket, until: float) -> Standing:
+    async def _standing(self, ticket: Ticket, until: float) -> RenewalResult:
         place = self._connections.get(ticket.id)
         if place is None:
-            return Standing.GONE if self._lines.get(ticket.id) is None else Standing.QUEUED
+            return RenewalResult.GONE if self._lines.get(ticket.id) is None else RenewalResult.QUEUED
         return await self._stands(place, until)
 
-    async def _stands(self, place: Place, until: float) -> Standing:
+    async def _stands(self, place: Place, until: float) -> RenewalResult:
         """Ask whether the place's connection has the lock; if not, it is over."""
         try:
             answers = await self._connections.on(place, (place.life, sql.has_lock(place.lock)), until)
         except StoreUnavailable:
-            return Standing.GONE if self._connections.get(place.ticket.id) is not place else Standing.UNKNOWN
+            return RenewalResult.GONE if self._connections.get(place.ticket.id) is not place else RenewalResult.UNKNOWN
         if answers[-1][0][0] == 1:
-            return Standing.HELD
+            return RenewalResult.HELD
         self._connections.lost(place)
-        return Standing.GONE
+        return RenewalResult.GONE
 
     # --- looking, cells ----------------------------------------------------------------------------------------
 
@@ -237,7 +239,7 @@ class MySQLSessionStore:
         self._watch.after_fork()
         self._begin()
 
-    def tell(self, hear: Hear) -> None:
+    def tell(self, hear: LossCallback) -> None:
         """Tell ``hear`` from now on of holds whose connections end."""
         self._watch.tell(hear)
 
@@ -247,7 +249,7 @@ class MySQLSessionStore:
         holder = sql.holder((sql.MARK + self._space, name.encode()))
         if not self._lines.anybody(name):
             if not await self._once.take(until):
-                raise no_answer(self._wire.where, f"{ONCE} others are trying", unknown=False)
+                raise no_answer(self._transport.where, f"{ONCE} others are trying", unknown=False)
             try:
                 place, has = await self._connections.tried(name, ticket, until)
                 if has:
@@ -292,7 +294,7 @@ class MySQLSessionStore:
         beats = sql.beats(tickets)
         await self._rows._transact(lambda tx: tx.commit(beats), until, reserved=True)
 
-    async def _end_other(self, name: str, ticket: str, how: Departure, until: float) -> bool:
+    async def _end_other(self, name: str, ticket: str, how: ReleaseReason, until: float) -> bool:
         """End the session of a ticket of another client, if it is the one that has the lock."""
         key = (sql.MARK + self._space, name.encode())
         lock = self._connections.lock((self._space, name.encode()))
@@ -308,21 +310,23 @@ class MySQLSessionStore:
         await self._strike_out(name, ticket, how, until)
         return True
 
-    async def _strike_out(self, name: str, ticket: str, how: Departure, until: float) -> None:
+    async def _strike_out(self, name: str, ticket: str, how: ReleaseReason, until: float) -> None:
         """Take a ticket whose connection is gone out of what is shown; after a break the token moves on."""
         key = (sql.MARK + self._space, name.encode())
 
         async def work(tx: Transaction) -> None:
-            await tx.commit(sql.strike_out(key, ticket), *([sql.raise_token(key)] if how is Departure.BREAK else []))
+            await tx.commit(
+                sql.strike_out(key, ticket), *([sql.raise_token(key)] if how is ReleaseReason.BREAK else [])
+            )
 
         await self._rows._transact(work, until)
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self._wire.where}>"
+        return f"<{type(self).__name__} {self._transport.where}>"
 
 
 def _view(view: View) -> View:
     """Show full leases: the rows say only when they may be forgotten."""
-    holders = tuple(replace(seat, expires=seat.ticket.terms.lease) for seat in view.holders)
-    waiters = tuple(replace(seat, expires=seat.ticket.terms.lease) for seat in view.waiters)
+    holders = tuple(replace(entry, expires=entry.ticket.terms.lease) for entry in view.holders)
+    waiters = tuple(replace(entry, expires=entry.ticket.terms.lease) for entry in view.waiters)
     return replace(view, holders=holders, waiters=waiters)

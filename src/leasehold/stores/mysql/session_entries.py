@@ -14,7 +14,7 @@ from leasehold.stores._sql.transport import Outcome, Refused, Statement, Transac
 from leasehold.stores.mysql import session_statements as sql
 from leasehold.stores.mysql.connection.base import (
     NO_SUCH_SESSION,
-    Line,
+    Connection,
     Refusal,
     Rows,
     Silence,
@@ -22,8 +22,8 @@ from leasehold.stores.mysql.connection.base import (
     no_answer,
     refused,
 )
-from leasehold.stores.mysql.connection.pool import Turns
-from leasehold.stores.mysql.connection.transport import BEGIN, COMMIT, REST, ROLLBACK, MySQLWire, limits
+from leasehold.stores.mysql.connection.pool import KeyedLock
+from leasehold.stores.mysql.connection.transport import BEGIN, COMMIT, REST, ROLLBACK, MySQLTransport, limits
 
 SLICE = 5.0
 """Seconds for which the server waits for a lock in one request, at most."""
@@ -52,15 +52,15 @@ class Place:
     key: Key
     lock: str
     ticket: Ticket
-    line: Line
-    turns: Turns = field(repr=False)
+    connection: Connection
+    turns: KeyedLock = field(repr=False)
     token: int | None = None
     over: bool = False
 
     @property
     def session(self) -> int:
         """The server's number of the connection."""
-        return self.line.greeting.session
+        return self.connection.greeting.session
 
     @property
     def life(self) -> Statement:
@@ -76,9 +76,9 @@ class Place:
 class Places:
     """Those of one client, used by many tasks or threads at once. See `leasehold.stores._sql.session.wait_queue`."""
 
-    def __init__(self, runtime: Runtime, wire: MySQLWire, space: bytes) -> None:
+    def __init__(self, runtime: Runtime, transport: MySQLTransport, space: bytes) -> None:
         self._runtime = runtime
-        self._wire = wire
+        self._transport = transport
         self._space = space
         self._holds: dict[str, Place] = {}
         self._doomed: dict[str, int] = {}  # by ticket: sessions that broke, of which the server may not know
@@ -109,7 +109,7 @@ class Places:
         for ticket, place in list(self._holds.items()):
             if await place.turns.take(self._runtime.now()):
                 try:
-                    if not place.over and not place.line.usable():
+                    if not place.over and not place.connection.usable():
                         self.lost(place)
                         gone.append(ticket)
                 finally:
@@ -128,32 +128,32 @@ class Places:
 
     def close(self, session: Place) -> None:
         session.over = True
-        self._wire.pool.drop(session.line, urgent=True)
+        self._transport.pool.drop(session.connection, urgent=True)
 
     def lock(self, key: Key) -> str:
         """Return the server's name of the lock; ``key`` is that of lease rows."""
-        return sql.lock_name(self._wire.database, key)
+        return sql.lock_name(self._transport.database, key)
 
     async def tried(self, name: str, ticket: Ticket, until: float) -> tuple[Place, bool]:
         key = (sql.MARK + self._space, name.encode())
         lock = self.lock((self._space, name.encode()))
         while True:
-            line, new = await self._wire.pool.take(until, urgent=True)
-            if line.greeting.galera:
-                self._wire.pool.drop(line, urgent=True)
+            connection, new = await self._transport.pool.take(until, urgent=True)
+            if connection.greeting.galera:
+                self._transport.pool.drop(connection, urgent=True)
                 raise Unsupported(
-                    f"the database at {self._wire.where} is a node of a Galera cluster, whose nodes do not share "
+                    f"the database at {self._transport.where} is a node of a Galera cluster, whose nodes do not share "
                     "GET_LOCK: leave out mode=session"
                 )
-            place = Place(key, lock, ticket, line, Turns(self._runtime, 1))
+            place = Place(key, lock, ticket, connection, KeyedLock(self._runtime, 1))
             try:
                 return place, self._has(await self.on(place, (place.life, sql.get_lock(lock, 0)), until))
             except StoreUnavailable:
                 if not place.over:
-                    await self._wire.pool.give(place.line, urgent=True)
+                    await self._transport.pool.give(place.connection, urgent=True)
                 if new or self._runtime.now() >= until or not place.over:
                     raise
-                await self._wire.pool.forget_idle()  # it had been idle, and the server had closed it
+                await self._transport.pool.forget_idle()  # it had been idle, and the server had closed it
             except BaseException:
                 self.lost(place)
                 raise
@@ -168,7 +168,7 @@ class Places:
                 has = self._has(await self.on(session, (session.life, sql.get_lock(session.lock, whole)), ends))
                 if has:
                     return
-            raise no_answer(self._wire.where, "nobody waits any more", unknown=False)
+            raise no_answer(self._transport.where, "nobody waits any more", unknown=False)
         finally:
             if not has:
                 self.close(session)
@@ -183,20 +183,20 @@ class Places:
     def _has(self, answers: Sequence[Rows]) -> bool:
         got = answers[-1][0][0]
         if got is None:
-            raise Refused(f"the database at {self._wire.where} refused: {NO_LOCK}")
+            raise Refused(f"the database at {self._transport.where} refused: {NO_LOCK}")
         return bool(got)
 
     async def on(self, place: Place, statements: Sequence[Statement], until: float) -> list[Rows]:
         """Run statements on the place's connection; if it breaks, the place is lost."""
         if not await place.turns.take(until):
-            raise no_answer(self._wire.where, "the connection of the lock is busy", unknown=False)
+            raise no_answer(self._transport.where, "the connection of the lock is busy", unknown=False)
         try:
-            return await place.line.run(joined(statements), until)
+            return await place.connection.run(joined(statements), until)
         except Refusal as error:
-            raise refused(self._wire.where, error) from error
+            raise refused(self._transport.where, error) from error
         except Silence as error:
             self.lost(place)
-            raise no_answer(self._wire.where, error, unknown=True) from error
+            raise no_answer(self._transport.where, error, unknown=True) from error
         except BaseException:
             self.lost(place)
             raise
@@ -217,7 +217,7 @@ class Places:
     async def leave(self, place: Place, statements: Sequence[Statement], until: float) -> list[Rows]:
         """Run the last statements on a place's connection, and give that back."""
         answers = await self.on(place, statements, until)
-        await self._wire.pool.give(place.line, urgent=True)
+        await self._transport.pool.give(place.connection, urgent=True)
         return answers
 
     def lost(self, place: Place) -> None:
@@ -251,7 +251,7 @@ class Places:
             return True
 
         try:
-            return await self._wire.transact(work, within=max(until - self._runtime.now(), 0.001))
+            return await self._transport.transact(work, within=max(until - self._runtime.now(), 0.001))
         except Refused as error:
             if error.code != str(NO_SUCH_SESSION):
                 raise

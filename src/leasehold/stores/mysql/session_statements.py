@@ -9,7 +9,7 @@ import hashlib
 from base64 import b32encode
 from collections.abc import Mapping, Sequence
 
-from leasehold._model import Seat, Ticket
+from leasehold._model import QueueEntry, Ticket
 from leasehold.stores._sql.queue_snapshot import COLUMNS, Key, ns, row_of
 from leasehold.stores._sql.statements import ID, places
 from leasehold.stores._sql.transport import Statement
@@ -97,23 +97,23 @@ def write_down(key: Key, ticket: Ticket, session: int) -> list[Statement]:
     gone = f"(ticket = $3 OR place = 0 OR expires + lease < {CLOCK})"
     drop = f"DELETE FROM leasehold_seat WHERE name_id = {ID} AND {gone}"
     values = {"expires": f"{CLOCK} + {SHOWN_FOR}", "token": "named.fence", "place": "0"}
-    return [Statement(drop, (*key, ticket.id)), _seat(key, ticket, str(session), values)]
+    return [Statement(drop, (*key, ticket.id)), _entry(key, ticket, str(session), values)]
 
 
 def line_up(key: Key, ticket: Ticket) -> list[Statement]:
     """Write down who waits; once more, if it is written down already."""
     last = "(SELECT COALESCE(MAX(place), 0) + 1 FROM leasehold_seat others WHERE others.name_id = named.id)"
     values = {"expires": f"{CLOCK} + {ns(ticket.terms.lease)}", "token": "NULL", "place": last}
-    seat = _seat(key, ticket, "", values)
+    entry = _entry(key, ticket, "", values)
     beat = f"UPDATE leasehold_seat SET expires = {CLOCK} + lease WHERE name_id = {ID} AND ticket = $3"
     new = (
-        f"{seat.text} AND NOT EXISTS (SELECT 1 FROM leasehold_seat mine WHERE mine.name_id = named.id AND ticket = $3)"
+        f"{entry.text} AND NOT EXISTS (SELECT 1 FROM leasehold_seat mine WHERE mine.name_id = named.id AND ticket = $3)"
     )
-    return [Statement(beat, (*key, ticket.id)), Statement(new, seat.args)]
+    return [Statement(beat, (*key, ticket.id)), Statement(new, entry.args)]
 
 
-def _seat(key: Key, ticket: Ticket, hint: str, values: Mapping[str, str]) -> Statement:
-    row = list(row_of(Seat(ticket, 0, 0.0), 0, hint))
+def _entry(key: Key, ticket: Ticket, hint: str, values: Mapping[str, str]) -> Statement:
+    row = list(row_of(QueueEntry(ticket, 0, 0.0), 0, hint))
     columns = {name.strip(): f"${3 + at}" for at, name in enumerate(COLUMNS.split(","))} | dict(values)
     text = f"""
         INSERT INTO leasehold_seat (name_id, {", ".join(columns)})

@@ -23,7 +23,7 @@ FRONT = f"""
     LEFT JOIN leasehold_seat ON name_id = {ID} ORDER BY place LIMIT $3
 """
 
-SEATS = f"""
+ENTRIES = f"""
     SELECT {CLOCK}, meta.version, meta.fence, seats.* FROM leasehold_meta meta LEFT JOIN (
         (SELECT {COLUMNS} FROM leasehold_seat WHERE name_id = {ID} AND place = 0)
         UNION ALL
@@ -64,8 +64,8 @@ def _lock_names(space: bytes, names: Sequence[bytes]) -> Statement:
 
 
 def _of(ids: Sequence[int], tickets: Sequence[str]) -> str:
-    seats = f"ticket IN ({places(1 + len(ids), len(tickets))}) AND name_id IN ({places(1, len(ids))})"
-    return f"{seats} AND expires > {CLOCK}"
+    entries = f"ticket IN ({places(1 + len(ids), len(tickets))}) AND name_id IN ({places(1, len(ids))})"
+    return f"{entries} AND expires > {CLOCK}"
 
 
 def _renew(ids: Sequence[int], tickets: Sequence[str]) -> Statement:
@@ -73,7 +73,7 @@ def _renew(ids: Sequence[int], tickets: Sequence[str]) -> Statement:
     return Statement(text, (*ids, *tickets))
 
 
-def _standings(ids: Sequence[int], tickets: Sequence[str]) -> Statement:
+def _results(ids: Sequence[int], tickets: Sequence[str]) -> Statement:
     text = f"SELECT ticket, token FROM leasehold_seat FORCE INDEX (PRIMARY) WHERE {_of(ids, tickets)}"
     return Statement(text, (*ids, *tickets))
 
@@ -81,16 +81,16 @@ def _standings(ids: Sequence[int], tickets: Sequence[str]) -> Statement:
 DIALECT = Dialect(
     lock_name=statements.LOCK_NAME,
     front=FRONT,
-    seats=SEATS,
+    entries=ENTRIES,
     edges=EDGES,
     add_name=ADD_NAME,
     set_name=statements.SET_NAME,
-    add_seat=statements.ADD_SEAT,
-    set_seat=statements.SET_SEAT,
-    drop_seat=statements.DROP_SEAT,
+    add_entry=statements.ADD_ENTRY,
+    set_entry=statements.SET_ENTRY,
+    drop_entry=statements.DROP_ENTRY,
     lock_names=_lock_names,
     renew=_renew,
-    standings=_standings,
+    results=_results,
     sights=partial(statements.sights, CLOCK),
     names=statements.NAMES,
     clock=statements.clock(CLOCK),

@@ -3,28 +3,30 @@
 from __future__ import annotations
 
 from leasehold._model import Finding
-from leasehold._runtimes.base import Colour, Runtime
+from leasehold._runtimes.base import Flavor, Runtime
 from leasehold.errors import Unsupported
 from leasehold.stores._sql.store import RowStore
 from leasehold.stores._sql.tables.making import prepare
-from leasehold.stores._sql.transport import OnMessage, OnSilence, SQLWire
+from leasehold.stores._sql.transport import OnMessage, OnSilence, SQLTransport
 from leasehold.stores.mysql import doctor, statements
 from leasehold.stores.mysql.connection.settings import Settings
-from leasehold.stores.mysql.connection.transport import MySQLWire
+from leasehold.stores.mysql.connection.transport import MySQLTransport
 
 
 class MySQLStore(RowStore):
     """See `leasehold.store_api.Store` for what each method promises."""
 
-    def __init__(self, runtime: Runtime, settings: Settings, namespace: str, wire: MySQLWire | None = None) -> None:
-        """Make a store; ``wire`` reaches something else than the database of the settings, as a model of one."""
-        if wire is None and runtime.colour is Colour.SIMULATED:
+    def __init__(
+        self, runtime: Runtime, settings: Settings, namespace: str, transport: MySQLTransport | None = None
+    ) -> None:
+        """Make a store; ``transport`` reaches something else than the database of the settings, as a model of one."""
+        if transport is None and runtime.flavor is Flavor.SIMULATED:
             raise Unsupported("a real database cannot be reached from the simulated world; use a memory: store there")
 
-        self.mysql = wire = wire or MySQLWire(runtime, settings)
+        self.mysql = transport = transport or MySQLTransport(runtime, settings)
 
-        def connect(on_message: OnMessage, on_silence: OnSilence) -> SQLWire:
-            return wire
+        def connect(on_message: OnMessage, on_silence: OnSilence) -> SQLTransport:
+            return transport
 
         self._settings = settings
         super().__init__(runtime, namespace, statements.DIALECT, connect)
@@ -35,4 +37,4 @@ class MySQLStore(RowStore):
 
     async def prepare(self) -> bool:
         """Make the tables; return whether any was missing."""
-        return await prepare(self._wire, statements.script())
+        return await prepare(self._transport, statements.script())

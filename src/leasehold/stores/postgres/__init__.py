@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from leasehold._runtimes.base import Colour, Runtime
+from leasehold._runtimes.base import Flavor, Runtime
 from leasehold._url import StoreURL
 from leasehold.stores.postgres import statements
 from leasehold.stores.postgres.connection import adopting, settings
@@ -57,6 +57,6 @@ def from_url(url: StoreURL) -> Postgres:
     return Postgres(settings.from_url(url), url.options.get("mode", "rows"))
 
 
-def adopt(client: Any, colour: Colour) -> Postgres:
+def adopt(client: Any, flavor: Flavor) -> Postgres:
     """Reach the database as ``client`` does: a psycopg connection or pool, or a SQLAlchemy engine."""
-    return Postgres(adopting.from_client(client, colour))
+    return Postgres(adopting.from_client(client, flavor))

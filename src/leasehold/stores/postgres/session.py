@@ -20,17 +20,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from leasehold._model import Capabilities, Departure, Granted, Owner, Seat, Standing, Ticket, View, Wait
+from leasehold._model import Capabilities, Granted, Owner, QueueEntry, ReleaseReason, RenewalResult, Ticket, View, Wait
 from leasehold._rules import Queue
 from leasehold._runtimes.base import Runtime
 from leasehold.errors import LeaseholdError, StoreUnavailable
-from leasehold.store_api import Hear
+from leasehold.store_api import LossCallback
 from leasehold.stores._common import queues
 from leasehold.stores._sql import rows
 from leasehold.stores._sql.queue_snapshot import above, ns
 from leasehold.stores._sql.session.claiming import Claims
 from leasehold.stores._sql.session.connection_watch import Watch
-from leasehold.stores._sql.session.wait_queue import Lines, Waiter
+from leasehold.stores._sql.session.wait_queue import Waiter, WaitQueues
 from leasehold.stores._sql.store import PATIENCE
 from leasehold.stores._sql.tables import schema
 from leasehold.stores._sql.transport import Row, Statement, Transaction
@@ -39,7 +39,7 @@ from leasehold.stores.postgres.connection.errors import no_answer
 from leasehold.stores.postgres.connection.pool import Pool
 from leasehold.stores.postgres.connection.settings import Settings
 from leasehold.stores.postgres.sessions import Session, Sessions
-from leasehold.stores.postgres.store import MakeWire, PostgresStore
+from leasehold.stores.postgres.store import MakeTransport, PostgresStore
 
 COMES_UP, LONGEST_PAUSE = 0.002, 0.1
 """Seconds between two looks whether a session is in the server's queue: at first, and at most."""
@@ -71,8 +71,10 @@ class SessionStore(PostgresStore):
         shared=False, permits=False, delay=False, crash_bound="at once when the connection dies, else the lease"
     )
 
-    def __init__(self, runtime: Runtime, settings: Settings, namespace: str, wire: MakeWire | None = None) -> None:
-        super().__init__(runtime, settings, namespace, wire)
+    def __init__(
+        self, runtime: Runtime, settings: Settings, namespace: str, transport: MakeTransport | None = None
+    ) -> None:
+        super().__init__(runtime, settings, namespace, transport)
         self._namespace = namespace
         self._watch = Watch(runtime, lambda: bool(self._holds), self._hung_up)
         self._rows = self._space + advisory.SPACE
@@ -81,7 +83,7 @@ class SessionStore(PostgresStore):
     def _begin(self) -> None:
         self._holds: dict[str, Held] = {}
         self._sessions = Sessions(self._runtime, self._postgres, self._namespace)
-        self._lines: Lines[Session] = Lines(self._runtime, self._sessions)
+        self._lines: WaitQueues[Session] = WaitQueues(self._runtime, self._sessions)
         self._once = Pool(self._runtime, self._postgres.settings.pool)  # who tries once, at the same time
         self._claims = Claims(self._runtime, self._lines, self._write_down, self._beat, self._has_lock)
 
@@ -99,36 +101,36 @@ class SessionStore(PostgresStore):
             name, ticket, until, lambda session: self._granted(name, ticket, session, since, until)
         )
 
-    async def leave(self, name: str, ticket: Ticket, *, how: Departure, within: float) -> bool:
+    async def leave(self, name: str, ticket: Ticket, *, how: ReleaseReason, within: float) -> bool:
         until = self._runtime.now() + within
         held = self._holds.pop(ticket.id, None)
         if held is not None:
             return await self._release(held, until)
         waiter = self._lines.get(ticket.id)
         if waiter is None:
-            return await self._break(name, ticket, until) if how is Departure.BREAK else False
+            return await self._break(name, ticket, until) if how is ReleaseReason.BREAK else False
         await self._lines.leave(waiter, until)
         if waiter.written:
             await self._transact(lambda tx: tx.commit(Statement(advisory.DROP, (ticket.id,))), until)
         return True
 
-    async def renew(self, tickets: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[Standing]:
+    async def renew(self, tickets: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[RenewalResult]:
         until = self._runtime.now() + within
         answers = await self._runtime.gather(*(self._renew_one(ticket, until) for _, ticket in tickets))
         await self._claims.renewed([ticket for _, ticket in tickets], until)
-        return [answer if isinstance(answer, Standing) else Standing.UNKNOWN for answer in answers]
+        return [answer if isinstance(answer, RenewalResult) else RenewalResult.UNKNOWN for answer in answers]
 
-    async def _renew_one(self, ticket: Ticket, until: float) -> Standing:
+    async def _renew_one(self, ticket: Ticket, until: float) -> RenewalResult:
         held = self._holds.get(ticket.id)
         if held is None:
-            return Standing.GONE if self._lines.get(ticket.id) is None else Standing.QUEUED
+            return RenewalResult.GONE if self._lines.get(ticket.id) is None else RenewalResult.QUEUED
         if held.session.dead:
-            return Standing.GONE
+            return RenewalResult.GONE
         try:
             await self._sessions.ask(held.session, until, Statement(advisory.BEAT, (ticket.id,)))
         except StoreUnavailable:
-            return Standing.GONE if held.session.dead else Standing.UNKNOWN
-        return Standing.HELD
+            return RenewalResult.GONE if held.session.dead else RenewalResult.UNKNOWN
+        return RenewalResult.HELD
 
     async def changed(self, name: str, ticket: Ticket, mark: object, *, timeout: float) -> Granted | None:
         await self._lines.wait(ticket.id, timeout)
@@ -155,12 +157,12 @@ class SessionStore(PostgresStore):
         """Keep the seats whose sessions the server knows, and those in line that were renewed."""
         key = self._sessions.key(queue.name)
 
-        def living(seat: Seat) -> bool:
-            hint = hints[seat.ticket.id]
-            return (hint, key) in there if hint else seat.expires > now
+        def living(entry: QueueEntry) -> bool:
+            hint = hints[entry.ticket.id]
+            return (hint, key) in there if hint else entry.expires > now
 
-        def kept(seats: Sequence[Seat]) -> tuple[Seat, ...]:
-            return tuple(replace(seat, expires=max(seat.expires, now + 0.001)) for seat in seats if living(seat))
+        def kept(entries: Sequence[QueueEntry]) -> tuple[QueueEntry, ...]:
+            return tuple(replace(entry, expires=max(entry.expires, now + 0.001)) for entry in entries if living(entry))
 
         return replace(queue, holders=kept(queue.holders), waiters=kept(queue.waiters))
 
@@ -179,7 +181,7 @@ class SessionStore(PostgresStore):
         self._watch.after_fork()
         self._begin()
 
-    def tell(self, hear: Hear) -> None:
+    def tell(self, hear: LossCallback) -> None:
         """Tell ``hear`` from now on of holds whose connections end."""
         self._watch.tell(hear)
 
@@ -228,7 +230,7 @@ class SessionStore(PostgresStore):
         lease = ticket.terms.lease
         first = () if session.life == lease else (self._sessions.living(session, lease),)
         try:
-            takes = self._seat(advisory.GRANT, name, ticket, session.hint)
+            takes = self._entry(advisory.GRANT, name, ticket, session.hint)
             while not (found := (await self._sessions.ask(session, until, *first, takes))[-1]):
                 await self._sessions.ask(session, until, self._adding_row(name))
             schema.check_version(found[0][1])
@@ -247,13 +249,13 @@ class SessionStore(PostgresStore):
         adds += [Statement(advisory.STALE, (self._rows, name.encode())) for name in names]
         parked = [self._lines.parked(waiter) for waiter in waiters]
         shows = [
-            self._seat(advisory.QUEUE, waiter.name, waiter.ticket, "" if session is None else session.hint)
+            self._entry(advisory.QUEUE, waiter.name, waiter.ticket, "" if session is None else session.hint)
             for waiter, session in zip(waiters, parked, strict=True)
         ]
         places = [
             Place(waiter, session, self._asking_place(waiter.name, session))
             for waiter, session in zip(waiters, parked, strict=True)
-            if session is not None and waiter.ticket.terms.rule.fair
+            if session is not None and waiter.ticket.terms.mode.fair
         ]
         asks = [place.look for place in places]
         answers = await self._transact(lambda tx: tx.commit(*looks, *adds, *shows, *asks), until)
@@ -323,7 +325,7 @@ class SessionStore(PostgresStore):
     def _asking_holder(self, name: str) -> Statement:
         return Statement(advisory.HOLDER, (self._rows, name.encode()))
 
-    def _seat(self, text: str, name: str, ticket: Ticket, hint: str) -> Statement:
+    def _entry(self, text: str, name: str, ticket: Ticket, hint: str) -> Statement:
         terms = ticket.terms
         shown = (ns(terms.lease), str(terms.owner), terms.meta, hint)
         return Statement(text, (self._rows, name.encode(), ticket.id, *shown))

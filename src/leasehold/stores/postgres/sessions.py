@@ -14,9 +14,9 @@ from leasehold._runtimes.base import Runtime
 from leasehold.errors import StoreUnavailable
 from leasehold.stores._sql.transport import Row, Statement
 from leasehold.stores.postgres import advisory
-from leasehold.stores.postgres.connection.base import PostgresWire
+from leasehold.stores.postgres.connection.base import PostgresTransport
 from leasehold.stores.postgres.connection.errors import Broken, ServerError, no_answer, refused
-from leasehold.stores.postgres.connection.exchange import Link
+from leasehold.stores.postgres.connection.exchange import Connection
 from leasehold.stores.postgres.connection.pool import Pool
 
 
@@ -31,7 +31,7 @@ class Session:
 
     """
 
-    link: Link
+    connection: Connection
     turn: Pool
     life: float = 0.0
     failed: StoreUnavailable | None = None
@@ -39,12 +39,12 @@ class Session:
     @property
     def dead(self) -> bool:
         """Whether it is of no more use, and the lock gone with it."""
-        return not self.link.open or self.failed is not None
+        return not self.connection.open or self.failed is not None
 
     @property
     def backend(self) -> int:
         """The process id of the server's end."""
-        backend: int = self.link.facts["backend"]
+        backend: int = self.connection.facts["backend"]
         return backend
 
     @property
@@ -56,9 +56,9 @@ class Session:
 class Sessions:
     """Those of one client; see `leasehold.stores._sql.session.wait_queue.Sessions`."""
 
-    def __init__(self, runtime: Runtime, wire: PostgresWire, namespace: str) -> None:
+    def __init__(self, runtime: Runtime, transport: PostgresTransport, namespace: str) -> None:
         self._runtime = runtime
-        self._wire = wire
+        self._transport = transport
         self._namespace = namespace
 
     def key(self, name: str) -> int:
@@ -66,7 +66,7 @@ class Sessions:
         return advisory.key_of(self._namespace, name)
 
     async def tried(self, name: str, ticket: Ticket, until: float) -> tuple[Session, bool]:
-        session = Session(await self._wire.session(until), Pool(self._runtime, 1))
+        session = Session(await self._transport.session(until), Pool(self._runtime, 1))
         tries = Statement(advisory.TRY, (self.key(name),))
         ((tried,), _) = await self.ask(session, until, tries, self.living(session, ticket.terms.lease))
         return session, bool(tried[0])
@@ -77,14 +77,14 @@ class Sessions:
         return Statement(advisory.IDLE_END, (f"{max(int(seconds * 1000), 1)}ms",))
 
     async def wait(self, session: Session, name: str, until: Callable[[], float]) -> None:
-        where = self._wire.where
-        waits = session.link.exchange([Statement(advisory.WAIT, (self.key(name),))])
+        where = self._transport.where
+        waits = session.connection.exchange([Statement(advisory.WAIT, (self.key(name),))])
         has = True
         try:
             while has:
                 limit = until()
                 try:
-                    await self._wire.run(waits, limit, goes_on=True)
+                    await self._transport.run(waits, limit, goes_on=True)
                     return
                 except TimeoutError:
                     has = until() > limit
@@ -117,15 +117,15 @@ class Sessions:
         """Let the server end a session whose connection is closed: one that waits would be in its queue for a while."""
         ends = Statement(advisory.END, (backend, self.key(name)))
         within = max(until - self._runtime.now(), 0.001)
-        await self._wire.transact(lambda tx: tx.commit(*more, ends), within=within)
+        await self._transport.transact(lambda tx: tx.commit(*more, ends), within=within)
 
     def close(self, session: Session) -> None:
-        self._wire.drop(session.link)  # a job that waits on it, or whoever asks, finds out and lets go of it
+        self._transport.drop(session.connection)  # a job that waits on it, or whoever asks, finds out and lets go of it
 
     def keep(self, session: Session) -> None:
         """Take a session back that has no lock; the connection is kept for the next who needs one."""
         if not session.dead:
-            self._wire.keep(session.link)
+            self._transport.keep(session.connection)
 
     async def hung_up(self, session: Session) -> bool:
         """Look whether the server has closed a connection, unless somebody uses it, whose answer would look so."""
@@ -136,37 +136,37 @@ class Sessions:
         except TimeoutError:  # somebody was quicker
             return False
         try:
-            if session.link.open and self._wire.alive(session.link):
+            if session.connection.open and self._transport.alive(session.connection):
                 return False
-            session.failed = no_answer(self._wire.where, "the server closed the connection", unknown=False)
+            session.failed = no_answer(self._transport.where, "the server closed the connection", unknown=False)
             return True
         finally:
             session.turn.give(None)
 
     async def ask(self, session: Session, until: float, *statements: Statement) -> list[list[Row]]:
         """Run statements on the session, one batch at a time; one that is late or refused ends it."""
-        where = self._wire.where
+        where = self._transport.where
         try:
             await session.turn.take(until)
         except TimeoutError as error:
             raise no_answer(where, error, unknown=False) from None
         try:
-            if not session.link.open:
+            if not session.connection.open:
                 raise no_answer(where, "the connection is closed", unknown=False)
-            return await self._wire.run(session.link.exchange(statements), until)
+            return await self._transport.run(session.connection.exchange(statements), until)
         except ServerError as error:
-            self._wire.drop(session.link)
+            self._transport.drop(session.connection)
             session.failed = refused(where, error) if error.fatal else None
             raise refused(where, error) from None
         except Broken as error:
-            self._wire.drop(session.link)
+            self._transport.drop(session.connection)
             session.failed = no_answer(where, error, unknown=False)
             raise no_answer(where, error, unknown=True) from None
         except TimeoutError as error:
-            self._wire.drop(session.link)
+            self._transport.drop(session.connection)
             raise no_answer(where, error, unknown=True) from None
         except BaseException:
-            self._wire.drop(session.link)
+            self._transport.drop(session.connection)
             raise
         finally:
             session.turn.give(None)

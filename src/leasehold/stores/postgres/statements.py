@@ -11,7 +11,7 @@ from leasehold.stores._sql.dialect import Dialect
 from leasehold.stores._sql.queue_snapshot import COLUMNS
 from leasehold.stores._sql.statements import ID, places
 from leasehold.stores._sql.transport import Statement
-from leasehold.stores.postgres.connection.notifications import EARS, ear_number
+from leasehold.stores.postgres.connection.notifications import SUBSCRIBERS, ear_number
 
 CLOCK = "(extract(epoch FROM clock_timestamp()) * 1000000000)::bigint"
 
@@ -22,7 +22,7 @@ FRONT = f"""
     ) seats ON true
 """
 
-SEATS = f"""
+ENTRIES = f"""
     SELECT clock.now, meta.version, meta.fence, seats.* FROM leasehold_meta meta
     CROSS JOIN (SELECT {CLOCK} AS now) clock LEFT JOIN (
         (SELECT {COLUMNS} FROM leasehold_seat WHERE name_id = {ID} AND place = 0)
@@ -60,8 +60,8 @@ def _lock_names(space: bytes, names: Sequence[bytes]) -> Statement:
 
 
 def _of(ids: Sequence[int], tickets: Sequence[str]) -> str:
-    seats = f"name_id IN ({places(1, len(ids))}) AND ticket IN ({places(1 + len(ids), len(tickets))})"
-    return f"{seats} AND expires > {CLOCK}"
+    entries = f"name_id IN ({places(1, len(ids))}) AND ticket IN ({places(1 + len(ids), len(tickets))})"
+    return f"{entries} AND expires > {CLOCK}"
 
 
 def _renew(ids: Sequence[int], tickets: Sequence[str]) -> Statement:
@@ -69,7 +69,7 @@ def _renew(ids: Sequence[int], tickets: Sequence[str]) -> Statement:
     return Statement(text, (*ids, *tickets))
 
 
-def _standings(ids: Sequence[int], tickets: Sequence[str]) -> Statement:
+def _results(ids: Sequence[int], tickets: Sequence[str]) -> Statement:
     return Statement(f"SELECT ticket, token FROM leasehold_seat WHERE {_of(ids, tickets)}", (*ids, *tickets))
 
 
@@ -77,7 +77,7 @@ def _listening(channels: Sequence[str]) -> Statement:
     pairs = ", ".join(f"(${number}::bigint, ${number + 1}::text)" for number in range(1, 2 * len(channels), 2))
     text = f"""
         SELECT channel FROM (VALUES {pairs}) AS ears (number, channel) WHERE number IN (
-            SELECT objid::bigint FROM pg_locks WHERE locktype = 'advisory' AND classid = {EARS} AND objsubid = 2
+            SELECT objid::bigint FROM pg_locks WHERE locktype = 'advisory' AND classid = {SUBSCRIBERS} AND objsubid = 2
             AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
         )
     """
@@ -87,16 +87,16 @@ def _listening(channels: Sequence[str]) -> Statement:
 DIALECT = Dialect(
     lock_name=statements.LOCK_NAME,
     front=FRONT,
-    seats=SEATS,
+    entries=ENTRIES,
     edges=EDGES,
     add_name=ADD_NAME,
     set_name=statements.SET_NAME,
-    add_seat=statements.ADD_SEAT,
-    set_seat=statements.SET_SEAT,
-    drop_seat=statements.DROP_SEAT,
+    add_entry=statements.ADD_ENTRY,
+    set_entry=statements.SET_ENTRY,
+    drop_entry=statements.DROP_ENTRY,
     lock_names=_lock_names,
     renew=_renew,
-    standings=_standings,
+    results=_results,
     sights=partial(statements.sights, CLOCK),
     names=statements.NAMES,
     clock=statements.clock(CLOCK),

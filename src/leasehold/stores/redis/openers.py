@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from leasehold._runtimes.base import Colour, Runtime
+from leasehold._runtimes.base import Flavor, Runtime
 from leasehold._url import Secret, StoreURL, parse
 from leasehold.store_api import Opener
 from leasehold.stores.redis import deployments
@@ -202,16 +202,16 @@ def from_url(url: StoreURL) -> Opener:
             return _strictly(Redis(settings.from_url(url)), demanded)
 
 
-def adopt(client: Any, colour: Colour, *, strict: Strict | None = None) -> Opener:
+def adopt(client: Any, flavor: Flavor, *, strict: Strict | None = None) -> Opener:
     """Reach the servers as ``client`` does: a ``Redis``, ``RedisCluster`` or ``Sentinel`` of redis or redis.asyncio.
 
-    ``Client(adopt(client, Colour.BLOCKING, strict=Strict(longest=30)))`` does so in strict mode.
+    ``Client(adopt(client, Flavor.SYNC, strict=Strict(longest=30)))`` does so in strict mode.
     """
     if adopting.asks_sentinels(client):
-        return _strictly(Sentinel(adopting.watched(client, colour)), strict)
+        return _strictly(Sentinel(adopting.watched(client, flavor)), strict)
     if isinstance(client, adopting.CLUSTERS):
-        return _strictly(Cluster(adopting.seeds(client, colour)), strict)
-    return _strictly(Redis(settings.from_client(client, colour)), strict)
+        return _strictly(Cluster(adopting.seeds(client, flavor)), strict)
+    return _strictly(Redis(settings.from_client(client, flavor)), strict)
 
 
 def _strictly(opener: Redis | Sentinel | Cluster, demanded: Strict | None) -> Redis | Sentinel | Cluster:
@@ -227,6 +227,6 @@ def _strictly(opener: Redis | Sentinel | Cluster, demanded: Strict | None) -> Re
             return Cluster([replace(seed, strict=demanded) for seed in seeds])
 
 
-def adopt_all(clients: Sequence[Any], colour: Colour, *, strict: Strict | None = None) -> Opener:
+def adopt_all(clients: Sequence[Any], flavor: Flavor, *, strict: Strict | None = None) -> Opener:
     """Reach the nodes of a Redlock as ``clients`` do, one for each node."""
-    return Redlock([adopt(client, colour, strict=strict) for client in clients])
+    return Redlock([adopt(client, flavor, strict=strict) for client in clients])

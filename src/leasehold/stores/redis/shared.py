@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Sequence
 
-from leasehold._model import Kind, Owner, Rule, Seat, Terms, Ticket
+from leasehold._model import Kind, LeaseTerms, LockMode, Owner, QueueEntry, Ticket
 
 SEPARATOR = "\x1f"
 
@@ -17,59 +17,59 @@ _SEMAPHORE = "semaphore of "
 
 def is_shared(ticket: Ticket) -> bool:
     """Say whether a ticket's name may have many holders."""
-    return ticket.terms.rule.kind is not Kind.MUTEX
+    return ticket.terms.mode.kind is not Kind.MUTEX
 
 
-def use_of(rule: Rule) -> str:
+def use_of(mode: LockMode) -> str:
     """Return what the name is used as: it is stored, compared and shown."""
-    return f"{_SEMAPHORE}{rule.limit}" if rule.kind is Kind.SEMAPHORE else rule.kind.value
+    return f"{_SEMAPHORE}{mode.limit}" if mode.kind is Kind.SEMAPHORE else mode.kind.value
 
 
-def rule_of(use: str) -> Rule:
+def rule_of(use: str) -> LockMode:
     """Read back what `use_of` wrote."""
     if use.startswith(_SEMAPHORE):
-        return Rule(Kind.SEMAPHORE, limit=int(use.removeprefix(_SEMAPHORE)))
-    return Rule(Kind.READ_WRITE)
+        return LockMode(Kind.SEMAPHORE, limit=int(use.removeprefix(_SEMAPHORE)))
+    return LockMode(Kind.READ_WRITE)
 
 
 def claim_words(ticket: Ticket, *, join: bool, channel: bytes) -> tuple[bytes, ...]:
     """Return the arguments of ``shared_claim.lua``."""
-    terms, rule = ticket.terms, ticket.terms.rule
+    terms, mode = ticket.terms, ticket.terms.mode
     return (
         ticket.id.encode(),
-        use_of(rule).encode(),
+        use_of(mode).encode(),
         _ms(terms.lease),
         _ms(terms.delay),
         b"%d" % join,
-        b"%d" % rule.fair,
+        b"%d" % mode.fair,
         channel,
         str(terms.owner).encode(),
         terms.meta.encode(),
-        b"%d" % rule.exclusive,
-        b"%d" % rule.upgradeable,
-        b"%d" % rule.permits,
-        ticket.beside.encode(),
+        b"%d" % mode.exclusive,
+        b"%d" % mode.upgradeable,
+        b"%d" % mode.permits,
+        ticket.alongside.encode(),
     )
 
 
 def leave_words(ticket: Ticket, *, broken: bool) -> tuple[bytes, ...]:
     """Return the arguments of ``shared_leave.lua``."""
-    return ticket.id.encode(), use_of(ticket.terms.rule).encode(), b"%d" % broken
+    return ticket.id.encode(), use_of(ticket.terms.mode).encode(), b"%d" % broken
 
 
 def stay_words(tickets: Sequence[Ticket]) -> tuple[bytes, ...]:
     """Return the arguments of ``shared_stay.lua``: tickets of one name and use."""
     pairs = ((ticket.id.encode(), _ms(ticket.terms.lease)) for ticket in tickets)
-    return (use_of(tickets[0].terms.rule).encode(), *itertools.chain.from_iterable(pairs))
+    return (use_of(tickets[0].terms.mode).encode(), *itertools.chain.from_iterable(pairs))
 
 
 def renew_words(tickets: Iterable[Ticket]) -> tuple[bytes, ...]:
     """Return the arguments of ``shared_renew.lua``."""
-    those = ((use_of(t.terms.rule).encode(), t.id.encode(), _ms(t.terms.lease)) for t in tickets)
+    those = ((use_of(t.terms.mode).encode(), t.id.encode(), _ms(t.terms.lease)) for t in tickets)
     return tuple(itertools.chain.from_iterable(those))
 
 
-def holders(shares: Sequence[str], use: str, now_ms: float) -> tuple[tuple[Seat, ...], float]:
+def holders(shares: Sequence[str], use: str, now_ms: float) -> tuple[tuple[QueueEntry, ...], float]:
     """Read the holders that ``look.lua`` shows.
 
     Returns:
@@ -77,34 +77,34 @@ def holders(shares: Sequence[str], use: str, now_ms: float) -> tuple[tuple[Seat,
         ended keep the name free.
 
     """
-    found: list[Seat] = []
+    found: list[QueueEntry] = []
     barred = 0.0
-    for ticket, expires, entry in zip(shares[::3], shares[1::3], shares[2::3], strict=True):
-        token, lease, delay, owner, alone, upgradeable, permits, meta = entry.split(SEPARATOR, 7)
+    for ticket, expires, fields in zip(shares[::3], shares[1::3], shares[2::3], strict=True):
+        token, lease, delay, owner, alone, upgradeable, permits, meta = fields.split(SEPARATOR, 7)
         if float(expires) <= now_ms:
             barred = max(barred, float(expires) + int(delay)) if int(delay) else barred
             continue
         terms = _terms(use, (lease, delay, owner, alone, upgradeable, permits, meta))
-        found.append(Seat(Ticket(ticket, terms), 0, _left(float(expires) - now_ms, lease), int(token)))
-    return tuple(sorted(found, key=lambda seat: seat.token or 0)), barred
+        found.append(QueueEntry(Ticket(ticket, terms), 0, _left(float(expires) - now_ms, lease), int(token)))
+    return tuple(sorted(found, key=lambda entry: entry.token or 0)), barred
 
 
-def waiter(ticket: str, order: float, expires: float, entry: str, use: str, now_ms: float) -> Seat | None:
+def waiter(ticket: str, order: float, expires: float, fields: str, use: str, now_ms: float) -> QueueEntry | None:
     """Read a waiter that ``look.lua`` shows; None if it is of another kind."""
-    words = entry.split(SEPARATOR, 8)
+    words = fields.split(SEPARATOR, 8)
     if len(words) < 9:
         return None
-    _, lease, delay, owner, alone, upgradeable, permits, beside, meta = words
+    _, lease, delay, owner, alone, upgradeable, permits, alongside, meta = words
     terms = _terms(use, (lease, delay, owner, alone, upgradeable, permits, meta))
     arrival = int(order + FIRST if order < 0 else order)
-    return Seat(Ticket(ticket, terms, beside), arrival, _left(expires - now_ms, lease))
+    return QueueEntry(Ticket(ticket, terms, alongside), arrival, _left(expires - now_ms, lease))
 
 
-def _terms(use: str, words: tuple[str, ...]) -> Terms:
+def _terms(use: str, words: tuple[str, ...]) -> LeaseTerms:
     lease, delay, owner, alone, upgradeable, permits, meta = words
     name = rule_of(use)
-    rule = Rule(name.kind, alone == "1", upgradeable == "1", int(permits), name.limit)
-    return Terms(rule, Owner.parse(owner), int(lease) / 1000, int(delay) / 1000, meta)
+    mode = LockMode(name.kind, alone == "1", upgradeable == "1", int(permits), name.limit)
+    return LeaseTerms(mode, Owner.parse(owner), int(lease) / 1000, int(delay) / 1000, meta)
 
 
 def _left(milliseconds: float, lease: str) -> float:

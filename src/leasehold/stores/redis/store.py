@@ -24,38 +24,38 @@ from leasehold._model import (
     Capabilities,
     Cell,
     Change,
-    Departure,
     Finding,
     Granted,
     Kind,
     Owner,
-    Standing,
+    ReleaseReason,
+    RenewalResult,
     Ticket,
     View,
     Wait,
     ticket_id,
 )
-from leasehold._runtimes.base import Colour, Runtime
+from leasehold._runtimes.base import Flavor, Runtime
 from leasehold.errors import StoreUnavailable, Unsupported
 from leasehold.stores._common.cells import check_size
 from leasehold.stores._common.uses import wrong_kind
 from leasehold.stores.redis import inspecting, keys
 from leasehold.stores.redis.connection.base import (
     DEMOTED,
-    MakeWire,
+    MakeTransport,
     NotPermitted,
     Redirected,
     ReplyError,
-    Wire,
+    Transport,
     refused,
 )
-from leasehold.stores.redis.connection.blocking import BlockingWire
+from leasehold.stores.redis.connection.blocking import BlockingTransport
 from leasehold.stores.redis.connection.settings import Settings
-from leasehold.stores.redis.connection.wait_connection import aio_wire
+from leasehold.stores.redis.connection.wait_connection import aio_transport
 from leasehold.stores.redis.doctor import doctor, rights
 from leasehold.stores.redis.scripts import CELL, CLAIM, LEAVE, LOOK, batching, commands
 from leasehold.stores.redis.scripts.calls import Calls
-from leasehold.stores.redis.scripts.command_templates import Forms
+from leasehold.stores.redis.scripts.command_templates import CommandTemplates
 from leasehold.stores.redis.scripts.commands import Batch, Command
 from leasehold.stores.redis.strict import checks, strict
 from leasehold.stores.redis.unanswered import Unanswered
@@ -65,16 +65,16 @@ SUBSCRIBE_WITHIN = 2.0
 """Seconds that opening the subscription may take."""
 
 
-def single_wire(runtime: Runtime) -> MakeWire:
+def single_transport(runtime: Runtime) -> MakeTransport:
     """Return what makes the wire of one server.
 
     Raises:
         Unsupported: the runtime is a simulated one, which has models for servers.
 
     """
-    if runtime.colour is Colour.SIMULATED:
+    if runtime.flavor is Flavor.SIMULATED:
         raise Unsupported("a real Redis cannot be reached from the simulated world; use a memory: store there")
-    return BlockingWire if runtime.colour is Colour.BLOCKING else aio_wire
+    return BlockingTransport if runtime.flavor is Flavor.SYNC else aio_transport
 
 
 class RedisStore:
@@ -88,29 +88,29 @@ class RedisStore:
         settings: Settings,
         namespace: str,
         *,
-        make: MakeWire | None = None,
+        make: MakeTransport | None = None,
         tune: Callable[[Redirected | None], bytes] | None = None,
         apart: Callable[[str], int] | None = None,
         marker: Callable[[bool], bytes] | None = None,
         unanswered: Unanswered | None = None,
     ) -> None:
-        make = make or single_wire(runtime)
+        make = make or single_transport(runtime)
         self._runtime = runtime
         self._settings = settings
         self._namespace = namespace
         self._tune = tune or self._any_channel
         self._apart = apart
         self._channel = self._tune(None)
-        self._waiting = Waiting(runtime, lambda slot: self._wire.nudge(slot))
-        self._forms = Forms(namespace)
+        self._waiting = Waiting(runtime, lambda slot: self._transport.notify(slot))
+        self._templates = CommandTemplates(namespace)
         self._unanswered = Unanswered() if unanswered is None else unanswered
         self._strict: strict.Claims | None = None
         if (demanded := settings.strict) is not None:
             self.capabilities = replace(self.capabilities, together=False, longest=demanded.longest)
             self._strict = strict.Claims(demanded, settings, marker or (lambda _: keys.marker_key(namespace, "")))
         self._rights_known = not settings.restricted
-        self._wire: Wire = make(runtime, settings, self._channel, self._waiting.heard, self._waiting.wake_all)
-        self._calls = Calls(self._wire, self.where, self.host, self._check_rights)
+        self._transport: Transport = make(runtime, settings, self._channel, self._waiting.heard, self._waiting.wake_all)
+        self._calls = Calls(self._transport, self.where, self.host, self._check_rights)
 
     @property
     def where(self) -> str:
@@ -118,9 +118,9 @@ class RedisStore:
         return self._settings.where
 
     @property
-    def wire(self) -> Wire:
+    def transport(self) -> Transport:
         """What it talks through."""
-        return self._wire
+        return self._transport
 
     @property
     def host(self) -> str:
@@ -139,17 +139,17 @@ class RedisStore:
         if not self._rights_known:
             await self._know_rights(within)
         slot = self._waiting.add(name, ticket) if join else None  # before the claim: a message may overtake its reply
-        epoch, since = self._wire.epoch(), self._runtime.now()
-        channel = self._channel if epoch else b""  # without one it asks again as soon as it can be told
+        generation, since = self._transport.generation(), self._runtime.now()
+        channel = self._channel if generation else b""  # without one it asks again as soon as it can be told
         doubtful = self._unanswered
         again = ticket.id in doubtful
         doubtful[ticket.id] = None  # until it is answered: a leave may overtake it
         try:
             if self._strict is not None:
                 reply = await self._claim_strictly(name, ticket, join=join, channel=channel, within=within)
-            elif terms.rule.kind is Kind.MUTEX:
-                packed = self._forms.claim(name, ticket, join=join, channel=channel)
-                reply = await self._wire.call(packed, within=within)
+            elif terms.mode.kind is Kind.MUTEX:
+                packed = self._templates.claim(name, ticket, join=join, channel=channel)
+                reply = await self._transport.call(packed, within=within)
                 if isinstance(reply, ReplyError):
                     reply = await self._calls.once_more(CLAIM, packed, reply, within)
             else:
@@ -169,24 +169,26 @@ class RedisStore:
                 self._waiting.granted(ticket)
             return Granted(int(reply[1]), since, terms.lease)
         if reply[0] == 2:
-            raise wrong_kind(name, reply[1].decode(), terms.rule)
+            raise wrong_kind(name, reply[1].decode(), terms.mode)
         if reply[0] == strict.QUARANTINED:
-            return Wait(epoch, int(reply[1]) / 1000 + ASK_AGAIN_AT_LEAST, barred=strict.barred(self.where))
+            return Wait(generation, int(reply[1]) / 1000 + ASK_AGAIN_AT_LEAST, barred=strict.barred(self.where))
         after = self._waiting.told_to_wait(slot, ticket, since, int(reply[1]), int(reply[2]) / 1000)
-        return Wait(epoch, after, _owner(reply))
+        return Wait(generation, after, _owner(reply))
 
     async def _claim_strictly(self, name: str, ticket: Ticket, *, join: bool, channel: bytes, within: float) -> Any:
         """Claim; a grant that too few replicas have is given back."""
         command = commands.claim(self._namespace, name, ticket, join=join, channel=channel)
         assert self._strict is not None
         try:
-            reply = await self._strict.ask(self._wire, command, within=within)
+            reply = await self._strict.ask(self._transport, command, within=within)
         except strict.Unconfirmed as error:
             try:
                 if (mine := self._waiting.get(ticket.id)) is not None:
                     self._waiting.drop(mine, ticket)
                 # Later claims are not refused: the same ticket is claimed again.
-                await self._calls.run(*commands.leave(self._namespace, name, ticket, Departure.RELEASE), within=within)
+                await self._calls.run(
+                    *commands.leave(self._namespace, name, ticket, ReleaseReason.RELEASE), within=within
+                )
             except StoreUnavailable:
                 error.unknown = True  # so whoever asked leaves later
             raise
@@ -211,7 +213,7 @@ class RedisStore:
         self._unanswered.forget(again.symmetric_difference(asked))
         for (name, ticket), reply in zip(claims[back:], replies, strict=False):
             if reply[0] == 2:
-                raise wrong_kind(name, reply[1].decode(), ticket.terms.rule)
+                raise wrong_kind(name, reply[1].decode(), ticket.terms.mode)
             if reply[0] == 1:
                 answers.append(Granted(int(reply[1]), since, ticket.terms.lease))
             else:
@@ -225,12 +227,12 @@ class RedisStore:
 
     async def _check_rights(self, within: float) -> None:
         where, strict = self._settings.where, self._strict is not None
-        await rights.check(self._wire, where, self._namespace, self._channel, within=within, info=strict)
+        await rights.check(self._transport, where, self._namespace, self._channel, within=within, info=strict)
 
     async def leave_many(self, leaves: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[bool]:
         for _, ticket in leaves:
             self._waiting.give_up(ticket)
-        asked = [self._leave(name, ticket, Departure.RELEASE) for name, ticket in leaves]
+        asked = [self._leave(name, ticket, ReleaseReason.RELEASE) for name, ticket in leaves]
         self._unanswered.limit()
         replies = await self._calls.run_all(asked, within=within)
         for reply in replies:
@@ -239,38 +241,38 @@ class RedisStore:
         self._unanswered.forget(ticket.id for _, ticket in leaves)
         return [reply == 1 for reply in replies]
 
-    def _leave(self, name: str, ticket: Ticket, how: Departure) -> Command:
-        if ticket.id in self._unanswered and how is Departure.RELEASE:
+    def _leave(self, name: str, ticket: Ticket, how: ReleaseReason) -> Command:
+        if ticket.id in self._unanswered and how is ReleaseReason.RELEASE:
             return commands.leave_and_refuse(self._namespace, name, ticket)
         return commands.leave(self._namespace, name, ticket, how)
 
-    async def leave(self, name: str, ticket: Ticket, *, how: Departure, within: float) -> bool:
+    async def leave(self, name: str, ticket: Ticket, *, how: ReleaseReason, within: float) -> bool:
         if (mine := self._waiting.get(ticket.id)) is not None:
             self._waiting.drop(mine, ticket)  # the client closes, and somebody may still wait
-        if ticket.terms.rule.kind is Kind.MUTEX and ticket.id not in self._unanswered:
-            packed = self._forms.leave(name, ticket, how)
-            found = await self._wire.call(packed, within=within)
+        if ticket.terms.mode.kind is Kind.MUTEX and ticket.id not in self._unanswered:
+            packed = self._templates.leave(name, ticket, how)
+            found = await self._transport.call(packed, within=within)
             if isinstance(found, ReplyError):
                 found = await self._calls.once_more(LEAVE, packed, found, within)
         else:
             self._unanswered.limit()
             found = await self._calls.run(*self._leave(name, ticket, how), within=within)
-            if how is Departure.RELEASE:
+            if how is ReleaseReason.RELEASE:
                 self._unanswered.forget((ticket.id,))
         return bool(found == 1)
 
-    async def renew(self, tickets: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[Standing]:
-        standings, _ = await self.renewals(tickets, within=within)
-        return [standings.get(ticket.id, Standing.UNKNOWN) for _, ticket in tickets]
+    async def renew(self, tickets: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[RenewalResult]:
+        results, _ = await self.renewals(tickets, within=within)
+        return [results.get(ticket.id, RenewalResult.UNKNOWN) for _, ticket in tickets]
 
     async def renewals(
         self, tickets: Sequence[tuple[str, Ticket]], *, within: float, alone: bool = False
-    ) -> tuple[dict[str, Standing], list[tuple[Sequence[Ticket], ReplyError]]]:
+    ) -> tuple[dict[str, RenewalResult], list[tuple[Sequence[Ticket], ReplyError]]]:
         """Renew; return the standings of those of whom the server told, and which tickets it refused to look at.
 
         ``alone``: each holder by a command of its own.
         """
-        standings: dict[str, Standing] = {}
+        results: dict[str, RenewalResult] = {}
         refusals: list[tuple[Sequence[Ticket], ReplyError]] = []
         waiting = [(name, ticket) for name, ticket in tickets if ticket.id in self._waiting]
         holding = [(name, ticket) for name, ticket in tickets if ticket.id not in self._waiting]
@@ -283,11 +285,11 @@ class RedisStore:
                 continue
             if batch.stays:
                 self._waiting.saw(since, int(reply.pop(0)))
-            standings.update(zip((ticket.id for ticket in batch.tickets), map(_standing, reply), strict=True))
-        self._waiting.renewed(standings, {name for name, _ in waiting})
+            results.update(zip((ticket.id for ticket in batch.tickets), map(_standing, reply), strict=True))
+        self._waiting.renewed(results, {name for name, _ in waiting})
         if any(reply.code in DEMOTED for _, reply in refusals):
-            self._wire.hang_up()
-        return standings, refusals
+            self._transport.hang_up()
+        return results, refusals
 
     def _renewals_of(self, holding: Sequence[tuple[str, Ticket]], alone: bool) -> Iterator[Batch]:
         """Yield the commands that renew holders: where names live apart, none with names of two places."""
@@ -309,26 +311,26 @@ class RedisStore:
         if slot is None:
             return None
         try:
-            epoch = await self._wire.listen(max(min(SUBSCRIBE_WITHIN, timeout), 0.001))
+            generation = await self._transport.listen(max(min(SUBSCRIBE_WITHIN, timeout), 0.001))
         except NotPermitted:
             raise  # it will never be heard, and asking again and again would hide it
         except Redirected as error:
             self._channel = self._tune(error)  # the slot of its channel has moved
-            self._wire.retune(self._channel)
+            self._transport.retune(self._channel)
             await self._runtime.sleep(min(timeout, 0.05))
             return None
         except StoreUnavailable:
             await self._runtime.sleep(min(timeout, 0.05 + 0.1 * self._runtime.jitter()))
             return None
-        if epoch != mark:
+        if generation != mark:
             return None  # a release before the subscription was told to nobody: ask once more
         until = self._runtime.now() + timeout
         while not slot.called:
-            await self._wire.hear(slot, max(0.0, until - self._runtime.now()))
-            if slot.bequest is None:
+            await self._transport.hear(slot, max(0.0, until - self._runtime.now()))
+            if slot.handed_over is None:
                 break
-            until, slot.bequest = min(until, slot.bequest), None  # it watches a lease from now on
-            slot.hush()
+            until, slot.handed_over = min(until, slot.handed_over), None  # it watches a lease from now on
+            slot.clear()
         if self._strict is not None:
             slot.read()
             return None  # a claim of its own must say that it holds, and wait for the replicas
@@ -366,20 +368,20 @@ class RedisStore:
     # --- the rest ----------------------------------------------------------------------------------------------
 
     async def diagnose(self) -> list[Finding]:
-        found = await doctor.diagnose(self._runtime, self._wire, self._settings, self._namespace, self._channel)
+        found = await doctor.diagnose(self._runtime, self._transport, self._settings, self._namespace, self._channel)
         if (demanded := self._settings.strict) is None or self._strict is None:
             return found
-        state = await checks.state(self._wire, demanded, self._strict.marker)
+        state = await checks.state(self._transport, demanded, self._strict.marker)
         return [*checks.judged(found, demanded), state]
 
     async def close(self) -> None:
-        await self._wire.close()
+        await self._transport.close()
 
     def after_fork(self) -> None:
         self._waiting.forget_all()
         self._unanswered.clear()
         self._channel = self._tune(None)
-        self._wire.after_fork(self._channel)
+        self._transport.after_fork(self._channel)
 
     def drop(self, ticket: Ticket) -> None:
         """Forget a ticket that waits: from now on it waits elsewhere, and whoever waits for it here asks again."""
@@ -412,8 +414,8 @@ def _parsed(owner: bytes) -> Owner:
     return Owner.parse(owner.decode())
 
 
-_STANDINGS = (Standing.GONE, Standing.HELD, Standing.QUEUED, Standing.UNKNOWN)
+_RESULTS = (RenewalResult.GONE, RenewalResult.HELD, RenewalResult.QUEUED, RenewalResult.UNKNOWN)
 
 
-def _standing(reply: int) -> Standing:
-    return _STANDINGS[reply]
+def _standing(reply: int) -> RenewalResult:
+    return _RESULTS[reply]

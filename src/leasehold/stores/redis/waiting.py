@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from leasehold._model import Granted, Standing, Ticket
+from leasehold._model import Granted, RenewalResult, Ticket
 from leasehold._runtimes.base import Runtime
-from leasehold.stores._common.clock_sample import Anchor, Notice
+from leasehold.stores._common.clock_sample import ClockSample, GrantMessage
 from leasehold.stores._common.slots import Slot, Slots
 from leasehold.stores.redis import shared
 
@@ -26,19 +26,19 @@ class Waiting(Slots):
 
     """
 
-    def __init__(self, runtime: Runtime, nudge: Callable[[Slot], None]) -> None:
+    def __init__(self, runtime: Runtime, notify: Callable[[Slot], None]) -> None:
         super().__init__(runtime)
-        self._nudge = nudge
+        self._notify = notify
 
     def forget_all(self) -> None:
         super().forget_all()
-        self._anchor: Anchor | None = None
+        self._clock_sample: ClockSample | None = None
 
     def give_up(self, ticket: Ticket) -> None:
         """Wait no longer; whoever watches the holder's lease from now on looks at it at once."""
-        heir = self.remove(ticket.id)
-        if heir is not None:
-            self.wake(heir)
+        next_waiter = self.remove(ticket.id)
+        if next_waiter is not None:
+            self.wake(next_waiter)
 
     def drop(self, slot: Slot, ticket: Ticket) -> None:
         """Wait no longer though somebody may still sleep for it."""
@@ -49,7 +49,7 @@ class Waiting(Slots):
 
     def saw(self, since: float, server: int) -> None:
         """Take note of the server's clock, in microseconds, as it was after ``since`` of ours."""
-        self._anchor = Anchor(since, server)
+        self._clock_sample = ClockSample(since, server)
 
     def told_to_wait(self, slot: Slot | None, ticket: Ticket, since: float, server: int, left: float) -> float:
         """Take the answer to a claim that the holder's lease has ``left`` seconds; return seconds to the next claim."""
@@ -59,56 +59,60 @@ class Waiting(Slots):
             return expiry
         slot.asked, slot.until = server, since + expiry
         # Who waits beside a ticket of its own waits for others than the first in line does, and watches for itself.
-        if self.watches(slot) or ticket.beside != "":
+        if self.watches(slot) or ticket.alongside != "":
             return expiry
         return expiry + IDLE * ticket.terms.lease
 
     def granted(self, ticket: Ticket) -> None:
         """Take note that a claim was granted."""
-        heir = self.remove(ticket.id)
-        if heir is not None and shared.is_shared(ticket):
-            self.wake(heir)  # one lease has ended, others may hold on: it watches those
+        next_waiter = self.remove(ticket.id)
+        if next_waiter is not None and shared.is_shared(ticket):
+            self.wake(next_waiter)  # one lease has ended, others may hold on: it watches those
 
-    def renewed(self, standings: Mapping[str, Standing], names: set[str]) -> None:
+    def renewed(self, results: Mapping[str, RenewalResult], names: set[str]) -> None:
         """Wake who holds by now, and heard nothing of it, or whom the server has forgotten: they ask again.
 
         ``names``: those that were waited for; whoever watched may have got the name since.
         """
-        for ticket, standing in standings.items():
+        for ticket, result in results.items():
             slot = self.get(ticket)
-            if slot is not None and standing in (Standing.HELD, Standing.GONE):
+            if slot is not None and result in (RenewalResult.HELD, RenewalResult.GONE):
                 self.wake(slot)
         for name in names:
-            if (heir := self.unarmed(name)) is not None:
-                self.wake(heir)
+            if (next_waiter := self.unarmed(name)) is not None:
+                self.wake(next_waiter)
 
     def heard(self, message: bytes) -> None:
         """Take a message: of a grant, or only a ticket, which is to ask again."""
-        notice = Notice.parse(message)
-        slot = self.get(message.decode("ascii", "replace") if notice is None else notice.ticket)
+        grant_message = GrantMessage.parse(message)
+        slot = self.get(message.decode("ascii", "replace") if grant_message is None else grant_message.ticket)
         if slot is not None:
-            slot.notice = notice
+            slot.grant_message = grant_message
             self.wake(slot)
 
     def inherited(self, slot: Slot, ticket: Ticket) -> Granted | None:
         """Read what was heard; return the grant, or None if it is to be asked for."""
-        notice = slot.read()
-        if notice is not None and notice.at < slot.asked:
-            notice = None  # of a grant that was over when the server answered "wait"
-        since = None if notice is None else notice.since(self._anchor, self._runtime.now(), ticket.terms.lease)
-        if notice is None or since is None:
+        grant_message = slot.read()
+        if grant_message is not None and grant_message.at < slot.asked:
+            grant_message = None  # of a grant that was over when the server answered "wait"
+        since = (
+            None
+            if grant_message is None
+            else grant_message.since(self._clock_sample, self._runtime.now(), ticket.terms.lease)
+        )
+        if grant_message is None or since is None:
             return None
-        heir = self.remove(ticket.id)
-        if heir is not None and shared.is_shared(ticket):
-            self._bequeath(slot, heir)
-        return Granted(notice.token, since, ticket.terms.lease)
+        next_waiter = self.remove(ticket.id)
+        if next_waiter is not None and shared.is_shared(ticket):
+            self._bequeath(slot, next_waiter)
+        return Granted(grant_message.token, since, ticket.terms.lease)
 
-    def _bequeath(self, slot: Slot, heir: Slot) -> None:
+    def _bequeath(self, slot: Slot, next_waiter: Slot) -> None:
         """Let another waiter watch the other holders' leases until then: it need not ask for that."""
-        heir.until = heir.bequest = slot.until
-        heir.armed = True
-        heir.news = True
-        self._nudge(heir)
+        next_waiter.until = next_waiter.handed_over = slot.until
+        next_waiter.watching = True
+        next_waiter.news = True
+        self._notify(next_waiter)
 
     # --- waking ------------------------------------------------------------------------------------------------
 
@@ -121,4 +125,4 @@ class Waiting(Slots):
         """Let one ask again."""
         slot.called = True  # before the news: who reads it asks for whom
         slot.news = True
-        self._nudge(slot)
+        self._notify(slot)

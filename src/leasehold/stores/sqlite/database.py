@@ -67,7 +67,7 @@ class Database:
         self._courtesy = Courtesy()
         self._connection: sqlite3.Connection | None = None
         self._file: volume.Identity | None = None
-        self._beside = ("", "")
+        self._alongside = ("", "")
         self._files: tuple[volume.Identity | None, ...] = ()  # those of the connection: the file and its companions
         self._clock = ("", "")  # boot, and the offset of its clock
         self._pid = 0
@@ -130,13 +130,13 @@ class Database:
             raise StoreUnavailable(f"the store of {self.path} is closed")
         if self._connection is not None and self._pid != os.getpid():
             self._inherit()
-        found = volume.files(self.path, self._beside)
+        found = volume.files(self.path, self._alongside)
         if self._connection is not None and found.which != self._files:
             self._drop()  # whoever holds something in the old file finds out at the next renewal
         if self._connection is None:
             self._connection = self._open(turn)
-            self._beside = volume.companions(self.path)
-            found = volume.files(self.path, self._beside)
+            self._alongside = volume.companions(self.path)
+            found = volume.files(self.path, self._alongside)
             self._files = found.which
         return self._connection, found
 

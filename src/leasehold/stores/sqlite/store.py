@@ -28,11 +28,11 @@ from leasehold._model import (
     Capabilities,
     Cell,
     Change,
-    Departure,
     Finding,
     Granted,
-    Seat,
-    Standing,
+    QueueEntry,
+    ReleaseReason,
+    RenewalResult,
     Ticket,
     View,
     Wait,
@@ -86,34 +86,34 @@ class SQLiteStore:
     def _claim(self, name: str, ticket: Ticket, join: bool, since: float, until: float) -> Granted | Wait:
         key = self._key(name)
 
-        def work(db: sqlite3.Connection, fence: int) -> tuple[rows.Page, queues.Step, float, str | None]:
+        def work(db: sqlite3.Connection, fence: int) -> tuple[rows.QueueSnapshot, queues.Step, float, str | None]:
             now, me = self._runtime.now(), self._process()
-            page, step = self._claim_step(db, name, ticket, now, fence, join=join)
-            bell = self._waiters.expect(name, ticket.id) if join and step.blocked is not None else None
-            rows.write(db, key, page, step.queue, now, me, bell or "")
+            snapshot, step = self._claim_step(db, name, ticket, now, fence, join=join)
+            hint_signal = self._waiters.expect(name, ticket.id) if join and step.blocked is not None else None
+            rows.write(db, key, snapshot, step.queue, now, me, hint_signal or "")
             self._sweeper.step(db, now, me)
-            return page, step, now, bell
+            return snapshot, step, now, hint_signal
 
         waited = self._waiters.signal(ticket.id) is not None
         try:
-            page, step, now, bell = self._database.transact(work, until)
+            snapshot, step, now, hint_signal = self._database.transact(work, until)
         except BaseException:
             if not waited:  # perhaps nothing was written, and nobody will leave for it
                 self._waiters.forget(ticket.id)
             raise
-        self._waiters.ring(page.hints_of(step.woken))
+        self._waiters.set(snapshot.hints_of(step.woken))
         if step.blocked is None:
             self._waiters.forget(ticket.id)
-        return _answer(step, since, now, told=bell is not None)
+        return _answer(step, since, now, told=hint_signal is not None)
 
     def _claim_step(
         self, db: sqlite3.Connection, name: str, ticket: Ticket, now: float, fence: int, *, join: bool
-    ) -> tuple[rows.Page, queues.Step]:
+    ) -> tuple[rows.QueueSnapshot, queues.Step]:
         floor, me = self._floor(fence), self._process()
 
-        def take(page: rows.Page) -> queues.Step:
-            alive = page.alive(self._machine, me)
-            return queues.claim(page.queue, ticket, join=join, now=now, floor=floor, alive=alive)
+        def take(snapshot: rows.QueueSnapshot) -> queues.Step:
+            alive = snapshot.alive(self._machine, me)
+            return queues.claim(snapshot.queue, ticket, join=join, now=now, floor=floor, alive=alive)
 
         return rows.advance(db, self._key(name), ticket.id, now, take)
 
@@ -128,25 +128,27 @@ class SQLiteStore:
     def _claim_many(
         self, claims: Sequence[tuple[str, Ticket]], keep: bool, since: float, until: float
     ) -> list[Granted | Wait]:
-        def work(db: sqlite3.Connection, fence: int) -> tuple[list[tuple[rows.Key, rows.Page, queues.Step]], float]:
+        def work(
+            db: sqlite3.Connection, fence: int
+        ) -> tuple[list[tuple[rows.Key, rows.QueueSnapshot, queues.Step]], float]:
             now, me = self._runtime.now(), self._process()
-            taken = list[tuple[rows.Key, rows.Page, queues.Step]]()
+            taken = list[tuple[rows.Key, rows.QueueSnapshot, queues.Step]]()
             for name, ticket in claims:
                 taken.append((self._key(name), *self._claim_step(db, name, ticket, now, fence, join=False)))
                 if taken[-1][2].blocked is not None:
                     taken = taken if keep else taken[-1:]
                     break
-            for key, page, step in taken:
-                rows.write(db, key, page, step.queue, now, me, "")
+            for key, snapshot, step in taken:
+                rows.write(db, key, snapshot, step.queue, now, me, "")
             self._sweeper.step(db, now, me)
             return taken, now
 
         taken, now = self._database.transact(work, until)
-        for _, page, step in taken:
-            self._waiters.ring(page.hints_of(step.woken))
+        for _, snapshot, step in taken:
+            self._waiters.set(snapshot.hints_of(step.woken))
         return [_answer(step, since, now, told=False) for _, _, step in taken]
 
-    async def leave(self, name: str, ticket: Ticket, *, how: Departure, within: float) -> bool:
+    async def leave(self, name: str, ticket: Ticket, *, how: ReleaseReason, within: float) -> bool:
         """Remove ``ticket`` and hand the name over."""
         until = self._runtime.now() + within
         (found,) = await self._in_turns(lambda: self._leave([(name, ticket)], how, until), until)
@@ -155,62 +157,62 @@ class SQLiteStore:
     async def leave_many(self, leaves: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[bool]:
         """Remove each ticket and hand its name over, in one transaction."""
         until = self._runtime.now() + within
-        return await self._in_turns(lambda: self._leave(leaves, Departure.RELEASE, until), until)
+        return await self._in_turns(lambda: self._leave(leaves, ReleaseReason.RELEASE, until), until)
 
-    def _leave(self, leaves: Sequence[tuple[str, Ticket]], how: Departure, until: float) -> list[bool]:
+    def _leave(self, leaves: Sequence[tuple[str, Ticket]], how: ReleaseReason, until: float) -> list[bool]:
         for _, ticket in leaves:
             self._waiters.forget(ticket.id)
 
-        def work(db: sqlite3.Connection, fence: int) -> list[tuple[rows.Page, queues.Step]]:
+        def work(db: sqlite3.Connection, fence: int) -> list[tuple[rows.QueueSnapshot, queues.Step]]:
             now = self._runtime.now()
             left = [self._leave_step(db, name, ticket.id, how, now, fence) for name, ticket in leaves]
             self._sweeper.step(db, now, self._process())
             return left
 
         left = self._database.transact(work, until)
-        for page, step in left:
-            self._waiters.ring(page.hints_of(step.woken))
+        for snapshot, step in left:
+            self._waiters.set(snapshot.hints_of(step.woken))
         return [step.found for _, step in left]
 
     def _leave_step(
-        self, db: sqlite3.Connection, name: str, ticket: str, how: Departure, now: float, fence: int
-    ) -> tuple[rows.Page, queues.Step]:
+        self, db: sqlite3.Connection, name: str, ticket: str, how: ReleaseReason, now: float, fence: int
+    ) -> tuple[rows.QueueSnapshot, queues.Step]:
         key, floor, me = self._key(name), self._floor(fence), self._process()
 
-        def take(page: rows.Page) -> queues.Step:
-            alive = page.alive(self._machine, me)
-            return queues.leave(page.queue, ticket, how=how, now=now, floor=floor, alive=alive)
+        def take(snapshot: rows.QueueSnapshot) -> queues.Step:
+            alive = snapshot.alive(self._machine, me)
+            return queues.leave(snapshot.queue, ticket, how=how, now=now, floor=floor, alive=alive)
 
-        page, step = rows.advance(db, key, ticket, now, take)
-        rows.write(db, key, page, step.queue, now, me, "")
-        return page, step
+        snapshot, step = rows.advance(db, key, ticket, now, take)
+        rows.write(db, key, snapshot, step.queue, now, me, "")
+        return snapshot, step
 
-    async def renew(self, tickets: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[Standing]:
+    async def renew(self, tickets: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[RenewalResult]:
         """Set leases to full length."""
         until = self._runtime.now() + within
         return await self._in_turns(lambda: self._renew(tickets, until), until)
 
-    def _renew(self, tickets: Sequence[tuple[str, Ticket]], until: float) -> list[Standing]:
-        def work(db: sqlite3.Connection, fence: int) -> list[Standing]:
+    def _renew(self, tickets: Sequence[tuple[str, Ticket]], until: float) -> list[RenewalResult]:
+        def work(db: sqlite3.Connection, fence: int) -> list[RenewalResult]:
             now = self._runtime.now()
             return [self._renew_one(db, name, ticket, now) for name, ticket in tickets]
 
-        standings = self._database.transact(work, until)
-        for (_, ticket), standing in zip(tickets, standings, strict=True):
-            if standing is not Standing.QUEUED:  # a hint was lost, or the seat: who waits must ask again
+        results = self._database.transact(work, until)
+        for (_, ticket), result in zip(tickets, results, strict=True):
+            if result is not RenewalResult.QUEUED:  # a hint was lost, or the seat: who waits must ask again
                 self._waiters.wake(ticket.id)
-        return standings
+        return results
 
-    def _renew_one(self, db: sqlite3.Connection, name: str, ticket: Ticket, now: float) -> Standing:
+    def _renew_one(self, db: sqlite3.Connection, name: str, ticket: Ticket, now: float) -> RenewalResult:
         found = rows.expiry(db, self._key(name), ticket.id)
         if found is None:
-            return Standing.GONE
+            return RenewalResult.GONE
         token, expires, name_id = found
-        alone = Queue(name, holders=(Seat(ticket, 0, expires, token),))  # the seats of others have no part in it
-        queue, standing = queues.renew(alone, ticket.id, now)
-        if standing is not Standing.GONE:
+        alone = Queue(name, holders=(QueueEntry(ticket, 0, expires, token),))  # the seats of others have no part in it
+        queue, result = queues.renew(alone, ticket.id, now)
+        if result is not RenewalResult.GONE:
             db.execute(rows.SET_EXPIRY, (rows.ns(queue.holders[0].expires), ticket.id, name_id))
-        return standing
+        return result
 
     # --- waiting -----------------------------------------------------------------------------------------------
 
@@ -255,16 +257,16 @@ class SQLiteStore:
         """
         now, me = self._runtime.now(), self._process()
 
-        def take(page: rows.Page) -> queues.Step:
-            queue = queues.settle(page.queue, now, page.alive(self._machine, me))
+        def take(snapshot: rows.QueueSnapshot) -> queues.Step:
+            queue = queues.settle(snapshot.queue, now, snapshot.alive(self._machine, me))
             queue, woken = queues.hand_over(queue, now, 0)
             return queues.Step(queue, woken=woken)
 
-        page, step = rows.advance(db, self._key(name), None, now, take)
-        left = {seat.ticket.id for seat in step.queue.holders}
-        void = any(seat.ticket.id not in left for seat in page.queue.holders)
-        tickets = [seat.ticket.id for seat in step.queue.holders]
-        return [*tickets, first] if void or not (page.queue.holders or step.queue.barred > now) else tickets
+        snapshot, step = rows.advance(db, self._key(name), None, now, take)
+        left = {entry.ticket.id for entry in step.queue.holders}
+        void = any(entry.ticket.id not in left for entry in snapshot.queue.holders)
+        tickets = [entry.ticket.id for entry in step.queue.holders]
+        return [*tickets, first] if void or not (snapshot.queue.holders or step.queue.barred > now) else tickets
 
     # --- looking, cells ----------------------------------------------------------------------------------------
 
@@ -277,8 +279,8 @@ class SQLiteStore:
         def work(db: sqlite3.Connection, fence: int) -> list[View]:
             now, me = self._runtime.now(), self._process()
             found = list(rows.names(db, self._space, prefix.encode("utf-8", "surrogatepass"), now, exact=exact))
-            pages = [rows.read(db, (self._space, name), None, now, rows.ALL) for name in found]
-            settled = [queues.settle(page.queue, now, page.alive(self._machine, me)) for page in pages]
+            snapshots = [rows.read(db, (self._space, name), None, now, rows.ALL) for name in found]
+            settled = [queues.settle(snapshot.queue, now, snapshot.alive(self._machine, me)) for snapshot in snapshots]
             return [queues.view(queue, now) for queue in settled]
 
         views = self._database.transact(work, until, writes=False)

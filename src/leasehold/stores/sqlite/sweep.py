@@ -58,11 +58,11 @@ class Sweeper:
         self._name = found[-1][0] if len(found) == STEP else 0
 
     def _in_use(self, db: sqlite3.Connection, key: rows.Key, now: float, me: Process) -> bool:
-        def settled(page: rows.Page) -> queues.Step:
-            return queues.Step(queues.settle(page.queue, now, page.alive(self._machine, me)))
+        def settled(snapshot: rows.QueueSnapshot) -> queues.Step:
+            return queues.Step(queues.settle(snapshot.queue, now, snapshot.alive(self._machine, me)))
 
         _, step = rows.advance(db, key, None, now, settled)
-        return bool(step.queue.seats()) or step.queue.barred > now
+        return bool(step.queue.entries()) or step.queue.barred > now
 
     def _sweep_cells(self, db: sqlite3.Connection, now: float) -> None:
         self._cell = _start(db, LAST_CELL) if self._cell is None else self._cell

@@ -85,9 +85,9 @@ def companions(path: Path) -> tuple[str, str]:
     return f"{real}-wal", f"{real}-shm"
 
 
-def files(path: Path, beside: tuple[str, str]) -> Files:
+def files(path: Path, alongside: tuple[str, str]) -> Files:
     """Look which files these are now."""
-    found = [_stat(one) for one in (path, *beside)]
+    found = [_stat(one) for one in (path, *alongside)]
     which = tuple(None if one is None else (one.st_dev, one.st_ino) for one in found)
     main, log, _ = found
     return Files(which, 0 if log is None else log.st_size, 0.0 if main is None else main.st_mtime)

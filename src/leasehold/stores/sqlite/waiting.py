@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from leasehold._runtimes.base import Colour, Runtime, Signal
-from leasehold.stores._common.hints import KEY_BYTES, Bell, hint
+from leasehold._runtimes.base import Flavor, Runtime, Signal
+from leasehold.stores._common.hints import KEY_BYTES, HintSignal, hint
 from leasehold.stores.sqlite.machine import Machine
 
 LOOK_EVERY = 0.25
@@ -33,7 +33,7 @@ class Waiters:
         self._worth_asking = look
         self._mutex = runtime.mutex()
         self._waiting: dict[str, Waiter] = {}  # by ticket, in order of arrival
-        self._bell: Bell | None = None
+        self._hint_signal: HintSignal | None = None
 
     def expect(self, name: str, ticket: str) -> str | None:
         """Register a waiter; return the address of its bell, None if it has to ask again by itself.
@@ -43,13 +43,13 @@ class Waiters:
         with self._mutex:
             if ticket not in self._waiting:
                 self._waiting[ticket] = Waiter(name, self._runtime.signal())
-            if self._bell is None and self._runtime.colour is not Colour.SIMULATED:
+            if self._hint_signal is None and self._runtime.flavor is not Flavor.SIMULATED:
                 key, network = self._runtime.random_bytes(KEY_BYTES), self._machine.network()
-                self._bell = Bell(
+                self._hint_signal = HintSignal(
                     key, network, rung=self.wake, look=self._look, waited_for=self._waited_for, every=LOOK_EVERY
                 )
-            bell = self._bell
-        return None if bell is None else bell.listen()
+            hint_signal = self._hint_signal
+        return None if hint_signal is None else hint_signal.listen()
 
     def forget(self, ticket: str) -> None:
         """It has what it waited for, or gave up; whoever still sleeps for it, as when the client is closed, wakes."""
@@ -70,7 +70,7 @@ class Waiters:
         if signal is not None:
             signal.set()
 
-    def ring(self, hints: Mapping[str, str]) -> None:
+    def set(self, hints: Mapping[str, str]) -> None:
         """Tell the waiters with these tickets, here or at these addresses."""
         for ticket, address in hints.items():
             signal = self.signal(ticket)
@@ -82,14 +82,14 @@ class Waiters:
     def close(self) -> None:
         """End the thread and its socket."""
         with self._mutex:
-            bell, self._bell = self._bell, None
-        if bell is not None:
-            bell.close()
+            hint_signal, self._hint_signal = self._hint_signal, None
+        if hint_signal is not None:
+            hint_signal.close()
 
     def after_fork(self) -> None:
         """Close, in a forked child, the copy of the bell's socket. The waiters are the parent's."""
-        if self._bell is not None:
-            self._bell.after_fork()
+        if self._hint_signal is not None:
+            self._hint_signal.after_fork()
 
     def _waited_for(self) -> bool:
         with self._mutex:

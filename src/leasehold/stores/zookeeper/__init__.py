@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from leasehold._runtimes.base import Runtime
 from leasehold._url import StoreURL
-from leasehold.stores.zookeeper.connection import settings as wire_settings
+from leasehold.stores.zookeeper.connection import settings as transport_settings
 from leasehold.stores.zookeeper.connection.settings import Settings
 from leasehold.stores.zookeeper.nodes import spell
 from leasehold.stores.zookeeper.store import ZooKeeperStore
@@ -39,7 +39,7 @@ def from_url(url: StoreURL) -> ZooKeeper:
         ValueError: an option, the credentials or the chroot cannot be used.
 
     """
-    settings = wire_settings.from_url(url)
+    settings = transport_settings.from_url(url)
     parts = [part for part in url.path.split("/") if part]
     for part in parts:
         if part in (".", "..") or spell(part) != part:

@@ -16,10 +16,10 @@ from leasehold.errors import StoreUnavailable
 from leasehold.stores._common.cells import EMPTY, apply_change, check_size
 from leasehold.stores.zookeeper.connection.errors import Answer, NoNode
 from leasehold.stores.zookeeper.connection.requests import EPHEMERAL, SEQUENCE, Node
-from leasehold.stores.zookeeper.connection.session import Wire
-from leasehold.stores.zookeeper.keyed_lock import Turns
+from leasehold.stores.zookeeper.connection.session import Transport
+from leasehold.stores.zookeeper.keyed_lock import KeyedLock
 from leasehold.stores.zookeeper.nodes import Paths
-from leasehold.stores.zookeeper.queueing import Line
+from leasehold.stores.zookeeper.queueing import Connection
 
 CLOCK_FOR = 10.0
 """Seconds for which a reading of the server's clock serves."""
@@ -41,12 +41,12 @@ class Found:
 class Cells:
     """The cells of one namespace."""
 
-    def __init__(self, wire: Wire, line: Line, paths: Paths, runtime: Runtime) -> None:
-        self._wire = wire
+    def __init__(self, transport: Transport, line: Connection, paths: Paths, runtime: Runtime) -> None:
+        self._transport = transport
         self._line = line
         self._paths = paths
         self._runtime = runtime
-        self._turns = Turns(runtime)
+        self._turns = KeyedLock(runtime)
         self._ahead = 0.0  # the server's clock minus ours
         self._asked: float | None = None
         self._writes = 0
@@ -73,17 +73,17 @@ class Cells:
 
     async def changed(self, name: str, version: int, until: float) -> None:
         """Sleep until the cell may have another version; a cell whose life ends is not noticed by that alone."""
-        path, bell, bells = self._paths.cell(name), self._runtime.signal(), self._line.bells
-        bells.expect(path, bell)
+        path, wake_up, wake_ups = self._paths.cell(name), self._runtime.signal(), self._line.wake_ups
+        wake_ups.expect(path, wake_up)
         try:
-            await self._wire.ask_all((self._wire.exists(path, bells.changed),), until)
+            await self._transport.ask_all((self._transport.exists(path, wake_ups.changed),), until)
             if (await self._read(path, until)).cell.version == version:
-                await bell.wait(max(0.0, until - self._runtime.now()))
+                await wake_up.wait(max(0.0, until - self._runtime.now()))
         finally:
-            bells.forget(bell)
+            wake_ups.forget(wake_up)
 
     async def _read(self, path: str, until: float) -> Found:
-        _, node = await self._wire.ask_all((self._wire.sync(path), self._wire.get(path)), until)
+        _, node = await self._transport.ask_all((self._transport.sync(path), self._transport.get(path)), until)
         if isinstance(node, NoNode):
             return Found(EMPTY)
         head, _, value = node.data.partition(b"\n")
@@ -95,15 +95,17 @@ class Cells:
 
     async def _write(self, path: str, found: Found, after: Cell, life: float, until: float) -> bool:
         """Write; False if somebody else was faster."""
-        wire = self._wire
+        transport = self._transport
         data = json.dumps({"fence": after.fence, "life": life}).encode() + b"\n" + (after.value or b"")
         if found.node is None:
-            request = wire.create(path, data, 0)
+            request = transport.create(path, data, 0)
         elif found.over:
-            request = wire.all_or_none(wire.delete(path, found.node.version), wire.plainly(path, data, 0))
+            request = transport.all_or_none(
+                transport.delete(path, found.node.version), transport.plainly(path, data, 0)
+            )
         else:
-            request = wire.set(path, data, found.node.version)
-        (done,) = await wire.ask_all((request,), until)
+            request = transport.set(path, data, found.node.version)
+        (done,) = await transport.ask_all((request,), until)
         if isinstance(done, NoNode) and found.node is None:
             await self._line.make_way(self._paths.cells, until)
         return not isinstance(done, Answer)
@@ -113,20 +115,20 @@ class Cells:
         now = self._runtime.now()
         if self._asked is None or now - self._asked > CLOCK_FOR:
             for _ in range(3):
-                create = self._wire.create(f"{self._paths.clock}/now-", b"", EPHEMERAL | SEQUENCE)
-                (made,) = await self._wire.ask_all((create,), until)
+                create = self._transport.create(f"{self._paths.clock}/now-", b"", EPHEMERAL | SEQUENCE)
+                (made,) = await self._transport.ask_all((create,), until)
                 if isinstance(made, Node):
                     break
                 await self._line.make_way(self._paths.clock, until)
             else:
                 raise StoreUnavailable("ZooKeeper: the node for its clock cannot be made")
             self._ahead, self._asked = made.changed_ms / 1000 - now, now
-            await self._wire.ask_all((self._wire.delete(made.path),), until)
+            await self._transport.ask_all((self._transport.delete(made.path),), until)
         return self._runtime.now() + self._ahead
 
     async def _sweep(self, until: float) -> None:
         """Remove some cells whose life is over."""
-        (children,) = await self._wire.ask_all((self._wire.children(self._paths.cells),), until)
+        (children,) = await self._transport.ask_all((self._transport.children(self._paths.cells),), until)
         if isinstance(children, NoNode) or not children:
             return
         names = sorted(children)
@@ -136,4 +138,4 @@ class Cells:
         for path in some:
             found = await self._read(path, until)
             if found.over and found.node is not None:
-                await self._wire.ask_all((self._wire.delete(path, found.node.version),), until)
+                await self._transport.ask_all((self._transport.delete(path, found.node.version),), until)

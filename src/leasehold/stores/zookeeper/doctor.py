@@ -14,10 +14,10 @@ from leasehold._model import Finding, Severity
 from leasehold.errors import LeaseholdError
 from leasehold.stores.zookeeper.connection.errors import Answer
 from leasehold.stores.zookeeper.connection.requests import EPHEMERAL, SEQUENCE, Node
-from leasehold.stores.zookeeper.connection.session import Session, Wire
+from leasehold.stores.zookeeper.connection.session import Session, Transport
 from leasehold.stores.zookeeper.connection.settings import Settings
 from leasehold.stores.zookeeper.nodes import Paths
-from leasehold.stores.zookeeper.queueing import Line
+from leasehold.stores.zookeeper.queueing import Connection
 
 OLDEST = (3, 5, 3)
 """Oldest server with containers and with creates that answer with the transaction."""
@@ -42,40 +42,42 @@ class Facts:
     refused: str | None
 
 
-async def diagnose(wire: Wire, line: Line, settings: Settings, paths: Paths, until: float) -> list[Finding]:
+async def diagnose(
+    transport: Transport, line: Connection, settings: Settings, paths: Paths, until: float
+) -> list[Finding]:
     """Look at the ensemble.
 
     Raises:
         StoreUnavailable: there is no session.
 
     """
-    session = await wire.ready(until)
+    session = await transport.ready(until)
     start = line.now()
-    _, config = await wire.ask_all((wire.sync("/"), wire.get(CONFIG)), until)
+    _, config = await transport.ask_all((transport.sync("/"), transport.get(CONFIG)), until)
     latency = line.now() - start
     members = len(re.findall(rb"^server\.\d+=", config.data, re.M)) if isinstance(config, Node) else 0
-    conf = dict(part.split("=", 1) for part in (await wire.command("conf", until)).splitlines() if "=" in part)
+    conf = dict(part.split("=", 1) for part in (await transport.command("conf", until)).splitlines() if "=" in part)
     facts = Facts(
         settings,
         session,
-        await wire.command("srvr", until),
+        await transport.command("srvr", until),
         conf,
         members,
         latency,
-        await _refused(wire, line, paths, until),
+        await _refused(transport, line, paths, until),
     )
     return list(_findings(facts))
 
 
-async def _refused(wire: Wire, line: Line, paths: Paths, until: float) -> str | None:
+async def _refused(transport: Transport, line: Connection, paths: Paths, until: float) -> str | None:
     """Make, read, write and remove a node as a lock does; return why that is refused, None if it is not."""
     try:
         for _ in range(2):
-            create = wire.create(f"{paths.clock}/doctor-", b"", EPHEMERAL | SEQUENCE)
-            (made,) = await wire.ask_all((create,), until)
+            create = transport.create(f"{paths.clock}/doctor-", b"", EPHEMERAL | SEQUENCE)
+            (made,) = await transport.ask_all((create,), until)
             if isinstance(made, Node):
-                own = (wire.get(made.path), wire.set(made.path, b"x"), wire.children(paths.clock))
-                answers = await wire.ask_all((*own, wire.delete(made.path)), until)
+                own = (transport.get(made.path), transport.set(made.path, b"x"), transport.children(paths.clock))
+                answers = await transport.ask_all((*own, transport.delete(made.path)), until)
                 return next((type(answer).__name__ for answer in answers if isinstance(answer, Answer)), None)
             await line.make_way(paths.clock, until)
     except LeaseholdError as error:

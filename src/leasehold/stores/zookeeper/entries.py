@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from typing import Any, cast
 
-from leasehold._model import META_LIMIT, Kind, Owner, Rule, Seat, Terms, Ticket
+from leasehold._model import META_LIMIT, Kind, LeaseTerms, LockMode, Owner, QueueEntry, Ticket
 from leasehold.stores.zookeeper.connection.requests import Node
 from leasehold.stores.zookeeper.nodes import Contender, Mark
 
@@ -18,16 +18,16 @@ FOREIGN_LEASE = 30.0
 
 def spell(ticket: Ticket) -> bytes:
     """Spell a ticket's terms."""
-    terms, rule = ticket.terms, ticket.terms.rule
+    terms, mode = ticket.terms, ticket.terms.mode
     words: dict[str, Any] = {"owner": str(terms.owner), "lease": terms.lease}
     if terms.meta:
         words["meta"] = terms.meta
-    if rule.fair:
+    if mode.fair:
         words["fair"] = True
-    if rule.kind is Kind.SEMAPHORE:
-        words.update(permits=rule.permits, limit=rule.limit)
-    if ticket.beside:
-        words["beside"] = ticket.beside
+    if mode.kind is Kind.SEMAPHORE:
+        words.update(permits=mode.permits, limit=mode.limit)
+    if ticket.alongside:
+        words["beside"] = ticket.alongside
     return json.dumps(words, ensure_ascii=False).encode()
 
 
@@ -55,14 +55,16 @@ def limit_of(data: bytes) -> int | None:
     return limit if isinstance(limit, int) and limit > 0 else None
 
 
-def seat(one: Contender, node: Node, order: int, *, holds: bool, limit: int | None = None, permits: int = 1) -> Seat:
+def entry(
+    one: Contender, node: Node, order: int, *, holds: bool, limit: int | None = None, permits: int = 1
+) -> QueueEntry:
     """Show a contender to people; one of a semaphore has a ``limit``, which may be `UNKNOWN`.
 
     A session does not say how long it will go on: shown is the lease, which its client renews while it lives.
     """
     words = words_of(node.data)
     shared = one.mark in (Mark.READER, Mark.WRITER)
-    rule = Rule(
+    mode = LockMode(
         Kind.SEMAPHORE if limit is not None else Kind.READ_WRITE if shared else Kind.MUTEX,
         exclusive=one.mark is not Mark.READER,
         upgradeable=one.up and one.mark is Mark.READER,
@@ -73,7 +75,7 @@ def seat(one: Contender, node: Node, order: int, *, holds: bool, limit: int | No
     lease, meta = words.get("lease"), words.get("meta", "")
     seconds = float(lease) if isinstance(lease, int | float) and 0 < lease < 1e9 else FOREIGN_LEASE
     meta = meta if isinstance(meta, str) and len(meta) <= META_LIMIT else ""
-    terms = Terms(rule, owner_of(node.data), seconds, meta=meta)
+    terms = LeaseTerms(mode, owner_of(node.data), seconds, meta=meta)
     ticket = Ticket(one.ticket or one.child, terms, str(words.get("beside", "")))
-    token = node.mzxid if rule.kind is Kind.READ_WRITE else node.czxid
-    return Seat(ticket, order, seconds, token if holds else None)
+    token = node.mzxid if mode.kind is Kind.READ_WRITE else node.czxid
+    return QueueEntry(ticket, order, seconds, token if holds else None)

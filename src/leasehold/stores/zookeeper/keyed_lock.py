@@ -10,7 +10,7 @@ from leasehold._runtimes.base import Runtime, Signal
 from leasehold.errors import StoreUnavailable
 
 
-class Turns:
+class KeyedLock:
     """A queue for each key; whoever is first has its turn."""
 
     def __init__(self, runtime: Runtime) -> None:

@@ -46,7 +46,7 @@ def to_date(me: Contender, contenders: Iterable[Contender]) -> list[Contender]:
     return []
 
 
-def in_way(me: Contender, beside: str, contenders: Sequence[Contender], born: Born) -> list[Contender]:
+def in_way(me: Contender, alongside: str, contenders: Sequence[Contender], born: Born) -> list[Contender]:
     """Return, in order, those in my way at a read-write lock.
 
     Args:
@@ -56,7 +56,7 @@ def in_way(me: Contender, beside: str, contenders: Sequence[Contender], born: Bo
         born: ``czxid`` of me and of those of `to_date`; one that is missing there has gone.
 
     """
-    others = [one for one in in_order(contenders) if one.child != me.child and one.ticket != beside]
+    others = [one for one in in_order(contenders) if one.child != me.child and one.ticket != alongside]
     if is_gate(me):
         return [one for one in others if one.place < me.place or _entered(one, me, others, born)]
     if me.mark is Mark.WRITER:
@@ -81,7 +81,7 @@ def _stops_reader(one: Contender, me: Contender, born: Born) -> bool:
     return me.up and one.up and one.place < me.place  # one upgradeable reader at a time
 
 
-def reader_to_pass_beside(contenders: Sequence[Contender]) -> Contender | None:
+def reader_to_pass_alongside(contenders: Sequence[Contender]) -> Contender | None:
     """Return a reader that holds while a writer waits behind it: beside it a reader may pass the writer.
 
     None if no writer waits (then there is nobody to pass), or if a writer or a gate is the first.

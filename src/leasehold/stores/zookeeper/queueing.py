@@ -22,19 +22,19 @@ from leasehold.stores._common.uses import wrong_kind
 from leasehold.stores.zookeeper import entries
 from leasehold.stores.zookeeper.connection.errors import NodeExists, NoNode
 from leasehold.stores.zookeeper.connection.requests import CONTAINER, EPHEMERAL, SEQUENCE, Node, Request
-from leasehold.stores.zookeeper.connection.session import Wire
+from leasehold.stores.zookeeper.connection.session import Transport
 from leasehold.stores.zookeeper.nodes import LEASES, LOCKS, Contender, Mark, child_of, parse, stem, ways
-from leasehold.stores.zookeeper.ticket_state import Bells, Place
+from leasehold.stores.zookeeper.ticket_state import Place, Signals
 
 KINDS = {Mark.LOCK: Kind.MUTEX, Mark.READER: Kind.READ_WRITE, Mark.WRITER: Kind.READ_WRITE}
 
 
-class Line:
+class Connection:
     """The part that locks, read-write locks and semaphores have in common."""
 
-    def __init__(self, wire: Wire, bells: Bells, now: Callable[[], float]) -> None:
-        self.wire = wire
-        self.bells = bells
+    def __init__(self, transport: Transport, wake_ups: Signals, now: Callable[[], float]) -> None:
+        self.transport = transport
+        self.wake_ups = wake_ups
         self.now = now
 
     async def stand(
@@ -49,8 +49,8 @@ class Line:
             if mine is None:
                 mine, children, answers = await self._make(place, folder, mark, until, also)
             else:
-                requests = (self.wire.sync(folder), self.wire.children(folder), *also)
-                _, children, *answers = await self.wire.ask_all(requests, until)
+                requests = (self.transport.sync(folder), self.transport.children(folder), *also)
+                _, children, *answers = await self.transport.ask_all(requests, until)
             if mine is None or isinstance(children, NoNode):
                 await self.make_way(folder, until)
             elif child_of(mine.path) in children:
@@ -61,10 +61,10 @@ class Line:
     async def _make(
         self, place: Place, folder: str, mark: Mark, until: float, also: Sequence[Request]
     ) -> tuple[Node | None, Any, list[Any]]:
-        path = f"{folder}/{stem(place.ticket.id, mark, up=place.ticket.terms.rule.upgradeable)}"
-        create = self.wire.create(path, entries.spell(place.ticket), EPHEMERAL | SEQUENCE)
+        path = f"{folder}/{stem(place.ticket.id, mark, up=place.ticket.terms.mode.upgradeable)}"
+        create = self.transport.create(path, entries.spell(place.ticket), EPHEMERAL | SEQUENCE)
         place.unsure = True
-        made, children, *answers = await self.wire.ask_all((create, self.wire.children(folder), *also), until)
+        made, children, *answers = await self.transport.ask_all((create, self.transport.children(folder), *also), until)
         place.unsure = False
         if not isinstance(made, Node):
             return None, children, answers
@@ -79,7 +79,9 @@ class Line:
 
     async def find(self, place: Place, folders: Sequence[str], until: float) -> None:
         """Look for nodes that a create with a lost reply has made in this session."""
-        lists = await self.wire.ask_all([self.wire.sync(folders[0]), *map(self.wire.children, folders)], until)
+        lists = await self.transport.ask_all(
+            [self.transport.sync(folders[0]), *map(self.transport.children, folders)], until
+        )
         paths = [
             f"{folder}/{child}"
             for folder, children in zip(folders, lists[1:], strict=True)
@@ -88,7 +90,7 @@ class Line:
             if parse(child).ticket == place.ticket.id
         ]
         place.nodes = {}
-        nodes = await self.wire.ask_all(list(map(self.wire.get, paths)), until) if paths else []
+        nodes = await self.transport.ask_all(list(map(self.transport.get, paths)), until) if paths else []
         for node in nodes:
             if isinstance(node, Node) and node.owner == place.session:
                 self.keep(place, node)
@@ -97,21 +99,24 @@ class Line:
     async def make_way(self, folder: str, until: float) -> None:
         """Make the nodes on the way, which the server removes some time after their last child."""
         paths = ways(folder)
-        there = await self.wire.ask_all(list(map(self.wire.exists, paths)), until)
+        there = await self.transport.ask_all(list(map(self.transport.exists, paths)), until)
         missing = [path for path, found in zip(paths, there, strict=True) if not found]  # others may be closed to us
-        answers = await self.wire.ask_all([self.wire.create(path, b"", CONTAINER) for path in missing], until)
+        answers = await self.transport.ask_all([self.transport.create(path, b"", CONTAINER) for path in missing], until)
         if answers and isinstance(answers[-1], NoNode):
             raise StoreUnavailable(f"ZooKeeper: the node {folder} was removed while it was made")
 
-    async def make_beside(self, place: Place, other: Contender, mark: Mark, *, up: bool, until: float) -> Node | None:
+    async def make_alongside(
+        self, place: Place, other: Contender, mark: Mark, *, up: bool, until: float
+    ) -> Node | None:
         """Make a node in the place of ``other``, if that is still there; None if it has gone."""
         path = f"{place.path}/{stem(place.ticket.id, mark, up=up)}{other.place}"
-        wire = self.wire
-        both = wire.all_or_none(
-            wire.check(f"{place.path}/{other.child}"), wire.plainly(path, entries.spell(place.ticket), EPHEMERAL)
+        transport = self.transport
+        both = transport.all_or_none(
+            transport.check(f"{place.path}/{other.child}"),
+            transport.plainly(path, entries.spell(place.ticket), EPHEMERAL),
         )
         place.unsure = True
-        made, node = await wire.ask_all((both, wire.get(path)), until)
+        made, node = await transport.ask_all((both, transport.get(path)), until)
         place.unsure = False
         if not isinstance(node, Node) or (isinstance(made, Exception) and not isinstance(made, NodeExists)):
             return None
@@ -123,10 +128,10 @@ class Line:
 
         With ``listing`` a change of its children counts, and fewer of them than that are worth asking again for.
         """
-        place.bell.clear()
-        self.bells.expect(path, place.bell)
-        ask = self.wire.children if listing else self.wire.get
-        answers = await self.wire.ask_all((ask(path, self.bells.changed), self.wire.get(holder)), until)
+        place.wake_up.clear()
+        self.wake_ups.expect(path, place.wake_up)
+        ask = self.transport.children if listing else self.transport.get
+        answers = await self.transport.ask_all((ask(path, self.wake_ups.changed), self.transport.get(holder)), until)
         changed = any(isinstance(answer, NoNode) for answer in answers) or (listing and len(answers[0]) < listing)
         return None if changed else answers[1]
 
@@ -136,13 +141,13 @@ class Line:
             await self.find(place, place.folders, until)
         if not place.nodes:
             return False
-        answers = await self.wire.ask_all([self.wire.delete(path) for path in place.nodes], until)
+        answers = await self.transport.ask_all([self.transport.delete(path) for path in place.nodes], until)
         place.nodes = {}
         return not all(isinstance(answer, NoNode) for answer in answers)
 
     async def refuse_other_use(self, place: Place, siblings: Sequence[Contender], until: float) -> None:
         """Raise `WrongKind` if the lock's node is in use as something else."""
-        wanted = place.ticket.terms.rule
+        wanted = place.ticket.terms.mode
         for one in siblings:
             kind = KINDS.get(one.mark, wanted.kind) if one.mark else wanted.kind
             if kind is not wanted.kind:
@@ -151,16 +156,16 @@ class Line:
             return
         parts = [f"{place.path}/{one.child}" for one in siblings if one.child in (LOCKS, LEASES)]
         if parts:
-            lists = await self.wire.ask_all(list(map(self.wire.children, parts)), until)
+            lists = await self.transport.ask_all(list(map(self.transport.children, parts)), until)
             if any(children for children in lists if not isinstance(children, NoNode)):
                 await self._refuse(place, Kind.SEMAPHORE.value, until)
 
     async def refuse_other_limit(self, place: Place, data: Sequence[bytes], until: float) -> None:
         """Raise `WrongKind` if a permit was taken under another limit."""
-        wanted = place.ticket.terms.rule.limit
+        wanted = place.ticket.terms.mode.limit
         for limit in {entries.limit_of(one) for one in data} - {None, wanted}:
             await self._refuse(place, f"semaphore of {limit}", until)
 
     async def _refuse(self, place: Place, what: str, until: float) -> None:
         await self.remove(place, until)
-        raise wrong_kind(place.name, what, place.ticket.terms.rule)
+        raise wrong_kind(place.name, what, place.ticket.terms.mode)

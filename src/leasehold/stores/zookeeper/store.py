@@ -25,29 +25,29 @@ from leasehold._model import (
     Capabilities,
     Cell,
     Change,
-    Departure,
     Finding,
     Granted,
-    Standing,
+    ReleaseReason,
+    RenewalResult,
     Ticket,
     View,
     Wait,
 )
 from leasehold._runtimes.base import Runtime
 from leasehold.errors import StoreUnavailable
-from leasehold.store_api import Hear
+from leasehold.store_api import LossCallback
 from leasehold.stores.zookeeper import entries, inspecting
 from leasehold.stores.zookeeper.cells import Cells
 from leasehold.stores.zookeeper.connection.errors import NoNode
 from leasehold.stores.zookeeper.connection.requests import Node
-from leasehold.stores.zookeeper.connection.session import Link, Session, Wire
+from leasehold.stores.zookeeper.connection.session import Link, Session, Transport
 from leasehold.stores.zookeeper.connection.settings import Settings
 from leasehold.stores.zookeeper.doctor import diagnose
 from leasehold.stores.zookeeper.entering import Behind, Entered, enter
 from leasehold.stores.zookeeper.expiry import Lapses
 from leasehold.stores.zookeeper.nodes import Paths, parse
-from leasehold.stores.zookeeper.queueing import Line
-from leasehold.stores.zookeeper.ticket_state import Bells, Place, folders
+from leasehold.stores.zookeeper.queueing import Connection
+from leasehold.stores.zookeeper.ticket_state import Place, Signals, folders
 
 VALID = 0.6
 """Part of the session's timeout for which a confirmed request proves that it lives: two thirds, less a tick."""
@@ -79,22 +79,22 @@ class ZooKeeperStore:
         namespace: str,
         settings: Settings,
         chroot: str,
-        make: Callable[[Callable[[Link], None]], Wire] | None = None,
+        make: Callable[[Callable[[Link], None]], Transport] | None = None,
     ) -> None:
         """Make one; ``make`` makes its wire, as to a model, from what hears of the connection."""
         self._runtime = runtime
         self._settings = settings
         self._paths = Paths(chroot, namespace)
-        self._tell: Hear | None = None
-        self._wire = Wire(runtime, settings, self._link) if make is None else make(self._link)
+        self._tell: LossCallback | None = None
+        self._transport = Transport(runtime, settings, self._link) if make is None else make(self._link)
         self._start()
 
     def _start(self) -> None:
         self._mutex = self._runtime.mutex()
         self._places: dict[str, Place] = {}
-        self._bells = Bells(self._runtime)
-        self._line = Line(self._wire, self._bells, self._runtime.now)
-        self._cells = Cells(self._wire, self._line, self._paths, self._runtime)
+        self._wake_ups = Signals(self._runtime)
+        self._line = Connection(self._transport, self._wake_ups, self._runtime.now)
+        self._cells = Cells(self._transport, self._line, self._paths, self._runtime)
         self._lapses = Lapses(self._runtime, self._places, self._remove, self._session)
 
     # --- the queue -----------------------------------------------------------------------------------------------
@@ -102,7 +102,7 @@ class ZooKeeperStore:
     async def claim(self, name: str, ticket: Ticket, *, join: bool, within: float) -> Granted | Wait:
         """Try to take ``name``."""
         until = self._runtime.now() + within
-        session = await self._wire.ready(until)
+        session = await self._transport.ready(until)
         place = self._place(name, ticket, session)
         while True:
             since = self._runtime.now()
@@ -136,19 +136,21 @@ class ZooKeeperStore:
         else:
             await self._line.remove(place, until)
             self._places.pop(place.ticket.id, None)
-            (holder,) = await self._wire.ask_all((self._wire.get(verdict.holder),), until)
+            (holder,) = await self._transport.ask_all((self._transport.get(verdict.holder),), until)
         return Wait(None, ASK_AGAIN, entries.owner_of(holder.data) if isinstance(holder, Node) else None)
 
     async def _still_there(self, place: Place, until: float) -> bool:
         """Say whether the nodes of a holder are there, in a session that the leader knows."""
         paths = list(place.nodes)  # a lapse may remove them meanwhile
-        _, *nodes = await self._wire.ask_all([self._wire.sync(self._paths.space), *map(self._wire.get, paths)], until)
+        _, *nodes = await self._transport.ask_all(
+            [self._transport.sync(self._paths.space), *map(self._transport.get, paths)], until
+        )
         lost = [path for path, node in zip(paths, nodes, strict=True) if not isinstance(node, Node)]
         for path in lost:
             place.nodes.pop(path, None)
         return not lost
 
-    async def leave(self, name: str, ticket: Ticket, *, how: Departure, within: float) -> bool:
+    async def leave(self, name: str, ticket: Ticket, *, how: ReleaseReason, within: float) -> bool:
         """Remove ``ticket``; whoever waits for its node is told by the server."""
         until = self._runtime.now() + within
         with self._mutex:
@@ -156,7 +158,7 @@ class ZooKeeperStore:
         if place is None:
             return await self._leave_for(name, ticket, until)
         place.over = True
-        self._bells.forget(place.bell)
+        self._wake_ups.forget(place.wake_up)
         if place.session != self._session():  # its nodes ended with their session
             return False
         unsure = place.unsure
@@ -171,8 +173,8 @@ class ZooKeeperStore:
 
     async def _leave_for(self, name: str, ticket: Ticket, until: float) -> bool:
         """Remove the nodes of a ticket that is not ours, or not any more."""
-        wire, below = self._wire, folders(self._paths.lock(name), ticket.terms.rule.kind)
-        lists = await wire.ask_all([wire.sync(below[0]), *map(wire.children, below)], until)
+        transport, below = self._transport, folders(self._paths.lock(name), ticket.terms.mode.kind)
+        lists = await transport.ask_all([transport.sync(below[0]), *map(transport.children, below)], until)
         paths = [
             f"{folder}/{child}"
             for folder, children in zip(below, lists[1:], strict=True)
@@ -180,18 +182,18 @@ class ZooKeeperStore:
             for child in children
             if ticket.id in (parse(child).ticket, child)
         ]
-        answers = await wire.ask_all(list(map(wire.delete, paths)), until) if paths else []
+        answers = await transport.ask_all(list(map(transport.delete, paths)), until) if paths else []
         return not all(isinstance(answer, NoNode) for answer in answers)
 
-    async def renew(self, tickets: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[Standing]:
+    async def renew(self, tickets: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[RenewalResult]:
         """Ask the leader whether the session lives, and the server whether each node is there."""
-        now, session = self._runtime.now(), self._wire.session
+        now, session = self._runtime.now(), self._transport.session
         asked = [(place, self._first(place)) for place in (self._places.get(ticket.id) for _, ticket in tickets)]
         paths = [path for _, path in asked if path is not None]
         found: dict[str, object] = {}
         if paths:
-            requests = [self._wire.sync(self._paths.space), *map(self._wire.get, paths)]
-            _, *answers = await self._wire.ask_all(requests, now + within)
+            requests = [self._transport.sync(self._paths.space), *map(self._transport.get, paths)]
+            _, *answers = await self._transport.ask_all(requests, now + within)
             found = dict(zip(paths, answers, strict=True))
         return [self._standing(place, found.get(path or ""), now, session) for place, path in asked]
 
@@ -201,19 +203,19 @@ class ZooKeeperStore:
             return None
         return next(iter(place.nodes), None)
 
-    def _standing(self, place: Place | None, node: object, now: float, session: Session | None) -> Standing:
+    def _standing(self, place: Place | None, node: object, now: float, session: Session | None) -> RenewalResult:
         if place is None or place.over or not isinstance(node, Node) or node.owner != place.session or session is None:
             if place is not None:
-                place.bell.set()  # who waits must ask again
-            return Standing.GONE
+                place.wake_up.set()  # who waits must ask again
+            return RenewalResult.GONE
         place.until = max(place.until, now + self._length(place.ticket, session))
-        return Standing.QUEUED if place.token is None else Standing.HELD
+        return RenewalResult.QUEUED if place.token is None else RenewalResult.HELD
 
     async def changed(self, name: str, ticket: Ticket, mark: object, *, timeout: float) -> Granted | None:
         """Sleep until the node ahead is gone, the connection was lost, or the ticket has left."""
         place = self._places.get(ticket.id)
         if place is not None:
-            await place.bell.wait(timeout)
+            await place.wake_up.wait(timeout)
         return None
 
     # --- looking, cells ------------------------------------------------------------------------------------------
@@ -221,7 +223,7 @@ class ZooKeeperStore:
     async def look(self, prefix: str, *, exact: bool = False) -> list[View]:
         """Show names in use."""
         until = self._runtime.now() + PATIENCE
-        return await inspecting.look(self._wire, self._paths, prefix, exact=exact, until=until)
+        return await inspecting.look(self._transport, self._paths, prefix, exact=exact, until=until)
 
     async def cell(self, name: str, change: Change) -> Cell:
         """Change or read a cell."""
@@ -233,11 +235,11 @@ class ZooKeeperStore:
 
     async def diagnose(self) -> list[Finding]:
         """Say what the servers' settings and our rights mean for the promises."""
-        return await diagnose(self._wire, self._line, self._settings, self._paths, self._runtime.now() + PATIENCE)
+        return await diagnose(self._transport, self._line, self._settings, self._paths, self._runtime.now() + PATIENCE)
 
     # --- its own life --------------------------------------------------------------------------------------------
 
-    def tell(self, hear: Hear) -> None:
+    def tell(self, hear: LossCallback) -> None:
         """Tell ``hear`` what becomes of tickets, when the connection is lost or the session has expired."""
         self._tell = hear
 
@@ -245,22 +247,22 @@ class ZooKeeperStore:
         if link is Link.UP or self._tell is None:
             return
         if link is Link.DOWN:
-            self._tell(Standing.UNKNOWN, None)
+            self._tell(RenewalResult.UNKNOWN, None)
             return
         with self._mutex:
             ended = list(self._places)
-        self._tell(Standing.GONE, ended)
-        self._bells.ring(None)
+        self._tell(RenewalResult.GONE, ended)
+        self._wake_ups.set(None)
 
     async def close(self) -> None:
         """End the session."""
         self._lapses.stop()
-        await self._wire.close()
+        await self._transport.close()
         await self._lapses.join(1.0)
 
     def after_fork(self) -> None:
         """Drop, in a forked child, session and places; the parent goes on with them."""
-        self._wire.after_fork()
+        self._transport.after_fork()
         self._start()
 
     def _place(self, name: str, ticket: Ticket, session: Session) -> Place:
@@ -277,7 +279,7 @@ class ZooKeeperStore:
         return await self._line.remove(place, self._runtime.now() + REMOVED_WITHIN)
 
     def _session(self) -> int:
-        session = self._wire.session
+        session = self._transport.session
         return 0 if session is None else session.id
 
     @staticmethod

@@ -31,7 +31,7 @@ class Place:
     name: str
     path: str
     ticket: Ticket
-    bell: Signal
+    wake_up: Signal
     session: int = 0
     nodes: dict[str, Node] = field(default_factory=dict[str, Node])
     unsure: bool = False
@@ -42,7 +42,7 @@ class Place:
     @property
     def folders(self) -> tuple[str, ...]:
         """Return the nodes below which ours may be."""
-        return folders(self.path, self.ticket.terms.rule.kind)
+        return folders(self.path, self.ticket.terms.mode.kind)
 
     def node_in(self, folder: str) -> Node | None:
         """Return the ticket's node below ``folder``, None if we know of none."""
@@ -81,7 +81,7 @@ def folders(path: str, kind: Kind) -> tuple[str, ...]:
     return (f"{path}/{LEASES}", f"{path}/{LOCKS}") if kind is Kind.SEMAPHORE else (path,)
 
 
-class Bells:
+class Signals:
     """Who is to be woken when a node changes.
 
     One function serves all watches, so that the driver keeps one for each node however many wait there. A lost
@@ -92,31 +92,31 @@ class Bells:
         self._mutex = runtime.mutex()
         self._waiting: dict[str, dict[Signal, None]] = {}
 
-    def expect(self, path: str, bell: Signal) -> None:
-        """Set ``bell`` at the next change of ``path``; called before the watch is asked for."""
+    def expect(self, path: str, wake_up: Signal) -> None:
+        """Set ``wake_up`` at the next change of ``path``; called before the watch is asked for."""
         with self._mutex:
-            self._waiting.setdefault(path, {})[bell] = None
+            self._waiting.setdefault(path, {})[wake_up] = None
 
-    def forget(self, bell: Signal) -> None:
-        """Set ``bell`` no more, but once now: whoever waits finds that there is nothing to wait for."""
+    def forget(self, wake_up: Signal) -> None:
+        """Set ``wake_up`` no more, but once now: whoever waits finds that there is nothing to wait for."""
         with self._mutex:
-            for path in [path for path, bells in self._waiting.items() if bell in bells]:
-                self._waiting[path].pop(bell, None)
+            for path in [path for path, wake_ups in self._waiting.items() if wake_up in wake_ups]:
+                self._waiting[path].pop(wake_up, None)
                 if not self._waiting[path]:
                     del self._waiting[path]
-        bell.set()
+        wake_up.set()
 
     def changed(self, event: Any) -> None:
         """Take the driver's word that a node has changed, or that the connection was lost (then without a path)."""
-        self.ring(event.path)
+        self.set(event.path)
 
-    def ring(self, path: str | None) -> None:
+    def set(self, path: str | None) -> None:
         """Wake those who wait for ``path``, or all."""
         with self._mutex:
             if path is None:
-                bells = {bell: None for found in self._waiting.values() for bell in found}
+                wake_ups = {wake_up: None for found in self._waiting.values() for wake_up in found}
                 self._waiting.clear()
             else:
-                bells = self._waiting.pop(path, {})
-        for bell in bells:
-            bell.set()
+                wake_ups = self._waiting.pop(path, {})
+        for wake_up in wake_ups:
+            wake_up.set()

@@ -51,7 +51,7 @@ class AwaitingLock(Raw):
     async def valid(self) -> bool:
         return bool(await self._lock.is_locked())
 
-    def beside(self) -> AwaitingLock:
+    def alongside(self) -> AwaitingLock:
         return AwaitingLock(*self._own)
 
 

@@ -59,7 +59,7 @@ class BlockingLock(Raw):
     def told(self) -> bool:
         return self._told
 
-    def beside(self) -> BlockingLock:
+    def alongside(self) -> BlockingLock:
         return BlockingLock(self._lock)
 
 
@@ -113,7 +113,7 @@ class AwaitingLock(Raw):
     def told(self) -> bool:
         return self._told
 
-    def beside(self) -> AwaitingLock:
+    def alongside(self) -> AwaitingLock:
         return AwaitingLock(self._lock)
 
 

@@ -19,7 +19,7 @@ def url(place: Place) -> str:
 
 def session(client: Client | AsyncClient) -> Any:
     """Return the id and password of the session that a client is in."""
-    return cast("Any", client.store)._wire._kazoo.client_id
+    return cast("Any", client.store)._transport._kazoo.client_id
 
 
 class Blocking(ours.Blocking):

@@ -51,7 +51,7 @@ class BlockingLock(Raw):
     def valid(self) -> bool:
         return bool(self._lock.valid)
 
-    def beside(self) -> BlockingLock:
+    def alongside(self) -> BlockingLock:
         return BlockingLock(*self._own)
 
 
@@ -89,7 +89,7 @@ class AwaitingLock(Raw):
     async def valid(self) -> bool:
         return bool(self._lock.valid)
 
-    def beside(self) -> AwaitingLock:
+    def alongside(self) -> AwaitingLock:
         return AwaitingLock(*self._own)
 
 

@@ -138,8 +138,8 @@ def _at_rest(aim: Aim, row: Row, ours: Entry) -> Iterator[str]:
             yield _line(row, name, f"≤ {most:g} {unit}", f"{_figure(used)} {unit}", used <= most)
 
 
-def _line(row: Row, beside: str, aim: str, reached: str, met: bool) -> str:
-    return f"| {row.measure.title} | {beside} | {aim} | {reached if met else f'**{reached}**'} |"
+def _line(row: Row, alongside: str, aim: str, reached: str, met: bool) -> str:
+    return f"| {row.measure.title} | {alongside} | {aim} | {reached if met else f'**{reached}**'} |"
 
 
 def _figure(value: float) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 
-from leasehold._model import Departure, Granted, Kind, Rule
+from leasehold._model import Granted, Kind, LockMode, ReleaseReason
 from leasehold.client import AsyncClient
 from leasehold.errors import WrongKind
 from leasehold_lab.conformance.case_context import NAME, WITHIN, Arena, case, held, raised, ticket
@@ -80,14 +80,14 @@ async def namespaces_do_not_meet(arena: Arena) -> None:
 async def a_name_has_one_kind_at_a_time(arena: Arena) -> None:
     """A name in use as a semaphore refuses a lock, and the other way round; when it is free, it is free for either."""
     client = arena.client()
-    mine = ticket(client, Rule(Kind.SEMAPHORE, exclusive=False, permits=1, limit=3))
-    other = ticket(client, Rule(Kind.SEMAPHORE, exclusive=False, permits=1, limit=4))
+    mine = ticket(client, LockMode(Kind.SEMAPHORE, exclusive=False, permits=1, limit=3))
+    other = ticket(client, LockMode(Kind.SEMAPHORE, exclusive=False, permits=1, limit=4))
     answer = await client.store.claim(NAME, mine, join=True, within=WITHIN)
     assert isinstance(answer, Granted)
     error = await raised(WrongKind, arena.lock().acquire(timeout=1))
     assert error.name == NAME
     await raised(WrongKind, client.store.claim(NAME, other, join=True, within=WITHIN))
-    assert await client.store.leave(NAME, mine, how=Departure.RELEASE, within=WITHIN)
+    assert await client.store.leave(NAME, mine, how=ReleaseReason.RELEASE, within=WITHIN)
     hold = await arena.holder()
     await raised(WrongKind, client.store.claim(NAME, mine, join=True, within=WITHIN))
     hold.check()

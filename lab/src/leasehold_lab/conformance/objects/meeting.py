@@ -147,11 +147,11 @@ async def a_timeout_breaks_it(arena: Arena) -> None:
 
 @case((Variant.LOCK,), needs=NEEDS)
 async def a_timeout_leaves_out_only_who_gave_up(arena: Arena) -> None:
-    """With ``leave_out``: the others wait on, and meet with one more."""
-    patient = arena.world.spawn(lambda: barrier(arena, 3, leave_out=True).wait())
-    await waiting(arena, 1, parties=3, leave_out=True)
-    await raised(AcquireTimeout, barrier(arena, 3, leave_out=True).wait(timeout=0.2))
-    jobs = [arena.world.spawn(lambda: barrier(arena, 3, leave_out=True).wait()) for _ in range(2)]
+    """With ``drop_dead``: the others wait on, and meet with one more."""
+    patient = arena.world.spawn(lambda: barrier(arena, 3, drop_dead=True).wait())
+    await waiting(arena, 1, parties=3, drop_dead=True)
+    await raised(AcquireTimeout, barrier(arena, 3, drop_dead=True).wait(timeout=0.2))
+    jobs = [arena.world.spawn(lambda: barrier(arena, 3, drop_dead=True).wait()) for _ in range(2)]
     assert {await patient.result(), await jobs[0].result(), await jobs[1].result()} == {0, 1, 2}
 
 
@@ -172,10 +172,10 @@ async def an_error_inside_breaks_it_for_the_others(arena: Arena) -> None:
 
 @case((Variant.LOCK,), needs=NEEDS)
 async def an_error_inside_leaves_out_who_failed(arena: Arena) -> None:
-    """With ``leave_out`` the others leave without it."""
+    """With ``drop_dead`` the others leave without it."""
 
     async def member(*, fails: bool) -> None:
-        async with barrier(arena, 2, leave_out=True):
+        async with barrier(arena, 2, drop_dead=True):
             if fails:
                 raise ZeroDivisionError
 
@@ -201,7 +201,7 @@ async def all_say_the_same_parties(arena: Arena) -> None:
     job = arena.world.spawn(lambda: barrier(arena).wait())
     await waiting(arena, 1)
     await raised(WrongKind, barrier(arena, 3).wait())
-    await raised(WrongKind, barrier(arena, leave_out=True).wait())
+    await raised(WrongKind, barrier(arena, drop_dead=True).wait())
     await barrier(arena, 3).reset()
     await raised(BrokenBarrier, job.result())
     places = await arena.world.gather(*(barrier(arena, 3).wait() for _ in range(3)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from leasehold._model import Departure, Granted, Rule, Standing, Ticket, Wait
+from leasehold._model import Granted, LockMode, ReleaseReason, RenewalResult, Ticket, Wait
 from leasehold.client import AsyncClient
 from leasehold_lab.conformance.case_context import (
     NAME,
@@ -20,7 +20,7 @@ EITHER = (Variant.LOCK, Variant.FAIR_LOCK)
 
 
 def _ticket(arena: Arena, client: AsyncClient, *, lease: float = 30.0) -> Ticket:
-    return ticket(client, Rule(fair=arena.variant.fair), lease=lease)
+    return ticket(client, LockMode(fair=arena.variant.fair), lease=lease)
 
 
 async def _claim(client: AsyncClient, mine: Ticket, *, join: bool = True) -> Granted | Wait:
@@ -28,7 +28,7 @@ async def _claim(client: AsyncClient, mine: Ticket, *, join: bool = True) -> Gra
 
 
 async def _leave(client: AsyncClient, mine: Ticket) -> bool:
-    return await client.store.leave(NAME, mine, how=Departure.RELEASE, within=WITHIN)
+    return await client.store.leave(NAME, mine, how=ReleaseReason.RELEASE, within=WITHIN)
 
 
 async def _granted(client: AsyncClient, mine: Ticket) -> Granted:
@@ -100,7 +100,7 @@ async def a_leave_may_be_repeated(arena: Arena) -> None:
     assert await _leave(client, mine)
     await _granted(client, other)
     assert not await _leave(client, mine)
-    assert (await client.store.renew([(NAME, other)], within=WITHIN))[0] is Standing.HELD
+    assert (await client.store.renew([(NAME, other)], within=WITHIN))[0] is RenewalResult.HELD
     assert await _leave(client, other)
 
 
@@ -112,8 +112,8 @@ async def a_renewal_answers_for_each(arena: Arena) -> None:
     await _granted(client, mine)
     assert isinstance(await _claim(client, waiting), Wait)
     batch = [("nobody's", stranger), (NAME, waiting), (NAME, mine), (NAME, stranger)]
-    standings = list(await client.store.renew(batch, within=WITHIN))
-    assert standings == [Standing.GONE, Standing.QUEUED, Standing.HELD, Standing.GONE]
+    results = list(await client.store.renew(batch, within=WITHIN))
+    assert results == [RenewalResult.GONE, RenewalResult.QUEUED, RenewalResult.HELD, RenewalResult.GONE]
     assert list(await client.store.renew([], within=WITHIN)) == []
     assert await _leave(client, mine)
     assert await _leave(client, waiting)
@@ -128,9 +128,9 @@ async def a_renewal_keeps_and_never_revives(arena: Arena) -> None:
     first = await _granted(client, mine)
     for _ in range(2):
         await arena.world.sleep(0.6 * lease)
-        assert (await client.store.renew([(NAME, mine)], within=WITHIN))[0] is Standing.HELD
+        assert (await client.store.renew([(NAME, mine)], within=WITHIN))[0] is RenewalResult.HELD
     await arena.world.sleep(1.2 * lease)
-    assert (await client.store.renew([(NAME, mine)], within=WITHIN))[0] is Standing.GONE
+    assert (await client.store.renew([(NAME, mine)], within=WITHIN))[0] is RenewalResult.GONE
     await _leave(client, mine)  # what a store says to this is free
     again = _ticket(arena, client)
     assert (await _granted(client, again)).token > first.token
@@ -148,7 +148,7 @@ async def a_waiter_that_is_not_renewed_is_dropped(arena: Arena) -> None:
     await arena.world.sleep(arena.gone(SHORT) + 0.1)
     assert await _leave(client, mine)
     await _granted(client, alive)
-    assert (await client.store.renew([(NAME, dead)], within=WITHIN))[0] is Standing.GONE
+    assert (await client.store.renew([(NAME, dead)], within=WITHIN))[0] is RenewalResult.GONE
     assert await _leave(client, alive)
 
 

@@ -153,7 +153,7 @@ class Process:
 
 
 def _as_line(orders: Orders, url: Secret) -> bytes:
-    facts = {**asdict(replace(orders, url="")), "url": url.reveal(), "colour": orders.colour.value}
+    facts = {**asdict(replace(orders, url="")), "url": url.reveal(), "colour": orders.flavor.value}
     return json.dumps(facts).encode() + b"\n"
 
 

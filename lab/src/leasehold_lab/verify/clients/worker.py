@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from leasehold._runtimes.base import Colour, drive
+from leasehold._runtimes.base import Flavor, run_sync
 from leasehold._runtimes.clock import boottime as now
 from leasehold.client import AsyncClient, Client
 from leasehold_lab.history.journal import Journal, Record, into_file
@@ -37,7 +37,7 @@ class Orders:
     who: str
     url: str
     namespace: str
-    colour: Colour
+    flavor: Flavor
     workers: int
     seed: str
     journal: str
@@ -49,7 +49,7 @@ class Orders:
     def read(cls, line: str) -> Orders:
         """Read what `as_line` wrote."""
         facts: dict[str, Any] = json.loads(line)
-        facts["colour"], facts["load"] = Colour(facts["colour"]), Load(**facts["load"])
+        facts["colour"], facts["load"] = Flavor(facts["colour"]), Load(**facts["load"])
         return cls(**facts)
 
     def __repr__(self) -> str:
@@ -62,9 +62,9 @@ def main() -> int:
     stop = threading.Event()
     threading.Thread(target=_listen, args=(stop,), daemon=True).start()
     put = into_file(Path(orders.journal))
-    waited = waited_by_keeper if orders.colour is Colour.BLOCKING else waited_by_main
+    waited = waited_by_keeper if orders.flavor is Flavor.SYNC else waited_by_main
     Pulse(Journal(orders.who, now, put), now, waited=waited).start()
-    if orders.colour is Colour.BLOCKING:
+    if orders.flavor is Flavor.SYNC:
         _in_threads(orders, stop, put)
     else:
         asyncio.run(_in_tasks(orders, stop, put))
@@ -83,7 +83,7 @@ def _worker(
     orders: Orders, number: int, client: AsyncClient, put: Callable[[Record], None], visitor: Visitor | None = None
 ) -> Worker:
     who = f"{orders.who}.{number}"
-    whom = orders.who if orders.colour is Colour.ASYNCIO else who  # what blocks one task blocks all
+    whom = orders.who if orders.flavor is Flavor.ASYNC else who  # what blocks one task blocks all
 
     def late(seconds: float) -> None:
         Journal(who, now, put).held_up(seconds, whom)
@@ -131,7 +131,7 @@ def _in_threads(orders: Orders, stop: threading.Event, put: Callable[[Record], N
     crews = Crews(orders, stop, put)
 
     def work(worker: Worker) -> None:
-        drive(worker.run(stop.is_set))
+        run_sync(worker.run(stop.is_set))
 
     while crews.go_on():
         client = Client.from_url(

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 
-from leasehold._runtimes.base import Colour
+from leasehold._runtimes.base import Flavor
 from leasehold.client import AsyncClient
 from leasehold.errors import LeaseLost, StoreUnavailable, Unsupported
 from leasehold.events import Event, Queued
@@ -125,7 +125,7 @@ class Worker:
         self._random = random_
         self._targets = targets(client, load, kinds)
         self._engine = client._engine
-        self._colour = client._engine.runtime.colour
+        self._colour = client._engine.runtime.flavor
 
     @property
     def closed(self) -> bool:
@@ -219,7 +219,7 @@ class Worker:
         length = self._random.uniform(0.5, 1.5) * self._load.lease
         time.sleep(length)
         whole = self._journal.who.partition(".")[0]
-        self._journal.blocked(n, length, whole if self._colour is Colour.ASYNCIO else self._journal.who)
+        self._journal.blocked(n, length, whole if self._colour is Flavor.ASYNC else self._journal.who)
 
 
 def targets(client: AsyncClient, load: Load, kinds: Collection[str] | None = None) -> list[Target]:
@@ -264,7 +264,7 @@ def _reentrant(client: AsyncClient, load: Load, number: int) -> list[Target]:
     return [Target(lock, reenters=True)] * 2 + [Target(client.multi_lock([lock], lease=load.lease))]
 
 
-def _seats(client: AsyncClient, load: Load, number: int) -> list[Target]:
+def _entries(client: AsyncClient, load: Load, number: int) -> list[Target]:
     """Return other ways to the sides of the same locks; whoever may rise to a writer stands beside readers."""
     sides = client.rw_lock(f"read-write-{number}", lease=load.lease)
     several = client.multi_lock([sides.writer()], lease=load.lease)
@@ -278,6 +278,6 @@ KINDS: Mapping[str, Callable[[AsyncClient, Load, int], list[Target]]] = {
     "read": _sides,
     "permits": _permits,
     "reentrant": _reentrant,
-    "seats": _seats,
+    "seats": _entries,
 }
 """By the first word of their names."""

@@ -76,7 +76,7 @@ class Figures:
     recovery: Spread | None
     resumed: Spread | None = None
     removed: Spread | None = None
-    heir: Spread | None = None
+    next_waiter: Spread | None = None
     held_up: float = 0.0
 
     def lines(self) -> dict[str, str]:
@@ -88,7 +88,7 @@ class Figures:
         spreads = {
             HAND_OVER: self.hand_over,
             TOLD: self.told,
-            HEIR: self.heir,
+            HEIR: self.next_waiter,
             RESUMED: self.resumed,
             REMOVED: self.removed,
             RECOVERY: self.recovery,
@@ -113,7 +113,7 @@ def measure(outcome: Outcome) -> Figures:
         recovery=spreads[RECOVERY],
         resumed=spreads[RESUMED],
         removed=spreads[REMOVED],
-        heir=spreads[HEIR],
+        next_waiter=spreads[HEIR],
         held_up=outcome.held_up,
     )
 

@@ -12,8 +12,8 @@ from typing import Generic, TypeVar
 from leasehold._model import Granted, Ticket, Wait
 from leasehold._runtimes.base import Runtime
 from leasehold.errors import StoreUnavailable
-from leasehold.stores._sql.session.wait_queue import Lines, Waiter
-from leasehold.stores._sql.session.waiter_table import Board, Write
+from leasehold.stores._sql.session.wait_queue import Waiter, WaitQueues
+from leasehold.stores._sql.session.waiter_table import WaiterTable, Write
 
 S = TypeVar("S")
 
@@ -31,11 +31,16 @@ class Claims(Generic[S]):
     """Those of one client. Used by many threads or tasks at once."""
 
     def __init__(
-        self, runtime: Runtime, lines: Lines[S], write_down: Write[S], beat: Beat, has_lock: HasLock[S] | None = None
+        self,
+        runtime: Runtime,
+        lines: WaitQueues[S],
+        write_down: Write[S],
+        beat: Beat,
+        has_lock: HasLock[S] | None = None,
     ) -> None:
         self._runtime = runtime
         self._lines = lines
-        self._board = Board(runtime, write_down)
+        self._waiter_table = WaiterTable(runtime, write_down)
         self._beat = beat
         self._has_lock = has_lock
 
@@ -92,5 +97,5 @@ class Claims(Generic[S]):
         now, lease = self._runtime.now(), waiter.ticket.terms.lease
         if waiter.shown is None or waiter.shown + lease / 2 < now:
             waiter.shown = now  # before it is: it may be, whatever the answer
-            waiter.held_by = await self._board.show(waiter, until)
+            waiter.held_by = await self._waiter_table.show(waiter, until)
         return Wait(None, lease, waiter.held_by)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 
-from leasehold._model import Standing
+from leasehold._model import RenewalResult
 from leasehold._runtimes.base import Job, Runtime
-from leasehold.store_api import Hear
+from leasehold.store_api import LossCallback
 
 WATCH_EVERY = 0.025
 """Seconds between two looks at the connections of holds: local ones of some microseconds, and nothing is sent."""
@@ -22,10 +22,10 @@ class Watch:
         self._runtime = runtime
         self._any_held = any_held
         self._hung_up = hung_up
-        self._hear: Hear | None = None
+        self._hear: LossCallback | None = None
         self._job: Job | None = None
 
-    def tell(self, hear: Hear) -> None:
+    def tell(self, hear: LossCallback) -> None:
         """Tell ``hear`` from now on of holds whose connections end."""
         self._hear = hear
 
@@ -48,4 +48,4 @@ class Watch:
             await self._runtime.sleep(WATCH_EVERY)
             for ticket in await self._hung_up():
                 if self._hear is not None:
-                    self._hear(Standing.GONE, (ticket,))
+                    self._hear(RenewalResult.GONE, (ticket,))

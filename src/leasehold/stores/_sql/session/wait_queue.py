@@ -110,7 +110,7 @@ class Fate(enum.Enum):
 
 
 @dataclass(eq=False, slots=True)
-class Line(Generic[S]):
+class Connection(Generic[S]):
     """Those who wait for one name, first come first."""
 
     key: str
@@ -125,14 +125,14 @@ class Line(Generic[S]):
             self.waiters[0].signal.set()
 
 
-class Lines(Generic[S]):
+class WaitQueues(Generic[S]):
     """The lines of one client. Used by many threads or tasks at once."""
 
     def __init__(self, runtime: Runtime, sessions: Sessions[S]) -> None:
         self._runtime = runtime
         self._sessions = sessions
         self._mutex = runtime.mutex()
-        self._lines: dict[str, Line[S]] = {}
+        self._lines: dict[str, Connection[S]] = {}
         self._waiters: dict[str, Waiter[S]] = {}
 
     def get(self, ticket: str) -> Waiter[S] | None:
@@ -147,7 +147,7 @@ class Lines(Generic[S]):
                 waiter = Waiter[S](name, ticket, self._runtime.signal(), 0.0)
                 self._waiters[ticket.id] = waiter
                 key = _key(waiter)
-                self._lines.setdefault(key, Line(key, name)).waiters.append(waiter)
+                self._lines.setdefault(key, Connection(key, name)).waiters.append(waiter)
             waiter.heard = self._runtime.now()
             return waiter
 
@@ -257,7 +257,7 @@ class Lines(Generic[S]):
 
     # --- inside ------------------------------------------------------------------------------------------------
 
-    async def _asked(self, line: Line[S], session: S, has: bool) -> None:
+    async def _asked(self, line: Connection[S], session: S, has: bool) -> None:
         """Give what came of asking to the first in line, which may be another by now; park the session if it waits."""
         with self._mutex:
             line.asking = False
@@ -277,7 +277,7 @@ class Lines(Generic[S]):
         elif not wanted:
             await self._free(line, session, has=has)
 
-    async def _park(self, line: Line[S], session: S) -> None:
+    async def _park(self, line: Connection[S], session: S) -> None:
         """Let the session wait in the server's queue, and give it to the first in line."""
         failed: StoreUnavailable | None = None
         fate = Fate.OVER
@@ -295,7 +295,7 @@ class Lines(Generic[S]):
         elif failed is not None:
             await self._end(line, session)  # the server may not have noticed, and let it have the lock
 
-    def _unparked(self, line: Line[S], session: S, fate: Fate, failed: StoreUnavailable | None) -> Fate:
+    def _unparked(self, line: Connection[S], session: S, fate: Fate, failed: StoreUnavailable | None) -> Fate:
         """Give a session that waits no more to the first in line; return what becomes of it."""
         with self._mutex:
             if line.parked is not session:
@@ -311,23 +311,23 @@ class Lines(Generic[S]):
                 line.waiters[0].failed = failed
             return fate
 
-    async def _free(self, line: Line[S], session: S, *, has: bool) -> None:
+    async def _free(self, line: Connection[S], session: S, *, has: bool) -> None:
         try:
             await self._sessions.free(session, line.name, self._runtime.now() + END_WITHIN, has=has)
         except StoreUnavailable:  # it is closed, and the lock free
             pass
 
-    async def _end(self, line: Line[S], session: S) -> None:
+    async def _end(self, line: Connection[S], session: S) -> None:
         try:
             await self._sessions.end(session, line.name, self._runtime.now() + END_WITHIN)
         except StoreUnavailable:  # the server will notice by itself
             pass
 
-    def _patience(self, line: Line[S]) -> float:
+    def _patience(self, line: Connection[S]) -> float:
         with self._mutex:
             return max((waiter.patience for waiter in line.waiters), default=0.0)
 
-    def _pass_over(self, line: Line[S]) -> None:
+    def _pass_over(self, line: Connection[S]) -> None:
         """Take those out of which nothing was heard for a lease; if they are there after all, they enter anew."""
         now = self._runtime.now()
         silent = [one for one in line.waiters if one.patience < now]
@@ -345,7 +345,7 @@ class Lines(Generic[S]):
         if not line.waiters and self._lines.get(line.key) is line:
             del self._lines[line.key]
 
-    def _remove(self, waiter: Waiter[S]) -> Line[S] | None:
+    def _remove(self, waiter: Waiter[S]) -> Connection[S] | None:
         self._waiters.pop(waiter.ticket.id, None)
         line = self._lines.get(_key(waiter))
         if line is None or waiter not in line.waiters:
@@ -359,4 +359,4 @@ class Lines(Generic[S]):
 
 def _key(waiter: Waiter[S]) -> str:
     """Return which line a waiter stands in: that of its name, or if it is fair one of its own."""
-    return f"fair {waiter.ticket.id}" if waiter.ticket.terms.rule.fair else f"name {waiter.name}"
+    return f"fair {waiter.ticket.id}" if waiter.ticket.terms.mode.fair else f"name {waiter.name}"

@@ -36,7 +36,7 @@ class Note(Generic[S]):
         self.held_by: Owner | None = None
 
 
-class Board(Generic[S]):
+class WaiterTable(Generic[S]):
     """That of one client. Used by many threads or tasks at once."""
 
     def __init__(self, runtime: Runtime, write: Write[S]) -> None:

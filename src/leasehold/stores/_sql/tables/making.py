@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from leasehold.errors import StoreUnavailable
 from leasehold.stores._sql.tables import schema
-from leasehold.stores._sql.transport import SQLWire, Statement, Transaction
+from leasehold.stores._sql.transport import SQLTransport, Statement, Transaction
 
 FOUND = Statement("SELECT version FROM leasehold_meta")
 
@@ -17,7 +17,7 @@ MADE_WITHIN = 30.0
 """Seconds that it may take to make the tables."""
 
 
-async def prepare(wire: SQLWire, script: str, first: Sequence[Statement] = ()) -> bool:
+async def prepare(transport: SQLTransport, script: str, first: Sequence[Statement] = ()) -> bool:
     """Make the tables of ``script``; return whether any was missing.
 
     ``first``: what the transaction asks before, such as a lock that keeps others from the same.
@@ -29,14 +29,14 @@ async def prepare(wire: SQLWire, script: str, first: Sequence[Statement] = ()) -
         await tx.commit(*(Statement(text) for text in schema.split(script)))
 
     try:
-        await wire.transact(_check, within=LOOKED_WITHIN)
+        await transport.transact(_check, within=LOOKED_WITHIN)
     except StoreUnavailable as error:
         if not error.lasting:
             raise
     else:
         return False
-    await wire.transact(make, within=MADE_WITHIN)
-    await wire.transact(_check, within=LOOKED_WITHIN)
+    await transport.transact(make, within=MADE_WITHIN)
+    await transport.transact(_check, within=LOOKED_WITHIN)
     return True
 
 

@@ -13,11 +13,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from leasehold._runtimes.base import Colour, Runtime
+from leasehold._runtimes.base import Flavor, Runtime
 from leasehold._url import Secret, Veiled
 from leasehold.errors import StoreUnavailable, Unsupported
 from leasehold.stores.etcd.connection.errors import Barred, Meaning, Refused, read
-from leasehold.stores.etcd.connection.keyed_lock import Turns
+from leasehold.stores.etcd.connection.keyed_lock import KeyedLock
 from leasehold.stores.etcd.connection.settings import Settings
 from leasehold.stores.etcd.http.aio import AioHttp
 from leasehold.stores.etcd.http.base import Http, Place, Request, Stream, Unanswered, Unsent
@@ -71,12 +71,12 @@ class Gateway:
         """Make one; ``http`` has the connections, if they are not those of the runtime's colour."""
         self._runtime = runtime
         self._settings = settings
-        blocks = runtime.colour is Colour.BLOCKING
+        blocks = runtime.flavor is Flavor.SYNC
         self._http: Http = http or (BlockingHttp(runtime) if blocks else AioHttp(runtime))
         self._forget()
 
     def _forget(self) -> None:
-        self._turns = Turns(self._runtime)
+        self._turns = KeyedLock(self._runtime)
         self._current = 0
         self._watched = self._settings.places[0]
         self._token = NOBODY

@@ -9,7 +9,7 @@ from leasehold._runtimes.base import Runtime, Signal
 from leasehold.errors import StoreUnavailable
 
 
-class Turns:
+class KeyedLock:
     """Locks by name for threads or tasks of one client, made of the runtime's signals."""
 
     def __init__(self, runtime: Runtime) -> None:

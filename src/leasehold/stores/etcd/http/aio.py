@@ -32,8 +32,8 @@ class AioHttp:
         self._forget()
 
     def _forget(self) -> None:
-        self._idle: list[Line] = []
-        self._open: set[Line] = set()
+        self._idle: list[Connection] = []
+        self._open: set[Connection] = set()
         self._room: asyncio.Semaphore | None = None
         self._closed = False
 
@@ -96,15 +96,15 @@ class AioHttp:
         self._inherited.append(self._open)  # closing them, as finalizers do, would make the parent's loop deaf to them
         self._forget()
 
-    def ended(self, line: Line) -> None:
+    def ended(self, line: Connection) -> None:
         """Close a stream's connection."""
         self._ended(line)
 
-    def _ended(self, line: Line) -> None:
+    def _ended(self, line: Connection) -> None:
         self._open.discard(line)
         line.close()
 
-    async def _connect(self, place: Place, within: float) -> Line:
+    async def _connect(self, place: Place, within: float) -> Connection:
         if self._closed:
             raise Unsent("the client is closed")
         try:
@@ -114,14 +114,14 @@ class AioHttp:
                 )
         except (OSError, ssl.SSLError, ValueError) as error:
             raise Unsent(reason(error)) from None
-        line = Line(place, reader, writer)
+        line = Connection(place, reader, writer)
         if self._closed:  # meanwhile
             line.close()
             raise Unsent("the client is closed")
         self._open.add(line)
         return line
 
-    def _fresh(self, place: Place) -> Line | None:
+    def _fresh(self, place: Place) -> Connection | None:
         """Take an idle connection that the server has not closed meanwhile; None if there is none."""
         loop = asyncio.get_running_loop()
         for line in reversed(self._idle.copy()):
@@ -141,7 +141,7 @@ class AioHttp:
                 self._ended(line)
 
 
-class Line:
+class Connection:
     """One connection."""
 
     def __init__(self, place: Place, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -197,7 +197,7 @@ class Line:
 class Pieces:
     """See `leasehold.stores.etcd.http.base.Stream`."""
 
-    def __init__(self, http: AioHttp, line: Line) -> None:
+    def __init__(self, http: AioHttp, line: Connection) -> None:
         self._http = http
         self._line = line
 

@@ -33,8 +33,8 @@ class BlockingHttp:
         self._forget()
 
     def _forget(self) -> None:
-        self._idle: list[Line] = []
-        self._streams: set[Line] = set()
+        self._idle: list[Connection] = []
+        self._streams: set[Connection] = set()
         self._closed = False
 
     async def ask(self, place: Place, request: Request, *, within: float, urgent: bool = False) -> Reply:
@@ -78,15 +78,15 @@ class BlockingHttp:
     def after_fork(self) -> None:
         self._forget()  # dropped, not shut down: the parent goes on using the sockets
 
-    def ended(self, line: Line) -> None:
+    def ended(self, line: Connection) -> None:
         """Close a stream's connection."""
         self._ended(line)
 
-    def _ended(self, line: Line) -> None:
+    def _ended(self, line: Connection) -> None:
         self._streams.discard(line)
         line.close()
 
-    def _connect(self, place: Place, until: float) -> Line:
+    def _connect(self, place: Place, until: float) -> Connection:
         left = until - self._runtime.now()
         if self._closed:
             raise Unsent("the client is closed")
@@ -105,9 +105,9 @@ class BlockingHttp:
             if isinstance(error, OSError | ValueError):
                 raise Unsent(reason(error)) from None
             raise
-        return Line(self._runtime, place, sock)
+        return Connection(self._runtime, place, sock)
 
-    def _fresh(self, place: Place) -> Line | None:
+    def _fresh(self, place: Place) -> Connection | None:
         """Take an idle connection that the server has not closed meanwhile; None if there is none."""
         while True:
             line = next((idle for idle in reversed(self._idle) if idle.place is place), None)
@@ -131,7 +131,7 @@ class BlockingHttp:
                 line.close()
 
 
-class Line:
+class Connection:
     """One connection, used by one thread; any thread may close it.
 
     If another thread waits on it then, it is only shut down, and that thread closes it: the number of a closed
@@ -238,7 +238,7 @@ class Line:
 class Pieces:
     """See `leasehold.stores.etcd.http.base.Stream`."""
 
-    def __init__(self, http: BlockingHttp, line: Line) -> None:
+    def __init__(self, http: BlockingHttp, line: Connection) -> None:
         self._http = http
         self._line = line
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from leasehold._runtimes.base import Colour
+from leasehold._runtimes.base import Flavor
 from leasehold._url import Veiled
 from leasehold.stores.mysql.connection.settings import PORT, Settings
 
@@ -15,7 +15,7 @@ TAKEN = ("user", "password", "password_creator", "server_public_key", "auth_plug
 """What is taken over as it is, where the driver has it; besides address, database and TLS."""
 
 
-def from_client(client: Any, colour: Colour) -> Settings:
+def from_client(client: Any, flavor: Flavor) -> Settings:
     """Take over how an object of the user reaches its database. It is neither used nor closed.
 
     So it does not matter whether it commits by itself, is in a transaction, or is in use by another thread.
@@ -28,7 +28,7 @@ def from_client(client: Any, colour: Colour) -> Settings:
     packages = {cls.__module__.partition(".")[0] for cls in type(client).__mro__}
     if not packages & {"pymysql", "asyncmy"}:
         raise TypeError(f"cannot make locks from a {type(client).__name__}; pass {KNOWN}")
-    if ("asyncmy" in packages) is not (colour is Colour.ASYNCIO):
+    if ("asyncmy" in packages) is not (flavor is Flavor.ASYNC):
         kind = f"{'asyncmy' if 'asyncmy' in packages else 'pymysql'}.{type(client).__name__}"
         raise TypeError(f"a {kind} does not fit this client; Client takes PyMySQL's, AsyncClient takes asyncmy's")
     if hasattr(client, "_conn_kwargs"):

@@ -10,7 +10,7 @@ import asyncio
 from importlib import import_module
 from typing import Any
 
-from leasehold._runtimes.base import Colour, Runtime
+from leasehold._runtimes.base import Flavor, Runtime
 from leasehold.errors import StoreUnavailable
 from leasehold.stores.mysql.connection import settings as session
 from leasehold.stores.mysql.connection.base import Greeting, Refusal, Rows, Silence, is_last_word, no_answer
@@ -26,8 +26,8 @@ GOODBYE_WITHIN = 0.5
 """Seconds that it may take to say that a connection is closed."""
 
 
-class AioLine:
-    """See `leasehold.stores.mysql.connection.base.Line`."""
+class AioConnection:
+    """See `leasehold.stores.mysql.connection.base.Connection`."""
 
     greeting: Greeting
 
@@ -97,7 +97,7 @@ class AioLine:
             sock._sock.close()  # this process's copy of the descriptor: the loop, and the session, are not told
 
 
-async def connect(settings: Settings, runtime: Runtime, within: float) -> AioLine:
+async def connect(settings: Settings, runtime: Runtime, within: float) -> AioConnection:
     """Open a connection, set up its session and check who answers.
 
     Raises:
@@ -105,25 +105,25 @@ async def connect(settings: Settings, runtime: Runtime, within: float) -> AioLin
 
     """
     failed: StoreUnavailable | None = None
-    connection: Any = None
+    raw: Any = None
     until = runtime.now() + within
     try:
-        connection = await _opened(settings, max(within, 0.001))
+        raw = await _opened(settings, max(within, 0.001))
     except (errors.MySQLError, *DRIVERS_ERRORS) as error:
         failed = connect_error(error, settings.where)
     if failed is not None:
         raise failed  # out here it has no context: local variables in the driver's frames show the password
-    line = AioLine(connection, runtime)
+    connection = AioConnection(raw, runtime)
     try:
-        line.greeting = session.greeting(await line.run(session.opening(), until), settings.where)
+        connection.greeting = session.greeting(await connection.run(session.opening(), until), settings.where)
     except BaseException as error:
-        line.abort()
+        connection.abort()
         if isinstance(error, Silence):
             raise no_answer(settings.where, error, unknown=False) from error
         if isinstance(error, Refusal):
             raise connect_error(errors.OperationalError(error.code, str(error)), settings.where) from error
         raise
-    return line
+    return connection
 
 
 async def _opened(settings: Settings, within: float) -> Any:
@@ -144,8 +144,8 @@ async def _opened(settings: Settings, within: float) -> Any:
 
 
 async def _dialled(settings: Settings, within: float) -> Any:
-    if Colour.ASYNCIO in settings.connect:
-        return await settings.connect[Colour.ASYNCIO]()
+    if Flavor.ASYNC in settings.connect:
+        return await settings.connect[Flavor.ASYNC]()
     return await asyncmy.connect(
         charset="utf8mb4", autocommit=True, program_name="leasehold", connect_timeout=within, **settings.options
     )

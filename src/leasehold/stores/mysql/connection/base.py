@@ -58,7 +58,7 @@ class Silence(Exception):
     """The connection broke, or no answer came in time; it cannot be used any more."""
 
 
-class Line(Protocol):
+class Connection(Protocol):
     """One connection. It is used by one task or thread at a time, but for `abort`."""
 
     greeting: Greeting

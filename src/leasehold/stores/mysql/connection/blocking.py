@@ -7,7 +7,7 @@ import socket
 from importlib import import_module
 from typing import Any
 
-from leasehold._runtimes.base import Colour, Runtime
+from leasehold._runtimes.base import Flavor, Runtime
 from leasehold._url import Veiled
 from leasehold.errors import StoreUnavailable
 from leasehold.stores.mysql.connection import settings as session
@@ -26,8 +26,8 @@ GOODBYE_WITHIN = 0.1
 """Seconds that it may take to say that a connection is closed."""
 
 
-class BlockingLine:
-    """See `leasehold.stores.mysql.connection.base.Line`."""
+class BlockingConnection:
+    """See `leasehold.stores.mysql.connection.base.Connection`."""
 
     greeting: Greeting
 
@@ -119,7 +119,7 @@ class BlockingLine:
         self._connection._force_close()  # of this process's copy of the descriptor: the session is not told
 
 
-async def connect(settings: Settings, runtime: Runtime, within: float) -> BlockingLine:
+async def connect(settings: Settings, runtime: Runtime, within: float) -> BlockingConnection:
     """Open a connection, set up its session and check who answers.
 
     Raises:
@@ -127,30 +127,30 @@ async def connect(settings: Settings, runtime: Runtime, within: float) -> Blocki
 
     """
     failed: StoreUnavailable | None = None
-    connection: Any = None
+    raw: Any = None
     until = runtime.now() + within
     try:
-        connection = _opened(settings, max(within, 0.001))
+        raw = _opened(settings, max(within, 0.001))
     except (pymysql.MySQLError, *DRIVERS_ERRORS) as error:
         failed = connect_error(error, settings.where)
     if failed is not None:
         raise failed  # out here it has no context: local variables in the driver's frames show the password
-    line = BlockingLine(connection, runtime)
+    connection = BlockingConnection(raw, runtime)
     try:
-        line.greeting = session.greeting(await line.run(session.opening(), until), settings.where)
+        connection.greeting = session.greeting(await connection.run(session.opening(), until), settings.where)
     except BaseException as error:
-        line.abort()
+        connection.abort()
         if isinstance(error, Silence):
             raise no_answer(settings.where, error, unknown=False) from error
         if isinstance(error, Refusal):
             raise connect_error(pymysql.OperationalError(error.code, str(error)), settings.where) from error
         raise
-    return line
+    return connection
 
 
 def _opened(settings: Settings, within: float) -> Any:
-    if Colour.BLOCKING in settings.connect:
-        connection = settings.connect[Colour.BLOCKING]()
+    if Flavor.SYNC in settings.connect:
+        connection = settings.connect[Flavor.SYNC]()
         if not connection.client_flag & MULTI_STATEMENTS:
             connection._execute_command(COM_SET_OPTION, MULTI_STATEMENTS_ON)
             connection._read_packet()

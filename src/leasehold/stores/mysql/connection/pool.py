@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
 
 from leasehold._runtimes.base import Runtime, Signal
-from leasehold.stores.mysql.connection.base import Line, no_answer
+from leasehold.stores.mysql.connection.base import Connection, no_answer
 
-L = TypeVar("L", bound=Line)
+L = TypeVar("L", bound=Connection)
 
 AT_ONCE = 16
 """Connections in use at the same time, but for urgent calls; who comes later waits for one."""
@@ -21,7 +21,7 @@ Connect = Callable[[float], Awaitable[L]]
 """Opens a connection, within so many seconds."""
 
 
-class Turns:
+class KeyedLock:
     """So many at a time, first come, first served. Used by many tasks or threads at once."""
 
     def __init__(self, runtime: Runtime, limit: int) -> None:
@@ -77,7 +77,7 @@ class Pool(Generic[L]):
         self._mutex = self._runtime.mutex()
         self._idle: list[tuple[L, float]] = []  # and since when, the one that was used last at the end
         self._used: set[L] = set()
-        self._turns = Turns(self._runtime, AT_ONCE)
+        self._turns = KeyedLock(self._runtime, AT_ONCE)
         self._closed = False
 
     async def take(self, until: float, *, urgent: bool = False) -> tuple[L, bool]:
@@ -96,15 +96,15 @@ class Pool(Generic[L]):
                 self._turns.give()
             raise
 
-    async def give(self, line: L, *, urgent: bool = False) -> None:
+    async def give(self, connection: L, *, urgent: bool = False) -> None:
         """Take a connection back, with no transaction open and no reply unread."""
         now, done = self._runtime.now(), list[L]()
         with self._mutex:
-            self._used.discard(line)
-            if not self._closed and line.usable():
-                self._idle.append((line, now))
+            self._used.discard(connection)
+            if not self._closed and connection.usable():
+                self._idle.append((connection, now))
             else:
-                done.append(line)
+                done.append(connection)
             if self._idle and self._idle[0][1] < now - KEPT:
                 done.append(self._idle.pop(0)[0])
         if not urgent:
@@ -112,11 +112,11 @@ class Pool(Generic[L]):
         for one in done:
             await one.close()
 
-    def drop(self, line: L, *, urgent: bool = False) -> None:
+    def drop(self, connection: L, *, urgent: bool = False) -> None:
         """Close a connection of which nobody knows what it does."""
-        line.abort()
+        connection.abort()
         with self._mutex:
-            self._used.discard(line)
+            self._used.discard(connection)
         if not urgent:
             self._turns.give()
 
@@ -124,22 +124,25 @@ class Pool(Generic[L]):
         """Close those that nobody uses: the server hung up on one of them."""
         with self._mutex:
             idle, self._idle = self._idle, []
-        for line, _ in idle:
-            line.abort()
+        for connection, _ in idle:
+            connection.abort()
 
     async def close(self) -> None:
         """Close all; those in use when they are given back."""
         with self._mutex:
             self._closed = True
             idle, self._idle = self._idle, []
-        for line, _ in idle:
-            await line.close()
+        for connection, _ in idle:
+            await connection.close()
 
     def after_fork(self) -> None:
         """Start anew in a forked child; the connections are the parent's."""
-        self._inherited += [*(line for line, _ in self._idle), *self._used]  # kept: what becomes garbage would say so
-        for line in self._inherited:
-            line.disown()
+        self._inherited += [
+            *(connection for connection, _ in self._idle),
+            *self._used,
+        ]  # kept: what becomes garbage would say so
+        for connection in self._inherited:
+            connection.disown()
         self._reset()
 
     async def _ready(self, until: float) -> tuple[L, bool]:
@@ -147,17 +150,17 @@ class Pool(Generic[L]):
             raise no_answer(self._where, "the client is closed", unknown=False)
         while True:
             with self._mutex:
-                line = self._idle.pop()[0] if self._idle else None
-                if line is not None:
-                    self._used.add(line)
-            if line is None:
+                connection = self._idle.pop()[0] if self._idle else None
+                if connection is not None:
+                    self._used.add(connection)
+            if connection is None:
                 break
-            if line.usable():
-                return line, False
-            line.abort()
+            if connection.usable():
+                return connection, False
+            connection.abort()
             with self._mutex:
-                self._used.discard(line)
-        line = await self._connect(max(until - self._runtime.now(), 0.001))
+                self._used.discard(connection)
+        connection = await self._connect(max(until - self._runtime.now(), 0.001))
         with self._mutex:
-            self._used.add(line)
-        return line, True
+            self._used.add(connection)
+        return connection, True

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from leasehold._runtimes.base import Colour
+from leasehold._runtimes.base import Flavor
 from leasehold._url import StoreURL, Veiled
 from leasehold.errors import StoreUnavailable, Unsupported
 from leasehold.stores._sql.transport import Outcome, Refused, Statement
@@ -59,7 +59,7 @@ class Settings:
     where: str
     database: str
     options: Mapping[str, Any] = field(default_factory=Veiled, repr=False)
-    connect: Mapping[Colour, Connect] = field(default_factory=dict[Colour, Connect], repr=False)
+    connect: Mapping[Flavor, Connect] = field(default_factory=dict[Flavor, Connect], repr=False)
 
     @property
     def encrypted(self) -> bool | None:
@@ -143,7 +143,7 @@ def _tls(url: StoreURL) -> ssl.SSLContext | None:
     raise ValueError(f"the files for TLS in the {url.scheme} URL cannot be used ({failed}); check their paths")
 
 
-def from_engine(engine: Any, colour: Colour) -> Settings:
+def from_engine(engine: Any, flavor: Flavor) -> Settings:
     """Take over how an engine of SQLAlchemy makes connections: its URL, its arguments and its events.
 
     Ours are new ones, made by the engine and then taken off its pool, since a session of ours is set up for locks.
@@ -153,10 +153,10 @@ def from_engine(engine: Any, colour: Colour) -> Settings:
 
     """
     asynchronous, driver = hasattr(engine, "sync_engine"), engine.dialect.driver
-    wanted = "asyncmy" if colour is Colour.ASYNCIO else "pymysql"
-    if asynchronous is not (colour is Colour.ASYNCIO) or driver != wanted:
+    wanted = "asyncmy" if flavor is Flavor.ASYNC else "pymysql"
+    if asynchronous is not (flavor is Flavor.ASYNC) or driver != wanted:
         fitting = "AsyncClient with create_async_engine('mysql+asyncmy://…')"
-        if colour is Colour.BLOCKING:
+        if flavor is Flavor.SYNC:
             fitting = "Client with create_engine('mysql+pymysql://…')"
         raise TypeError(f"an engine on {driver} does not fit this client; use {fitting}")
     url = engine.url
@@ -169,7 +169,7 @@ def from_engine(engine: Any, colour: Colour) -> Settings:
         return _taken_off(engine.raw_connection())
 
     connects: Connect = connect_async if asynchronous else connect
-    return Settings(where, url.database or "", Veiled(host=url.host or "localhost"), {colour: connects})
+    return Settings(where, url.database or "", Veiled(host=url.host or "localhost"), {flavor: connects})
 
 
 def _taken_off(pooled: Any) -> Any:

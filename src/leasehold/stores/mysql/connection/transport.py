@@ -18,10 +18,10 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
-from leasehold._runtimes.base import Colour, Runtime
+from leasehold._runtimes.base import Flavor, Runtime
 from leasehold.errors import StoreUnavailable
 from leasehold.stores._sql.transport import Row, Statement, Transaction
-from leasehold.stores.mysql.connection.base import Line, Refusal, Rows, Silence, joined, no_answer, refused
+from leasehold.stores.mysql.connection.base import Connection, Refusal, Rows, Silence, joined, no_answer, refused
 from leasehold.stores.mysql.connection.pool import Pool
 from leasehold.stores.mysql.connection.settings import Settings, refuse_read_only
 
@@ -49,8 +49,8 @@ def limits(seconds: float) -> Statement:
     )
 
 
-class MySQLWire:
-    """See `leasehold.stores._sql.transport.SQLWire`. It has no messages: who waits has to look."""
+class MySQLTransport:
+    """See `leasehold.stores._sql.transport.SQLTransport`. It has no messages: who waits has to look."""
 
     channel = ""
 
@@ -59,25 +59,25 @@ class MySQLWire:
         self._settings = settings
         self.where = settings.where
         self.database = settings.database
-        self.pool: Pool[Line] = Pool(runtime, self.connect, settings.where)
+        self.pool: Pool[Connection] = Pool(runtime, self.connect, settings.where)
 
-    async def connect(self, within: float) -> Line:
+    async def connect(self, within: float) -> Connection:
         """Open a connection to a server that takes writes."""
-        line = await open_line(self._settings, self._runtime, within)
+        connection = await open_line(self._settings, self._runtime, within)
         try:
-            refuse_read_only(line.greeting, self.where)
+            refuse_read_only(connection.greeting, self.where)
         except BaseException:
-            line.abort()
+            connection.abort()
             raise
-        return line
+        return connection
 
     async def transact(
         self, work: Callable[[Transaction], Coroutine[Any, Any, T]], *, within: float, reserved: bool = False
     ) -> T:
         until = self._runtime.now() + within
         while True:
-            line, new = await self.pool.take(until, urgent=reserved)
-            one = LineTransaction(line, self.where, until, max(until - self._runtime.now(), 0.001))
+            connection, new = await self.pool.take(until, urgent=reserved)
+            one = ConnectionTransaction(connection, self.where, until, max(until - self._runtime.now(), 0.001))
             try:
                 result = await work(one)
             except BaseException as error:
@@ -89,26 +89,26 @@ class MySQLWire:
             await self._end(one, None, reserved=reserved)
             return result
 
-    async def _end(self, one: LineTransaction, error: BaseException | None, *, reserved: bool) -> None:
+    async def _end(self, one: ConnectionTransaction, error: BaseException | None, *, reserved: bool) -> None:
         """Roll back what was not committed, and give the connection back if it can be used further."""
         usable = False
         try:
             if isinstance(error, Exception | None) and not one.broken:  # else an interrupt: no more waiting
                 if one.open:
-                    await one.line.run(joined((ROLLBACK, REST)), self._runtime.now() + ROLL_BACK_WITHIN)
+                    await one.connection.run(joined((ROLLBACK, REST)), self._runtime.now() + ROLL_BACK_WITHIN)
                 usable = True
         except (Refusal, Silence):
             pass
         finally:
             if not usable:
-                self.pool.drop(one.line, urgent=reserved)
+                self.pool.drop(one.connection, urgent=reserved)
         if usable:
-            await self.pool.give(one.line, urgent=reserved)
+            await self.pool.give(one.connection, urgent=reserved)
 
     async def listen(self, within: float) -> int:
         return 0
 
-    def epoch(self) -> int:
+    def generation(self) -> int:
         return 0
 
     async def close(self) -> None:
@@ -118,7 +118,7 @@ class MySQLWire:
         self.pool.after_fork()
 
 
-class LineTransaction:
+class ConnectionTransaction:
     """See `leasehold.stores._sql.transport.Transaction`.
 
     Attributes:
@@ -128,8 +128,8 @@ class LineTransaction:
 
     """
 
-    def __init__(self, line: Line, where: str, until: float, within: float) -> None:
-        self.line = line
+    def __init__(self, connection: Connection, where: str, until: float, within: float) -> None:
+        self.connection = connection
         self.open = self.broken = self.stale = False
         self._where = where
         self._until = until
@@ -139,7 +139,7 @@ class LineTransaction:
         before = self._beginning()
         first, self.open = not self.open, True
         try:
-            answers = await self.line.run(joined((*before, *statements)), self._until)
+            answers = await self.connection.run(joined((*before, *statements)), self._until)
         except Refusal as error:
             raise refused(self._where, error) from error
         except Silence as error:
@@ -155,7 +155,7 @@ class LineTransaction:
         self.open = True
         last = len(before) + len(statements)
         try:
-            answers = await self.line.run(joined((*before, *statements, COMMIT, REST)), self._until)
+            answers = await self.connection.run(joined((*before, *statements, COMMIT, REST)), self._until)
         except Refusal as error:
             if len(error.answers) <= last:
                 raise refused(self._where, error, committing=len(error.answers) == last) from error
@@ -178,14 +178,14 @@ def _lists(answers: Sequence[Rows]) -> list[list[Row]]:
     return [list(rows) for rows in answers]
 
 
-async def open_line(settings: Settings, runtime: Runtime, within: float) -> Line:
+async def open_line(settings: Settings, runtime: Runtime, within: float) -> Connection:
     """Open a connection by the driver of the runtime's colour.
 
     Raises:
         MissingDriver: it is not installed.
 
     """
-    if runtime.colour is Colour.ASYNCIO:
+    if runtime.flavor is Flavor.ASYNC:
         from leasehold.stores.mysql.connection import aio
 
         return await aio.connect(settings, runtime, within)

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import psycopg
 
-from leasehold._runtimes.base import Colour
+from leasehold._runtimes.base import Flavor
 from leasehold._url import Veiled
 from leasehold.stores.postgres.connection.settings import Settings, shown
 
@@ -17,7 +17,7 @@ NOT_OURS = ("options", "fallback_application_name", "replication", "connect_time
 """What of their settings is not taken over."""
 
 
-def from_client(client: Any, colour: Colour) -> Settings:
+def from_client(client: Any, flavor: Flavor) -> Settings:
     """Take over how an object of the user reaches its database. It is neither used nor closed.
 
     Raises:
@@ -25,13 +25,13 @@ def from_client(client: Any, colour: Colour) -> Settings:
 
     """
     if isinstance(client, psycopg.Connection | psycopg.AsyncConnection):
-        _same_colour(client, isinstance(client, psycopg.AsyncConnection), colour)
+        _same_flavor(client, isinstance(client, psycopg.AsyncConnection), flavor)
         return _settings(_of_connection(client))
     if hasattr(client, "conninfo") and "psycopg_pool" in type(client).__module__:
-        _same_colour(client, type(client).__name__.startswith("Async"), colour)
+        _same_flavor(client, type(client).__name__.startswith("Async"), flavor)
         return _settings(_of_pool(client))
     if hasattr(client, "dialect") and hasattr(client, "url"):
-        _same_colour(client, hasattr(client, "sync_engine"), colour)
+        _same_flavor(client, hasattr(client, "sync_engine"), flavor)
         return _settings(_of_engine(client))
     raise TypeError(f"cannot make locks from a {type(client).__name__}; pass {KNOWN}")
 
@@ -76,7 +76,7 @@ def _keywords() -> list[bytes]:
     return [option.keyword for option in psycopg.pq.Conninfo.get_defaults()]
 
 
-def _same_colour(client: Any, asynchronous: bool, colour: Colour) -> None:
-    if asynchronous is not (colour is Colour.ASYNCIO):
+def _same_flavor(client: Any, asynchronous: bool, flavor: Flavor) -> None:
+    if asynchronous is not (flavor is Flavor.ASYNC):
         kind = f"{type(client).__module__.partition('.')[0]}.{type(client).__name__}"
         raise TypeError(f"a {kind} does not fit this client; Client takes blocking ones, AsyncClient those of asyncio")

@@ -15,9 +15,9 @@ import socket
 from collections.abc import Coroutine, Sequence
 from typing import Any, TypeVar
 
-from leasehold.stores.postgres.connection.base import PostgresWire
+from leasehold.stores.postgres.connection.base import PostgresTransport
 from leasehold.stores.postgres.connection.errors import Broken
-from leasehold.stores.postgres.connection.exchange import Link, Need, Steps, Want
+from leasehold.stores.postgres.connection.exchange import Connection, Need, Steps, Want
 
 T = TypeVar("T")
 
@@ -25,8 +25,8 @@ GRACE = 0.5
 """Seconds that a transaction whose caller was cancelled gets for its end."""
 
 
-class AioWire(PostgresWire):
-    """See `leasehold.stores._sql.transport.SQLWire`."""
+class AioTransport(PostgresTransport):
+    """See `leasehold.stores._sql.transport.SQLTransport`."""
 
     async def run(self, steps: Steps[T], until: float | None, *, goes_on: bool = False) -> T:
         loop = asyncio.get_running_loop()
@@ -77,9 +77,9 @@ class AioWire(PostgresWire):
         if not task.cancelled():
             task.exception()  # seen: the cancellation is what the caller hears of
 
-    def alive(self, link: Link) -> bool:
+    def alive(self, connection: Connection) -> bool:
         poll = select.poll()
-        poll.register(link.fd, select.POLLIN)
+        poll.register(connection.fd, select.POLLIN)
         return not poll.poll(0)
 
 

@@ -29,8 +29,8 @@ from leasehold.stores.postgres.connection.errors import (
     no_answer,
     refused,
 )
-from leasehold.stores.postgres.connection.exchange import Link, Steps, connecting
-from leasehold.stores.postgres.connection.notifications import Ears
+from leasehold.stores.postgres.connection.exchange import Connection, Steps, connecting
+from leasehold.stores.postgres.connection.notifications import Subscriptions
 from leasehold.stores.postgres.connection.pool import Pool
 from leasehold.stores.postgres.connection.settings import Settings
 from leasehold.stores.postgres.connection.transaction import PostgresTransaction
@@ -62,8 +62,8 @@ KEEP = (
 """Settings of a session that is ours alone."""
 
 
-class PostgresWire(ABC):
-    """See `leasehold.stores._sql.transport.SQLWire`."""
+class PostgresTransport(ABC):
+    """See `leasehold.stores._sql.transport.SQLTransport`."""
 
     def __init__(self, runtime: Runtime, settings: Settings, on_message: OnMessage, on_silence: OnSilence) -> None:
         self._runtime = runtime
@@ -75,12 +75,12 @@ class PostgresWire(ABC):
 
     def _forget(self) -> None:
         self._closed = False
-        self._links: set[Link] = set()
+        self._connections: set[Connection] = set()
         self._mutex = self._runtime.mutex()
         self._pool = Pool(self._runtime, self.settings.pool)
         self._spare = Pool(self._runtime, 1)
-        self._sessions: list[Link] = []
-        self._ears = Ears(self._runtime, self, self._on_message, self._on_silence)
+        self._sessions: list[Connection] = []
+        self._subscriptions = Subscriptions(self._runtime, self, self._on_message, self._on_silence)
         self.facts: dict[str, Any] = {}
 
     # --- what differs by colour --------------------------------------------------------------------------------
@@ -103,7 +103,7 @@ class PostgresWire(ABC):
 
     @abstractmethod
     async def _to_its_end(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a transaction so that a cancellation finds it decided (see `SQLWire.transact`)."""
+        """Run a transaction so that a cancellation finds it decided (see `SQLTransport.transact`)."""
 
     # --- transactions ------------------------------------------------------------------------------------------
 
@@ -115,50 +115,50 @@ class PostgresWire(ABC):
     async def _transact(self, work: Callable[[Transaction], Coroutine[Any, Any, T]], within: float, pool: Pool) -> T:
         until = self._runtime.now() + within
         try:
-            link = await pool.take(until)
+            connection = await pool.take(until)
         except TimeoutError as error:
             raise no_answer(self.where, error, unknown=False) from None
-        usable: Link | None = None
+        usable: Connection | None = None
         try:
-            link = await self._fresh(link, until)
-            tx = PostgresTransaction(self._runtime, self.run, link, until)
+            connection = await self._fresh(connection, until)
+            tx = PostgresTransaction(self._runtime, self.run, connection, until)
             try:
                 result = await work(tx)
                 await tx.end()
-                usable = link
+                usable = connection
                 return result
             except (TimeoutError, Broken) as error:
                 raise no_answer(self.where, error, unknown=tx.committing) from None
             except ServerError as error:
-                usable = link if await tx.abort(error) else None
+                usable = connection if await tx.abort(error) else None
                 raise refused(self.where, error) from None
             except LeaseholdError:
-                usable = link if await tx.abort(None) else None
+                usable = connection if await tx.abort(None) else None
                 raise
         finally:
-            if link is not None and usable is None:
-                self.drop(link)
+            if connection is not None and usable is None:
+                self.drop(connection)
             if usable is not None and self._closed:
                 self.drop(usable)
                 usable = None
             pool.give(usable)
 
-    async def _fresh(self, link: Link | None, until: float) -> Link:
+    async def _fresh(self, connection: Connection | None, until: float) -> Connection:
         """Return the idle connection if it still lives, or else another."""
-        while link is not None:
-            if link.open and self.alive(link):
-                return link
-            self.drop(link)
-            link = None
+        while connection is not None:
+            if connection.open and self.alive(connection):
+                return connection
+            self.drop(connection)
+            connection = None
         return await self.connect(until)
 
     @abstractmethod
-    def alive(self, link: Link) -> bool:
+    def alive(self, connection: Connection) -> bool:
         """Say whether an idle connection may be used: it is of this loop, and nothing came unasked."""
 
     # --- connections -------------------------------------------------------------------------------------------
 
-    async def connect(self, until: float, settings: Settings | None = None) -> Link:
+    async def connect(self, until: float, settings: Settings | None = None) -> Connection:
         """Open a connection, by other settings than usual if they are given, and look who answers.
 
         Raises:
@@ -169,11 +169,11 @@ class PostgresWire(ABC):
         if self._closed:
             raise no_answer(self.where, "the client is closed", unknown=False)
         failed: StoreUnavailable | None = None
-        link: Link | None = None
+        connection: Connection | None = None
         there = settings or self.settings
         try:
-            link = await self._connected(until, there)
-            await self._greet(link, until)
+            connection = await self._connected(until, there)
+            await self._greet(connection, until)
         except TimeoutError:
             failed = cannot_connect(there.where, "timed out")
         except Broken as error:
@@ -181,100 +181,100 @@ class PostgresWire(ABC):
         except ServerError as error:
             failed = refused(there.where, error)
         finally:
-            if link is not None and (failed is not None or not link.facts):
-                self.drop(link)
+            if connection is not None and (failed is not None or not connection.facts):
+                self.drop(connection)
         if failed is not None:
             raise failed
-        assert link is not None
+        assert connection is not None
         if settings is None:
-            self.facts = link.facts
-            if link.facts["pooled"]:
-                self._ears.met_pooler()
-        return link
+            self.facts = connection.facts
+            if connection.facts["pooled"]:
+                self._subscriptions.met_pooler()
+        return connection
 
-    async def _connected(self, until: float, settings: Settings) -> Link:
+    async def _connected(self, until: float, settings: Settings) -> Connection:
         try:
             addresses = await self._addresses(settings.hosts) if settings.hosts else None
         except OSError as error:
             raise Broken(f"could not translate host name: {error}") from None
         conninfo = settings.conninfo(**({"hostaddr": addresses} if addresses else {}))
-        link = await self.run(connecting(conninfo), until)
+        connection = await self.run(connecting(conninfo), until)
         with self._mutex:
-            self._links.add(link)
-        return link
+            self._connections.add(connection)
+        return connection
 
-    async def _greet(self, link: Link, until: float) -> None:
-        ((row,),) = await self.run(link.exchange([WHO]), until)
+    async def _greet(self, connection: Connection, until: float) -> None:
+        ((row,),) = await self.run(connection.exchange([WHO]), until)
         backend, version, standby, read_only = row
-        pooled = backend != link.backend
+        pooled = backend != connection.backend
         facts = {
             "version": version,
             "standby": bool(standby),
             "read_only": bool(read_only),
             "pooled": pooled,
             "backend": backend,
-            "encrypted": link.encrypted,
+            "encrypted": connection.encrypted,
         }
         if version < OLDEST:
             raise Unsupported(f"the server at {self.where} is PostgreSQL {version // 10000}; locks need 10 or later")
         if standby:
             raise cannot_connect(self.where, "the server is a standby, which is read-only")
         if not pooled:
-            await self.run(link.exchange(KEEP), until)
-            link.prepares = True
-        link.facts = facts
+            await self.run(connection.exchange(KEEP), until)
+            connection.prepares = True
+        connection.facts = facts
 
-    async def session(self, until: float) -> Link:
+    async def session(self, until: float) -> Connection:
         """Return a connection for somebody who keeps it; it goes back by `keep` or `drop`.
 
         Raises:
             Unsupported: a pooler stands in between, which may give the session to others.
 
         """
-        link: Link | None = None
+        connection: Connection | None = None
         with self._mutex:
-            link = self._sessions.pop() if self._sessions else None
-        link = await self._fresh(link, until)
-        if link.facts["pooled"] and not self.settings.trust_pooler:
-            self.drop(link)
+            connection = self._sessions.pop() if self._sessions else None
+        connection = await self._fresh(connection, until)
+        if connection.facts["pooled"] and not self.settings.trust_pooler:
+            self.drop(connection)
             raise Unsupported(f"a connection pooler stands before {self.where}: {POOLED}")
-        return link
+        return connection
 
-    def keep(self, link: Link) -> None:
+    def keep(self, connection: Connection) -> None:
         """Take a connection back that can be used again."""
         with self._mutex:
             if not self._closed and len(self._sessions) < self.settings.pool:
-                self._sessions.append(link)
+                self._sessions.append(connection)
                 return
-        self.drop(link)
+        self.drop(connection)
 
-    def drop(self, link: Link) -> None:
+    def drop(self, connection: Connection) -> None:
         """Close a connection."""
         with self._mutex:
-            self._links.discard(link)
-        link.close()
+            self._connections.discard(connection)
+        connection.close()
 
     # --- messages ----------------------------------------------------------------------------------------------
 
     @property
     def channel(self) -> str:
-        return self._ears.channel
+        return self._subscriptions.channel
 
-    def epoch(self) -> int:
-        return self._ears.epoch
+    def generation(self) -> int:
+        return self._subscriptions.generation
 
     async def listen(self, within: float) -> int:
-        return await self._ears.listen(within)
+        return await self._subscriptions.listen(within)
 
     # --- its own life ------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
         self._closed = True
-        await self._ears.close()
+        await self._subscriptions.close()
         for idle in (*self._pool.empty(), *self._spare.empty(), *self._sessions):
             self.drop(idle)
 
     def after_fork(self) -> None:
-        for link in self._links:
-            link.disown()
+        for connection in self._connections:
+            connection.disown()
         self._forget()

@@ -6,15 +6,15 @@ import select
 from collections.abc import Coroutine, Sequence
 from typing import Any, TypeVar
 
-from leasehold.stores.postgres.connection.base import PostgresWire
+from leasehold.stores.postgres.connection.base import PostgresTransport
 from leasehold.stores.postgres.connection.errors import Broken
-from leasehold.stores.postgres.connection.exchange import Link, Steps, Want
+from leasehold.stores.postgres.connection.exchange import Connection, Steps, Want
 
 T = TypeVar("T")
 
 
-class BlockingWire(PostgresWire):
-    """See `leasehold.stores._sql.transport.SQLWire`."""
+class BlockingTransport(PostgresTransport):
+    """See `leasehold.stores._sql.transport.SQLTransport`."""
 
     async def run(self, steps: Steps[T], until: float | None, *, goes_on: bool = False) -> T:
         kept = False
@@ -46,9 +46,9 @@ class BlockingWire(PostgresWire):
     async def _to_its_end(self, work: Coroutine[Any, Any, T]) -> T:
         return await work
 
-    def alive(self, link: Link) -> bool:
+    def alive(self, connection: Connection) -> bool:
         poll = select.poll()
-        poll.register(link.fd, select.POLLIN)
+        poll.register(connection.fd, select.POLLIN)
         return not poll.poll(0)
 
 

@@ -52,7 +52,7 @@ _INTEGERS = frozenset({20, 21, 23, 26})  # int8, int2, int4, oid: see pg_type.da
 _BYTES = 17
 
 
-class Link:
+class Connection:
     """One connection. Only one exchange runs at a time, but any thread or task may close it at any moment.
 
     The number of a closed descriptor goes to whatever is opened next, and then whoever still waits on it waits on a
@@ -245,7 +245,7 @@ class Link:
         return results
 
 
-def connecting(conninfo: Secret) -> Steps[Link]:
+def connecting(conninfo: Secret) -> Steps[Connection]:
     """Open a connection.
 
     Raises:
@@ -261,7 +261,7 @@ def connecting(conninfo: Secret) -> Steps[Link]:
                     break
                 poll = pgconn.connect_poll()
                 if poll == pq.PollingStatus.OK:
-                    return Link(pgconn)
+                    return Connection(pgconn)
                 if poll == pq.PollingStatus.FAILED:
                     break
                 yield Need(pgconn.socket, Want.READ if poll == pq.PollingStatus.READING else Want.WRITE)

@@ -22,7 +22,7 @@ from leasehold.stores._sql.transport import (
     Transaction,
 )
 from leasehold.stores.postgres.connection.errors import Broken, ServerError, no_answer, refused
-from leasehold.stores.postgres.connection.exchange import Link, Steps
+from leasehold.stores.postgres.connection.exchange import Connection, Steps
 from leasehold.stores.postgres.connection.settings import Settings
 
 T = TypeVar("T")
@@ -30,7 +30,7 @@ T = TypeVar("T")
 LISTEN_WITHIN = 5.0
 """Seconds that opening the connection for messages may take."""
 
-EARS = 1818583393  # "leas"
+SUBSCRIBERS = 1818583393  # "leas"
 """First half of the key of the advisory lock that shows that somebody listens on a channel; `ear_number` is the other.
 It is held, shared, by the session that listens: when its client dies it goes with it, and who hands a name on passes
 over those who would not hear of it."""
@@ -42,12 +42,12 @@ EAR_SEEN = Statement(
 
 
 class Connecting(Protocol):
-    """What is needed of the wire; see `leasehold.stores.postgres.connection.base.PostgresWire`."""
+    """What is needed of the wire; see `leasehold.stores.postgres.connection.base.PostgresTransport`."""
 
     settings: Settings
     where: str
 
-    async def connect(self, until: float, settings: Settings | None = None) -> Link: ...
+    async def connect(self, until: float, settings: Settings | None = None) -> Connection: ...
 
     async def run(self, steps: Steps[T], until: float | None) -> T: ...
 
@@ -55,105 +55,105 @@ class Connecting(Protocol):
         self, work: Callable[[Transaction], Coroutine[Any, Any, T]], *, within: float, reserved: bool = False
     ) -> T: ...
 
-    def drop(self, link: Link) -> None: ...
+    def drop(self, connection: Connection) -> None: ...
 
 
-class Ears:
+class Subscriptions:
     """Those of one client. Used by many threads or tasks at once."""
 
-    def __init__(self, runtime: Runtime, wire: Connecting, on_message: OnMessage, on_silence: OnSilence) -> None:
+    def __init__(self, runtime: Runtime, transport: Connecting, on_message: OnMessage, on_silence: OnSilence) -> None:
         self._runtime = runtime
-        self._wire = wire
+        self._transport = transport
         self._on_message = on_message
         self._on_silence = on_silence
         self._mutex = runtime.mutex()
         number = int.from_bytes(runtime.random_bytes(4), "big") >> 1
         self._name = f"leasehold_{number:08x}_{ticket_id(runtime.random_bytes(16))}"
-        self._hears = wire.settings.messages
+        self._hears = transport.settings.messages
         self._count = 0
         self._opening: list[Signal] = []
         self._job: Job | None = None
-        self._link: Link | None = None
+        self._connection: Connection | None = None
         self._deaf: StoreUnavailable | None = None
-        self.epoch = 0
+        self.generation = 0
         """The number of the subscription that stands now, 0 if none does."""
 
     @property
     def channel(self) -> str:
         """Where messages for this client are sent to; empty where there are none to be had."""
-        return self._name if self._hears and self.epoch else ""
+        return self._name if self._hears and self.generation else ""
 
     def met_pooler(self) -> None:
         """Take note that a pooler stands before the server: messages come past it, or not at all."""
-        self._hears = self._hears and self._wire.settings.ears is not None
+        self._hears = self._hears and self._transport.settings.subscriptions is not None
 
     async def listen(self, within: float) -> int:
-        """Make sure that messages are heard; see `leasehold.stores._sql.transport.SQLWire.listen`."""
-        if self.epoch or not self._hears:
-            return self.epoch
+        """Make sure that messages are heard; see `leasehold.stores._sql.transport.SQLTransport.listen`."""
+        if self.generation or not self._hears:
+            return self.generation
         signal = self._runtime.signal()
         with self._mutex:
             self._opening.append(signal)
             if self._job is None or not self._job.alive():
                 self._job = self._runtime.spawn(self._hear, "leasehold-listen")
         await signal.wait(within)
-        if self.epoch or not self._hears:
-            return self.epoch
-        raise self._deaf or no_answer(self._wire.where, "the subscription took too long", unknown=False)
+        if self.generation or not self._hears:
+            return self.generation
+        raise self._deaf or no_answer(self._transport.where, "the subscription took too long", unknown=False)
 
     async def close(self) -> None:
         """Hear no more: shut the connection, and wait for the job that reads it."""
         with self._mutex:
-            job, link = self._job, self._link
-        if link is not None:
-            link.shut()
+            job, connection = self._job, self._connection
+        if connection is not None:
+            connection.shut()
         if job is not None:
             await job.join(1.0)
 
     async def _hear(self) -> None:
-        wire, link = self._wire, None
+        transport, connection = self._transport, None
         try:
-            link = await wire.connect(self._runtime.now() + LISTEN_WITHIN, wire.settings.ears)
-            self._hears = self._hears and not link.facts["pooled"]
+            connection = await transport.connect(self._runtime.now() + LISTEN_WITHIN, transport.settings.subscriptions)
+            self._hears = self._hears and not connection.facts["pooled"]
             if not self._hears:
                 return
-            shown = Statement("SELECT pg_advisory_lock_shared($1::int, $2::int)", (EARS, ear_number(self._name)))
-            await wire.run(
-                link.exchange([Statement(f'LISTEN "{self._name}"'), shown]), self._runtime.now() + LISTEN_WITHIN
+            shown = Statement("SELECT pg_advisory_lock_shared($1::int, $2::int)", (SUBSCRIBERS, ear_number(self._name)))
+            await transport.run(
+                connection.exchange([Statement(f'LISTEN "{self._name}"'), shown]), self._runtime.now() + LISTEN_WITHIN
             )
-            if wire.settings.ears is not None:
-                await self._same_database(wire.settings.ears)
-            self._link, self._deaf = link, None
+            if transport.settings.subscriptions is not None:
+                await self._same_database(transport.settings.subscriptions)
+            self._connection, self._deaf = connection, None
             self._count += 1
-            self.epoch = self._count
+            self.generation = self._count
             self._opened()
-            await wire.run(link.hear(self._on_message), None)
+            await transport.run(connection.hear(self._on_message), None)
         except LeaseholdError as error:
             self._deaf = error if isinstance(error, StoreUnavailable) else None
         except (Broken, TimeoutError):
             pass
         except ServerError as error:
-            self._deaf = refused(wire.where, error)
+            self._deaf = refused(transport.where, error)
         finally:
-            was, self.epoch, self._link = self.epoch, 0, None
-            if link is not None:
-                wire.drop(link)
+            was, self.generation, self._connection = self.generation, 0, None
+            if connection is not None:
+                transport.drop(connection)
             with self._mutex:
                 self._job = None
             self._opened()
             if was:
                 self._on_silence()
 
-    async def _same_database(self, ears: Settings) -> None:
+    async def _same_database(self, subscriptions: Settings) -> None:
         """Raise unless those who hand names on see who listens here: else they would pass over us."""
-        asked = Statement(EAR_SEEN.text, (EARS, ear_number(self._name)))
+        asked = Statement(EAR_SEEN.text, (SUBSCRIBERS, ear_number(self._name)))
 
         async def look(tx: Transaction) -> list[list[Row]]:
             return await tx.commit(asked)
 
-        ((found,),) = await self._wire.transact(look, within=LISTEN_WITHIN)
+        ((found,),) = await self._transport.transact(look, within=LISTEN_WITHIN)
         if not found[0]:
-            words = f"listen= leads to another database ({ears.where}) than the rest of the URL ({self._wire.where})"
+            words = f"listen= leads to another database ({subscriptions.where}) than the rest of the URL ({self._transport.where})"
             raise Refused(f"{words}; name the server behind the pooler", outcome=Outcome.LASTING)
 
     def _opened(self) -> None:

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections import deque
 
 from leasehold._runtimes.base import Runtime, Signal
-from leasehold.stores.postgres.connection.exchange import Link
+from leasehold.stores.postgres.connection.exchange import Connection
 
 
 class Waiter:
     """Somebody who waits for a place."""
 
-    __slots__ = ("given", "link", "signal")
+    __slots__ = ("connection", "given", "signal")
 
     def __init__(self, signal: Signal) -> None:
         self.signal = signal
         self.given = False
-        self.link: Link | None = None
+        self.connection: Connection | None = None
 
 
 class Pool:
@@ -26,7 +26,7 @@ class Pool:
         self._runtime = runtime
         self._mutex = runtime.mutex()
         self._free = size
-        self._idle: list[Link] = []
+        self._idle: list[Connection] = []
         self._queue: deque[Waiter] = deque()
 
     @property
@@ -34,7 +34,7 @@ class Pool:
         """Whether all places are taken."""
         return not self._free
 
-    async def take(self, until: float) -> Link | None:
+    async def take(self, until: float) -> Connection | None:
         """Return an idle connection, or None for the right to make one.
 
         Raises:
@@ -55,21 +55,21 @@ class Pool:
                     self._queue.remove(waiter)
         if not waiter.given:
             raise TimeoutError("all connections of this client are in use")
-        return waiter.link
+        return waiter.connection
 
-    def give(self, link: Link | None) -> None:
+    def give(self, connection: Connection | None) -> None:
         """Give a place back, with the connection if it can be used again."""
         with self._mutex:
             if self._queue:
                 waiter = self._queue.popleft()
-                waiter.link, waiter.given = link, True
+                waiter.connection, waiter.given = connection, True
                 waiter.signal.set()
                 return
             self._free += 1
-            if link is not None:
-                self._idle.append(link)
+            if connection is not None:
+                self._idle.append(connection)
 
-    def empty(self) -> list[Link]:
+    def empty(self) -> list[Connection]:
         """Take out all idle connections."""
         with self._mutex:
             idle, self._idle = self._idle, []

@@ -51,7 +51,7 @@ class Settings:
     pool: int = POOL
     messages: bool = True
     trust_pooler: bool = False
-    ears: Settings | None = None
+    subscriptions: Settings | None = None
 
     def __reduce__(self) -> str:
         raise TypeError("settings cannot be pickled: they may have a password")
@@ -100,7 +100,7 @@ def from_url(url: StoreURL) -> Settings:
     if path:
         options["dbname"] = path
     found = Settings(shown(options), options, _pool(url), _messages(url), _pooler(url))
-    return replace(found, ears=_past_the_pooler(url, options)) if "listen" in url.options else found
+    return replace(found, subscriptions=_past_the_pooler(url, options)) if "listen" in url.options else found
 
 
 def _past_the_pooler(url: StoreURL, options: Mapping[str, Any]) -> Settings:

@@ -8,7 +8,7 @@ from typing import Protocol, TypeVar
 from leasehold._runtimes.base import Runtime
 from leasehold.stores._sql.transport import Row, Statement
 from leasehold.stores.postgres.connection.errors import Broken, ServerError
-from leasehold.stores.postgres.connection.exchange import COMMIT, Link, Steps
+from leasehold.stores.postgres.connection.exchange import COMMIT, Connection, Steps
 
 T = TypeVar("T")
 
@@ -32,10 +32,10 @@ class Run(Protocol):
 class PostgresTransaction:
     """See `leasehold.stores._sql.transport.Transaction`."""
 
-    def __init__(self, runtime: Runtime, run: Run, link: Link, until: float) -> None:
+    def __init__(self, runtime: Runtime, run: Run, connection: Connection, until: float) -> None:
         self._runtime = runtime
         self._run = run
-        self._link = link
+        self._connection = connection
         self._until = until
         self._begun = False
         self._over = False
@@ -53,7 +53,7 @@ class PostgresTransaction:
     async def end(self) -> None:
         """Roll back what was not committed."""
         if self._begun and not self._over:
-            await self._run(self._link.exchange([ROLLBACK]), self._until)
+            await self._run(self._connection.exchange([ROLLBACK]), self._until)
 
     async def abort(self, error: ServerError | None) -> bool:
         """Roll back after an error; return whether the connection may be used again."""
@@ -62,15 +62,15 @@ class PostgresTransaction:
         if error is not None and error.fatal:
             return False
         try:
-            await self._run(self._link.exchange([ROLLBACK]), self._until)
+            await self._run(self._connection.exchange([ROLLBACK]), self._until)
         except (TimeoutError, Broken, ServerError):
             return False
         return True
 
     async def _batch(self, statements: Sequence[Statement]) -> list[list[Row]]:
         if self._begun:
-            return await self._run(self._link.exchange(statements), self._until)
+            return await self._run(self._connection.exchange(statements), self._until)
         self._begun = True
         left = max(int((self._until - self._runtime.now()) * 900), 1)
         limits = Statement(LIMITS, (f"{left}ms", f"{int(STALL * 1000)}ms"))
-        return (await self._run(self._link.exchange([BEGIN, limits, *statements]), self._until))[2:]
+        return (await self._run(self._connection.exchange([BEGIN, limits, *statements]), self._until))[2:]

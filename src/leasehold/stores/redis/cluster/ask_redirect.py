@@ -5,54 +5,54 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from leasehold.stores.redis.connection.base import Ear, ReplyError, Wire, pack
+from leasehold.stores.redis.connection.base import ReplyError, Subscriber, Transport, pack
 
 ASKING = pack(b"ASKING")
 """Lets the next command on the connection have keys of a slot that the node does not own yet."""
 
 
-class AskingWire:
-    """See `leasehold.stores.redis.connection.base.Wire`. It has no messages: a subscription belongs to no slot."""
+class AskingTransport:
+    """See `leasehold.stores.redis.connection.base.Transport`. It has no messages: a subscription belongs to no slot."""
 
-    def __init__(self, wire: Wire) -> None:
-        self._wire = wire
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
 
     async def call(self, command: bytes, *, within: float) -> Any:
-        permission, reply = await self._wire.call_all([ASKING, command], within=within)
+        permission, reply = await self._transport.call_all([ASKING, command], within=within)
         return permission if isinstance(permission, ReplyError) else reply
 
     async def call_all(self, commands: Sequence[bytes], *, within: float) -> list[Any]:
         asked = [part for command in commands for part in (ASKING, command)]
-        replies = await self._wire.call_all(asked, within=within)
+        replies = await self._transport.call_all(asked, within=within)
         pairs = zip(replies[::2], replies[1::2], strict=True)
         return [permission if isinstance(permission, ReplyError) else reply for permission, reply in pairs]
 
     async def listen(self, within: float) -> int:
-        return await self._wire.listen(within)
+        return await self._transport.listen(within)
 
-    def epoch(self) -> int:
-        return self._wire.epoch()
+    def generation(self) -> int:
+        return self._transport.generation()
 
-    async def hear(self, ear: Ear, timeout: float) -> None:
-        await self._wire.hear(ear, timeout)
+    async def hear(self, subscriber: Subscriber, timeout: float) -> None:
+        await self._transport.hear(subscriber, timeout)
 
-    def nudge(self, ear: Ear) -> None:
-        self._wire.nudge(ear)
+    def notify(self, subscriber: Subscriber) -> None:
+        self._transport.notify(subscriber)
 
     def disturbed(self) -> bool:
-        return self._wire.disturbed()
+        return self._transport.disturbed()
 
     def hang_up(self) -> None:
-        self._wire.hang_up()
+        self._transport.hang_up()
 
     def retune(self, channel: bytes) -> None:
-        self._wire.retune(channel)
+        self._transport.retune(channel)
 
     def facts(self) -> dict[str, str]:
-        return self._wire.facts()
+        return self._transport.facts()
 
     async def close(self) -> None:
-        await self._wire.close()
+        await self._transport.close()
 
     def after_fork(self, channel: bytes) -> None:
-        self._wire.after_fork(channel)
+        self._transport.after_fork(channel)

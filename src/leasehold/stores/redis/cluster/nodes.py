@@ -13,9 +13,9 @@ from leasehold._model import ticket_id
 from leasehold._runtimes.base import Runtime
 from leasehold.errors import StoreUnavailable
 from leasehold.stores.redis import keys
-from leasehold.stores.redis.cluster.ask_redirect import AskingWire
+from leasehold.stores.redis.cluster.ask_redirect import AskingTransport
 from leasehold.stores.redis.cluster.topology import Address, SlotMap, Topology
-from leasehold.stores.redis.connection.base import MakeWire, OnMessage, OnSilence, Redirected, Wire
+from leasehold.stores.redis.connection.base import MakeTransport, OnMessage, OnSilence, Redirected, Transport
 from leasehold.stores.redis.connection.settings import Settings
 from leasehold.stores.redis.store import RedisStore
 from leasehold.stores.redis.unanswered import Unanswered
@@ -24,7 +24,7 @@ from leasehold.stores.redis.unanswered import Unanswered
 class Nodes:
     """Those of one client. Used by many threads or tasks at once."""
 
-    def __init__(self, runtime: Runtime, topology: Topology, namespace: str, make: MakeWire) -> None:
+    def __init__(self, runtime: Runtime, topology: Topology, namespace: str, make: MakeTransport) -> None:
         self._runtime = runtime
         self._topology = topology
         self._namespace = namespace
@@ -99,8 +99,8 @@ class Nodes:
 
     def _asking(
         self, runtime: Runtime, settings: Settings, channel: bytes, on_message: OnMessage, on_silence: OnSilence
-    ) -> Wire:
-        return AskingWire(self._make(runtime, settings, channel, on_message, on_silence))
+    ) -> Transport:
+        return AskingTransport(self._make(runtime, settings, channel, on_message, on_silence))
 
     def _tune(self, address: Address, moved: Redirected | None) -> bytes:
         """Return a channel for the waiters at one node, in a slot that the node has; that of the last has ``moved``."""

@@ -12,15 +12,15 @@ from typing import Any
 
 from leasehold._runtimes.base import Runtime
 from leasehold.errors import StoreUnavailable, Unsupported
-from leasehold.stores.redis.connection.base import Wire
-from leasehold.stores.redis.connection.pipelining import Answered, Pipe, Posting, posting
+from leasehold.stores.redis.connection.base import Transport
+from leasehold.stores.redis.connection.pipelining import Answered, PipelinedConnection, Pipelining, posting
 
 KEY = 3
 """Which word of a script call is its first key."""
 
 
-class RoutedPosting:
-    """See `leasehold.stores.redis.connection.pipelining.Posting`.
+class RoutedPipelining:
+    """See `leasehold.stores.redis.connection.pipelining.Pipelining`.
 
     Args:
         runtime: of the client.
@@ -33,9 +33,9 @@ class RoutedPosting:
     def __init__(
         self,
         runtime: Runtime,
-        route: Callable[[bytes], Wire | None],
-        served: Callable[[], Collection[Wire]],
-        doubt: Callable[[Wire], None],
+        route: Callable[[bytes], Transport | None],
+        served: Callable[[], Collection[Transport]],
+        doubt: Callable[[Transport], None],
     ) -> None:
         self._runtime = runtime
         self._route = route
@@ -45,36 +45,36 @@ class RoutedPosting:
 
     def _forget(self) -> None:
         self._mutex = self._runtime.mutex()
-        self._each: dict[Wire, Posting] = {}
-        self._short: set[Wire] = set()  # where there were too few pipes
+        self._each: dict[Transport, Pipelining] = {}
+        self._short: set[Transport] = set()  # where there were too few pipes
         self._closed = False
 
-    def post(self, command: bytes, until: float, answered: Answered, taken: list[Pipe]) -> bool:
-        wire = self._route(command)
-        one = None if wire is None else self._each.get(wire) or self._begin(wire)
-        if wire is None or one is None:
+    def post(self, command: bytes, until: float, answered: Answered, taken: list[PipelinedConnection]) -> bool:
+        transport = self._route(command)
+        one = None if transport is None else self._each.get(transport) or self._begin(transport)
+        if transport is None or one is None:
             return False
 
         def told(reply: Any, failure: StoreUnavailable | None) -> None:
             if failure is not None:
-                self._doubt(wire)
+                self._doubt(transport)
             answered(reply, failure)
 
         if one.post(command, until, told, taken):
             return True
-        self._short.add(wire)
+        self._short.add(transport)
         return False
 
     def add(self, within: float) -> None:
         failed: StoreUnavailable | Unsupported | None = None
         while self._short:
-            wire = self._short.pop()
-            one = self._each.get(wire)
+            transport = self._short.pop()
+            one = self._each.get(transport)
             try:
                 if one is not None:
                     one.add(within)
             except (StoreUnavailable, Unsupported) as error:
-                self._doubt(wire)
+                self._doubt(transport)
                 failed = error
         if failed is not None:
             raise failed
@@ -97,21 +97,21 @@ class RoutedPosting:
             one.after_fork()
         self._forget()
 
-    def _all(self) -> list[Posting]:
+    def _all(self) -> list[Pipelining]:
         with self._mutex:
             return list(self._each.values())
 
-    def _begin(self, wire: Wire) -> Posting | None:
+    def _begin(self, transport: Transport) -> Pipelining | None:
         """Make what asks one server more, and leave those that are not served any more."""
         with self._mutex:
             if self._closed:
                 return None
-            made = self._each.get(wire) or posting(self._runtime, wire)
+            made = self._each.get(transport) or posting(self._runtime, transport)
             served = self._served()
-            if made is None or wire not in served:
+            if made is None or transport not in served:
                 return None
             left = [self._each.pop(other) for other in [*self._each] if other not in served]
-            self._each[wire] = made
+            self._each[transport] = made
         for one in left:
             one.close()
         return made

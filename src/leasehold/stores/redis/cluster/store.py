@@ -24,7 +24,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from leasehold._model import Cell, Change, Departure, Finding, Granted, Standing, Ticket, View, Wait
+from leasehold._model import Cell, Change, Finding, Granted, ReleaseReason, RenewalResult, Ticket, View, Wait
 from leasehold._runtimes.base import Runtime
 from leasehold.errors import StoreUnavailable
 from leasehold.stores.redis import keys
@@ -32,7 +32,7 @@ from leasehold.stores.redis.cluster.nodes import Nodes
 from leasehold.stores.redis.cluster.topology import Address, SlotMap, Topology
 from leasehold.stores.redis.connection.base import (
     Elsewhere,
-    MakeWire,
+    MakeTransport,
     Moving,
     Redirected,
     ReplyError,
@@ -40,7 +40,7 @@ from leasehold.stores.redis.connection.base import (
 )
 from leasehold.stores.redis.connection.settings import Settings
 from leasehold.stores.redis.doctor import cluster
-from leasehold.stores.redis.store import RedisStore, single_wire
+from leasehold.stores.redis.store import RedisStore, single_transport
 from leasehold.stores.redis.strict import checks
 
 FIRST_PAUSE = 0.02
@@ -64,12 +64,12 @@ class ClusterStore:
     capabilities = replace(RedisStore.capabilities, together=False)  # names of two slots are in no script together
 
     def __init__(
-        self, runtime: Runtime, seeds: Sequence[Settings], namespace: str, *, make: MakeWire | None = None
+        self, runtime: Runtime, seeds: Sequence[Settings], namespace: str, *, make: MakeTransport | None = None
     ) -> None:
         """Make one; ``make`` makes the wire of each node, as of a model."""
         self._runtime = runtime
         self._namespace = namespace
-        self._make = make or single_wire(runtime)
+        self._make = make or single_transport(runtime)
         self._topology = Topology(runtime, seeds, self._make)
         self._nodes = Nodes(runtime, self._topology, namespace, self._make)
         self._waits: dict[str, RedisStore] = {}
@@ -96,7 +96,7 @@ class ClusterStore:
             self._waits.pop(ticket.id, None)
         return answer
 
-    async def leave(self, name: str, ticket: Ticket, *, how: Departure, within: float) -> bool:
+    async def leave(self, name: str, ticket: Ticket, *, how: ReleaseReason, within: float) -> bool:
         waited = self._waits.pop(ticket.id, None)
         if waited is not None:
             waited.drop(ticket)
@@ -106,9 +106,9 @@ class ClusterStore:
 
         return await self._at(name, within, ask)
 
-    async def renew(self, tickets: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[Standing]:
+    async def renew(self, tickets: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[RenewalResult]:
         until = self._runtime.now() + within
-        standings: dict[str, Standing] = {}
+        results: dict[str, RenewalResult] = {}
         places: Places = await self._places(tickets, within)
         for _ in range(ROUNDS):
             left = until - self._runtime.now()
@@ -122,11 +122,11 @@ class ClusterStore:
                     self._topology.suspect((store.host, store.port))
                     continue
                 found, refusals = result
-                standings.update(found)
+                results.update(found)
                 names = {ticket.id: name for name, ticket in those}
                 for some, reply in refusals:
                     self._again(places, store, [(names[each.id], each) for each in some], reply, alone=alone)
-        return [standings.get(ticket.id, Standing.UNKNOWN) for _, ticket in tickets]
+        return [results.get(ticket.id, RenewalResult.UNKNOWN) for _, ticket in tickets]
 
     async def changed(self, name: str, ticket: Ticket, mark: object, *, timeout: float) -> Granted | None:
         store = self._waits.get(ticket.id)

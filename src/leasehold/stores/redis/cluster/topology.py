@@ -16,9 +16,9 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from leasehold._runtimes.base import Runtime
-from leasehold.stores.redis.connection.base import Elsewhere, MakeWire, ReplyError, pack, refused
+from leasehold.stores.redis.connection.base import Elsewhere, MakeTransport, ReplyError, pack, refused
 from leasehold.stores.redis.connection.settings import Settings
-from leasehold.stores.redis.connection.single_flight import Together
+from leasehold.stores.redis.connection.single_flight import SingleFlight
 
 SLOTS = 16384
 
@@ -45,7 +45,7 @@ class SlotMap:
 
     """
 
-    epoch: int
+    generation: int
     owners: tuple[Address | None, ...]
     replicas: dict[Address, tuple[Address, ...]]
 
@@ -58,7 +58,7 @@ class SlotMap:
 class Topology:
     """The slot map of one client."""
 
-    def __init__(self, runtime: Runtime, seeds: Sequence[Settings], make: MakeWire) -> None:
+    def __init__(self, runtime: Runtime, seeds: Sequence[Settings], make: MakeTransport) -> None:
         self._runtime = runtime
         self._seeds = list(seeds)
         self._make = make
@@ -67,7 +67,7 @@ class Topology:
         self._stale = True
         self._suspects: set[Address] = set()
         self._looked = float("-inf")
-        self._together = Together(runtime)
+        self._together = SingleFlight(runtime)
 
     @property
     def where(self) -> str:
@@ -120,7 +120,7 @@ class Topology:
 
     def after_fork(self) -> None:
         """Let go of what the parent was doing."""
-        self._together = Together(self._runtime)
+        self._together = SingleFlight(self._runtime)
         self._stale = True
 
     # --- inside ------------------------------------------------------------------------------------------------
@@ -135,7 +135,7 @@ class Topology:
             answers = await self._runtime.gather(*[self._told(settings, each) for settings in asked])
             maps = [answer for answer in answers if isinstance(answer, SlotMap)]
             if maps:
-                self._map = max(maps, key=lambda found: found.epoch)
+                self._map = max(maps, key=lambda found: found.generation)
                 self._learned, self._suspects = {}, set()
                 self._stale = False
                 self._looked = self._runtime.now()
@@ -167,19 +167,21 @@ class Topology:
         return [replace(each, any_role=True) for each in (*settings, *rest)]
 
     async def _told(self, settings: Settings, within: float) -> SlotMap:
-        wire = self._make(self._runtime, settings, b"", _nothing, _silence)
+        transport = self._make(self._runtime, settings, b"", _nothing, _silence)
         try:
-            slots, info = await wire.call_all([pack(b"CLUSTER", b"SLOTS"), pack(b"CLUSTER", b"INFO")], within=within)
+            slots, info = await transport.call_all(
+                [pack(b"CLUSTER", b"SLOTS"), pack(b"CLUSTER", b"INFO")], within=within
+            )
         finally:
-            await wire.close()
+            await transport.close()
         if isinstance(slots, ReplyError):
             raise refused(settings.where, slots)
         host = str(settings.options["host"])
         found = read_slots(slots, host)
         if not found.primaries:
             raise Elsewhere(f"the node at {settings.where} knows of no node that serves a slot")
-        epoch = 0 if isinstance(info, ReplyError) else _epoch(info)
-        return replace(found, epoch=epoch)
+        generation = 0 if isinstance(info, ReplyError) else _generation(info)
+        return replace(found, generation=generation)
 
 
 def read_slots(reply: Any, asked: str) -> SlotMap:
@@ -200,7 +202,7 @@ def _address(node: Any, asked: str) -> Address:
     return (asked if host in (b"", b"?") else host.decode()), int(node[1])
 
 
-def _epoch(info: bytes) -> int:
+def _generation(info: bytes) -> int:
     for line in info.decode("utf-8", "replace").splitlines():
         name, _, value = line.partition(":")
         if name == "cluster_current_epoch" and value.isdecimal():

@@ -13,7 +13,7 @@ import redis.asyncio.sentinel
 import redis.cluster
 import redis.sentinel
 
-from leasehold._runtimes.base import Colour
+from leasehold._runtimes.base import Flavor
 from leasehold._url import Veiled
 from leasehold.stores.redis.connection import settings
 from leasehold.stores.redis.connection.settings import KEPT, Settings, shown
@@ -31,14 +31,14 @@ def asks_sentinels(client: Any) -> bool:
     return isinstance(client, SENTINELS) or isinstance(getattr(client, "connection_pool", None), POOLS)
 
 
-def watched(client: Any, colour: Colour) -> Watched:
+def watched(client: Any, flavor: Flavor) -> Watched:
     """Take over how a ``Sentinel``, or a client made by its ``master_for``, finds and reaches the primary.
 
     Raises:
         TypeError: it is of the other colour, or one for replicas.
 
     """
-    check_colour(client, colour)
+    check_flavor(client, flavor)
     if isinstance(client, SENTINELS):
         asked: Any = client
         options: Any = asked.connection_kwargs
@@ -50,31 +50,31 @@ def watched(client: Any, colour: Colour) -> Watched:
             raise TypeError("cannot make locks from a client for replicas; pass one made with master_for(NAME)")
         options, asked, name = pool.connection_kwargs, pool.sentinel_manager, pool.service_name
         encrypted = issubclass(pool.connection_class, ENCRYPTED)
-    sentinels = [replace(settings.from_client(each, colour), mode="sentinel") for each in asked.sentinels]
+    sentinels = [replace(settings.from_client(each, flavor), mode="sentinel") for each in asked.sentinels]
     return Watched(name, sentinels, _plain(options, "tls" if encrypted else "tcp"))
 
 
-def seeds(client: Any, colour: Colour) -> Sequence[Settings]:
+def seeds(client: Any, flavor: Flavor) -> Sequence[Settings]:
     """Take over how a ``RedisCluster`` reaches its nodes.
 
     Raises:
         TypeError: it is of the other colour.
 
     """
-    check_colour(client, colour)
+    check_flavor(client, flavor)
     nodes = {(node.host, int(node.port)): node for node in _nodes(client)}
     if isinstance(client, redis.cluster.RedisCluster):
         known = next((node.redis_connection for node in nodes.values() if node.redis_connection is not None), None)
-        base = _plain({}, "tcp") if known is None else settings.from_client(known, colour)
+        base = _plain({}, "tcp") if known is None else settings.from_client(known, flavor)
     else:
         cls = client.connection_kwargs.get("connection_class", redis.asyncio.Connection)
-        base = replace(_plain(client.connection_kwargs, "tcp"), classes={colour: cls})
+        base = replace(_plain(client.connection_kwargs, "tcp"), classes={flavor: cls})
     return [replace(base.at(host, port), mode="cluster") for host, port in nodes]
 
 
-def check_colour(client: Any, colour: Colour) -> None:
+def check_flavor(client: Any, flavor: Flavor) -> None:
     """Raise TypeError if a client does not fit."""
-    if isinstance(client, ASYNCHRONOUS) is not (colour is Colour.ASYNCIO):
+    if isinstance(client, ASYNCHRONOUS) is not (flavor is Flavor.ASYNC):
         wanted = "Client with classes of redis, AsyncClient with those of redis.asyncio"
         raise TypeError(f"a {type(client).__module__}.{type(client).__name__} does not fit this client; use {wanted}")
 

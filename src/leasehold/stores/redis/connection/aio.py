@@ -15,16 +15,16 @@ from typing import Any, TypeVar
 import hiredis
 import redis
 
-from leasehold._runtimes.base import Colour, Runtime
+from leasehold._runtimes.base import Flavor, Runtime
 from leasehold.errors import StoreUnavailable
 from leasehold.stores.redis.connection.base import (
     HELLO,
     MESSAGES,
-    Ear,
     HungUp,
     OnMessage,
     OnSilence,
     ReplyError,
+    Subscriber,
     no_answer,
     refused,
     subscriptions,
@@ -38,8 +38,8 @@ COMMON_WITHIN = 2.0
 T = TypeVar("T")
 
 
-class AioWire:
-    """See `leasehold.stores.redis.connection.base.Wire`."""
+class AioTransport:
+    """See `leasehold.stores.redis.connection.base.Transport`."""
 
     def __init__(
         self, runtime: Runtime, settings: Settings, channel: bytes, on_message: OnMessage, on_silence: OnSilence
@@ -51,60 +51,60 @@ class AioWire:
         self._on_silence = on_silence
         self._count = 0
         self._facts: dict[str, str] = {}
-        self._inherited: list[Line | None] = []
+        self._inherited: list[Connection | None] = []
         self._forget()
 
     def _forget(self) -> None:
         self._closed = False
-        self._line: Line | None = None
-        self._connecting: asyncio.Task[Line] | None = None
+        self._connection: Connection | None = None
+        self._connecting: asyncio.Task[Connection] | None = None
         self._subscribing: asyncio.Task[int] | None = None
 
     async def call(self, command: bytes, *, within: float) -> Any:
-        line = self._live() or await self._connected(within)
-        if line.full:
-            await line.writable()
-        return await line.send(command, within)
+        connection = self._live() or await self._connected(within)
+        if connection.full:
+            await connection.writable()
+        return await connection.send(command, within)
 
     def post(self, command: bytes, within: float) -> asyncio.Future[Any] | None:
         """Send a command if that takes no waiting, and return the future of its reply; None if it does."""
-        line = self._live()
-        return None if line is None or line.full else line.send(command, within)
+        connection = self._live()
+        return None if connection is None or connection.full else connection.send(command, within)
 
     async def call_all(self, commands: Sequence[bytes], *, within: float) -> list[Any]:
-        line = self._live() or await self._connected(within)
-        await line.writable()
-        return list(await asyncio.gather(*[line.send(command, within) for command in commands]))
+        connection = self._live() or await self._connected(within)
+        await connection.writable()
+        return list(await asyncio.gather(*[connection.send(command, within) for command in commands]))
 
     async def listen(self, within: float) -> int:
-        line = self._live() or await self._connected(within)
-        if line.epoch == 0:
+        connection = self._live() or await self._connected(within)
+        if connection.generation == 0:
             if self._subscribing is None or self._subscribing.done():
-                self._subscribing = asyncio.ensure_future(self._subscribe(line, max(within, COMMON_WITHIN)))
+                self._subscribing = asyncio.ensure_future(self._subscribe(connection, max(within, COMMON_WITHIN)))
                 self._subscribing.add_done_callback(_seen)
             await self._shared(self._subscribing, within)
-        return line.epoch
+        return connection.generation
 
-    def epoch(self) -> int:
-        line = self._live()
-        return 0 if line is None else line.epoch
+    def generation(self) -> int:
+        connection = self._live()
+        return 0 if connection is None else connection.generation
 
-    def hear(self, ear: Ear, timeout: float) -> Coroutine[Any, Any, object]:
-        signal = ear.ready(self._runtime)
-        if ear.news:  # it came before there was a signal
+    def hear(self, subscriber: Subscriber, timeout: float) -> Coroutine[Any, Any, object]:
+        signal = subscriber.ready(self._runtime)
+        if subscriber.news:  # it came before there was a signal
             signal.set()
         return signal.wait(timeout)
 
-    def nudge(self, ear: Ear) -> None:
-        ear.ring()
+    def notify(self, subscriber: Subscriber) -> None:
+        subscriber.set()
 
     def disturbed(self) -> bool:
         return False  # the loop reads what comes
 
     def hang_up(self) -> None:
-        line = self._line
-        if line is not None:
-            line.end("it was left for another server")
+        connection = self._connection
+        if connection is not None:
+            connection.end("it was left for another server")
 
     def retune(self, channel: bytes) -> None:
         self._channel = channel
@@ -114,24 +114,30 @@ class AioWire:
 
     async def close(self) -> None:
         self._closed = True
-        line, self._line = self._line, None
+        connection, self._connection = self._connection, None
         ours = [each for each in (self._connecting, self._subscribing) if each is not None and not each.done()]
         ended = [each for each in ours if each.get_loop() is asyncio.get_running_loop() and each.cancel()]
         if ended:
             await asyncio.wait(ended)  # the connection that they were making is closed then
-        if line is not None:
-            await line.close()
+        if connection is not None:
+            await connection.close()
 
     def after_fork(self, channel: bytes) -> None:
         self._channel = channel
-        self._inherited.append(self._line)  # closing it, as its finalizer does, would make the parent's loop deaf to it
+        self._inherited.append(
+            self._connection
+        )  # closing it, as its finalizer does, would make the parent's loop deaf to it
         self._forget()
 
-    def _live(self) -> Line | None:
-        line = self._line
-        return line if line is not None and line.open and line.loop is asyncio.get_running_loop() else None
+    def _live(self) -> Connection | None:
+        connection = self._connection
+        return (
+            connection
+            if connection is not None and connection.open and connection.loop is asyncio.get_running_loop()
+            else None
+        )
 
-    async def _connected(self, within: float) -> Line:
+    async def _connected(self, within: float) -> Connection:
         """Connect once for all who need it; one that is cancelled or in a hurry does not stop it."""
         if self._closed:
             raise no_answer(self._settings.where, "the client is closed", unknown=False)
@@ -150,7 +156,7 @@ class AioWire:
             raise no_answer(self._settings.where, "the client is closed", unknown=False)
         return task.result()
 
-    async def _connect(self, within: float) -> Line:
+    async def _connect(self, within: float) -> Connection:
         """Connect and check who answers; once more if it hangs up before that."""
         until = self._runtime.now() + within
         try:
@@ -161,8 +167,8 @@ class AioWire:
                 raise
         return await self._connect_once(left)
 
-    async def _connect_once(self, within: float) -> Line:
-        connection = self._settings.connection(Colour.ASYNCIO, within)
+    async def _connect_once(self, within: float) -> Connection:
+        connection = self._settings.connection(Flavor.ASYNC, within)
         where = self._settings.where
         failed: Exception | None = None
         try:
@@ -175,33 +181,33 @@ class AioWire:
             failed = connect_error(error, where)
         if failed is not None:
             raise failed  # out here it has no context: local variables in the frames of redis-py show the password
-        line = Line(connection, where, self._heard, self._on_silence, self._lost)
+        connection = Connection(connection, where, self._heard, self._on_silence, self._lost)
         try:
-            self._facts = check_handshake(await line.send(HELLO, within), self._settings)
+            self._facts = check_handshake(await connection.send(HELLO, within), self._settings)
         except BaseException as error:
-            await line.close()
+            await connection.close()
             if isinstance(error, StoreUnavailable) and error.unknown:
                 raise HungUp(str(no_answer(where, "it broke off the handshake", unknown=False))) from None
             raise
-        self._line = line
-        return line
+        self._connection = connection
+        return connection
 
-    async def _subscribe(self, line: Line, within: float) -> int:
+    async def _subscribe(self, connection: Connection, within: float) -> int:
         asked = subscriptions(self._channel, version_of(self._facts))
-        for reply in await asyncio.gather(*[line.send(command, within) for command in asked]):
+        for reply in await asyncio.gather(*[connection.send(command, within) for command in asked]):
             if isinstance(reply, ReplyError):
                 raise refused(self._settings.where, reply)
         self._count += 1
-        line.epoch = self._count
-        return line.epoch
+        connection.generation = self._count
+        return connection.generation
 
     def _heard(self, message: bytes) -> None:
         self._on_message(message)
 
-    def _lost(self, line: Line) -> None:
-        if self._line is line:
-            self._line = None
-        if line.epoch:
+    def _lost(self, connection: Connection) -> None:
+        if self._connection is connection:
+            self._connection = None
+        if connection.generation:
             self._on_silence()
 
 
@@ -210,7 +216,7 @@ def _seen(task: asyncio.Task[Any]) -> None:
         task.exception()  # whoever asked has it; nobody may be left to ask
 
 
-class Line(asyncio.Protocol):
+class Connection(asyncio.Protocol):
     """One connection that redis-py made and shook hands on; from then on it is ours."""
 
     def __init__(
@@ -219,11 +225,11 @@ class Line(asyncio.Protocol):
         where: str,
         on_message: OnMessage,
         on_silence: OnSilence,
-        on_lost: Callable[[Line], None],
+        on_lost: Callable[[Connection], None],
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self.open = True
-        self.epoch = 0
+        self.generation = 0
         self._connection = connection
         self._where = where
         self._on_message = on_message
@@ -319,7 +325,7 @@ class Line(asyncio.Protocol):
         if push[0] in MESSAGES:
             self._on_message(push[2])
         elif push[0] == b"sunsubscribe":  # its slot has moved to another node
-            self.epoch = 0
+            self.generation = 0
             self._on_silence()
         elif push[0] in (b"subscribe", b"ssubscribe"):
             self._answer(push)  # in RESP3 a subscription is confirmed by a push, in the order of replies

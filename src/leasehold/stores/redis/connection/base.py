@@ -102,7 +102,7 @@ NOT_APPLIED = frozenset(
 """Errors after which the command was certainly not carried out. Any other error, and any silence, is unknown."""
 
 
-class Ear(Protocol):
+class Subscriber(Protocol):
     """Someone who waits for a message: the store's slot for one waiting ticket."""
 
     news: bool
@@ -111,12 +111,12 @@ class Ear(Protocol):
         """Return the signal to wait for."""
         ...
 
-    def ring(self) -> None:
+    def set(self) -> None:
         """Wake who waits, from any thread; nothing happens if nobody waits yet, since ``news`` is looked at first."""
         ...
 
 
-class Wire(Protocol):
+class Transport(Protocol):
     """One server, seen from one client."""
 
     async def call(self, command: bytes, *, within: float) -> Any:
@@ -138,15 +138,15 @@ class Wire(Protocol):
         """
         ...
 
-    def epoch(self) -> int:
+    def generation(self) -> int:
         """Return the number of the subscription that stands now, 0 if none does."""
         ...
 
-    def hear(self, ear: Ear, timeout: float) -> Coroutine[Any, Any, object]:
-        """Wait until ``ear.news``, at most ``timeout`` seconds, reading messages for all if nobody else does."""
+    def hear(self, subscriber: Subscriber, timeout: float) -> Coroutine[Any, Any, object]:
+        """Wait until ``subscriber.news``, at most ``timeout`` seconds, reading messages for all if nobody else does."""
         ...
 
-    def nudge(self, ear: Ear) -> None:
+    def notify(self, subscriber: Subscriber) -> None:
         """Wake one who waits in `hear`, from any thread; its ``news`` is set. It may not have begun to wait."""
         ...
 
@@ -173,12 +173,12 @@ class Wire(Protocol):
         ...
 
 
-class MakeWire(Protocol):
+class MakeTransport(Protocol):
     """Makes the wire of one server."""
 
     def __call__(
         self, runtime: Runtime, settings: Any, channel: bytes, on_message: OnMessage, on_silence: OnSilence, /
-    ) -> Wire: ...
+    ) -> Transport: ...
 
 
 OnMessage = Callable[[bytes], None]
@@ -222,7 +222,7 @@ def subscriptions(channel: bytes, version: tuple[int, ...]) -> list[bytes]:
 
 
 def version_of(facts: dict[str, str]) -> tuple[int, ...]:
-    """Return major and minor number of what `Wire.facts` names."""
+    """Return major and minor number of what `Transport.facts` names."""
     return tuple(int(part) for part in facts.get("version", "0").split(".")[:2] if part.isdecimal())
 
 

@@ -7,82 +7,82 @@ from typing import Any
 
 import redis
 
-from leasehold._runtimes.base import Colour, Runtime
+from leasehold._runtimes.base import Flavor, Runtime
 from leasehold.errors import StoreUnavailable
 from leasehold.stores.redis.connection.base import (
     HELLO,
-    Ear,
     HungUp,
     OnMessage,
     OnSilence,
     ReplyError,
+    Subscriber,
     no_answer,
     refused,
     subscriptions,
     version_of,
 )
 from leasehold.stores.redis.connection.channel import Channel
-from leasehold.stores.redis.connection.connection import SILENT, Line
+from leasehold.stores.redis.connection.connection import SILENT, Connection
 from leasehold.stores.redis.connection.settings import Settings, check_handshake, connect_error
 
 IDLE_CONNECTIONS = 32
 """Connections kept open for later calls; more than these are closed after use."""
 
 
-class BlockingWire:
-    """See `leasehold.stores.redis.connection.base.Wire`."""
+class BlockingTransport:
+    """See `leasehold.stores.redis.connection.base.Transport`."""
 
     def __init__(
         self, runtime: Runtime, settings: Settings, channel: bytes, on_message: OnMessage, on_silence: OnSilence
     ) -> None:
         self._runtime = runtime
         self._settings = settings
-        self._idle: list[Line] = []
+        self._idle: list[Connection] = []
         self._closed = False
         self._facts: dict[str, str] = {}
-        self._ears = Channel(runtime, self.subscribed, settings.where, channel, on_message, on_silence)
+        self._subscriptions = Channel(runtime, self.subscribed, settings.where, channel, on_message, on_silence)
 
     async def call(self, command: bytes, *, within: float) -> Any:
-        line = self._fresh() or self.connect(within)
+        connection = self._fresh() or self.connect(within)
         try:
-            answer = line.ask(command, within)
+            answer = connection.ask(command, within)
         except BaseException as error:
-            self._broke(line, error)
+            self._broke(connection, error)
             raise
-        self._put_back(line)
+        self._put_back(connection)
         return answer
 
     async def call_all(self, commands: Sequence[bytes], *, within: float) -> list[Any]:
-        line = self._fresh() or self.connect(within)
+        connection = self._fresh() or self.connect(within)
         try:
-            answers = line.exchange(b"".join(commands), len(commands), within)
+            answers = connection.exchange(b"".join(commands), len(commands), within)
         except BaseException as error:
-            self._broke(line, error)
+            self._broke(connection, error)
             raise
-        self._put_back(line)
+        self._put_back(connection)
         return answers
 
     async def listen(self, within: float) -> int:
-        return self._ears.open(within)
+        return self._subscriptions.open(within)
 
-    def epoch(self) -> int:
-        return self._ears.epoch
+    def generation(self) -> int:
+        return self._subscriptions.generation
 
-    async def hear(self, ear: Ear, timeout: float) -> None:
-        await self._ears.hear(ear, timeout)
+    async def hear(self, subscriber: Subscriber, timeout: float) -> None:
+        await self._subscriptions.hear(subscriber, timeout)
 
-    def nudge(self, ear: Ear) -> None:
-        self._ears.nudge(ear)
+    def notify(self, subscriber: Subscriber) -> None:
+        self._subscriptions.notify(subscriber)
 
     def disturbed(self) -> bool:
-        return self._ears.disturbed()
+        return self._subscriptions.disturbed()
 
     def hang_up(self) -> None:
         self._drop_idle()
-        self._ears.hang_up()
+        self._subscriptions.hang_up()
 
     def retune(self, channel: bytes) -> None:
-        self._ears.channel = channel
+        self._subscriptions.channel = channel
 
     def facts(self) -> dict[str, str]:
         return self._facts
@@ -95,14 +95,14 @@ class BlockingWire:
     async def close(self) -> None:
         self._closed = True
         self._drop_idle()
-        self._ears.close()
+        self._subscriptions.close()
 
     def after_fork(self, channel: bytes) -> None:
         self._idle = []  # dropped, not shut down: the parent goes on using the sockets
         self._closed = False
-        self._ears.after_fork(channel)
+        self._subscriptions.after_fork(channel)
 
-    def connect(self, within: float) -> Line:
+    def connect(self, within: float) -> Connection:
         """Open a connection and check who answers; once more if it hangs up before that.
 
         Raises:
@@ -117,8 +117,8 @@ class BlockingWire:
                 raise
         return self._connect(left)
 
-    def _connect(self, within: float) -> Line:
-        connection, until = self._settings.connection(Colour.BLOCKING, within), self._runtime.now() + within
+    def _connect(self, within: float) -> Connection:
+        connection, until = self._settings.connection(Flavor.SYNC, within), self._runtime.now() + within
         where = self._settings.where
         if self._closed:
             raise no_answer(where, "the client is closed", unknown=False)
@@ -129,64 +129,64 @@ class BlockingWire:
             failed = connect_error(error, where)
         if failed is not None:
             raise failed  # out here it has no context: local variables in the frames of redis-py show the password
-        line = Line(connection, self._runtime)
+        connection = Connection(connection, self._runtime)
         try:
-            said = line.ask(HELLO, max(until - self._runtime.now(), 0.001))
+            said = connection.ask(HELLO, max(until - self._runtime.now(), 0.001))
             self._facts = check_handshake(said, self._settings)
         except BaseException as error:
-            line.close()
+            connection.close()
             if isinstance(error, StoreUnavailable) or not isinstance(error, SILENT):
                 raise
             gone = no_answer(where, error, unknown=False)
             raise gone if isinstance(error, TimeoutError) else HungUp(str(gone)) from error
-        return line
+        return connection
 
-    def subscribed(self, channel: bytes, within: float) -> Line:
+    def subscribed(self, channel: bytes, within: float) -> Connection:
         """Open a connection that hears ``channel``."""
-        line, where = self.connect(within), self._settings.where
+        connection, where = self.connect(within), self._settings.where
         try:
             asked = subscriptions(channel, version_of(self._facts))
-            for reply in line.exchange(b"".join(asked), len(asked), within):
+            for reply in connection.exchange(b"".join(asked), len(asked), within):
                 if isinstance(reply, ReplyError):
                     raise refused(where, reply)
         except BaseException as error:
-            line.close()
+            connection.close()
             if isinstance(error, SILENT) and not isinstance(error, StoreUnavailable):
                 raise no_answer(where, error, unknown=False) from error
             raise
-        return line
+        return connection
 
-    def _broke(self, line: Line, error: BaseException) -> None:
+    def _broke(self, connection: Connection, error: BaseException) -> None:
         """Close a line on which a reply may still be on its way: nobody must ever read it as an answer of theirs."""
-        line.close()
+        connection.close()
         if isinstance(error, SILENT):
             self._drop_idle()  # they go to the same server, and each would cost another attempt
             raise no_answer(self._settings.where, error, unknown=True) from error
 
-    def _put_back(self, line: Line) -> None:
+    def _put_back(self, connection: Connection) -> None:
         if len(self._idle) < IDLE_CONNECTIONS and not self._closed:
-            self._idle.append(line)
+            self._idle.append(connection)
         else:
-            line.close()
+            connection.close()
         if self._closed:
             self._drop_idle()  # it may have been closed just before this line was put back
 
-    def _fresh(self) -> Line | None:
+    def _fresh(self) -> Connection | None:
         """Take an idle connection that the server has not closed meanwhile; None if there is none."""
         while True:
             try:
-                line = self._idle.pop()
+                connection = self._idle.pop()
             except IndexError:
                 return None
-            if line.usable():
-                return line
-            line.close()
+            if connection.usable():
+                return connection
+            connection.close()
 
     def _drop_idle(self) -> None:
         idle = self._idle
         while idle:
             try:
-                line = idle.pop()  # taken out before it is closed: another thread may be taking one just now
+                connection = idle.pop()  # taken out before it is closed: another thread may be taking one just now
             except IndexError:  # it was the last
                 return
-            line.close()
+            connection.close()

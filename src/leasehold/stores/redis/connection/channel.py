@@ -18,10 +18,10 @@ from typing import Any
 import hiredis
 
 from leasehold._runtimes.base import Runtime
-from leasehold.stores.redis.connection.base import MESSAGES, Ear, OnMessage, OnSilence, no_answer
-from leasehold.stores.redis.connection.connection import CHUNK, Line
+from leasehold.stores.redis.connection.base import MESSAGES, OnMessage, OnSilence, Subscriber, no_answer
+from leasehold.stores.redis.connection.connection import CHUNK, Connection
 
-Subscribe = Callable[[bytes, float], Line]
+Subscribe = Callable[[bytes, float], Connection]
 """Opens a connection that hears a channel, within so many seconds."""
 
 
@@ -56,75 +56,75 @@ class Channel:
         self._forget()
 
     def _forget(self) -> None:
-        self.epoch = 0
+        self.generation = 0
         self._count = 0
-        self._line: Line | None = None
-        self._bell: tuple[socket.socket, socket.socket] | None = None
+        self._connection: Connection | None = None
+        self._wake_up: tuple[socket.socket, socket.socket] | None = None
         self._mutex = self._runtime.mutex()
         self._opening = threading.Lock()  # held while connecting, so waited for with a limit
         self._poll = select.poll()  # not select(), which cannot wait for descriptors above 1,023
-        self._reading: Ear | None = None
+        self._reading: Subscriber | None = None
         self._reader = 0  # the thread that reads
-        self._waiting: dict[int, Ear] = {}
+        self._waiting: dict[int, Subscriber] = {}
         self._ended: list[Callable[[], None]] = []  # what whoever reads is to close when it leaves
 
     def open(self, within: float) -> int:
         """Subscribe if that is not done; return the number of the subscription."""
-        if self._line is not None:
-            return self.epoch
+        if self._connection is not None:
+            return self.generation
         until = self._runtime.now() + within
         if not self._opening.acquire(timeout=within):
             raise no_answer(self._where, "another thread still tries to subscribe", unknown=False)
         try:
-            if self._line is not None:
-                return self.epoch
-            line = self._subscribe(self.channel, max(until - self._runtime.now(), 0.001))
-            if self._bell is None:
-                self._bell = socket.socketpair()
-                self._bell[0].setblocking(False)
+            if self._connection is not None:
+                return self.generation
+            connection = self._subscribe(self.channel, max(until - self._runtime.now(), 0.001))
+            if self._wake_up is None:
+                self._wake_up = socket.socketpair()
+                self._wake_up[0].setblocking(False)
             self._poll = select.poll()
-            self._poll.register(line.socket, select.POLLIN)
-            self._poll.register(self._bell[0], select.POLLIN)
+            self._poll.register(connection.socket, select.POLLIN)
+            self._poll.register(self._wake_up[0], select.POLLIN)
             self._count += 1
-            self.epoch = self._count
-            self._line = line  # last: it says that all the rest is there
-            return self.epoch
+            self.generation = self._count
+            self._connection = connection  # last: it says that all the rest is there
+            return self.generation
         finally:
             self._opening.release()
 
-    async def hear(self, ear: Ear, timeout: float) -> None:
-        """Wait for ``ear.news``, reading for all if nobody does."""
+    async def hear(self, subscriber: Subscriber, timeout: float) -> None:
+        """Wait for ``subscriber.news``, reading for all if nobody does."""
         until = self._runtime.now() + timeout
-        while not ear.news and (left := until - self._runtime.now()) > 0:
+        while not subscriber.news and (left := until - self._runtime.now()) > 0:
             signal = None
             with self._mutex:
-                line = self._line
-                reads = self._reading is None and line is not None
+                connection = self._connection
+                reads = self._reading is None and connection is not None
                 if reads:
-                    self._reading, self._reader = ear, threading.get_ident()
+                    self._reading, self._reader = subscriber, threading.get_ident()
                 else:
-                    signal = ear.ready(self._runtime)  # whoever reads needs none
-                    self._waiting[id(ear)] = ear
+                    signal = subscriber.ready(self._runtime)  # whoever reads needs none
+                    self._waiting[id(subscriber)] = subscriber
             try:
-                if line is None:
+                if connection is None:
                     return
                 if signal is None:
-                    self._read(line, ear, until)
+                    self._read(connection, subscriber, until)
                     continue
-                if not ear.news:  # else it came before there was a signal
+                if not subscriber.news:  # else it came before there was a signal
                     await signal.wait(left)
-                if not ear.news:
+                if not subscriber.news:
                     signal.clear()  # called to read on; news that came meanwhile is in `news`
             finally:
-                self._pass_on(ear)
+                self._pass_on(subscriber)
 
-    def nudge(self, ear: Ear) -> None:
+    def notify(self, subscriber: Subscriber) -> None:
         """Wake one who waits, or who reads for all."""
-        ear.ring()
-        bell = self._bell
-        if self._reading is ear and bell is not None and threading.get_ident() != self._reader:
+        subscriber.set()
+        wake_up = self._wake_up
+        if self._reading is subscriber and wake_up is not None and threading.get_ident() != self._reader:
             try:  # the reader itself, which found the message, looks at its news next
-                bell[1].send(b"!")
+                wake_up[1].send(b"!")
             except OSError:  # closed meanwhile: whoever read has found out
                 pass
 
@@ -134,12 +134,12 @@ class Channel:
             reading = self._reading
         if reading is not None:
             reading.news = True
-            self.nudge(reading)
+            self.notify(reading)
         with self._opening:  # a thread that is connecting ends first: its connection must not outlive the client
-            line = self._line
-        self._drop(line)
-        bell, self._bell = self._bell, None
-        for end in bell or ():
+            connection = self._connection
+        self._drop(connection)
+        wake_up, self._wake_up = self._wake_up, None
+        for end in wake_up or ():
             self._close(end.close)
 
     def after_fork(self, channel: bytes) -> None:
@@ -149,20 +149,20 @@ class Channel:
 
     def disturbed(self) -> bool:
         """Say whether something came that nobody has read."""
-        line = self._line
-        return line is not None and not line.quiet()
+        connection = self._connection
+        return connection is not None and not connection.quiet()
 
     def hang_up(self) -> None:
         """End the subscription; whoever waits asks again."""
-        line = self._line
-        if line is not None:
-            self._drop(line)
+        connection = self._connection
+        if connection is not None:
+            self._drop(connection)
             self._on_silence()
 
-    def _pass_on(self, ear: Ear) -> None:
+    def _pass_on(self, subscriber: Subscriber) -> None:
         with self._mutex:
-            self._waiting.pop(id(ear), None)
-            if self._reading is not ear and self._reading is not None:
+            self._waiting.pop(id(subscriber), None)
+            if self._reading is not subscriber and self._reading is not None:
                 return
             self._reading = None
             ended, self._ended = self._ended, []
@@ -170,44 +170,44 @@ class Channel:
         for close in ended:
             close()
         if following is not None:
-            following.ring()
+            following.set()
 
-    def _read(self, line: Line, ear: Ear, until: float) -> None:
+    def _read(self, connection: Connection, subscriber: Subscriber, until: float) -> None:
         try:
-            while not ear.news and (left := until - self._runtime.now()) > 0:
-                reply: list[Any] | bytes | int | bool | None = line.reader.gets()
+            while not subscriber.news and (left := until - self._runtime.now()) > 0:
+                reply: list[Any] | bytes | int | bool | None = connection.reader.gets()
                 if reply is False:
-                    self._feed(line, left)
+                    self._feed(connection, left)
                 elif isinstance(reply, list) and len(reply) == 3 and reply[0] in MESSAGES:
                     self._on_message(reply[2])
                 elif isinstance(reply, list) and reply[0] == b"sunsubscribe":
                     raise EOFError("its slot has moved")
         except (OSError, EOFError, ValueError, hiredis.ProtocolError):
-            self._drop(line)
+            self._drop(connection)
             self._on_silence()
 
-    def _feed(self, line: Line, left: float) -> None:
-        bell = self._bell
-        if bell is None:
+    def _feed(self, connection: Connection, left: float) -> None:
+        wake_up = self._wake_up
+        if wake_up is None:
             raise EOFError("closed")
-        pending = getattr(line.socket, "pending", None)
+        pending = getattr(connection.socket, "pending", None)
         if pending is None or not pending():
             ready = [fd for fd, _ in self._poll.poll(left * 1000)]
-            if bell[0].fileno() in ready:
-                bell[0].recv(CHUNK)
-            if line.socket.fileno() not in ready:
+            if wake_up[0].fileno() in ready:
+                wake_up[0].recv(CHUNK)
+            if connection.socket.fileno() not in ready:
                 return
         if pending is not None:
-            line.socket.settimeout(1.0)  # for a TLS record that is only half there
-        line.feed()
+            connection.socket.settimeout(1.0)  # for a TLS record that is only half there
+        connection.feed()
 
-    def _drop(self, line: Line | None) -> None:
+    def _drop(self, connection: Connection | None) -> None:
         with self._opening:
-            if line is None or self._line is not line:
+            if connection is None or self._connection is not connection:
                 return
-            self._line = None
-            self.epoch = 0
-        self._close(line.close, line.hang_up)
+            self._connection = None
+            self.generation = 0
+        self._close(connection.close, connection.hang_up)
 
     def _close(self, close: Callable[[], None], wake: Callable[[], None] | None = None) -> None:
         """Close something now, or leave that to the thread that waits on it, and wake it."""

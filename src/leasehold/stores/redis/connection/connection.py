@@ -30,7 +30,7 @@ SILENT = (OSError, EOFError, hiredis.ProtocolError)
 """What a connection raises on which no more answers come."""
 
 
-class Line:
+class Connection:
     """One connection that redis-py made, read and written without it.
 
     The kernel itself ends a read or write that takes too long, where it can: with Python's own time limits each of them

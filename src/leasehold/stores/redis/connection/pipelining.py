@@ -4,7 +4,7 @@ Theory of operation
 -------------------
 Who asks several servers at once must not wait for each in turn, and needs no thread for each: it posts to all, and then
 reads what comes first. A connection answers in order, so a reply that nobody waited for is read before the next one,
-by whoever uses the connection then. Until a reply was read its connection is a `Pipe` that owes it.
+by whoever uses the connection then. Until a reply was read its connection is a `PipelinedConnection` that owes it.
 
 Blocking, a pipe belongs to one thread at a time. It takes the pipe out, posts, reads until it has what it needs, and
 puts the pipe back, whatever it still owes. A pipe that has come back with a debt and is not taken again is read by the
@@ -26,10 +26,10 @@ from typing import Any, Protocol, runtime_checkable
 
 from leasehold._runtimes.base import Runtime
 from leasehold.errors import StoreUnavailable
-from leasehold.stores.redis.connection.aio import AioWire
-from leasehold.stores.redis.connection.base import Wire, no_answer
-from leasehold.stores.redis.connection.blocking import IDLE_CONNECTIONS, BlockingWire
-from leasehold.stores.redis.connection.connection import CHUNK, SILENT, TOO_SLOW, Line
+from leasehold.stores.redis.connection.aio import AioTransport
+from leasehold.stores.redis.connection.base import Transport, no_answer
+from leasehold.stores.redis.connection.blocking import IDLE_CONNECTIONS, BlockingTransport
+from leasehold.stores.redis.connection.connection import CHUNK, SILENT, TOO_SLOW, Connection
 
 MOST_OWED = 256
 """Answers that a pipe may owe; a server that owes so many is not asked on it."""
@@ -41,10 +41,10 @@ Answered = Callable[[Any, StoreUnavailable | None], None]
 """Called once with the reply, which may be a `ReplyError`, or with the reason why there is none. It must not wait."""
 
 
-class Posting(Protocol):
+class Pipelining(Protocol):
     """One server, asked without waiting. Used from many threads at once."""
 
-    def post(self, command: bytes, until: float, answered: Answered, taken: list[Pipe]) -> bool:
+    def post(self, command: bytes, until: float, answered: Answered, taken: list[PipelinedConnection]) -> bool:
         """Send a packed command if that can be done at once; return False if not, and then nothing was sent.
 
         Args:
@@ -86,40 +86,40 @@ class Posting(Protocol):
 class Routing(Protocol):
     """A wire that stands for several servers."""
 
-    def posting(self) -> Posting:
+    def posting(self) -> Pipelining:
         """Return what asks the right one of them without waiting."""
         ...
 
 
-def posting(runtime: Runtime, wire: Wire) -> Posting | None:
+def posting(runtime: Runtime, transport: Transport) -> Pipelining | None:
     """Return what asks the server of a wire without waiting; None if that wire cannot."""
-    if isinstance(wire, BlockingWire):
-        return Pipes(runtime, wire)
-    if isinstance(wire, Routing):
-        return wire.posting()
-    return LoopPosting(runtime, wire) if isinstance(wire, AioWire) else None
+    if isinstance(transport, BlockingTransport):
+        return PipelinedConnections(runtime, transport)
+    if isinstance(transport, Routing):
+        return transport.posting()
+    return LoopPipelining(runtime, transport) if isinstance(transport, AioTransport) else None
 
 
 Owed = tuple[Answered, float]
 """Who is told of a reply, and the boot-time clock from which on nobody waits for it."""
 
 
-class Pipe:
+class PipelinedConnection:
     """A connection that is written and read without waiting. For one thread at a time."""
 
-    __slots__ = ("__weakref__", "_home", "_line", "_plain", "_send", "_unsent", "fd", "open", "owed", "sound")
+    __slots__ = ("__weakref__", "_connection", "_home", "_plain", "_send", "_unsent", "fd", "open", "owed", "sound")
 
-    def __init__(self, line: Line, home: Pipes) -> None:
-        self._line = line
+    def __init__(self, connection: Connection, home: PipelinedConnections) -> None:
+        self._connection = connection
         self._home = home
-        self._send = line.socket.send
+        self._send = connection.socket.send
         self._unsent = b""
-        self._plain = hasattr(line.socket, "recv_into") and not isinstance(line.socket, ssl.SSLSocket)
-        self.fd = line.socket.fileno()
+        self._plain = hasattr(connection.socket, "recv_into") and not isinstance(connection.socket, ssl.SSLSocket)
+        self.fd = connection.socket.fileno()
         self.open = True
         self.sound = True  # all that was begun was ended; else nobody knows what comes next
         self.owed: deque[Owed] = deque()
-        line.socket.setblocking(False)
+        connection.socket.setblocking(False)
 
     @property
     def full(self) -> bool:
@@ -142,7 +142,7 @@ class Pipe:
         self.sound = False
         if self._unsent:
             self._send_on()
-        reader, owed, receive = self._line.reader, self.owed, self._line.socket.recv
+        reader, owed, receive = self._connection.reader, self.owed, self._connection.socket.recv
         try:
             while self.open:
                 data = receive(CHUNK)
@@ -163,7 +163,7 @@ class Pipe:
 
     def usable(self) -> bool:
         """Say whether it is open, as far as is known here."""
-        return self.open if self.owed else self._line.usable()
+        return self.open if self.owed else self._connection.usable()
 
     def late(self, now: float) -> bool:
         """Say whether it owes what nobody waits for any more."""
@@ -172,7 +172,7 @@ class Pipe:
     def end(self, why: object) -> None:
         """Close it; whoever is owed an answer is told that none will come."""
         self.open, self._unsent = False, b""
-        self._line.close()
+        self._connection.close()
         while self.owed:
             self.owed.popleft()[0](None, no_answer(self._home.where, why, unknown=True))
 
@@ -193,81 +193,81 @@ class Pipe:
             self._home.orphans.extend(self.owed)
 
 
-_pop: Callable[[list[Pipe]], Pipe] = list[Pipe].pop
+_pop: Callable[[list[PipelinedConnection]], PipelinedConnection] = list[PipelinedConnection].pop
 
 
-class Pipes:
-    """See `Posting`. Those to one server, for all threads of a client."""
+class PipelinedConnections:
+    """See `Pipelining`. Those to one server, for all threads of a client."""
 
-    def __init__(self, runtime: Runtime, wire: BlockingWire) -> None:
+    def __init__(self, runtime: Runtime, transport: BlockingTransport) -> None:
         self._runtime = runtime
-        self._wire = wire
+        self._transport = transport
         self._forget()
 
     def _forget(self) -> None:
-        self._idle: list[Pipe] = []
-        self._all: weakref.WeakSet[Pipe] = weakref.WeakSet()
+        self._idle: list[PipelinedConnection] = []
+        self._all: weakref.WeakSet[PipelinedConnection] = weakref.WeakSet()
         self.orphans: list[Owed] = []
         self._closed = False
 
-    def post(self, command: bytes, until: float, answered: Answered, taken: list[Pipe]) -> bool:
+    def post(self, command: bytes, until: float, answered: Answered, taken: list[PipelinedConnection]) -> bool:
         while True:
             try:
                 # Taken and noted in one step of the interpreter, so that no interrupt comes in between.
                 taken.extend(map(_pop, (self._idle,)))
             except IndexError:
                 return False
-            pipe = taken[-1]
-            if pipe.usable():
-                if len(pipe.owed) >= MOST_OWED:
+            pipelined = taken[-1]
+            if pipelined.usable():
+                if len(pipelined.owed) >= MOST_OWED:
                     return False
-                pipe.post(command, until, answered)
+                pipelined.post(command, until, answered)
                 return True
             taken.pop()
-            pipe.end("it closed the connection")
+            pipelined.end("it closed the connection")
 
     @property
     def where(self) -> str:
         """The server, for messages to people."""
-        return self._wire.where
+        return self._transport.where
 
-    def give(self, pipe: Pipe) -> None:
+    def give(self, pipelined: PipelinedConnection) -> None:
         """Take a pipe back."""
-        if self._closed or not pipe.sound:
-            pipe.end("the client is closed" if self._closed else "the question was broken off")
-        if pipe.open:
-            self._idle.append(pipe)
+        if self._closed or not pipelined.sound:
+            pipelined.end("the client is closed" if self._closed else "the question was broken off")
+        if pipelined.open:
+            self._idle.append(pipelined)
             if self._closed:
                 self.hang_up()  # it was closed just now
 
     def add(self, within: float) -> None:
-        if self._closed or len(self._all) >= IDLE_CONNECTIONS or any(not pipe.owed for pipe in self._idle):
+        if self._closed or len(self._all) >= IDLE_CONNECTIONS or any(not pipelined.owed for pipelined in self._idle):
             return
-        pipe = Pipe(self._wire.connect(within), self)
-        self._all.add(pipe)
-        self.give(pipe)
+        pipelined = PipelinedConnection(self._transport.connect(within), self)
+        self._all.add(pipelined)
+        self.give(pipelined)
 
     def read(self, now: float) -> bool:
-        for pipe in [pipe for pipe in self._idle if pipe.owed]:
+        for pipelined in [pipelined for pipelined in self._idle if pipelined.owed]:
             try:
-                self._idle.remove(pipe)
+                self._idle.remove(pipelined)
             except ValueError:  # somebody has taken it
                 continue
-            pipe.read()
-            if pipe.late(now):
-                pipe.end(TOO_SLOW)
-            self.give(pipe)
+            pipelined.read()
+            if pipelined.late(now):
+                pipelined.end(TOO_SLOW)
+            self.give(pipelined)
         while self.orphans:
             self.orphans.pop()[0](None, no_answer(self.where, "the question was broken off", unknown=True))
-        return any(pipe.owed for pipe in self._idle)
+        return any(pipelined.owed for pipelined in self._idle)
 
     def hang_up(self) -> None:
         while self._idle:
             try:
-                pipe = self._idle.pop()
+                pipelined = self._idle.pop()
             except IndexError:  # somebody has taken it
                 return
-            pipe.end("the client is closed" if self._closed else "it was left for another server")
+            pipelined.end("the client is closed" if self._closed else "it was left for another server")
 
     def close(self) -> None:
         self._closed = True
@@ -277,15 +277,15 @@ class Pipes:
         self._forget()  # dropped, not shut down: the parent goes on using the sockets
 
 
-class LoopPosting:
-    """See `Posting`. The one connection of an asyncio client, which the loop reads."""
+class LoopPipelining:
+    """See `Pipelining`. The one connection of an asyncio client, which the loop reads."""
 
-    def __init__(self, runtime: Runtime, wire: AioWire) -> None:
+    def __init__(self, runtime: Runtime, transport: AioTransport) -> None:
         self._runtime = runtime
-        self._wire = wire
+        self._transport = transport
 
-    def post(self, command: bytes, until: float, answered: Answered, taken: list[Pipe]) -> bool:
-        reply = self._wire.post(command, max(until - self._runtime.now(), 0.001))
+    def post(self, command: bytes, until: float, answered: Answered, taken: list[PipelinedConnection]) -> bool:
+        reply = self._transport.post(command, max(until - self._runtime.now(), 0.001))
         if reply is None:
             return False
         reply.add_done_callback(lambda reply: _tell(reply, answered))

@@ -6,10 +6,10 @@ import select
 import socket
 from collections.abc import Iterable
 
-from leasehold.stores.redis.connection.pipelining import Pipe
+from leasehold.stores.redis.connection.pipelining import PipelinedConnection
 
 
-class Bell:
+class WakeUp:
     """Ends another thread's wait."""
 
     def __init__(self) -> None:
@@ -22,14 +22,14 @@ class Bell:
         """What becomes readable when it rings."""
         return self._ends[0].fileno()
 
-    def ring(self) -> None:
+    def set(self) -> None:
         """Ring, from any thread."""
         try:
             self._ends[1].send(b"!")
         except OSError:  # it has rung often enough, or nobody waits any more
             pass
 
-    def hush(self) -> None:
+    def clear(self) -> None:
         """Take note that it rang."""
         try:
             self._ends[0].recv(4096)
@@ -42,18 +42,18 @@ class Bell:
             end.close()
 
 
-def attend(pipes: Iterable[Pipe], bell: Bell | None, seconds: float) -> None:
+def wait_for_replies(pipes: Iterable[PipelinedConnection], wake_up: WakeUp | None, seconds: float) -> None:
     """Wait until a pipe or the bell has something, at most so long, and read it."""
     poll = select.poll()  # not select(), which cannot wait for descriptors above 1,023
-    those: dict[int, Pipe] = {}
-    for pipe in pipes:
-        if pipe.owed:
-            those[pipe.fd] = pipe
-            poll.register(pipe.fd, select.POLLIN | select.POLLOUT if pipe.full else select.POLLIN)
-    if bell is not None:
-        poll.register(bell.fd, select.POLLIN)
+    those: dict[int, PipelinedConnection] = {}
+    for pipelined in pipes:
+        if pipelined.owed:
+            those[pipelined.fd] = pipelined
+            poll.register(pipelined.fd, select.POLLIN | select.POLLOUT if pipelined.full else select.POLLIN)
+    if wake_up is not None:
+        poll.register(wake_up.fd, select.POLLIN)
     for fd, _ in poll.poll(seconds * 1000):
         if fd in those:
             those[fd].read()
-        elif bell is not None:
-            bell.hush()
+        elif wake_up is not None:
+            wake_up.clear()

@@ -15,7 +15,7 @@ from redis.backoff import NoBackoff
 from redis.maint_notifications import MaintNotificationsConfig
 from redis.retry import Retry
 
-from leasehold._runtimes.base import Colour
+from leasehold._runtimes.base import Flavor
 from leasehold._url import StoreURL, Veiled
 from leasehold.errors import StoreUnavailable, Unsupported
 from leasehold.stores.redis.connection.base import (
@@ -72,7 +72,7 @@ class Settings:
     where: str
     kind: str = "tcp"
     options: Mapping[str, Any] = field(default_factory=Veiled, repr=False)
-    classes: Mapping[Colour, type[Any]] = field(default_factory=dict[Colour, type[Any]], repr=False)
+    classes: Mapping[Flavor, type[Any]] = field(default_factory=dict[Flavor, type[Any]], repr=False)
     mode: str = "standalone"
     any_role: bool = False
     strict: Strict | None = None
@@ -109,7 +109,7 @@ class Settings:
     def __reduce__(self) -> str:
         raise TypeError("settings cannot be pickled: they may have a password")
 
-    def connection(self, colour: Colour, within: float) -> Any:
+    def connection(self, flavor: Flavor, within: float) -> Any:
         """Make a connection of redis-py that is not connected yet and will not retry by itself."""
         options = Veiled(self.options)
         options.update(
@@ -121,7 +121,7 @@ class Settings:
             driver_info=None,
             maint_notifications_config=MaintNotificationsConfig(enabled=False),
         )
-        cls = self.classes.get(colour) or _CLASSES[self.kind, colour]
+        cls = self.classes.get(flavor) or _CLASSES[self.kind, flavor]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)
             return cls(**options)
@@ -129,13 +129,13 @@ class Settings:
 
 _ENCRYPTED = (redis.SSLConnection, redis.asyncio.SSLConnection)
 
-_CLASSES: Mapping[tuple[str, Colour], type[Any]] = {
-    ("tcp", Colour.BLOCKING): redis.Connection,
-    ("tls", Colour.BLOCKING): redis.SSLConnection,
-    ("unix", Colour.BLOCKING): redis.UnixDomainSocketConnection,
-    ("tcp", Colour.ASYNCIO): redis.asyncio.Connection,
-    ("tls", Colour.ASYNCIO): redis.asyncio.SSLConnection,
-    ("unix", Colour.ASYNCIO): redis.asyncio.UnixDomainSocketConnection,
+_CLASSES: Mapping[tuple[str, Flavor], type[Any]] = {
+    ("tcp", Flavor.SYNC): redis.Connection,
+    ("tls", Flavor.SYNC): redis.SSLConnection,
+    ("unix", Flavor.SYNC): redis.UnixDomainSocketConnection,
+    ("tcp", Flavor.ASYNC): redis.asyncio.Connection,
+    ("tls", Flavor.ASYNC): redis.asyncio.SSLConnection,
+    ("unix", Flavor.ASYNC): redis.asyncio.UnixDomainSocketConnection,
 }
 
 
@@ -217,7 +217,7 @@ def _file(text: str) -> str:
     return text
 
 
-def from_client(client: Any, colour: Colour) -> Settings:
+def from_client(client: Any, flavor: Flavor) -> Settings:
     """Take over how a client object of redis-py reaches its server.
 
     Raises:
@@ -230,12 +230,12 @@ def from_client(client: Any, colour: Colour) -> Settings:
             "for an AsyncClient of redis.asyncio"
         )
     pool = client.connection_pool
-    if asynchronous is not (colour is Colour.ASYNCIO):
+    if asynchronous is not (flavor is Flavor.ASYNC):
         wanted = "Client with redis.Redis, AsyncClient with redis.asyncio.Redis"
         raise TypeError(f"a {type(client).__module__}.Redis does not fit this client; use {wanted}")
     options = Veiled((key, pool.connection_kwargs[key]) for key in KEPT if key in pool.connection_kwargs)
     where = options.get("path") or f"{options.get('host', 'localhost')}:{options.get('port', 6379)}"
-    return Settings(str(where), "unix" if "path" in options else "tcp", options, {colour: pool.connection_class})
+    return Settings(str(where), "unix" if "path" in options else "tcp", options, {flavor: pool.connection_class})
 
 
 def check_handshake(said: Any, settings: Settings) -> dict[str, str]:

@@ -8,7 +8,7 @@ from typing import Any
 from leasehold._runtimes.base import Runtime, Signal
 
 
-class Together:
+class SingleFlight:
     """Runs one piece of work at a time; who comes meanwhile waits for it instead of doing it again."""
 
     def __init__(self, runtime: Runtime) -> None:

@@ -10,75 +10,75 @@ from collections.abc import Sequence
 from typing import Any
 
 from leasehold._runtimes.base import Runtime
-from leasehold.stores.redis.connection.aio import AioWire
-from leasehold.stores.redis.connection.base import OnMessage, OnSilence, Wire
+from leasehold.stores.redis.connection.aio import AioTransport
+from leasehold.stores.redis.connection.base import OnMessage, OnSilence, Transport
 from leasehold.stores.redis.connection.settings import Settings
 from leasehold.stores.redis.strict.quorum import waits
 
-MOST_WIRES = 32
+MOST_TRANSPORTS = 32
 """Connections that wait, at most; more tasks than these share them, and wait for each other."""
 
 
-def aio_wire(
+def aio_transport(
     runtime: Runtime, settings: Settings, channel: bytes, on_message: OnMessage, on_silence: OnSilence
-) -> Wire:
+) -> Transport:
     """Return the asyncio wire that these settings need."""
-    kind = AioWire if settings.strict is None else WaitingWire
+    kind = AioTransport if settings.strict is None else WaitTransport
     return kind(runtime, settings, channel, on_message, on_silence)
 
 
-class WaitingWire(AioWire):
-    """See `leasehold.stores.redis.connection.base.Wire`."""
+class WaitTransport(AioTransport):
+    """See `leasehold.stores.redis.connection.base.Transport`."""
 
     def __init__(
         self, runtime: Runtime, settings: Settings, channel: bytes, on_message: OnMessage, on_silence: OnSilence
     ) -> None:
         super().__init__(runtime, settings, channel, on_message, on_silence)
-        self._apart: list[AioWire] = []
-        self._free: list[AioWire] = []
+        self._apart: list[AioTransport] = []
+        self._free: list[AioTransport] = []
         self._turn = 0
 
     async def call_all(self, commands: Sequence[bytes], *, within: float) -> list[Any]:
         if not commands or not waits(commands[-1]):
             return await super().call_all(commands, within=within)
-        wire, alone = self._taken()
+        transport, alone = self._taken()
         answered = False
         try:
-            replies = await wire.call_all(commands, within=within)
+            replies = await transport.call_all(commands, within=within)
             answered = True
             return replies
         finally:
             if not answered:
-                wire.hang_up()  # it may wait still, and whoever uses it next would wait with it
+                transport.hang_up()  # it may wait still, and whoever uses it next would wait with it
             if alone:
-                self._free.append(wire)
+                self._free.append(transport)
 
     def hang_up(self) -> None:
-        for wire in self._apart:
-            wire.hang_up()
+        for transport in self._apart:
+            transport.hang_up()
         super().hang_up()
 
     async def close(self) -> None:
         await super().close()
-        for wire in self._apart:
-            await wire.close()
+        for transport in self._apart:
+            await transport.close()
 
     def after_fork(self, channel: bytes) -> None:
         super().after_fork(channel)
-        for wire in self._apart:
-            wire.after_fork(b"")
+        for transport in self._apart:
+            transport.after_fork(b"")
         self._free = list(self._apart)
 
-    def _taken(self) -> tuple[AioWire, bool]:
-        """Take a wire that nobody uses, or share one if there are `MOST_WIRES`; say whether it is for us alone."""
+    def _taken(self) -> tuple[AioTransport, bool]:
+        """Take a wire that nobody uses, or share one if there are `MOST_TRANSPORTS`; say whether it is for us alone."""
         if self._free:
             return self._free.pop(), True
-        if len(self._apart) < MOST_WIRES:
-            wire = AioWire(self._runtime, self._settings, b"", _nothing, _silence)
-            self._apart.append(wire)
-            return wire, True
+        if len(self._apart) < MOST_TRANSPORTS:
+            transport = AioTransport(self._runtime, self._settings, b"", _nothing, _silence)
+            self._apart.append(transport)
+            return transport, True
         self._turn += 1
-        return self._apart[self._turn % MOST_WIRES], False
+        return self._apart[self._turn % MOST_TRANSPORTS], False
 
 
 def _nothing(message: bytes) -> None:

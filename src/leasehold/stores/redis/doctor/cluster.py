@@ -7,7 +7,7 @@ from collections.abc import Callable
 from leasehold._model import Finding, Severity
 from leasehold._runtimes.base import Runtime
 from leasehold.stores.redis.cluster.topology import SLOTS, Address, SlotMap, Topology
-from leasehold.stores.redis.connection.base import MakeWire, ReplyError, Wire, pack
+from leasehold.stores.redis.connection.base import MakeTransport, ReplyError, Transport, pack
 from leasehold.stores.redis.doctor import doctor, group_checks
 from leasehold.stores.redis.store import RedisStore
 
@@ -23,7 +23,7 @@ SETTINGS = ("cluster-node-timeout", "cluster-require-full-coverage")
 
 
 async def diagnose(
-    runtime: Runtime, make: MakeWire, topology: Topology, known: SlotMap, store: Callable[[Address], RedisStore]
+    runtime: Runtime, make: MakeTransport, topology: Topology, known: SlotMap, store: Callable[[Address], RedisStore]
 ) -> list[Finding]:
     """Look at the cluster.
 
@@ -39,12 +39,12 @@ async def diagnose(
     found = group_checks.merged(
         {one.where: result for one, result in zip(stores, each, strict=True) if not isinstance(result, BaseException)}
     )
-    config = await doctor.config(stores[0].wire, SETTINGS)
+    config = await doctor.config(stores[0].transport, SETTINGS)
     timeout = (doctor.number(config, "cluster-node-timeout") or 15_000) / 1000
     nodes = [topology.settings(node) for primary, others in known.replicas.items() for node in (primary, *others)]
     offsets, silent = await doctor.offsets(runtime, make, nodes)
     findings = [
-        _coverage(known, await _state(stores[0].wire)),
+        _coverage(known, await _state(stores[0].transport)),
         _full_coverage(config.get("cluster-require-full-coverage")),
         _replicas(topology, known),
         _votes(known),
@@ -55,8 +55,8 @@ async def diagnose(
     return [*found, *(finding for finding in findings if finding is not None)]
 
 
-async def _state(wire: Wire) -> str:
-    reply = await wire.call(pack(b"CLUSTER", b"INFO"), within=WITHIN)
+async def _state(transport: Transport) -> str:
+    reply = await transport.call(pack(b"CLUSTER", b"INFO"), within=WITHIN)
     if isinstance(reply, ReplyError):
         return "unknown"
     return "ok" if b"cluster_state:ok" in reply else "fail"

@@ -13,7 +13,7 @@ from leasehold._model import Finding
 from leasehold._runtimes.base import Runtime
 from leasehold.errors import StoreUnavailable
 from leasehold.stores.redis import keys
-from leasehold.stores.redis.connection.base import MakeWire, NotPermitted, ReplyError, Wire, pack
+from leasehold.stores.redis.connection.base import MakeTransport, NotPermitted, ReplyError, Transport, pack
 from leasehold.stores.redis.connection.settings import Settings
 from leasehold.stores.redis.doctor import rights
 from leasehold.stores.redis.doctor.checks import CHECKS, Facts
@@ -37,20 +37,22 @@ ASKED = (
 """Settings that are asked for one by one, since some of the others are secret."""
 
 
-async def diagnose(runtime: Runtime, wire: Wire, settings: Settings, namespace: str, channel: bytes) -> list[Finding]:
+async def diagnose(
+    runtime: Runtime, transport: Transport, settings: Settings, namespace: str, channel: bytes
+) -> list[Finding]:
     """Look at the server.
 
     Raises:
         StoreUnavailable: it does not answer, or is a replica.
         Unsupported: it is too old, or of a kind that this version cannot use.
     """
-    latency, ahead = await _time(runtime, wire)
+    latency, ahead = await _time(runtime, transport)
     facts = Facts(
         where=settings.where,
-        hello=wire.facts(),
-        info=await _info(wire),
-        config=await config(wire, ASKED),
-        lacking=await _lacking(wire, namespace, channel),
+        hello=transport.facts(),
+        info=await _info(transport),
+        config=await config(transport, ASKED),
+        lacking=await _lacking(transport, namespace, channel),
         latency=latency,
         ahead=ahead,
         encrypted=settings.encrypted,
@@ -60,12 +62,12 @@ async def diagnose(runtime: Runtime, wire: Wire, settings: Settings, namespace: 
     return [finding for check in CHECKS if (finding := check(facts)) is not None]
 
 
-async def _time(runtime: Runtime, wire: Wire) -> tuple[float | None, float | None]:
+async def _time(runtime: Runtime, transport: Transport) -> tuple[float | None, float | None]:
     """Return seconds for one round trip, and by how many the server's wall clock is ahead of ours."""
     best: tuple[float, float] | None = None
     for _ in range(ROUNDS):
         sent, wall = runtime.now(), runtime.wall_us()
-        reply = await wire.call(pack(b"TIME"), within=WITHIN)
+        reply = await transport.call(pack(b"TIME"), within=WITHIN)
         took = runtime.now() - sent
         if isinstance(reply, ReplyError):
             return None, None
@@ -74,8 +76,8 @@ async def _time(runtime: Runtime, wire: Wire) -> tuple[float | None, float | Non
     return best or (None, None)
 
 
-async def _info(wire: Wire) -> dict[str, str] | None:
-    reply = await wire.call(pack(b"INFO"), within=WITHIN)
+async def _info(transport: Transport) -> dict[str, str] | None:
+    reply = await transport.call(pack(b"INFO"), within=WITHIN)
     if isinstance(reply, ReplyError):
         return None
     lines = (line.partition(":") for line in reply.decode("utf-8", "replace").splitlines())
@@ -83,16 +85,16 @@ async def _info(wire: Wire) -> dict[str, str] | None:
 
 
 async def offsets(
-    runtime: Runtime, make: MakeWire, nodes: Sequence[Settings]
+    runtime: Runtime, make: MakeTransport, nodes: Sequence[Settings]
 ) -> tuple[dict[str, float], Sequence[str]]:
     """Return by how many seconds the clock of each server is ahead of ours, by address, and who did not tell."""
 
     async def ask(settings: Settings) -> float | None:
-        wire = make(runtime, replace(settings, any_role=True), b"", lambda _: None, lambda: None)
+        transport = make(runtime, replace(settings, any_role=True), b"", lambda _: None, lambda: None)
         try:
-            return (await _time(runtime, wire))[1]
+            return (await _time(runtime, transport))[1]
         finally:
-            await wire.close()
+            await transport.close()
 
     answers = await runtime.gather(*[ask(settings) for settings in nodes])
     told = {node.where: answer for node, answer in zip(nodes, answers, strict=True) if isinstance(answer, float)}
@@ -105,10 +107,10 @@ def number(settings: Mapping[str, str], name: str) -> int | None:
     return int(text) if text.isdecimal() else None
 
 
-async def config(wire: Wire, names: Sequence[str]) -> dict[str, str]:
+async def config(transport: Transport, names: Sequence[str]) -> dict[str, str]:
     """Return the settings that the server tells; those that it does not are missing."""
     known: dict[str, str] = {}
-    replies = await wire.call_all([pack(b"CONFIG", b"GET", name.encode()) for name in names], within=WITHIN)
+    replies = await transport.call_all([pack(b"CONFIG", b"GET", name.encode()) for name in names], within=WITHIN)
     for reply in replies:
         if isinstance(reply, dict):
             told = cast(dict[bytes, bytes], reply)
@@ -116,8 +118,8 @@ async def config(wire: Wire, names: Sequence[str]) -> dict[str, str]:
     return known
 
 
-async def _lacking(wire: Wire, namespace: str, channel: bytes) -> Sequence[str]:
-    found = await rights.missing(wire, namespace, channel, within=WITHIN)
+async def _lacking(transport: Transport, namespace: str, channel: bytes) -> Sequence[str]:
+    found = await rights.missing(transport, namespace, channel, within=WITHIN)
     if isinstance(found, ReplyError):
         return ["+eval" if " key" not in str(found) else keys.key_rule(namespace)] if found.code == "NOPERM" else []
     lacking = list(found)
@@ -125,14 +127,14 @@ async def _lacking(wire: Wire, namespace: str, channel: bytes) -> Sequence[str]:
         ("+evalsha", (b"EVALSHA", b"0" * 40, b"0")),
         ("+scan", (b"SCAN", b"0", b"MATCH", keys.lock_pattern(namespace, ""), b"COUNT", b"1")),
     ):
-        reply = await wire.call(pack(*words), within=WITHIN)
+        reply = await transport.call(pack(*words), within=WITHIN)
         if isinstance(reply, ReplyError) and reply.code == "NOPERM":
             lacking.append(command)
     try:
-        await wire.listen(WITHIN)
+        await transport.listen(WITHIN)
     except NotPermitted as error:
-        rule = "+subscribe" if "command" in str(error) else keys.channel_rule(namespace)
-        lacking += [] if rule in lacking else [rule]
+        mode = "+subscribe" if "command" in str(error) else keys.channel_rule(namespace)
+        lacking += [] if mode in lacking else [mode]
     except StoreUnavailable:
         pass  # not a matter of rights; whoever waits will be told
     return lacking

@@ -10,7 +10,7 @@ from leasehold._model import Finding, Severity
 from leasehold._runtimes.base import Runtime
 from leasehold.stores.redis.connection.base import ReplyError, pack
 from leasehold.stores.redis.redlock.node import Node
-from leasehold.stores.redis.redlock.nodes import Panel
+from leasehold.stores.redis.redlock.nodes import QuorumNodes
 
 OK, NOTE, WARNING, ERROR = Severity
 
@@ -27,7 +27,7 @@ FORGETFUL = ("none", "snapshots only")
 """What `checks.persistence` finds of a node that a crash makes forget votes."""
 
 
-async def diagnose(runtime: Runtime, panel: Panel, quarantine: float) -> list[Finding]:
+async def diagnose(runtime: Runtime, panel: QuorumNodes, quarantine: float) -> list[Finding]:
     """Look at all nodes at once.
 
     Raises:
@@ -39,7 +39,7 @@ async def diagnose(runtime: Runtime, panel: Panel, quarantine: float) -> list[Fi
         found = await node.diagnose()
         return await _ahead(runtime, node), found
 
-    poll = panel.ask_beside(look, only=panel.nodes, rested=True)
+    poll = panel.ask_in_background(look, only=panel.nodes, rested=True)
     answers = await poll.linger(lambda _: False, runtime.now() + WITHIN)
     if not answers:
         raise panel.too_few(poll, answers, "answered", {})
@@ -63,7 +63,7 @@ def number(nodes: int) -> Finding:
     return Finding(WARNING, "nodes", f"{nodes}, an even number", meaning, "leave one out, or add one")
 
 
-def quorum(panel: Panel, silent: Mapping[str, str]) -> Finding | None:
+def quorum(panel: QuorumNodes, silent: Mapping[str, str]) -> Finding | None:
     """Say whether enough nodes answer."""
     if not silent:
         return None
@@ -124,7 +124,7 @@ def memory(each: Mapping[str, Sequence[Finding]], quarantine: float, moving: Seq
 async def _ahead(runtime: Runtime, node: Node) -> float | None:
     """Return seconds by which the node's clock is ahead of ours."""
     sent, wall = runtime.now(), runtime.wall_us()
-    (first, *_) = await node.member.parts(node.wire, WITHIN)
+    (first, *_) = await node.member.parts(node.transport, WITHIN)
     reply = await first.call(pack(b"TIME"), within=WITHIN)
     if isinstance(reply, ReplyError):
         return None

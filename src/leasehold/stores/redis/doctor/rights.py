@@ -9,27 +9,29 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from leasehold.stores.redis import keys
-from leasehold.stores.redis.connection.base import RIGHTS_PAGE, NotPermitted, ReplyError, Wire, refused
+from leasehold.stores.redis.connection.base import RIGHTS_PAGE, NotPermitted, ReplyError, Transport, refused
 from leasehold.stores.redis.scripts import RIGHTS
 
 
 async def missing(
-    wire: Wire, namespace: str, channel: bytes, *, within: float, info: bool = False
+    transport: Transport, namespace: str, channel: bytes, *, within: float, info: bool = False
 ) -> Sequence[str] | ReplyError:
     """Return the rights that scripts lack, as ACL rules (``+publish``); or the error, if no script may be run.
 
     ``info``: scripts are used that ask who the server is, as in strict mode or a quarantine.
     """
-    reply = await wire.call(RIGHTS.by_text(keys.probe_keys(channel), (channel, b"%d" % info)), within=within)
+    reply = await transport.call(RIGHTS.by_text(keys.probe_keys(channel), (channel, b"%d" % info)), within=within)
     if isinstance(reply, ReplyError):
         return reply
     rules: list[str] = [word.decode() for word in reply]
-    return [keys.channel_rule(namespace) if rule == "&" else rule for rule in rules]
+    return [keys.channel_rule(namespace) if mode == "&" else mode for mode in rules]
 
 
-async def check(wire: Wire, where: str, namespace: str, channel: bytes, *, within: float, info: bool = False) -> None:
+async def check(
+    transport: Transport, where: str, namespace: str, channel: bytes, *, within: float, info: bool = False
+) -> None:
     """Raise `NotPermitted`, naming all rights that are missing, if any is; other troubles are the claim's to find."""
-    lacking = await missing(wire, namespace, channel, within=within, info=info)
+    lacking = await missing(transport, namespace, channel, within=within, info=info)
     if isinstance(lacking, ReplyError):
         if lacking.code == "NOPERM":
             keys_denied = " key" in str(lacking)

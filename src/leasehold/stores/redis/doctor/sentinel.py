@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from leasehold._model import Finding, Severity
 from leasehold._runtimes.base import Runtime
 from leasehold.errors import StoreUnavailable
-from leasehold.stores.redis.connection.base import MakeWire, Wire
+from leasehold.stores.redis.connection.base import MakeTransport, Transport
 from leasehold.stores.redis.doctor import doctor, group_checks
 from leasehold.stores.redis.sentinel.sentinel import Answer, Sentinels, Watched
 
@@ -21,15 +21,15 @@ FAILOVER = 4.0
 
 
 async def diagnose(
-    runtime: Runtime, make: MakeWire, sentinels: Sentinels, watched: Watched, wire: Wire
+    runtime: Runtime, make: MakeTransport, sentinels: Sentinels, watched: Watched, transport: Transport
 ) -> list[Finding]:
     """Look at the sentinels, and at the replicas that they know."""
     answers = await sentinels.ask(WITHIN)
     found = [answer for answer in answers if isinstance(answer, Answer)]
     findings: list[Finding | None] = [_answering(watched, answers), *_agreeing(found)]
     if found:
-        newest = max(found, key=lambda answer: answer.epoch)
-        config = await doctor.config(wire, ("min-replicas-to-write", "min-replicas-max-lag"))
+        newest = max(found, key=lambda answer: answer.generation)
+        config = await doctor.config(transport, ("min-replicas-to-write", "min-replicas-max-lag"))
         detection = int(newest.fields.get("down-after-milliseconds", 0)) / 1000
         least, lag = (doctor.number(config, name) for name in ("min-replicas-to-write", "min-replicas-max-lag"))
         findings += [
@@ -60,7 +60,7 @@ def _answering(watched: Watched, answers: Sequence[Answer | BaseException]) -> F
 
 
 def _agreeing(found: Sequence[Answer]) -> list[Finding]:
-    named = sorted({f"{answer.host}:{answer.port} (epoch {answer.epoch})" for answer in found})
+    named = sorted({f"{answer.host}:{answer.port} (epoch {answer.generation})" for answer in found})
     if len(named) < 2:
         return []
     meaning = (
@@ -95,7 +95,7 @@ def _detection(seconds: float) -> Finding:
 
 
 async def _clocks(
-    runtime: Runtime, make: MakeWire, sentinels: Sentinels, watched: Watched, answer: Answer
+    runtime: Runtime, make: MakeTransport, sentinels: Sentinels, watched: Watched, answer: Answer
 ) -> Finding | None:
     try:
         replicas = await sentinels.replicas(WITHIN)

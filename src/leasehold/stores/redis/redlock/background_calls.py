@@ -12,10 +12,10 @@ from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from leasehold._runtimes.base import Colour, Job, Runtime
+from leasehold._runtimes.base import Flavor, Job, Runtime
 from leasehold.errors import LeaseholdError, StoreUnavailable, Unsupported
 from leasehold.stores.redis.redlock.node import Node
-from leasehold.stores.redis.redlock.quorum_call import Poll, Question
+from leasehold.stores.redis.redlock.quorum_call import Question, QuorumCall
 from leasehold.stores.redis.redlock.worker import Work, Worker
 
 T = TypeVar("T")
@@ -29,16 +29,16 @@ MOST_JOBS = 64
 Skip = Callable[[Node], None]
 """Told of a node that is not asked, since it rests by now."""
 
-Asking = tuple[Question[Any], Poll[Any], Skip | None]
+Asking = tuple[Question[Any], QuorumCall[Any], Skip | None]
 
 
-class Beside:
+class BackgroundCalls:
     """See above. Used from many threads at once."""
 
     def __init__(self, runtime: Runtime, nodes: Sequence[Node]) -> None:
         self._runtime = runtime
         # Tasks of one loop share a connection as it is, and cost little; threads do neither.
-        self._workers = [Worker(runtime) for _ in nodes] if runtime.colour is Colour.BLOCKING else []
+        self._workers = [Worker(runtime) for _ in nodes] if runtime.flavor is Flavor.SYNC else []
         self._nodes = nodes
         self._reset()
 
@@ -59,15 +59,17 @@ class Beside:
         else:
             self._spawn(work)
 
-    def ask(self, node: Node, question: Question[T], poll: Poll[T], skip: Skip | None) -> None:
+    def ask(self, node: Node, question: Question[T], call: QuorumCall[T], skip: Skip | None) -> None:
         """Put a question to a node; without ``skip`` even if it rests."""
-        poll.elsewhere = True
-        self._asked[node.index].append((question, poll, skip))
+        call.elsewhere = True
+        self._asked[node.index].append((question, call, skip))
         self.do(node, partial(self._ask_on, node))
 
-    def run(self, node: Node, work: Callable[[Node], Coroutine[Any, Any, T]], poll: Poll[T], skip: Skip | None) -> None:
+    def run(
+        self, node: Node, work: Callable[[Node], Coroutine[Any, Any, T]], call: QuorumCall[T], skip: Skip | None
+    ) -> None:
         """Put something to a node that is more than one script."""
-        self.do(node, partial(self._run, node, work, poll, skip))
+        self.do(node, partial(self._run, node, work, call, skip))
 
     async def _ask_on(self, node: Node) -> None:
         due = self._due(node)
@@ -84,24 +86,24 @@ class Beside:
             failure = error
         finally:
             node.ends(asked, failure)
-            for index, (question, poll) in enumerate(due):
-                poll.settle(node.index, *question.take(node, failure or replies[index]))
+            for index, (question, call) in enumerate(due):
+                call.settle(node.index, *question.take(node, failure or replies[index]))
 
-    def _due(self, node: Node) -> list[tuple[Question[Any], Poll[Any]]]:
+    def _due(self, node: Node) -> list[tuple[Question[Any], QuorumCall[Any]]]:
         """Take what is to be asked now."""
-        asked, now, due = self._asked[node.index], self._runtime.now(), list[tuple[Question[Any], Poll[Any]]]()
+        asked, now, due = self._asked[node.index], self._runtime.now(), list[tuple[Question[Any], QuorumCall[Any]]]()
         while asked and len(due) < AT_ONCE:
-            question, poll, skip = asked.popleft()
+            question, call, skip = asked.popleft()
             if now > question.until:
-                poll.settle(node.index, None, StoreUnavailable("no time was left to ask it"))
-            elif not self._passed_over(node, poll, skip, now):
-                due.append((question, poll))
+                call.settle(node.index, None, StoreUnavailable("no time was left to ask it"))
+            elif not self._passed_over(node, call, skip, now):
+                due.append((question, call))
         return due
 
     async def _run(
-        self, node: Node, work: Callable[[Node], Coroutine[Any, Any, T]], poll: Poll[T], skip: Skip | None
+        self, node: Node, work: Callable[[Node], Coroutine[Any, Any, T]], call: QuorumCall[T], skip: Skip | None
     ) -> None:
-        if self._passed_over(node, poll, skip, self._runtime.now()):
+        if self._passed_over(node, call, skip, self._runtime.now()):
             return
         asked = node.begins()
         failure: LeaseholdError | None = _broken_off(node)
@@ -112,12 +114,12 @@ class Beside:
             failure = error
         finally:
             node.ends(asked, failure)
-            poll.settle(node.index, answer, failure)
+            call.settle(node.index, answer, failure)
 
-    def _passed_over(self, node: Node, poll: Poll[Any], skip: Skip | None, now: float) -> bool:
+    def _passed_over(self, node: Node, call: QuorumCall[Any], skip: Skip | None, now: float) -> bool:
         if skip is None or not node.rests(now):
             return False
-        poll.pass_over(node, node.why(now), skip)  # another question, asked before this one, was not answered
+        call.pass_over(node, node.why(now), skip)  # another question, asked before this one, was not answered
         return True
 
     def _spawn(self, work: Work) -> None:

@@ -7,14 +7,14 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from leasehold._model import Departure, Ticket
+from leasehold._model import ReleaseReason, Ticket
 from leasehold.stores.redis import keys
 from leasehold.stores.redis.scripts import REDLOCK_CLAIM, REDLOCK_LEAVE, REDLOCK_LOOK, REDLOCK_RENEW, REDLOCK_STAY
 from leasehold.stores.redis.scripts.commands import PER_SCRIPT, Command, chunks, ms
 
 
 @dataclass(slots=True, eq=False)
-class Ballot:
+class Proposal:
     """What this client remembers of a ticket for as long as a node may know it.
 
     Attributes:
@@ -37,7 +37,7 @@ class Ballot:
 
 def claim(
     namespace: str,
-    ballot: Ballot,
+    proposal: Proposal,
     token: int,
     *,
     join: bool,
@@ -46,9 +46,9 @@ def claim(
     memory: bytes = b"",
 ) -> Command:
     """Return the command that asks for a vote; ``memory`` is the key that a quarantine needs."""
-    terms = ballot.ticket.terms
+    terms = proposal.ticket.terms
     words = (
-        ballot.ticket.id.encode(),
+        proposal.ticket.id.encode(),
         b"%d" % ms(terms.lease),
         b"%d" % ms(terms.delay),
         b"1" if join else b"0",
@@ -56,36 +56,36 @@ def claim(
         channel,
         str(terms.owner).encode(),
         terms.meta.encode(),
-        b"%d" % ballot.order,
+        b"%d" % proposal.order,
         b"%d" % ms(quarantine),
         memory,
     )
-    return REDLOCK_CLAIM, keys.node_keys(namespace, ballot.name), words
+    return REDLOCK_CLAIM, keys.node_keys(namespace, proposal.name), words
 
 
-def leave(namespace: str, name: str, ticket: Ticket, token: int, how: Departure) -> Command:
+def leave(namespace: str, name: str, ticket: Ticket, token: int, how: ReleaseReason) -> Command:
     """Return the command that leaves with vote and place."""
-    broken = how is Departure.BREAK
+    broken = how is ReleaseReason.BREAK
     words = (ticket.id.encode(), b"%d" % broken, b"%d" % token, b"%d" % _life(ticket), b"0")
     return REDLOCK_LEAVE, keys.node_keys(namespace, name), words
 
 
-def retreat(namespace: str, ballot: Ballot, token: int, channel: bytes) -> Command:
+def retreat(namespace: str, proposal: Proposal, token: int, channel: bytes) -> Command:
     """Return the command that gives a vote back and stands in line."""
-    terms = ballot.ticket.terms
+    terms = proposal.ticket.terms
     words = (
-        ballot.ticket.id.encode(),
+        proposal.ticket.id.encode(),
         b"0",
         b"%d" % token,
-        b"%d" % _life(ballot.ticket),
+        b"%d" % _life(proposal.ticket),
         b"1",
-        b"%d" % ballot.order,
+        b"%d" % proposal.order,
         b"%d" % ms(terms.lease),
         channel,
         str(terms.owner).encode(),
         terms.meta.encode(),
     )
-    return REDLOCK_LEAVE, keys.node_keys(namespace, ballot.name), words
+    return REDLOCK_LEAVE, keys.node_keys(namespace, proposal.name), words
 
 
 def look(namespace: str, name: str) -> Command:

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from leasehold._model import Kind, Owner, Rule, Seat, Terms, Ticket, View
+from leasehold._model import Kind, LeaseTerms, LockMode, Owner, QueueEntry, Ticket, View
 from leasehold._runtimes.base import Runtime
 from leasehold.stores.redis.connection.base import ReplyError, refused
 from leasehold.stores.redis.inspecting import SEPARATOR
 from leasehold.stores.redis.redlock import commands
 from leasehold.stores.redis.redlock.node import Node
-from leasehold.stores.redis.redlock.nodes import Panel
+from leasehold.stores.redis.redlock.nodes import QuorumNodes
 from leasehold.stores.redis.scripts.commands import PER_SCRIPT, chunks
 
 WITHIN = 5.0
@@ -22,7 +22,7 @@ SLOW = 0.25
 """Seconds for which nodes are waited for that have not answered when a majority has."""
 
 
-async def look(runtime: Runtime, panel: Panel, namespace: str, prefix: str, *, exact: bool) -> list[View]:
+async def look(runtime: Runtime, panel: QuorumNodes, namespace: str, prefix: str, *, exact: bool) -> list[View]:
     """Show the names that a majority of the nodes knows to be held, waited for or kept free."""
 
     async def ask(node: Node) -> dict[str, Any]:
@@ -36,63 +36,65 @@ async def look(runtime: Runtime, panel: Panel, namespace: str, prefix: str, *, e
                 found[name] = reply
         return found
 
-    poll = panel.ask_beside(ask)
-    await poll.until(lambda poll: len(poll.answers) >= panel.majority, runtime.now() + WITHIN)
-    answers = await poll.linger(lambda _: False, runtime.now() + SLOW)
+    call = panel.ask_in_background(ask)
+    await call.until(lambda call: len(call.answers) >= panel.majority, runtime.now() + WITHIN)
+    answers = await call.linger(lambda _: False, runtime.now() + SLOW)
     if len(answers) < panel.majority:
-        raise panel.too_few(poll, answers, "answered", {})
+        raise panel.too_few(call, answers, "answered", {})
     names = sorted({name for found in answers.values() for name in found})
     views = (view(name, [found[name] for found in answers.values() if name in found], answers, panel) for name in names)
     return [view for view in views if view.holders or view.waiters or view.free_in > 0]
 
 
-def view(name: str, replies: Sequence[Any], answers: Mapping[int, Any], panel: Panel) -> View:
+def view(name: str, replies: Sequence[Any], answers: Mapping[int, Any], panel: QuorumNodes) -> View:
     """Add up what the nodes that answered know of one name."""
     silent = len(panel) - len(answers)
-    voted: dict[str, list[Seat]] = {}
+    voted: dict[str, list[QueueEntry]] = {}
     barred: list[float] = []
     for reply in replies:
-        seat = _voted(reply)
-        if seat is not None and seat.ticket.id:
-            voted.setdefault(seat.ticket.id, []).append(seat)
+        entry = _voted(reply)
+        if entry is not None and entry.ticket.id:
+            voted.setdefault(entry.ticket.id, []).append(entry)
         elif int(reply[2]) > 0:
             barred.append(int(reply[2]) / 1000)
     top = max((int(reply[3]) for reply in replies), default=0)
-    best = max(voted.values(), key=len, default=list[Seat]())
+    best = max(voted.values(), key=len, default=list[QueueEntry]())
     waiters = _waiters(replies, len(answers), best[0].ticket.id if best else "")
     if best and len(best) + silent >= panel.majority and 2 * len(best) > len(answers):
-        seat = best[0]
+        entry = best[0]
         left = sorted((one.expires for one in best), reverse=True)[min(panel.majority, len(best)) - 1]
-        return View(name, Kind.MUTEX, seat.token or top, (replace(seat, expires=left),), waiters)
+        return View(name, Kind.MUTEX, entry.token or top, (replace(entry, expires=left),), waiters)
     free_in = sorted(barred)[-panel.majority] if len(barred) >= panel.majority else 0.0
     return View(name, Kind.MUTEX, top, (), waiters, free_in)
 
 
-def _voted(reply: Any) -> Seat | None:
+def _voted(reply: Any) -> QueueEntry | None:
     """Return who has the vote of one node; None if its lease is over, and only its delay goes on."""
     ticket, token, lease, delay, owner, meta = (_text(field) for field in reply[1])
     left = (int(reply[2]) - int(delay or 0)) / 1000
     if not ticket or left <= 0:
         return None
-    return Seat(_ticket(ticket, lease, delay, owner, meta), 0, left, int(token))
+    return QueueEntry(_ticket(ticket, lease, delay, owner, meta), 0, left, int(token))
 
 
-def _waiters(replies: Sequence[Any], answered: int, holder: str) -> tuple[Seat, ...]:
-    found: dict[str, list[Seat]] = {}
+def _waiters(replies: Sequence[Any], answered: int, holder: str) -> tuple[QueueEntry, ...]:
+    found: dict[str, list[QueueEntry]] = {}
     for reply in replies:
-        now_ms, seats = int(reply[0]) / 1000, [_text(part) for part in reply[4]]
-        for ticket, order, expires, entry in zip(seats[::4], seats[1::4], seats[2::4], seats[3::4], strict=True):
-            _, lease, delay, owner, meta = entry.split(SEPARATOR, 4)
+        now_ms, entries = int(reply[0]) / 1000, [_text(part) for part in reply[4]]
+        for ticket, order, expires, fields in zip(
+            entries[::4], entries[1::4], entries[2::4], entries[3::4], strict=True
+        ):
+            _, lease, delay, owner, meta = fields.split(SEPARATOR, 4)
             left = (float(expires) - now_ms) / 1000
             if left > 0 and ticket != holder:
-                seat = Seat(_ticket(ticket, lease, delay, owner, meta), int(float(order)), left)
-                found.setdefault(ticket, []).append(seat)
-    alive = [min(seats, key=lambda seat: seat.expires) for seats in found.values() if 2 * len(seats) > answered]
-    return tuple(sorted(alive, key=lambda seat: seat.order))
+                entry = QueueEntry(_ticket(ticket, lease, delay, owner, meta), int(float(order)), left)
+                found.setdefault(ticket, []).append(entry)
+    alive = [min(entries, key=lambda entry: entry.expires) for entries in found.values() if 2 * len(entries) > answered]
+    return tuple(sorted(alive, key=lambda entry: entry.order))
 
 
 def _ticket(ticket: str, lease: str, delay: str, owner: str, meta: str) -> Ticket:
-    terms = Terms(Rule(), Owner.parse(owner), int(float(lease or 0)) / 1000, int(delay or 0) / 1000, meta)
+    terms = LeaseTerms(LockMode(), Owner.parse(owner), int(float(lease or 0)) / 1000, int(delay or 0) / 1000, meta)
     return Ticket(ticket, terms)
 
 

@@ -21,7 +21,7 @@ LINGER = 10.0
 """Seconds after which the thread ends that has nothing to do."""
 
 
-class Late:
+class LateReplies:
     """One job for all nodes of a blocking client, which is there while something is owed. Used from many threads."""
 
     def __init__(self, runtime: Runtime, nodes: Sequence[Node]) -> None:
@@ -36,7 +36,7 @@ class Late:
         self._looks = False
         self._closed = False
 
-    def notice(self) -> None:
+    def grant_message(self) -> None:
         """Take note that something is owed."""
         if self._looks:
             return

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from leasehold._model import Owner, Standing
+from leasehold._model import Owner, RenewalResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,19 +103,19 @@ HELD, QUEUED, FREE, GONE = 1, 2, 3, 0
 """Answers of one node about one ticket: it has the vote, waits, waits though the vote can be had, is not known."""
 
 
-def standing(answers: Mapping[int, int], nodes: int) -> Standing | None:
+def renewal_result(answers: Mapping[int, int], nodes: int) -> RenewalResult | None:
     """Add up what nodes said of one ticket; None if it is not decided.
 
     A majority decides. A ticket that waits holds nothing, so for it any place on a majority of nodes will do.
     """
     needed, count = majority(nodes), Counter(answers.values())
     if count[HELD] >= needed:
-        return Standing.HELD
+        return RenewalResult.HELD
     waits = count[QUEUED] + count[FREE]
     if waits and waits + count[HELD] >= needed:
-        return Standing.QUEUED
+        return RenewalResult.QUEUED
     if nodes - count[GONE] < needed:
-        return Standing.GONE
+        return RenewalResult.GONE
     return None
 
 

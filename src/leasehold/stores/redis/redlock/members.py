@@ -10,14 +10,14 @@ from leasehold._model import Finding
 from leasehold._runtimes.base import Runtime
 from leasehold.stores.redis import keys
 from leasehold.stores.redis.cluster.store import ClusterStore
-from leasehold.stores.redis.connection.base import OnMessage, OnSilence, ReplyError, Wire, pack
+from leasehold.stores.redis.connection.base import OnMessage, OnSilence, ReplyError, Transport, pack
 from leasehold.stores.redis.connection.settings import Settings
 from leasehold.stores.redis.doctor import doctor
-from leasehold.stores.redis.redlock.sharded import ShardedWire
-from leasehold.stores.redis.sentinel.primary_tracking import FollowingWire
+from leasehold.stores.redis.redlock.sharded import ShardedTransport
+from leasehold.stores.redis.sentinel.primary_tracking import PrimaryTransport
 from leasehold.stores.redis.sentinel.sentinel import Sentinels, Watched
 from leasehold.stores.redis.sentinel.store import SentinelStore
-from leasehold.stores.redis.store import RedisStore, single_wire
+from leasehold.stores.redis.store import RedisStore, single_transport
 
 
 class Member(Protocol):
@@ -37,9 +37,9 @@ class Member(Protocol):
     @property
     def fails_over(self) -> bool: ...
 
-    def wire(
+    def transport(
         self, runtime: Runtime, namespace: str, channel: bytes, on_message: OnMessage, on_silence: OnSilence
-    ) -> Wire:
+    ) -> Transport:
         """Make the wire; it connects at the first call."""
         ...
 
@@ -47,19 +47,19 @@ class Member(Protocol):
         """Return the channel on which a client is told by this node, of the name that it has at others."""
         ...
 
-    def memory(self, wire: Wire, namespace: str, name: str) -> bytes:
+    def memory(self, transport: Transport, namespace: str, name: str) -> bytes:
         """Return the key in which the server that has ``name`` keeps what it remembers of its own votes."""
         ...
 
-    async def identity(self, wire: Wire, within: float) -> str:
+    async def identity(self, transport: Transport, within: float) -> str:
         """Return what no other node has; empty if it may not be asked."""
         ...
 
-    async def parts(self, wire: Wire, within: float) -> Sequence[Wire]:
+    async def parts(self, transport: Transport, within: float) -> Sequence[Transport]:
         """Return the wires of all servers among which the names are shared."""
         ...
 
-    async def diagnose(self, runtime: Runtime, wire: Wire, namespace: str, channel: bytes) -> list[Finding]:
+    async def diagnose(self, runtime: Runtime, transport: Transport, namespace: str, channel: bytes) -> list[Finding]:
         """Look at its servers' settings."""
         ...
 
@@ -72,15 +72,15 @@ class Whole:
     def channel(self, channel: bytes) -> bytes:
         return channel
 
-    def memory(self, wire: Wire, namespace: str, name: str) -> bytes:
+    def memory(self, transport: Transport, namespace: str, name: str) -> bytes:
         return keys.memory_key(namespace, "")
 
-    async def identity(self, wire: Wire, within: float) -> str:
-        reply = await wire.call(pack(b"INFO", b"server"), within=within)
+    async def identity(self, transport: Transport, within: float) -> str:
+        reply = await transport.call(pack(b"INFO", b"server"), within=within)
         return "" if isinstance(reply, ReplyError) else _run_id(reply.decode("utf-8", "replace"))
 
-    async def parts(self, wire: Wire, within: float) -> Sequence[Wire]:
-        return [wire]
+    async def parts(self, transport: Transport, within: float) -> Sequence[Transport]:
+        return [transport]
 
 
 @dataclass(frozen=True)
@@ -90,13 +90,13 @@ class Single(Whole):
     settings: Settings
     fails_over: bool = False
 
-    def wire(
+    def transport(
         self, runtime: Runtime, namespace: str, channel: bytes, on_message: OnMessage, on_silence: OnSilence
-    ) -> Wire:
-        return single_wire(runtime)(runtime, self.settings, channel, on_message, on_silence)
+    ) -> Transport:
+        return single_transport(runtime)(runtime, self.settings, channel, on_message, on_silence)
 
-    async def diagnose(self, runtime: Runtime, wire: Wire, namespace: str, channel: bytes) -> list[Finding]:
-        return await doctor.diagnose(runtime, wire, self.settings, namespace, channel)
+    async def diagnose(self, runtime: Runtime, transport: Transport, namespace: str, channel: bytes) -> list[Finding]:
+        return await doctor.diagnose(runtime, transport, self.settings, namespace, channel)
 
 
 @dataclass(frozen=True)
@@ -111,14 +111,14 @@ class Followed(Whole):
         """How to speak to it, under the name of the sentinels."""
         return replace(self.watched.server, where=self.watched.where)
 
-    def wire(
+    def transport(
         self, runtime: Runtime, namespace: str, channel: bytes, on_message: OnMessage, on_silence: OnSilence
-    ) -> Wire:
-        make = single_wire(runtime)
+    ) -> Transport:
+        make = single_transport(runtime)
         sentinels = Sentinels(runtime, self.watched, make, on_silence)
-        return FollowingWire(runtime, sentinels, make, channel, on_message, on_silence)
+        return PrimaryTransport(runtime, sentinels, make, channel, on_message, on_silence)
 
-    async def diagnose(self, runtime: Runtime, wire: Wire, namespace: str, channel: bytes) -> list[Finding]:
+    async def diagnose(self, runtime: Runtime, transport: Transport, namespace: str, channel: bytes) -> list[Finding]:
         return await _said(SentinelStore(runtime, self.watched, namespace))
 
 
@@ -135,24 +135,24 @@ class Sharded:
         """How to speak to its nodes, under the name of the cluster."""
         return replace(self.seeds[0], where=f"the cluster at {', '.join(seed.where for seed in self.seeds)}")
 
-    def wire(
+    def transport(
         self, runtime: Runtime, namespace: str, channel: bytes, on_message: OnMessage, on_silence: OnSilence
-    ) -> Wire:
-        return ShardedWire(runtime, self.seeds, namespace, channel, on_message, on_silence)
+    ) -> Transport:
+        return ShardedTransport(runtime, self.seeds, namespace, channel, on_message, on_silence)
 
     def channel(self, channel: bytes) -> bytes:
         return keys.bus_channel(channel)
 
-    def memory(self, wire: Wire, namespace: str, name: str) -> bytes:
-        return cast("ShardedWire", wire).memory(name)
+    def memory(self, transport: Transport, namespace: str, name: str) -> bytes:
+        return cast("ShardedTransport", transport).memory(name)
 
-    async def identity(self, wire: Wire, within: float) -> str:
-        return await cast("ShardedWire", wire).identity(within)
+    async def identity(self, transport: Transport, within: float) -> str:
+        return await cast("ShardedTransport", transport).identity(within)
 
-    async def parts(self, wire: Wire, within: float) -> Sequence[Wire]:
-        return await cast("ShardedWire", wire).shards(within)
+    async def parts(self, transport: Transport, within: float) -> Sequence[Transport]:
+        return await cast("ShardedTransport", transport).shards(within)
 
-    async def diagnose(self, runtime: Runtime, wire: Wire, namespace: str, channel: bytes) -> list[Finding]:
+    async def diagnose(self, runtime: Runtime, transport: Transport, namespace: str, channel: bytes) -> list[Finding]:
         return await _said(ClusterStore(runtime, self.seeds, namespace))
 
 

@@ -10,7 +10,7 @@ from leasehold._runtimes.base import Runtime, Signal
 from leasehold.errors import LeaseholdError, StoreUnavailable, Unsupported
 from leasehold.stores.redis import keys
 from leasehold.stores.redis.connection.base import DEMOTED, NotPermitted, ReplyError, pack, refused
-from leasehold.stores.redis.connection.pipelining import Answered, Pipe, posting
+from leasehold.stores.redis.connection.pipelining import Answered, PipelinedConnection, posting
 from leasehold.stores.redis.doctor import rights
 from leasehold.stores.redis.redlock.members import Member
 from leasehold.stores.redis.scripts.commands import Command
@@ -28,7 +28,7 @@ LONGEST_REST = 2.0
 """Seconds: a node that is back is asked again at most so much later."""
 
 
-class Ear:
+class Subscriber:
     """Who listens for all waiters of this client at one node."""
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class Ear:
             self._signal = runtime.signal()
         return self._signal
 
-    def ring(self) -> None:
+    def set(self) -> None:
         """Wake who waits."""
         if self._signal is not None:
             self._signal.set()
@@ -77,11 +77,11 @@ class Node:
         self.index = index
         self.member = member
         self.settings = member.settings
-        self.ear = Ear()
-        self.wire = member.wire(
+        self.subscriber = Subscriber()
+        self.transport = member.transport(
             runtime, namespace, self.channel, lambda message: heard(self, message), lambda: silence(self)
         )
-        self._posting = posting(runtime, self.wire)
+        self._posting = posting(runtime, self.transport)
         self._forget()
 
     def _forget(self) -> None:
@@ -99,7 +99,7 @@ class Node:
 
     def memory(self, name: str) -> bytes:
         """Return the key in which the server that has ``name`` keeps what it remembers of its own votes."""
-        return self.member.memory(self.wire, self._namespace, name)
+        return self.member.memory(self.transport, self._namespace, name)
 
     def rests(self, now: float) -> bool:
         """Say whether it is to be left alone."""
@@ -133,8 +133,10 @@ class Node:
         """Whether it can be asked without waiting: it is known who it is."""
         return self._posting is not None and self.identity is not None
 
-    def post(self, packed: bytes, now: float, until: float, answered: Answered, taken: list[Pipe]) -> bool:
-        """Send a script's packed call without waiting, if that can be done at once; see `Posting.post`.
+    def post(
+        self, packed: bytes, now: float, until: float, answered: Answered, taken: list[PipelinedConnection]
+    ) -> bool:
+        """Send a script's packed call without waiting, if that can be done at once; see `Pipelining.post`.
 
         Whoever is told of the answer says so by `answers`, or by `ends` that there is none.
         """
@@ -210,11 +212,11 @@ class Node:
         """
         found = dict[str, None]()
         pattern = keys.lock_pattern(self._namespace, prefix, "vote")
-        for wire in await self.member.parts(self.wire, within):
+        for transport in await self.member.parts(self.transport, within):
             cursor = b""
             while cursor != b"0":
                 scan = pack(b"SCAN", cursor or b"0", b"MATCH", pattern, b"COUNT", b"1000")
-                reply = await wire.call(scan, within=within)
+                reply = await transport.call(scan, within=within)
                 if isinstance(reply, ReplyError):
                     raise refused(self.where, reply)
                 cursor = reply[0]
@@ -227,31 +229,33 @@ class Node:
         if self.identity is None:
             await self._meet(within)
         packed = [script.by_digest(names, args) for script, names, args in commands]
-        replies = await self.wire.call_all(packed, within=max(until - self._runtime.now(), 0.001))
+        replies = await self.transport.call_all(packed, within=max(until - self._runtime.now(), 0.001))
         self._heard = self._runtime.now()
         for whole in (False, True):  # a cluster may know a script on one shard, and not on another
             unknown = [index for index, reply in enumerate(replies) if _is_unknown_script(reply)]
             if unknown:
                 packed = _with_texts([commands[index] for index in unknown], whole=whole)
-                again = await self.wire.call_all(packed, within=max(until - self._runtime.now(), 0.001))
+                again = await self.transport.call_all(packed, within=max(until - self._runtime.now(), 0.001))
                 for index, reply in zip(unknown, again, strict=True):
                     replies[index] = reply
         if any(isinstance(reply, ReplyError) and reply.code in DEMOTED for reply in replies):
-            self.wire.hang_up()
+            self.transport.hang_up()
             if self._posting is not None:
                 self._posting.hang_up()
         return replies
 
     async def _meet(self, within: float) -> None:
         """Learn, once, who it is, and whether we have the rights that we need."""
-        identity = await self.member.identity(self.wire, within)
+        identity = await self.member.identity(self.transport, within)
         if self.settings.restricted:
             await self._check_rights(within)
         self.identity = identity
         self._known(self)
 
     async def _check_rights(self, within: float) -> None:
-        await rights.check(self.wire, self.where, self._namespace, self.channel, within=within, info=self._quarantine)
+        await rights.check(
+            self.transport, self.where, self._namespace, self.channel, within=within, info=self._quarantine
+        )
 
     async def diagnose(self) -> list[Finding]:
         """Look at this node's settings."""
@@ -263,7 +267,7 @@ class Node:
                 pass
             except NotPermitted as error:
                 denied = str(error)
-        found = await self.member.diagnose(self._runtime, self.wire, self._namespace, self.channel)
+        found = await self.member.diagnose(self._runtime, self.transport, self._namespace, self.channel)
         if denied and not any(one.subject == "rights" and one.severity is Severity.ERROR for one in found):
             found = [one for one in found if one.subject != "rights"]  # those of any server; a quarantine needs more
             found.append(Finding(Severity.ERROR, "rights", denied, "it gives no vote (L)", "grant them to its user"))
@@ -271,18 +275,18 @@ class Node:
 
     async def close(self) -> None:
         """End its connections."""
-        self.ear.news = True
-        self.wire.nudge(self.ear)
+        self.subscriber.news = True
+        self.transport.notify(self.subscriber)
         if self._posting is not None:
             self._posting.close()
-        await self.wire.close()
+        await self.transport.close()
 
     def after_fork(self, channel: bytes) -> None:
         """Start anew in a forked child, on a channel of its own."""
         self.channel = self.member.channel(channel)
-        self.ear = Ear()
+        self.subscriber = Subscriber()
         self._forget()
-        self.wire.after_fork(self.channel)
+        self.transport.after_fork(self.channel)
         if self._posting is not None:
             self._posting.after_fork()
 

@@ -11,7 +11,7 @@ then reads what comes until that is enough, and goes on. No other thread or task
 * The asker sees a majority, and of the others nothing. Their answers are read by whoever uses the connection next, or
   within `redlock_late.TICK`. They end the node's debt, and where one is a refusal, as of a script that the node does
   not know, the question is put again beside.
-* Where no connection is to be had, the question goes by the thread of that node, or by a task (`Beside`); so does all
+* Where no connection is to be had, the question goes by the thread of that node, or by a task (`BackgroundCalls`); so does all
   that is not urgent. That thread makes the connection of which there was too few. Whoever asks waits for a majority of
   all, so a thread that cannot connect holds up nobody.
 * If the asker is interrupted in the middle, its half written connections are closed, and whatever they owed is told as
@@ -19,7 +19,7 @@ then reads what comes until that is enough, and goes on. No other thread or task
 
 A node that gave no answer rests for a while, longer each time, and one that owes an answer for longer than `STUCK` is
 passed over. Neither holds up anybody, and neither is connected to at each call. If the others are too few, or do not
-suffice, all are asked all the same (`Poll.until`): nothing is lost by that, and a node may be blamed wrongly.
+suffice, all are asked all the same (`QuorumCall.until`): nothing is lost by that, and a node may be blamed wrongly.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from typing import Any, Generic, TypeVar
 from leasehold._runtimes.base import Runtime
 from leasehold.errors import StoreUnavailable
 from leasehold.stores.redis.connection.base import ReplyError
-from leasehold.stores.redis.redlock.background_calls import Beside
-from leasehold.stores.redis.redlock.late_replies import Late
+from leasehold.stores.redis.redlock.background_calls import BackgroundCalls
+from leasehold.stores.redis.redlock.late_replies import LateReplies
 from leasehold.stores.redis.redlock.majority import majority
 from leasehold.stores.redis.redlock.node import Node
-from leasehold.stores.redis.redlock.quorum_call import Poll, Question
+from leasehold.stores.redis.redlock.quorum_call import Question, QuorumCall
 from leasehold.stores.redis.scripts.commands import Command
 
 T = TypeVar("T")
@@ -67,27 +67,27 @@ class Packed:
 class Posted(Generic[T]):
     """A question that was sent to one node. Called by whoever reads the answer; see `Answered`."""
 
-    __slots__ = ("_node", "_panel", "_poll", "_question")
+    __slots__ = ("_call", "_node", "_question", "_quorum")
 
-    def __init__(self, panel: Panel, node: Node, question: Question[T], poll: Poll[T]) -> None:
-        self._panel = panel
+    def __init__(self, panel: QuorumNodes, node: Node, question: Question[T], call: QuorumCall[T]) -> None:
+        self._quorum = panel
         self._node = node
         self._question = question
-        self._poll = poll
+        self._call = call
 
     def __call__(self, reply: Any, failure: StoreUnavailable | None) -> None:
         node, question = self._node, self._question
         if failure is not None:
             node.ends(self, failure)
         else:
-            node.answers(self, self._panel.now())
+            node.answers(self, self._quorum.now())
             if isinstance(reply, ReplyError):
-                self._panel.ask_again(node, question, self._poll)
+                self._quorum.ask_again(node, question, self._call)
                 return
-        self._poll.settle(node.index, *question.take(node, failure or reply))
+        self._call.settle(node.index, *question.take(node, failure or reply))
 
 
-class Panel:
+class QuorumNodes:
     """All nodes."""
 
     def __init__(self, runtime: Runtime, nodes: Sequence[Node]) -> None:
@@ -95,8 +95,8 @@ class Panel:
         self.now = runtime.now
         self.nodes = nodes
         self.majority = majority(len(nodes))
-        self._beside = Beside(runtime, nodes)
-        self._late = Late(runtime, nodes)
+        self._alongside = BackgroundCalls(runtime, nodes)
+        self._late = LateReplies(runtime, nodes)
         self.closed = False
 
     def __len__(self) -> int:
@@ -107,41 +107,43 @@ class Panel:
         """All of them, for messages to people."""
         return ", ".join(node.where for node in self.nodes)
 
-    def ask(self, question: Question[T], *, only: Iterable[Node] | None = None) -> Poll[T]:
+    def ask(self, question: Question[T], *, only: Iterable[Node] | None = None) -> QuorumCall[T]:
         """Ask all nodes, or those in ``only``, if they do not rest. Whoever asks leaves the poll in the end."""
-        poll: Poll[T] = Poll(self._runtime, self._late.notice)
+        call: QuorumCall[T] = QuorumCall(self._runtime, self._late.grant_message)
         try:
             those = self.nodes if only is None else list(only)
             packed = Packed()
             for node in self._pick(
-                poll, those, question.skipped, lambda node: self._beside.ask(node, question, poll, None)
+                call, those, question.skipped, lambda node: self._alongside.ask(node, question, call, None)
             ):
-                if not self._post(node, question, poll, packed):
-                    self._beside.ask(node, question, poll, question.skipped)
+                if not self._post(node, question, call, packed):
+                    self._alongside.ask(node, question, call, question.skipped)
                     self._connect(node)
         except BaseException:
-            poll.leave()
+            call.leave()
             raise
-        return poll
+        return call
 
-    def ask_beside(
+    def ask_in_background(
         self,
         work: Callable[[Node], Coroutine[Any, Any, T]],
         *,
         only: Iterable[Node] | None = None,
         rested: bool = False,
-    ) -> Poll[T]:
+    ) -> QuorumCall[T]:
         """Let other threads, or tasks, ask all nodes, or those in ``only``, that do not rest (``rested``: even so)."""
-        poll: Poll[T] = Poll(self._runtime, self._late.notice)
+        call: QuorumCall[T] = QuorumCall(self._runtime, self._late.grant_message)
         those = self.nodes if only is None else list(only)
-        asked = self._pick(poll, those, _nothing, lambda node: self._beside.run(node, work, poll, None), rested=rested)
+        asked = self._pick(
+            call, those, _nothing, lambda node: self._alongside.run(node, work, call, None), rested=rested
+        )
         for node in asked:
-            self._beside.run(node, work, poll, None if rested else _nothing)
-        return poll
+            self._alongside.run(node, work, call, None if rested else _nothing)
+        return call
 
     def _pick(
         self,
-        poll: Poll[Any],
+        call: QuorumCall[Any],
         those: Sequence[Node],
         skipped: Callable[[Node], None],
         ask_after_all: Callable[[Node], None],
@@ -153,43 +155,43 @@ class Panel:
         awake = those if rested else [node for node in those if not node.rests(now) or node.catches_up(now)]
         if those is self.nodes and len(awake) < self.majority:
             awake = those
-        poll.begin(awake, ask_after_all)
+        call.begin(awake, ask_after_all)
         if len(awake) < len(those):
             for node in those:
                 if node not in awake:
-                    poll.pass_over(node, node.why(now), skipped)
+                    call.pass_over(node, node.why(now), skipped)
         return awake
 
-    def _post(self, node: Node, question: Question[T], poll: Poll[T], packed: Packed) -> bool:
+    def _post(self, node: Node, question: Question[T], call: QuorumCall[T], packed: Packed) -> bool:
         """Send a question from here; return whether that could be done at once."""
         if not node.posts:
             return False
-        posted = Posted(self, node, question, poll)
-        return node.post(packed.of(question.command(node)), self._runtime.now(), question.until, posted, poll.taken)
+        posted = Posted(self, node, question, call)
+        return node.post(packed.of(question.command(node)), self._runtime.now(), question.until, posted, call.taken)
 
-    def ask_again(self, node: Node, question: Question[Any], poll: Poll[Any]) -> None:
+    def ask_again(self, node: Node, question: Question[Any], call: QuorumCall[Any]) -> None:
         """Put a question again that a node has refused, in the way that knows what to do about each error."""
-        self._beside.ask(node, question, poll, None)
+        self._alongside.ask(node, question, call, None)
 
     def _connect(self, node: Node) -> None:
         """Let a further connection be made, for the next who asks."""
-        if self._beside.threads:
-            self._beside.do(node, partial(node.connect, CONNECT_WITHIN))
+        if self._alongside.threads:
+            self._alongside.do(node, partial(node.connect, CONNECT_WITHIN))
 
     def too_few(
-        self, poll: Poll[Any], answers: Mapping[int, Any], what: str, others: Mapping[int, str]
+        self, call: QuorumCall[Any], answers: Mapping[int, Any], what: str, others: Mapping[int, str]
     ) -> StoreUnavailable:
         """Make the error that says how many of how many nodes answered, and what is the matter with each other.
 
         ``others``: what is the matter with nodes that did answer.
         """
         why = {node.index: "no answer in time" for node in self.nodes if node.index not in answers}
-        why |= {index: str(error) for index, error in poll.failures.items() if index in why}
+        why |= {index: str(error) for index, error in call.failures.items() if index in why}
         why |= others
         silent = [f"{self.nodes[index].where}: {reason}" for index, reason in sorted(why.items())]
         count = len(self.nodes) - len(silent)
         text = f"too few nodes {what}: {count} of {len(self.nodes)}, and it takes {self.majority}"
-        return StoreUnavailable("; ".join([text, *silent]), unknown=poll.unknown() or len(answers) > 0)
+        return StoreUnavailable("; ".join([text, *silent]), unknown=call.unknown() or len(answers) > 0)
 
     async def close(self) -> None:
         """End all connections, and wait a moment for questions that are still out."""
@@ -197,13 +199,13 @@ class Panel:
         for node in self.nodes:
             await node.close()
         await self._late.close(CLOSE_WITHIN)
-        await self._beside.close(CLOSE_WITHIN)
+        await self._alongside.close(CLOSE_WITHIN)
 
     def after_fork(self, channel: bytes) -> None:
         """Drop, in a forked child, what belongs to the parent."""
         self.closed = False
         self._late.after_fork()
-        self._beside.after_fork()
+        self._alongside.after_fork()
         for node in self.nodes:
             node.after_fork(channel)
 

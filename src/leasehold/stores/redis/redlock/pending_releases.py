@@ -10,7 +10,7 @@ from leasehold._runtimes.base import Job, Runtime
 from leasehold.errors import StoreUnavailable, Unsupported
 from leasehold.stores.redis.connection.base import PASSING, REDIRECTS, ReplyError
 from leasehold.stores.redis.redlock.node import Node
-from leasehold.stores.redis.redlock.nodes import Panel
+from leasehold.stores.redis.redlock.nodes import QuorumNodes
 from leasehold.stores.redis.redlock.sharded import SILENT
 from leasehold.stores.redis.scripts.commands import Command
 
@@ -28,26 +28,26 @@ NOT_YET = frozenset((*PASSING, *REDIRECTS, SILENT))
 
 
 @dataclass(frozen=True, slots=True)
-class Debt:
+class PendingRelease:
     """A leave that a node has not confirmed, and the boot-time clock from which it knows nothing of the ticket."""
 
     command: Command
     until: float
 
 
-class Debts:
+class PendingReleases:
     """All of a client, node by node. Used from many threads at once."""
 
-    def __init__(self, runtime: Runtime, panel: Panel) -> None:
+    def __init__(self, runtime: Runtime, panel: QuorumNodes) -> None:
         self._runtime = runtime
-        self._panel = panel
+        self._quorum = panel
         self._reset()
 
     def _reset(self) -> None:
         self._mutex = self._runtime.mutex()
-        self._owed: dict[int, deque[Debt]] = {node.index: deque() for node in self._panel.nodes}
+        self._owed: dict[int, deque[PendingRelease]] = {node.index: deque() for node in self._quorum.nodes}
         self._jobs: dict[int, Job] = {}
-        self._wake = {node.index: self._runtime.signal() for node in self._panel.nodes}
+        self._wake = {node.index: self._runtime.signal() for node in self._quorum.nodes}
 
     def __len__(self) -> int:
         return sum(map(len, self._owed.values()))
@@ -55,9 +55,9 @@ class Debts:
     def owe(self, node: Node, command: Command, until: float) -> None:
         """Send it in the background, until it is confirmed or its time is over."""
         with self._mutex:
-            self._owed[node.index].append(Debt(command, until))
+            self._owed[node.index].append(PendingRelease(command, until))
             job = self._jobs.get(node.index)
-            if not self._panel.closed and (job is None or not job.alive()):
+            if not self._quorum.closed and (job is None or not job.alive()):
                 self._jobs[node.index] = self._runtime.spawn(partial(self._pay, node), "leasehold-owed")
 
     async def _pay(self, node: Node) -> None:
@@ -65,24 +65,28 @@ class Debts:
         while True:
             await self._send(node, owed)
             with self._mutex:
-                if not owed or self._panel.closed:
+                if not owed or self._quorum.closed:
                     self._jobs.pop(node.index, None)
                     return
             await wake.wait(AGAIN * (1 + self._runtime.jitter()))
 
-    async def _send(self, node: Node, owed: deque[Debt]) -> None:
+    async def _send(self, node: Node, owed: deque[PendingRelease]) -> None:
         now = self._runtime.now()
         with self._mutex:
             while owed and owed[0].until <= now:
                 owed.popleft()
             some = list(owed)[:AT_ONCE]
-        if not some or node.rests(now) or self._panel.closed:
+        if not some or node.rests(now) or self._quorum.closed:
             return
-        asked, failure, still = node.begins(), None, list[Debt]()
+        asked, failure, still = node.begins(), None, list[PendingRelease]()
         try:
-            replies = await node.run_all([debt.command for debt in some], WITHIN)
+            replies = await node.run_all([pending_release.command for pending_release in some], WITHIN)
             pairs = zip(some, replies, strict=True)
-            still = [debt for debt, reply in pairs if isinstance(reply, ReplyError) and reply.code in NOT_YET]
+            still = [
+                pending_release
+                for pending_release, reply in pairs
+                if isinstance(reply, ReplyError) and reply.code in NOT_YET
+            ]
         except (StoreUnavailable, Unsupported) as error:
             failure = error
         finally:

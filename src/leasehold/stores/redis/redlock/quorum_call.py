@@ -8,8 +8,8 @@ from typing import Any, Generic, TypeVar
 
 from leasehold._runtimes.base import Runtime, Signal
 from leasehold.errors import LeaseholdError, StoreUnavailable
-from leasehold.stores.redis.connection.pipelining import Pipe
-from leasehold.stores.redis.connection.polling import Bell, attend
+from leasehold.stores.redis.connection.pipelining import PipelinedConnection
+from leasehold.stores.redis.connection.polling import WakeUp, wait_for_replies
 from leasehold.stores.redis.redlock.node import STUCK, Node
 from leasehold.stores.redis.scripts.commands import Command
 
@@ -51,7 +51,7 @@ class Question(Generic[T]):
         return None, failure
 
 
-class Poll(Generic[T]):
+class QuorumCall(Generic[T]):
     """The answers to one question, as they come. Used from many threads at once.
 
     A blocking asker reads them itself, from pipes that are its own until it leaves; what was asked by another thread
@@ -64,10 +64,10 @@ class Poll(Generic[T]):
         self._left = left
         self._mutex = runtime.mutex()
         self._signal: Signal | None = None
-        self._bell: Bell | None = None
-        self._enough: Callable[[Poll[T]], bool] | None = None
+        self._wake_up: WakeUp | None = None
+        self._enough: Callable[[QuorumCall[T]], bool] | None = None
         self._done = False
-        self.taken: list[Pipe] = []
+        self.taken: list[PipelinedConnection] = []
         self.elsewhere = False  # whether another thread, or a task, asks some of them
         self.answers: dict[int, T] = {}
         self.failures: dict[int, LeaseholdError] = {}
@@ -91,7 +91,7 @@ class Poll(Generic[T]):
             skipped(node)
         self.settle(node.index, None, why)
 
-    def __enter__(self) -> Poll[T]:
+    def __enter__(self) -> QuorumCall[T]:
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -106,9 +106,9 @@ class Poll(Generic[T]):
             skipped(node)
         owing = False
         while self.taken:
-            pipe = self.taken[-1]
-            pipe.give_back()
-            owing = owing or bool(pipe.owed)
+            pipelined = self.taken[-1]
+            pipelined.give_back()
+            owing = owing or bool(pipelined.owed)
             self.taken.pop()
         if owing:
             self._left()
@@ -125,10 +125,10 @@ class Poll(Generic[T]):
                 self._done = True
                 if self._signal is not None:
                     self._signal.set()
-                if self._bell is not None:
-                    self._bell.ring()
+                if self._wake_up is not None:
+                    self._wake_up.set()
 
-    async def until(self, enough: Callable[[Poll[T]], bool], until: float) -> Mapping[int, T]:
+    async def until(self, enough: Callable[[QuorumCall[T]], bool], until: float) -> Mapping[int, T]:
         """Wait until it is enough, all have answered, or the time is over; return the answers so far.
 
         Who was passed over is asked, too, when the others have all answered, or were given `redlock_node.STUCK`.
@@ -143,7 +143,7 @@ class Poll(Generic[T]):
             if not passed and not self.waiting:
                 return answers
 
-    async def linger(self, enough: Callable[[Poll[T]], bool], until: float) -> Mapping[int, T]:
+    async def linger(self, enough: Callable[[QuorumCall[T]], bool], until: float) -> Mapping[int, T]:
         """Do as `until` does, but ask nobody more."""
         signal = self._signal
         if not self.taken and signal is None:
@@ -172,22 +172,22 @@ class Poll(Generic[T]):
 
     def _read(self, until: float) -> None:
         """Read answers in this thread, until it is enough."""
-        bell: Bell | None = None
+        wake_up: WakeUp | None = None
         try:
             left = 1.0
             while not self._done and left > 0:
                 left = max(until - self._runtime.now(), 0.0)  # what is there when the time is over is read all the same
-                if self.elsewhere and bell is None:
-                    bell = Bell()
+                if self.elsewhere and wake_up is None:
+                    wake_up = WakeUp()
                     with self._mutex:
-                        self._bell = bell
+                        self._wake_up = wake_up
                     continue  # it may have been enough just before
-                attend(self.taken, bell, left)
+                wait_for_replies(self.taken, wake_up, left)
         finally:
-            if bell is not None:
+            if wake_up is not None:
                 with self._mutex:
-                    self._bell = None
-                bell.close()
+                    self._wake_up = None
+                wake_up.close()
 
     def unknown(self) -> bool:
         """Say whether a node may have done what it did not answer."""

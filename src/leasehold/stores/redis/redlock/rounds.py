@@ -9,17 +9,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from leasehold._model import Departure, Granted
+from leasehold._model import Granted, ReleaseReason
 from leasehold._runtimes.base import Runtime
 from leasehold.errors import StoreUnavailable
 from leasehold.stores.redis.redlock import commands, majority
-from leasehold.stores.redis.redlock.commands import Ballot
+from leasehold.stores.redis.redlock.commands import Proposal
 from leasehold.stores.redis.redlock.majority import Outcome, Vote
 from leasehold.stores.redis.redlock.node import Node
-from leasehold.stores.redis.redlock.nodes import Panel
-from leasehold.stores.redis.redlock.pending_releases import Debts
-from leasehold.stores.redis.redlock.proposals import Ballots
-from leasehold.stores.redis.redlock.quorum_call import Poll, Question
+from leasehold.stores.redis.redlock.nodes import QuorumNodes
+from leasehold.stores.redis.redlock.pending_releases import PendingReleases
+from leasehold.stores.redis.redlock.proposals import Proposals
+from leasehold.stores.redis.redlock.quorum_call import Question, QuorumCall
 from leasehold.stores.redis.scripts.commands import Command
 
 ROUNDS = 16
@@ -52,20 +52,26 @@ class Lost:
     pause: float = 0.0
 
 
-class Electing:
+class Rounds:
     """Claims by rounds."""
 
     def __init__(
-        self, runtime: Runtime, panel: Panel, ballots: Ballots, debts: Debts, namespace: str, quarantine: float
+        self,
+        runtime: Runtime,
+        panel: QuorumNodes,
+        proposals: Proposals,
+        pending: PendingReleases,
+        namespace: str,
+        quarantine: float,
     ) -> None:
         self._runtime = runtime
-        self._panel = panel
-        self._ballots = ballots
-        self._debts = debts
+        self._quorum = panel
+        self._proposals = proposals
+        self._pending = pending
         self._namespace = namespace
         self._quarantine = quarantine
 
-    async def elect(self, ballot: Ballot, channels: Sequence[bytes], *, join: bool, until: float) -> Granted | Lost:
+    async def elect(self, proposal: Proposal, channels: Sequence[bytes], *, join: bool, until: float) -> Granted | Lost:
         """Ask for votes until it is decided, or the time is over.
 
         Raises:
@@ -76,20 +82,22 @@ class Electing:
         votes: Mapping[int, Vote] = {}
         for _ in range(ROUNDS):
             since = self._runtime.now()
-            with self._ask(ballot, channels, join=join, until=until) as poll:
-                votes = await self._count(poll, ballot.token, since, until)
-            outcome = majority.outcome(votes, ballot.token, len(self._panel))
+            with self._ask(proposal, channels, join=join, until=until) as call:
+                votes = await self._count(call, proposal.token, since, until)
+            outcome = majority.outcome(votes, proposal.token, len(self._quorum))
             if outcome is Outcome.WON:
-                self._complete(ballot, votes, join=join)
-                return Granted(ballot.token, since, ballot.ticket.terms.lease)
-            top = max([ballot.token, *(max(vote.top, vote.token) for vote in votes.values())])
+                self._complete(proposal, votes, join=join)
+                return Granted(proposal.token, since, proposal.ticket.terms.lease)
+            top = max([proposal.token, *(max(vote.top, vote.token) for vote in votes.values())])
             if outcome is Outcome.LOW and self._runtime.now() < until:
-                self._ballots.propose(ballot, top)
+                self._proposals.propose(proposal, top)
                 continue
-            self._give_back(ballot, poll, votes, channels, join=join)
-            self._ballots.propose(ballot, top)  # what is given back may arrive late, and must not undo a later round
+            self._give_back(proposal, call, votes, channels, join=join)
+            self._proposals.propose(
+                proposal, top
+            )  # what is given back may arrive late, and must not undo a later round
             if outcome is Outcome.SILENT:
-                raise self._too_few(poll, votes)
+                raise self._too_few(call, votes)
             if outcome is Outcome.TAKEN:
                 return Lost(votes, split=False)
             pause = back_off * self._runtime.jitter()
@@ -99,74 +107,80 @@ class Electing:
             back_off = min(2 * back_off, LONGEST_BACK_OFF)
         return Lost(votes, split=True, pause=back_off * (0.5 + self._runtime.jitter()))
 
-    def fill(self, ballot: Ballot, nodes: Sequence[Node]) -> None:
+    def fill(self, proposal: Proposal, nodes: Sequence[Node]) -> None:
         """Ask nodes, for a ticket that holds, for the votes that it lacks; nobody waits for it."""
-        command = self._claims(ballot, [b""] * len(self._panel), join=False)
+        command = self._claims(proposal, [b""] * len(self._quorum), join=False)
         until = self._runtime.now() + FILL_WITHIN
-        self._panel.ask(Question(command, _vote, until), only=nodes).leave()
+        self._quorum.ask(Question(command, _vote, until), only=nodes).leave()
 
-    def _ask(self, ballot: Ballot, channels: Sequence[bytes], *, join: bool, until: float) -> Poll[Vote]:
-        return self._panel.ask(Question(self._claims(ballot, channels, join=join), _vote, until))
+    def _ask(self, proposal: Proposal, channels: Sequence[bytes], *, join: bool, until: float) -> QuorumCall[Vote]:
+        return self._quorum.ask(Question(self._claims(proposal, channels, join=join), _vote, until))
 
-    def _claims(self, ballot: Ballot, channels: Sequence[bytes], *, join: bool) -> Callable[[Node], Command]:
+    def _claims(self, proposal: Proposal, channels: Sequence[bytes], *, join: bool) -> Callable[[Node], Command]:
         """Return what makes the claim for each node: the same object for those that get the same."""
-        token, quarantine = ballot.token, self._quarantine
+        token, quarantine = proposal.token, self._quarantine
         made: dict[tuple[bytes, bytes], Command] = {}
 
         def command(node: Node) -> Command:
-            ballot.asked.add(node.index)
-            channel, memory = channels[node.index], node.memory(ballot.name) if quarantine else b""
+            proposal.asked.add(node.index)
+            channel, memory = channels[node.index], node.memory(proposal.name) if quarantine else b""
             if (found := made.get((channel, memory))) is None:
                 found = made[channel, memory] = commands.claim(
-                    self._namespace, ballot, token, join=join, channel=channel, quarantine=quarantine, memory=memory
+                    self._namespace, proposal, token, join=join, channel=channel, quarantine=quarantine, memory=memory
                 )
             return found
 
         return command
 
-    async def _count(self, poll: Poll[Vote], token: int, since: float, until: float) -> Mapping[int, Vote]:
+    async def _count(self, call: QuorumCall[Vote], token: int, since: float, until: float) -> Mapping[int, Vote]:
         """Wait until those who have not answered can change nothing; for them alone, only as long as is usual."""
-        nodes, needed = len(self._panel), self._panel.majority
+        nodes, needed = len(self._quorum), self._quorum.majority
 
-        def settled(poll: Poll[Vote]) -> bool:
-            return majority.settled(poll.answers, token, nodes)
+        def settled(call: QuorumCall[Vote]) -> bool:
+            return majority.settled(call.answers, token, nodes)
 
-        votes = await poll.until(lambda poll: len(poll.answers) >= needed, until)
+        votes = await call.until(lambda call: len(call.answers) >= needed, until)
         now = self._runtime.now()
-        return await poll.linger(settled, min(until, now + max(SLOW, 2 * (now - since)))) or votes
+        return await call.linger(settled, min(until, now + max(SLOW, 2 * (now - since)))) or votes
 
-    def _complete(self, ballot: Ballot, votes: Mapping[int, Vote], *, join: bool) -> None:
+    def _complete(self, proposal: Proposal, votes: Mapping[int, Vote], *, join: bool) -> None:
         """Ask on where it has no vote: there it may stand in line, though it holds."""
-        lacking = [self._panel.nodes[index] for index, vote in votes.items() if not vote.token]
+        lacking = [self._quorum.nodes[index] for index, vote in votes.items() if not vote.token]
         if join and lacking:
-            self.fill(ballot, lacking)
+            self.fill(proposal, lacking)
 
     def _give_back(
-        self, ballot: Ballot, poll: Poll[Vote], votes: Mapping[int, Vote], channels: Sequence[bytes], *, join: bool
+        self,
+        proposal: Proposal,
+        call: QuorumCall[Vote],
+        votes: Mapping[int, Vote],
+        channels: Sequence[bytes],
+        *,
+        join: bool,
     ) -> None:
         """Take back, on each node that has voted for us or may have, what it has; nobody waits for it."""
-        token, ticket = ballot.token, ballot.ticket
+        token, ticket = proposal.token, proposal.ticket
         now = self._runtime.now()
-        back = commands.leave(self._namespace, ballot.name, ticket, token, Departure.RELEASE)
+        back = commands.leave(self._namespace, proposal.name, ticket, token, ReleaseReason.RELEASE)
         over = now + ticket.terms.lease + ticket.terms.delay
 
         def command(node: Node) -> Command:
             if join:
-                return commands.retreat(self._namespace, ballot, token, channels[node.index])
+                return commands.retreat(self._namespace, proposal, token, channels[node.index])
             return back
 
         def owe(node: Node) -> None:
-            self._debts.owe(node, back, over)
+            self._pending.owe(node, back, over)
 
-        may_have = [node for node in self._panel.nodes if _may_have(node.index, poll, votes)]
+        may_have = [node for node in self._quorum.nodes if _may_have(node.index, call, votes)]
         if may_have:
             question = Question(command, lambda _, found: found == 1, now + FILL_WITHIN, owe, owe)
-            self._panel.ask(question, only=may_have).leave()
+            self._quorum.ask(question, only=may_have).leave()
 
-    def _too_few(self, poll: Poll[Vote], votes: Mapping[int, Vote]) -> StoreUnavailable:
+    def _too_few(self, call: QuorumCall[Vote], votes: Mapping[int, Vote]) -> StoreUnavailable:
         abstain = {index: vote for index, vote in votes.items() if vote.abstains}
-        return self._panel.too_few(
-            poll,
+        return self._quorum.too_few(
+            call,
             votes,
             "voted" if abstain else "answered",
             {
@@ -180,9 +194,9 @@ def _vote(node: Node, reply: Any) -> Vote:
     return Vote.parse(reply)
 
 
-def _may_have(node: int, poll: Poll[Vote], votes: Mapping[int, Vote]) -> bool:
+def _may_have(node: int, call: QuorumCall[Vote], votes: Mapping[int, Vote]) -> bool:
     vote = votes.get(node)
     if vote is not None:
         return vote.token != 0
-    failure = poll.failures.get(node)
-    return node in poll.waiting or node in poll.answers or (isinstance(failure, StoreUnavailable) and failure.unknown)
+    failure = call.failures.get(node)
+    return node in call.waiting or node in call.answers or (isinstance(failure, StoreUnavailable) and failure.unknown)

@@ -21,24 +21,24 @@ from typing import Any
 from leasehold._runtimes.base import Runtime
 from leasehold.errors import StoreUnavailable
 from leasehold.stores.redis import keys
-from leasehold.stores.redis.cluster.ask_redirect import AskingWire
-from leasehold.stores.redis.cluster.routing import RoutedPosting, first_key
+from leasehold.stores.redis.cluster.ask_redirect import AskingTransport
+from leasehold.stores.redis.cluster.routing import RoutedPipelining, first_key
 from leasehold.stores.redis.cluster.topology import Address, SlotMap, Topology
 from leasehold.stores.redis.connection.base import (
     DEMOTED,
-    Ear,
     Elsewhere,
     OnMessage,
     OnSilence,
     Redirected,
     ReplyError,
-    Wire,
+    Subscriber,
+    Transport,
     pack,
     refused,
 )
 from leasehold.stores.redis.connection.settings import Settings
 from leasehold.stores.redis.sentinel.primary_tracking import EPOCHS
-from leasehold.stores.redis.store import single_wire
+from leasehold.stores.redis.store import single_transport
 from leasehold.stores.redis.strict.strict import NOT_LOCAL
 
 ROUNDS = 4
@@ -48,8 +48,8 @@ SILENT = "SILENT"
 """The code of what stands for the answer of a shard that gave none, where others did."""
 
 
-class ShardedWire:
-    """See `leasehold.stores.redis.connection.base.Wire`. It asks for the map at the first call."""
+class ShardedTransport:
+    """See `leasehold.stores.redis.connection.base.Transport`. It asks for the map at the first call."""
 
     def __init__(
         self,
@@ -65,9 +65,9 @@ class ShardedWire:
         self._channel = channel
         self._on_message = on_message
         self._on_silence = on_silence
-        self._topology = Topology(runtime, seeds, single_wire(runtime))
+        self._topology = Topology(runtime, seeds, single_transport(runtime))
         self._mutex = runtime.mutex()
-        self._wires: dict[tuple[Address, bool], Wire] = {}
+        self._transports: dict[tuple[Address, bool], Transport] = {}
         self._seen: SlotMap | None = None
         self._listens_at: Address | None = None
         self._generation = 0
@@ -95,18 +95,18 @@ class ShardedWire:
         self._memories[owner] = number or 0
         return keys.memory_key(self._namespace, str(number or 0))
 
-    async def shards(self, within: float) -> Sequence[Wire]:
+    async def shards(self, within: float) -> Sequence[Transport]:
         """Return the wire of each primary.
 
         Raises:
             StoreUnavailable: no node tells which they are.
 
         """
-        return [self._wire(address) for address in (await self._fresh(within)).primaries]
+        return [self._transport(address) for address in (await self._fresh(within)).primaries]
 
-    def posting(self) -> RoutedPosting:
+    def posting(self) -> RoutedPipelining:
         """Return what asks the shard that has a script's keys without waiting, as long as it is known which."""
-        return RoutedPosting(self._runtime, self._known, self._served, self._lost_one)
+        return RoutedPipelining(self._runtime, self._known, self._served, self._lost_one)
 
     # --- the wire --------------------------------------------------------------------------------------------------
 
@@ -127,7 +127,9 @@ class ShardedWire:
                 places.setdefault((address, asked is not None), []).append(index)
             left = max(until - self._runtime.now(), 0.001)
             those = list(places.items())
-            calls = [self._wire(*place).call_all([commands[one] for one in some], within=left) for place, some in those]
+            calls = [
+                self._transport(*place).call_all([commands[one] for one in some], within=left) for place, some in those
+            ]
             results = await self._together(calls)
             todo = list[int]()
             for ((address, _), some), result in zip(those, results, strict=True):
@@ -145,53 +147,53 @@ class ShardedWire:
         if at is None or self._topology.suspected(at):
             at = await self._sit_down(within)
         try:
-            return self._numbered(await self._wire(at).listen(within))
+            return self._numbered(await self._transport(at).listen(within))
         except StoreUnavailable:
             self._listens_at = None
             raise
 
-    def epoch(self) -> int:
+    def generation(self) -> int:
         at = self._listens_at
-        return 0 if at is None else self._numbered(self._wire(at).epoch())
+        return 0 if at is None else self._numbered(self._transport(at).generation())
 
-    async def hear(self, ear: Ear, timeout: float) -> None:
+    async def hear(self, subscriber: Subscriber, timeout: float) -> None:
         if (at := self._listens_at) is not None:
-            await self._wire(at).hear(ear, timeout)
+            await self._transport(at).hear(subscriber, timeout)
 
-    def nudge(self, ear: Ear) -> None:
-        ear.ring()
+    def notify(self, subscriber: Subscriber) -> None:
+        subscriber.set()
         if (at := self._listens_at) is not None:
-            self._wire(at).nudge(ear)
+            self._transport(at).notify(subscriber)
 
     def disturbed(self) -> bool:
         at = self._listens_at
-        return at is not None and self._wire(at).disturbed()
+        return at is not None and self._transport(at).disturbed()
 
     def hang_up(self) -> None:
-        for wire in self._all():
-            wire.hang_up()
+        for transport in self._all():
+            transport.hang_up()
 
     def retune(self, channel: bytes) -> None:
         self._channel = channel
-        for wire in self._all():
-            wire.retune(channel)
+        for transport in self._all():
+            transport.retune(channel)
 
     def facts(self) -> dict[str, str]:
-        told = [wire.facts() for wire in self._all()]
+        told = [transport.facts() for transport in self._all()]
         return max(told, key=len) if told else {}
 
     async def close(self) -> None:
         self._closed = True
-        for wire in self._all():
-            await wire.close()
+        for transport in self._all():
+            await transport.close()
 
     def after_fork(self, channel: bytes) -> None:
         self._channel = channel
         self._mutex = self._runtime.mutex()
         self._listens_at, self._closed = None, False
         self._topology.after_fork()
-        for wire in self._all():
-            wire.after_fork(channel)
+        for transport in self._all():
+            transport.after_fork(channel)
 
     # --- inside ----------------------------------------------------------------------------------------------------
 
@@ -233,7 +235,7 @@ class ShardedWire:
                 self._topology.learn(error.slot, error.address)
             return True
         if reply.code in DEMOTED:
-            self._wire(address).hang_up()
+            self._transport(address).hang_up()
             self._topology.suspect(address)
             return True
         return False
@@ -250,23 +252,23 @@ class ShardedWire:
             raise Elsewhere(f"{self._topology.where}: no node serves slot {slot} now; look at CLUSTER NODES")
         return address
 
-    def _known(self, command: bytes) -> Wire | None:
+    def _known(self, command: bytes) -> Transport | None:
         key = first_key(command)
         address = None if key is None or self._closed else self._topology.owner(keys.slot_of(key))
-        return None if address is None or self._topology.suspected(address) else self._wire(address)
+        return None if address is None or self._topology.suspected(address) else self._transport(address)
 
-    def _served(self) -> list[Wire]:
+    def _served(self) -> list[Transport]:
         with self._mutex:
-            return [wire for (_, asking), wire in self._wires.items() if not asking]
+            return [transport for (_, asking), transport in self._transports.items() if not asking]
 
-    def _lost_one(self, wire: Wire) -> None:
+    def _lost_one(self, transport: Transport) -> None:
         with self._mutex:
-            found = [address for (address, _), one in self._wires.items() if one is wire]
+            found = [address for (address, _), one in self._transports.items() if one is transport]
         for address in found:
             self._topology.suspect(address)
 
-    async def _any(self, within: float) -> Wire:
-        return self._wire((await self._fresh(within)).primaries[0])
+    async def _any(self, within: float) -> Transport:
+        return self._transport((await self._fresh(within)).primaries[0])
 
     async def _fresh(self, within: float) -> SlotMap:
         known = await self._topology.fresh(within)
@@ -274,11 +276,13 @@ class ShardedWire:
             self._seen = known
             with self._mutex:
                 gone = [
-                    place for place in self._wires if place[0] not in known.replicas and place[0] != self._listens_at
+                    place
+                    for place in self._transports
+                    if place[0] not in known.replicas and place[0] != self._listens_at
                 ]
-                left = [self._wires.pop(place) for place in gone]
-            for wire in left:
-                await wire.close()
+                left = [self._transports.pop(place) for place in gone]
+            for transport in left:
+                await transport.close()
         return known
 
     async def _sit_down(self, within: float) -> Address:
@@ -287,31 +291,31 @@ class ShardedWire:
         fit = [address for address in known.primaries if not self._topology.suspected(address)] or known.primaries
         at = fit[int(self._runtime.jitter() * len(fit)) % len(fit)]
         if before is not None and before != at:
-            self._wire(before).hang_up()
+            self._transport(before).hang_up()
         if at != before:
             self._generation += 1
             self._listens_at = at
         return at
 
-    def _numbered(self, epoch: int) -> int:
-        return self._generation * EPOCHS + epoch if epoch else 0
+    def _numbered(self, generation: int) -> int:
+        return self._generation * EPOCHS + generation if generation else 0
 
-    def _wire(self, address: Address, asking: bool = False) -> Wire:
-        found = self._wires.get((address, asking))
+    def _transport(self, address: Address, asking: bool = False) -> Transport:
+        found = self._transports.get((address, asking))
         if found is not None:
             return found
         with self._mutex:
             if self._closed:  # nobody would close the connections of another
                 raise StoreUnavailable(f"{self._topology.where}: the client is closed")
-            found = self._wires.get((address, asking))
+            found = self._transports.get((address, asking))
             if found is None:
                 settings = self._topology.settings(address)
-                made = single_wire(self._runtime)(
+                made = single_transport(self._runtime)(
                     self._runtime, settings, self._channel, self._on_message, self._on_silence
                 )
-                found = self._wires[address, asking] = AskingWire(made) if asking else made
+                found = self._transports[address, asking] = AskingTransport(made) if asking else made
         return found
 
-    def _all(self) -> Sequence[Wire]:
+    def _all(self) -> Sequence[Transport]:
         with self._mutex:
-            return list(self._wires.values())
+            return list(self._transports.values())

@@ -9,7 +9,7 @@ the votes of a majority holds the name with that token. Two majorities share a n
 two grants one after the other the later has the larger token, and no two have the same.
 
 A grant counts from before the round was sent. Who wins with a bare majority asks the others on behind its back; who
-does not win gives back what it got, everywhere. What could not be given back is owed to the node (`Debts`). A claim
+does not win gives back what it got, everywhere. What could not be given back is owed to the node (`PendingReleases`). A claim
 that arrives after its ticket has left finds that the leave has raised the node's token, and gets no vote.
 
 If the votes are split, all give back, and ask again after a random time that grows. If a majority has voted for
@@ -30,10 +30,10 @@ from leasehold._model import (
     Capabilities,
     Cell,
     Change,
-    Departure,
     Finding,
     Granted,
-    Standing,
+    ReleaseReason,
+    RenewalResult,
     Ticket,
     View,
     Wait,
@@ -47,11 +47,11 @@ from leasehold.stores.redis.doctor import redlock
 from leasehold.stores.redis.redlock import commands, inspecting, majority
 from leasehold.stores.redis.redlock.members import Member
 from leasehold.stores.redis.redlock.node import Node, refuse_twice
-from leasehold.stores.redis.redlock.nodes import Panel
-from leasehold.stores.redis.redlock.pending_releases import Debts
-from leasehold.stores.redis.redlock.proposals import Ballots
-from leasehold.stores.redis.redlock.quorum_call import Poll, Question
-from leasehold.stores.redis.redlock.rounds import Electing
+from leasehold.stores.redis.redlock.nodes import QuorumNodes
+from leasehold.stores.redis.redlock.pending_releases import PendingReleases
+from leasehold.stores.redis.redlock.proposals import Proposals
+from leasehold.stores.redis.redlock.quorum_call import Question, QuorumCall
+from leasehold.stores.redis.redlock.rounds import Rounds
 from leasehold.stores.redis.redlock.waiting import Waiting
 
 CLOSE_WITHIN = 0.5
@@ -89,15 +89,15 @@ class RedlockStore:
             )
             for at, each in enumerate(members)
         ]
-        self._panel = Panel(runtime, nodes)
-        self._debts = Debts(runtime, self._panel)
-        self._waiting = Waiting(runtime, self._panel, channel)
+        self._quorum = QuorumNodes(runtime, nodes)
+        self._pending = PendingReleases(runtime, self._quorum)
+        self._waiting = Waiting(runtime, self._quorum, channel)
         self._begin()
 
     def _begin(self) -> None:
-        self._ballots = Ballots(self._runtime)
-        self._electing = Electing(
-            self._runtime, self._panel, self._ballots, self._debts, self._namespace, self._quarantine
+        self._proposals = Proposals(self._runtime)
+        self._rounds = Rounds(
+            self._runtime, self._quorum, self._proposals, self._pending, self._namespace, self._quarantine
         )
 
     # --- the six -----------------------------------------------------------------------------------------------
@@ -105,67 +105,67 @@ class RedlockStore:
     async def claim(self, name: str, ticket: Ticket, *, join: bool, within: float) -> Granted | Wait:
         self._refuse(ticket)
         until = self._runtime.now() + within
-        ballot = self._ballots.of(name, ticket)
+        proposal = self._proposals.of(name, ticket)
         if join:
             self._waiting.add(name, ticket)
         mark = self._waiting.mark()
         try:
-            answer = await self._electing.elect(ballot, self._waiting.channels(mark), join=join, until=until)
+            answer = await self._rounds.elect(proposal, self._waiting.channels(mark), join=join, until=until)
         except StoreUnavailable as error:
-            if not error.unknown and not ballot.asked:
+            if not error.unknown and not proposal.asked:
                 self._waiting.remove(ticket)  # no node has heard of it, so nobody will leave for it
-                self._ballots.forget(ballot)
+                self._proposals.forget(proposal)
             raise
         if self._twice is not None:
             raise self._twice
         if isinstance(answer, Granted):
             self._waiting.remove(ticket)
             return answer
-        after = majority.free_after(answer.votes, len(self._panel))
+        after = majority.free_after(answer.votes, len(self._quorum))
         again = answer.pause if answer.split else self._waiting.ask_again(ticket, after)
         return Wait(None if answer.split else mark, again, majority.leader(answer.votes))
 
-    async def leave(self, name: str, ticket: Ticket, *, how: Departure, within: float) -> bool:
+    async def leave(self, name: str, ticket: Ticket, *, how: ReleaseReason, within: float) -> bool:
         self._waiting.remove(ticket)
-        ballot = self._ballots.get(ticket.id)
-        token = 0 if ballot is None else ballot.token
+        proposal = self._proposals.get(ticket.id)
+        token = 0 if proposal is None else proposal.token
         command = commands.leave(self._namespace, name, ticket, token, how)
         over = self._runtime.now() + ticket.terms.lease + ticket.terms.delay
 
         def read(node: Node, found: int) -> bool:
-            if ballot is not None:
-                ballot.left[node.index] = ballot.left.get(node.index, False) or found == 1
+            if proposal is not None:
+                proposal.left[node.index] = proposal.left.get(node.index, False) or found == 1
             return found == 1
 
         def lost(node: Node) -> None:
-            self._debts.owe(node, command, over)
+            self._pending.owe(node, command, over)
 
         def skipped(node: Node) -> None:
-            if ballot is None or node.index in ballot.asked:
+            if proposal is None or node.index in proposal.asked:
                 lost(node)
 
-        def told(poll: Poll[bool]) -> bool | None:
-            before = {} if ballot is None else ballot.left.copy()
-            return majority.was_there({**poll.answers, **before}, len(self._panel))
+        def told(call: QuorumCall[bool]) -> bool | None:
+            before = {} if proposal is None else proposal.left.copy()
+            return majority.was_there({**call.answers, **before}, len(self._quorum))
 
         until = self._runtime.now() + within
-        with self._panel.ask(Question(lambda _: command, read, until, lost, skipped)) as poll:
-            answers = await poll.until(lambda poll: told(poll) is not None, until)
-            found = told(poll)
+        with self._quorum.ask(Question(lambda _: command, read, until, lost, skipped)) as call:
+            answers = await call.until(lambda call: told(call) is not None, until)
+            found = told(call)
         if found is None:
-            raise self._panel.too_few(poll, answers, "confirmed the release", {})
-        if ballot is not None:
-            self._ballots.forget(ballot)
+            raise self._quorum.too_few(call, answers, "confirmed the release", {})
+        if proposal is not None:
+            self._proposals.forget(proposal)
         return found
 
-    async def renew(self, tickets: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[Standing]:
+    async def renew(self, tickets: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[RenewalResult]:
         if not tickets:
             return []
         waiting = [(name, ticket) for name, ticket in tickets if self._waiting.knows(ticket)]
         holding = [(name, ticket) for name, ticket in tickets if not self._waiting.knows(ticket)]
         batches = {
             apart: list(commands.renewals(self._namespace, holding, waiting, apart=apart))
-            for apart in {node.member.apart for node in self._panel.nodes}
+            for apart in {node.member.apart for node in self._quorum.nodes}
         }
         ids = [ticket.id for _, ticket in tickets]
 
@@ -178,28 +178,28 @@ class RedlockStore:
                     found.update(zip((ticket.id for ticket in some), reply, strict=True))
             return found
 
-        def standing(poll: Poll[dict[str, int]], ticket: str) -> Standing | None:
-            told = {index: found[ticket] for index, found in poll.answers.items() if ticket in found}
-            return majority.standing(told, len(self._panel))
+        def result(call: QuorumCall[dict[str, int]], ticket: str) -> RenewalResult | None:
+            told = {index: found[ticket] for index, found in call.answers.items() if ticket in found}
+            return majority.renewal_result(told, len(self._quorum))
 
-        def decided(poll: Poll[dict[str, int]]) -> bool:
-            return all(standing(poll, ticket) is not None for ticket in ids)
+        def decided(call: QuorumCall[dict[str, int]]) -> bool:
+            return all(result(call, ticket) is not None for ticket in ids)
 
-        poll = self._panel.ask_beside(renew)
+        call = self._quorum.ask_in_background(renew)
         until = self._runtime.now() + within
-        await poll.until(lambda poll: len(poll.answers) >= self._panel.majority, until)
-        answers = await poll.linger(decided, until)
-        standings = {ticket: standing(poll, ticket) or Standing.UNKNOWN for ticket in ids}
-        self._waiting.renewed(standings, answers)
-        self._keep(tickets, holding, standings, answers)
-        return [standings[ticket] for ticket in ids]
+        await call.until(lambda call: len(call.answers) >= self._quorum.majority, until)
+        answers = await call.linger(decided, until)
+        results = {ticket: result(call, ticket) or RenewalResult.UNKNOWN for ticket in ids}
+        self._waiting.renewed(results, answers)
+        self._keep(tickets, holding, results, answers)
+        return [results[ticket] for ticket in ids]
 
     async def changed(self, name: str, ticket: Ticket, mark: object, *, timeout: float) -> Granted | None:
         await self._waiting.changed(ticket, cast("tuple[int, ...] | None", mark), timeout)
         return None
 
     async def look(self, prefix: str, *, exact: bool = False) -> list[View]:
-        return await inspecting.look(self._runtime, self._panel, self._namespace, prefix, exact=exact)
+        return await inspecting.look(self._runtime, self._quorum, self._namespace, prefix, exact=exact)
 
     async def cell(self, name: str, change: Change) -> Cell:
         raise Unsupported(
@@ -210,17 +210,17 @@ class RedlockStore:
     # --- the rest ----------------------------------------------------------------------------------------------
 
     async def diagnose(self) -> list[Finding]:
-        return await redlock.diagnose(self._runtime, self._panel, self._quarantine)
+        return await redlock.diagnose(self._runtime, self._quorum, self._quarantine)
 
     async def close(self) -> None:
-        await self._panel.close()
-        await self._debts.close(CLOSE_WITHIN)
+        await self._quorum.close()
+        await self._pending.close(CLOSE_WITHIN)
         await self._waiting.close(CLOSE_WITHIN)
 
     def after_fork(self) -> None:
         channel = self._channel()
-        self._panel.after_fork(channel)
-        self._debts.after_fork()
+        self._quorum.after_fork(channel)
+        self._pending.after_fork()
         self._waiting.after_fork(channel)
         self._begin()
 
@@ -228,21 +228,21 @@ class RedlockStore:
         self,
         tickets: Sequence[tuple[str, Ticket]],
         holding: Sequence[tuple[str, Ticket]],
-        standings: Mapping[str, Standing],
+        results: Mapping[str, RenewalResult],
         answers: Mapping[int, Mapping[str, int]],
     ) -> None:
         """Remember on, and ask nodes that know nothing of a holder, restarted ones among them, for their votes."""
         now = self._runtime.now()
         for _, ticket in tickets:
-            if standings[ticket.id] in (Standing.HELD, Standing.QUEUED):
-                self._ballots.renewed(ticket, now)
+            if results[ticket.id] in (RenewalResult.HELD, RenewalResult.QUEUED):
+                self._proposals.renewed(ticket, now)
         for _, ticket in holding:
-            ballot = self._ballots.get(ticket.id)
-            if ballot is None or standings[ticket.id] is not Standing.HELD:
+            proposal = self._proposals.get(ticket.id)
+            if proposal is None or results[ticket.id] is not RenewalResult.HELD:
                 continue
             gone = [index for index, found in answers.items() if found.get(ticket.id) == majority.GONE]
             if gone:
-                self._electing.fill(ballot, [self._panel.nodes[index] for index in gone])
+                self._rounds.fill(proposal, [self._quorum.nodes[index] for index in gone])
 
     def _refuse(self, ticket: Ticket) -> None:
         if self._twice is not None:
@@ -256,7 +256,7 @@ class RedlockStore:
 
     def _known(self, node: Node) -> None:
         try:
-            refuse_twice(self._panel.nodes)
+            refuse_twice(self._quorum.nodes)
         except Unsupported as error:
             self._twice = error
             raise
@@ -265,12 +265,12 @@ class RedlockStore:
         self._waiting.heard(node, message)
 
     def _silence(self, node: Node) -> None:
-        node.ear.news = True
-        node.wire.nudge(node.ear)
+        node.subscriber.news = True
+        node.transport.notify(node.subscriber)
         self._waiting.silence()
 
     def _channel(self) -> bytes:
         return keys.channel(self._namespace, ticket_id(self._runtime.random_bytes(16)))
 
     def __repr__(self) -> str:
-        return f"<RedlockStore {self._panel.where} namespace={self._namespace!r}>"
+        return f"<RedlockStore {self._quorum.where} namespace={self._namespace!r}>"

@@ -9,7 +9,7 @@ from leasehold._runtimes.base import Job, Runtime
 from leasehold.errors import StoreUnavailable, Unsupported
 from leasehold.stores.redis.connection.base import NotPermitted
 from leasehold.stores.redis.redlock.node import LONGEST_REST, Node
-from leasehold.stores.redis.redlock.nodes import Panel
+from leasehold.stores.redis.redlock.nodes import QuorumNodes
 
 SUBSCRIBE_WITHIN = 2.0
 """Seconds that opening a subscription may take."""
@@ -21,12 +21,12 @@ LINGER = 10.0
 """Seconds after which a listener for whom nobody waits ends."""
 
 
-class Ears:
+class Subscriptions:
     """One listener for each node: a task, or a thread. It subscribes anew when the connection breaks."""
 
-    def __init__(self, runtime: Runtime, panel: Panel, wanted: Callable[[], bool]) -> None:
+    def __init__(self, runtime: Runtime, panel: QuorumNodes, wanted: Callable[[], bool]) -> None:
         self._runtime = runtime
-        self._panel = panel
+        self._quorum = panel
         self._wanted = wanted
         self._reset()
 
@@ -35,9 +35,9 @@ class Ears:
         self._jobs: dict[int, Job] = {}
         self._denied: dict[int, NotPermitted] = {}
 
-    def epochs(self) -> tuple[int, ...]:
+    def generations(self) -> tuple[int, ...]:
         """Return the number of each node's subscription that stands now, 0 where none does."""
-        return tuple(node.wire.epoch() for node in self._panel.nodes)
+        return tuple(node.transport.generation() for node in self._quorum.nodes)
 
     def open(self) -> bool:
         """Start listening where nobody does; return whether a majority is heard.
@@ -47,13 +47,13 @@ class Ears:
 
         """
         with self._mutex:
-            for node in self._panel.nodes:
+            for node in self._quorum.nodes:
                 job = self._jobs.get(node.index)
-                if (job is None or not job.alive()) and not self._panel.closed and node.index not in self._denied:
+                if (job is None or not job.alive()) and not self._quorum.closed and node.index not in self._denied:
                     self._jobs[node.index] = self._runtime.spawn(partial(self._listen, node), "leasehold-listen")
-        if len(self._panel) - len(self._denied) < self._panel.majority:
+        if len(self._quorum) - len(self._denied) < self._quorum.majority:
             raise next(iter(self._denied.values()))
-        return sum(map(bool, self.epochs())) >= self._panel.majority
+        return sum(map(bool, self.generations())) >= self._quorum.majority
 
     async def opening(self, timeout: float) -> None:
         """Wait until one more node is heard, or so; at most ``timeout`` seconds."""
@@ -61,21 +61,21 @@ class Ears:
 
     async def _listen(self, node: Node) -> None:
         idle_since, pause = self._runtime.now(), 0.05
-        while not self._panel.closed:
+        while not self._quorum.closed:
             if self._wanted():
                 idle_since = self._runtime.now()
             elif self._runtime.now() - idle_since > LINGER:
                 return
-            node.ear.rest()
+            node.subscriber.rest()
             try:
-                await node.wire.listen(SUBSCRIBE_WITHIN)
+                await node.transport.listen(SUBSCRIBE_WITHIN)
                 pause = 0.05
-                await node.wire.hear(node.ear, LINGER)
+                await node.transport.hear(node.subscriber, LINGER)
             except NotPermitted as error:
                 self._denied[node.index] = error
                 return
             except (StoreUnavailable, Unsupported):
-                await node.ear.ready(self._runtime).wait(pause * (0.5 + self._runtime.jitter() / 2))
+                await node.subscriber.ready(self._runtime).wait(pause * (0.5 + self._runtime.jitter() / 2))
                 pause = min(2 * pause, LONGEST_REST)
 
     async def close(self, within: float) -> None:

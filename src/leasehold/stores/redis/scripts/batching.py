@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from leasehold._model import Departure, Ticket
+from leasehold._model import ReleaseReason, Ticket
 from leasehold.stores.redis import shared
 from leasehold.stores.redis.scripts import CLAIM_MANY, commands
 from leasehold.stores.redis.scripts.commands import Command
@@ -16,7 +16,7 @@ def claim(namespace: str, claims: Sequence[tuple[str, Ticket]], *, keep: bool) -
     words: list[bytes] = [b"%d" % keep]
     for name, ticket in claims:
         _, those, mine = commands.claim(namespace, name, ticket, join=False, channel=b"")
-        _, _, back = commands.leave(namespace, name, ticket, Departure.RELEASE)
+        _, _, back = commands.leave(namespace, name, ticket, ReleaseReason.RELEASE)
         kind = b"shared" if shared.is_shared(ticket) else b""
         keys += those
         words += [kind, *_counts(those, mine, back), *mine, *back]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from leasehold._model import Departure, Terms, Ticket
+from leasehold._model import LeaseTerms, ReleaseReason, Ticket
 from leasehold.stores.redis import keys
 from leasehold.stores.redis.connection.base import bulk
 from leasehold.stores.redis.scripts import CLAIM, LEAVE
@@ -24,15 +24,15 @@ RELEASED, BROKEN = bulk(b"0"), bulk(b"1")
 
 
 @dataclass(frozen=True, slots=True)
-class Tail:
+class Arguments:
     """What stands behind the ticket in a claim, and what it was made from."""
 
-    terms: Terms
+    terms: LeaseTerms
     join: bool
     channel: bytes
     packed: bytes
 
-    def fits(self, terms: Terms, join: bool, channel: bytes) -> bool:
+    def fits(self, terms: LeaseTerms, join: bool, channel: bytes) -> bool:
         """Say whether it is the one for these."""
         return (
             (terms is self.terms or terms == self.terms)  # most often the very same object: the lock is used again
@@ -41,38 +41,38 @@ class Tail:
         )
 
 
-class Forms:
+class CommandTemplates:
     """Those of one namespace. Used from many threads at once; two may make the same form, which harms nobody."""
 
     def __init__(self, namespace: str) -> None:
         self._namespace = namespace
-        self._forms: dict[str, tuple[bytes, Tail]] = {}  # keys, and the tail of the last claim
-        self._tail: Tail | None = None  # the last that was made: most names are claimed on the same terms
+        self._templates: dict[str, tuple[bytes, Arguments]] = {}  # keys, and the tail of the last claim
+        self._arguments: Arguments | None = None  # the last that was made: most names are claimed on the same terms
 
     def claim(self, name: str, ticket: Ticket, *, join: bool, channel: bytes) -> bytes:
         """Return the packed command that claims."""
-        form = self._forms.get(name)
+        form = self._templates.get(name)
         if form is None or not form[1].fits(ticket.terms, join, channel):
             form = self._made(name, ticket.terms, join, channel)
-        those, tail = form
-        return b"%b%b$%d\r\n%b\r\n%b" % (CLAIM_HEAD, those, len(ticket.id), ticket.id.encode(), tail.packed)
+        those, arguments = form
+        return b"%b%b$%d\r\n%b\r\n%b" % (CLAIM_HEAD, those, len(ticket.id), ticket.id.encode(), arguments.packed)
 
-    def leave(self, name: str, ticket: Ticket, how: Departure) -> bytes:
+    def leave(self, name: str, ticket: Ticket, how: ReleaseReason) -> bytes:
         """Return the packed command that leaves."""
-        form = self._forms.get(name)
+        form = self._templates.get(name)
         those = self._keys(name) if form is None else form[0]
-        tail = BROKEN if how is Departure.BREAK else RELEASED
-        return b"%b%b$%d\r\n%b\r\n%b" % (LEAVE_HEAD, those, len(ticket.id), ticket.id.encode(), tail)
+        arguments = BROKEN if how is ReleaseReason.BREAK else RELEASED
+        return b"%b%b$%d\r\n%b\r\n%b" % (LEAVE_HEAD, those, len(ticket.id), ticket.id.encode(), arguments)
 
-    def _made(self, name: str, terms: Terms, join: bool, channel: bytes) -> tuple[bytes, Tail]:
-        tail = self._tail
-        if tail is None or not tail.fits(terms, join, channel):
+    def _made(self, name: str, terms: LeaseTerms, join: bool, channel: bytes) -> tuple[bytes, Arguments]:
+        arguments = self._arguments
+        if arguments is None or not arguments.fits(terms, join, channel):
             packed = b"".join(map(bulk, mutex_words(terms, join=join, channel=channel)))
-            self._tail = tail = Tail(terms, join, channel, packed)
-        known = self._forms.get(name)
-        if len(self._forms) >= MOST:
-            self._forms = {}
-        form = self._forms[name] = (self._keys(name) if known is None else known[0], tail)
+            self._arguments = arguments = Arguments(terms, join, channel, packed)
+        known = self._templates.get(name)
+        if len(self._templates) >= MOST:
+            self._templates = {}
+        form = self._templates[name] = (self._keys(name) if known is None else known[0], arguments)
         return form
 
     def _keys(self, name: str) -> bytes:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from leasehold._model import Departure, Terms, Ticket
+from leasehold._model import LeaseTerms, ReleaseReason, Ticket
 from leasehold.stores.redis import keys, shared
 from leasehold.stores.redis.scripts import (
     CLAIM,
@@ -41,7 +41,7 @@ class Batch:
 
 
 def claim(namespace: str, name: str, ticket: Ticket, *, join: bool, channel: bytes) -> Command:
-    """Return the command that claims. For what is claimed again and again see `forms`."""
+    """Return the command that claims. For what is claimed again and again see `templates`."""
     if not shared.is_shared(ticket):
         words = (ticket.id.encode(), *mutex_words(ticket.terms, join=join, channel=channel))
         return CLAIM, keys.mutex_keys(namespace, name), words
@@ -49,9 +49,9 @@ def claim(namespace: str, name: str, ticket: Ticket, *, join: bool, channel: byt
     return SHARED_CLAIM, those, shared.claim_words(ticket, join=join, channel=channel)
 
 
-def leave(namespace: str, name: str, ticket: Ticket, how: Departure) -> Command:
+def leave(namespace: str, name: str, ticket: Ticket, how: ReleaseReason) -> Command:
     """Return the command that leaves."""
-    broken = how is Departure.BREAK
+    broken = how is ReleaseReason.BREAK
     if not shared.is_shared(ticket):
         return LEAVE, keys.mutex_keys(namespace, name), (ticket.id.encode(), b"%d" % broken)
     return SHARED_LEAVE, keys.shared_keys(namespace, name), shared.leave_words(ticket, broken=broken)
@@ -59,17 +59,17 @@ def leave(namespace: str, name: str, ticket: Ticket, how: Departure) -> Command:
 
 def leave_and_refuse(namespace: str, name: str, ticket: Ticket) -> Command:
     """Return the command that leaves, and makes the server refuse claims of the ticket that arrive later."""
-    script, those, words = leave(namespace, name, ticket, Departure.RELEASE)
+    script, those, words = leave(namespace, name, ticket, ReleaseReason.RELEASE)
     return script, those, (*words[:-1], b"2")
 
 
-def mutex_words(terms: Terms, *, join: bool, channel: bytes) -> tuple[bytes, ...]:
+def mutex_words(terms: LeaseTerms, *, join: bool, channel: bytes) -> tuple[bytes, ...]:
     """Return the arguments of ``claim.lua`` behind the ticket."""
     return (
         b"%d" % ms(terms.lease),
         b"%d" % ms(terms.delay),
         b"1" if join else b"0",
-        b"1" if terms.rule.fair else b"0",
+        b"1" if terms.mode.fair else b"0",
         channel,
         str(terms.owner).encode(),
         terms.meta.encode(),
@@ -95,7 +95,7 @@ def stays(namespace: str, waiting: Iterable[tuple[str, Ticket]]) -> Iterator[Bat
     """Yield the commands that renew the places of waiters, which stand together if they wait for the same."""
     queues: dict[tuple[str, str], list[Ticket]] = defaultdict(list)
     for name, ticket in waiting:
-        queues[name, shared.use_of(ticket.terms.rule)].append(ticket)
+        queues[name, shared.use_of(ticket.terms.mode)].append(ticket)
     for (name, _), tickets in queues.items():
         for some in chunks(tickets, PER_SCRIPT):
             if shared.is_shared(some[0]):

@@ -20,19 +20,19 @@ from typing import Any, Protocol
 
 from leasehold._runtimes.base import Runtime
 from leasehold.errors import StoreUnavailable
-from leasehold.stores.redis.cluster.routing import RoutedPosting
+from leasehold.stores.redis.cluster.routing import RoutedPipelining
 from leasehold.stores.redis.connection.base import (
     PASSING,
-    Ear,
     Elsewhere,
-    MakeWire,
+    MakeTransport,
     OnMessage,
     OnSilence,
     ReplyError,
-    Wire,
+    Subscriber,
+    Transport,
 )
 from leasehold.stores.redis.connection.settings import Settings
-from leasehold.stores.redis.connection.single_flight import Together
+from leasehold.stores.redis.connection.single_flight import SingleFlight
 
 FIRST_PAUSE = 0.02
 """Seconds before the primary is looked for again; each further pause is twice as long, with jitter."""
@@ -72,14 +72,14 @@ class Guide(Protocol):
     def after_fork(self) -> None: ...
 
 
-class FollowingWire:
-    """See `leasehold.stores.redis.connection.base.Wire`. It looks for the primary at the first call."""
+class PrimaryTransport:
+    """See `leasehold.stores.redis.connection.base.Transport`. It looks for the primary at the first call."""
 
     def __init__(
         self,
         runtime: Runtime,
         guide: Guide,
-        make: MakeWire,
+        make: MakeTransport,
         channel: bytes,
         on_message: OnMessage,
         on_silence: OnSilence,
@@ -90,17 +90,17 @@ class FollowingWire:
         self._channel = channel
         self._on_message = on_message
         self._on_silence = on_silence
-        self._wire: Wire | None = None
+        self._transport: Transport | None = None
         self._address = ""
         self._generation = 0
         self._doubtful = True
         self._ask_guide_at = 0.0
         self._closed = False
-        self._together = Together(runtime)
+        self._together = SingleFlight(runtime)
 
-    def posting(self) -> RoutedPosting:
+    def posting(self) -> RoutedPipelining:
         """Return what asks the primary without waiting, as long as it is known who that is."""
-        return RoutedPosting(self._runtime, self._known, self._served, self._lost_one)
+        return RoutedPipelining(self._runtime, self._known, self._served, self._lost_one)
 
     @property
     def address(self) -> str:
@@ -118,15 +118,15 @@ class FollowingWire:
         until, pause = self._runtime.now() + within, FIRST_PAUSE
         while True:
             left = max(until - self._runtime.now(), 0.001)
-            wire = self._wire
+            transport = self._transport
             try:
-                if wire is None or self._doubtful or self._guide.moved():
-                    wire = await self._settle(left)
+                if transport is None or self._doubtful or self._guide.moved():
+                    transport = await self._settle(left)
                     left = max(until - self._runtime.now(), 0.001)
                 if len(commands) == 1:
-                    replies = [await wire.call(commands[0], within=left)]
+                    replies = [await transport.call(commands[0], within=left)]
                 else:
-                    replies = await wire.call_all(commands, within=left)
+                    replies = await transport.call_all(commands, within=left)
             except StoreUnavailable as error:
                 self._doubtful = True
                 if self._closed and not error.unknown:
@@ -137,85 +137,85 @@ class FollowingWire:
                 passing = [reply for reply in replies if isinstance(reply, ReplyError) and reply.code in PASSING]
                 if not passing:
                     return replies
-                self._leave(wire)
+                self._leave(transport)
                 if not await self._pause(pause, until):
                     return replies
             pause = min(2 * pause, LONGEST_PAUSE)
 
     async def listen(self, within: float) -> int:
-        wire = self._wire
-        if wire is None or self._doubtful or self._guide.moved():
-            wire = await self._settle(within)
+        transport = self._transport
+        if transport is None or self._doubtful or self._guide.moved():
+            transport = await self._settle(within)
         try:
-            return self._numbered(await wire.listen(within), wire)
+            return self._numbered(await transport.listen(within), transport)
         except StoreUnavailable:
             self._doubtful = True
             raise
 
-    def epoch(self) -> int:
-        wire = self._wire
-        return 0 if wire is None else self._numbered(wire.epoch(), wire)
+    def generation(self) -> int:
+        transport = self._transport
+        return 0 if transport is None else self._numbered(transport.generation(), transport)
 
-    async def hear(self, ear: Ear, timeout: float) -> None:
-        if (wire := self._wire) is not None:
-            await wire.hear(ear, timeout)
+    async def hear(self, subscriber: Subscriber, timeout: float) -> None:
+        if (transport := self._transport) is not None:
+            await transport.hear(subscriber, timeout)
 
-    def nudge(self, ear: Ear) -> None:
-        ear.ring()
-        if (wire := self._wire) is not None:
-            wire.nudge(ear)
+    def notify(self, subscriber: Subscriber) -> None:
+        subscriber.set()
+        if (transport := self._transport) is not None:
+            transport.notify(subscriber)
 
     def disturbed(self) -> bool:
-        return self._wire is not None and self._wire.disturbed()
+        return self._transport is not None and self._transport.disturbed()
 
     def hang_up(self) -> None:
-        if (wire := self._wire) is not None:
-            self._leave(wire)
+        if (transport := self._transport) is not None:
+            self._leave(transport)
 
     def retune(self, channel: bytes) -> None:
         self._channel = channel
-        if (wire := self._wire) is not None:
-            wire.retune(channel)
+        if (transport := self._transport) is not None:
+            transport.retune(channel)
 
     def facts(self) -> dict[str, str]:
-        return {} if self._wire is None else self._wire.facts()
+        return {} if self._transport is None else self._transport.facts()
 
     async def close(self) -> None:
         self._closed = True
-        if (wire := self._wire) is not None:
-            await wire.close()
+        if (transport := self._transport) is not None:
+            await transport.close()
         await self._guide.close()
 
     def after_fork(self, channel: bytes) -> None:
         self._channel = channel
-        self._together = Together(self._runtime)
+        self._together = SingleFlight(self._runtime)
         self._doubtful, self._closed = True, False
         self._guide.after_fork()
-        if (wire := self._wire) is not None:
-            wire.after_fork(channel)
+        if (transport := self._transport) is not None:
+            transport.after_fork(channel)
 
     # --- inside ------------------------------------------------------------------------------------------------
 
-    def _known(self, command: bytes) -> Wire | None:
-        return None if self._doubtful or self._closed or self._guide.moved() else self._wire
+    def _known(self, command: bytes) -> Transport | None:
+        return None if self._doubtful or self._closed or self._guide.moved() else self._transport
 
-    def _served(self) -> list[Wire]:
-        return [] if self._wire is None else [self._wire]
+    def _served(self) -> list[Transport]:
+        return [] if self._transport is None else [self._transport]
 
-    def _lost_one(self, wire: Wire) -> None:
-        if wire is self._wire:
+    def _lost_one(self, transport: Transport) -> None:
+        if transport is self._transport:
             self._doubtful = True
 
-    def _leave(self, wire: Wire) -> None:
+    def _leave(self, transport: Transport) -> None:
         """End the connections to a server that says itself that it is not the one."""
         self._doubtful = True
-        wire.hang_up()
+        transport.hang_up()
 
     def _is_closed(self) -> StoreUnavailable:
         return StoreUnavailable(f"{self._guide.where}: the client is closed")
 
-    def _numbered(self, epoch: int, wire: Wire) -> int:
-        return self._generation * EPOCHS + epoch if epoch and wire is self._wire else 0
+    def _numbered(self, generation: int, transport: Transport) -> int:
+        return self._generation * EPOCHS + generation if generation and transport is self._transport else 0
 
     async def _pause(self, seconds: float, until: float) -> bool:
         """Wait before the next attempt; say whether there is time for one."""
@@ -225,7 +225,7 @@ class FollowingWire:
         await self._runtime.sleep(seconds)
         return True
 
-    async def _settle(self, within: float) -> Wire:
+    async def _settle(self, within: float) -> Transport:
         """Return the wire of the primary, found out by one for all who need it now."""
         if self._closed:
             raise self._is_closed()
@@ -234,28 +234,28 @@ class FollowingWire:
             await self._find(within)
 
         await self._together.run(find, within)
-        wire = self._wire
-        if wire is None:
+        transport = self._transport
+        if transport is None:
             raise Elsewhere(f"{self._guide.where}: the primary is still being looked for")
-        return wire
+        return transport
 
     async def _find(self, within: float) -> None:
-        if self._wire is not None and self._runtime.now() < self._ask_guide_at:
+        if self._transport is not None and self._runtime.now() < self._ask_guide_at:
             return
         try:
             settings = await self._guide.primary(within)
         except Elsewhere:
-            if self._wire is None:
+            if self._transport is None:
                 raise
             self._ask_guide_at = self._runtime.now() + SILENT_GUIDE
             return  # whoever asks the last one is told by itself whether it still is; the doubt stays
         self._doubtful = False
         if settings.where == self._address:
             return
-        old = self._wire
+        old = self._transport
         made = self._make(self._runtime, settings, self._channel, self._on_message, self._on_silence)
         self._generation += 1
-        self._wire, self._address = made, settings.where
+        self._transport, self._address = made, settings.where
         if self._closed:  # meanwhile: nobody else would close it
             await made.close()
         if old is not None:

@@ -21,10 +21,10 @@ from leasehold._runtimes.base import Runtime
 from leasehold.errors import StoreUnavailable, Unsupported
 from leasehold.stores.redis.connection.base import (
     Elsewhere,
-    MakeWire,
+    MakeTransport,
     NotPermitted,
     ReplyError,
-    Wire,
+    Transport,
     pack,
     refused,
 )
@@ -71,21 +71,21 @@ class Answer:
 
     host: str
     port: int
-    epoch: int
+    generation: int
     fields: Mapping[str, str]
 
 
 class Sentinels:
     """A `leasehold.stores.redis.sentinel.primary_tracking.Guide`."""
 
-    def __init__(self, runtime: Runtime, watched: Watched, make: MakeWire, on_moved: Callable[[], None]) -> None:
+    def __init__(self, runtime: Runtime, watched: Watched, make: MakeTransport, on_moved: Callable[[], None]) -> None:
         self._runtime = runtime
         self._on_moved = on_moved
         self._watched = watched
         self._name = watched.name
         self._moved = False
-        self._watch: Wire | None = None
-        self._wires = [make(runtime, each, SWITCHED, self._heard, self._silence) for each in watched.sentinels]
+        self._watch: Transport | None = None
+        self._transports = [make(runtime, each, SWITCHED, self._heard, self._silence) for each in watched.sentinels]
 
     @property
     def where(self) -> str:
@@ -97,17 +97,17 @@ class Sentinels:
         found = [answer for answer in answers if isinstance(answer, Answer)]
         if not found:
             raise self._failure(answers)
-        newest = max(answer.epoch for answer in found)
-        addresses = Counter((answer.host, answer.port) for answer in found if answer.epoch == newest)
+        newest = max(answer.generation for answer in found)
+        addresses = Counter((answer.host, answer.port) for answer in found if answer.generation == newest)
         (host, port), _ = addresses.most_common(1)[0]
         self._moved = False
         names = [isinstance(answer, Answer) and (answer.host, answer.port) == (host, port) for answer in answers]
-        await self._listen([wire for wire, right in zip(self._wires, names, strict=True) if right], each)
+        await self._listen([transport for transport, right in zip(self._transports, names, strict=True) if right], each)
         return self._watched.server.at(host, port)
 
     async def ask(self, within: float) -> list[Answer | BaseException]:
         """Return what each sentinel says, or how it failed."""
-        return await self._runtime.gather(*[self._one(wire, within) for wire in self._wires])
+        return await self._runtime.gather(*[self._one(transport, within) for transport in self._transports])
 
     async def replicas(self, within: float) -> list[tuple[str, int]]:
         """Return the replicas that one of the sentinels knows.
@@ -116,8 +116,8 @@ class Sentinels:
             StoreUnavailable: the one that is listened to does not answer.
 
         """
-        wire = self._watch or self._wires[0]
-        reply = await wire.call(pack(b"SENTINEL", b"REPLICAS", (self._name or "").encode()), within=within)
+        transport = self._watch or self._transports[0]
+        reply = await transport.call(pack(b"SENTINEL", b"REPLICAS", (self._name or "").encode()), within=within)
         if isinstance(reply, ReplyError):
             raise refused(self.where, reply)
         found = [_fields(each) for each in reply]
@@ -131,20 +131,20 @@ class Sentinels:
         return self._moved
 
     async def close(self) -> None:
-        for wire in self._wires:
-            await wire.close()
+        for transport in self._transports:
+            await transport.close()
 
     def after_fork(self) -> None:
         self._watch = None
-        for wire in self._wires:
-            wire.after_fork(SWITCHED)
+        for transport in self._transports:
+            transport.after_fork(SWITCHED)
 
     # --- inside ------------------------------------------------------------------------------------------------
 
-    async def _one(self, wire: Wire, within: float) -> Answer:
-        name = self._name or await self._only_name(wire, within)
-        where = self._watched.sentinels[self._wires.index(wire)].where
-        reply = await wire.call(pack(b"SENTINEL", b"MASTER", name.encode()), within=within)
+    async def _one(self, transport: Transport, within: float) -> Answer:
+        name = self._name or await self._only_name(transport, within)
+        where = self._watched.sentinels[self._transports.index(transport)].where
+        reply = await transport.call(pack(b"SENTINEL", b"MASTER", name.encode()), within=within)
         if isinstance(reply, ReplyError):
             if "No such master" in str(reply):
                 raise UnknownPrimary(f"the sentinel at {where} knows no primary called {name!r}; {CHECK_NAME}")
@@ -152,9 +152,9 @@ class Sentinels:
         fields = _fields(reply)
         return Answer(fields["ip"], int(fields["port"]), int(fields.get("config-epoch", 0)), fields)
 
-    async def _only_name(self, wire: Wire, within: float) -> str:
-        reply = await wire.call(pack(b"SENTINEL", b"MASTERS"), within=within)
-        where = self._watched.sentinels[self._wires.index(wire)].where
+    async def _only_name(self, transport: Transport, within: float) -> str:
+        reply = await transport.call(pack(b"SENTINEL", b"MASTERS"), within=within)
+        where = self._watched.sentinels[self._transports.index(transport)].where
         if isinstance(reply, ReplyError):
             raise refused(where, reply)
         names = sorted(_fields(each)["name"] for each in reply)
@@ -166,20 +166,20 @@ class Sentinels:
         self._name = names[0]
         return names[0]
 
-    async def _listen(self, right: Sequence[Wire], within: float) -> None:
+    async def _listen(self, right: Sequence[Transport], within: float) -> None:
         """Listen to one of those that gave the right answer, and keep no connection to the others."""
-        if self._watch is None or self._watch not in right or not self._watch.epoch():
+        if self._watch is None or self._watch not in right or not self._watch.generation():
             self._watch = None
-            for wire in right:
+            for transport in right:
                 try:
-                    await wire.listen(within)
+                    await transport.listen(within)
                 except StoreUnavailable:
                     continue
-                self._watch = wire
+                self._watch = transport
                 break
-        for wire in self._wires:
-            if wire is not self._watch:
-                wire.hang_up()
+        for transport in self._transports:
+            if transport is not self._watch:
+                transport.hang_up()
 
     def _heard(self, message: bytes) -> None:
         name = message.partition(b" ")[0].decode("utf-8", "replace")

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 from leasehold._model import Finding, Granted, Ticket, Wait
 from leasehold._runtimes.base import Runtime
-from leasehold.stores.redis.connection.base import Elsewhere, MakeWire, OnMessage, OnSilence, Wire
+from leasehold.stores.redis.connection.base import Elsewhere, MakeTransport, OnMessage, OnSilence, Transport
 from leasehold.stores.redis.connection.settings import Settings
 from leasehold.stores.redis.doctor import sentinel
-from leasehold.stores.redis.sentinel.primary_tracking import FollowingWire
+from leasehold.stores.redis.sentinel.primary_tracking import PrimaryTransport
 from leasehold.stores.redis.sentinel.sentinel import Sentinels, Watched
-from leasehold.stores.redis.store import RedisStore, single_wire
+from leasehold.stores.redis.store import RedisStore, single_transport
 from leasehold.stores.redis.strict import checks
 
 LEAST = 0.05
@@ -21,10 +21,12 @@ LEAST = 0.05
 class SentinelStore(RedisStore):
     """See `leasehold.store_api.Store` for what each method promises."""
 
-    def __init__(self, runtime: Runtime, watched: Watched, namespace: str, *, make: MakeWire | None = None) -> None:
+    def __init__(
+        self, runtime: Runtime, watched: Watched, namespace: str, *, make: MakeTransport | None = None
+    ) -> None:
         """Make one; ``make`` makes the wire of each server, as of a model."""
         self._watched = watched
-        self._make = make or single_wire(runtime)
+        self._make = make or single_transport(runtime)
         # Word of another primary: whoever waits asks again, and so finds out whether it is true.
         self._sentinels = Sentinels(runtime, watched, self._make, lambda: self._waiting.wake_all())
         super().__init__(runtime, replace(watched.server, where=watched.where), namespace, make=self._follow)
@@ -42,12 +44,12 @@ class SentinelStore(RedisStore):
 
     async def diagnose(self) -> list[Finding]:
         found = await super().diagnose()
-        make = single_wire(self._runtime)
-        group = await sentinel.diagnose(self._runtime, make, self._sentinels, self._watched, self._wire)
+        make = single_transport(self._runtime)
+        group = await sentinel.diagnose(self._runtime, make, self._sentinels, self._watched, self._transport)
         strict = self._watched.server.strict
         return [*found, *(group if strict is None else checks.judged(group, strict))]
 
     def _follow(
         self, runtime: Runtime, settings: Settings, channel: bytes, on_message: OnMessage, on_silence: OnSilence
-    ) -> Wire:
-        return FollowingWire(runtime, self._sentinels, self._make, channel, on_message, on_silence)
+    ) -> Transport:
+        return PrimaryTransport(runtime, self._sentinels, self._make, channel, on_message, on_silence)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from leasehold._model import Finding, Severity
-from leasehold.stores.redis.connection.base import ReplyError, Wire, pack
+from leasehold.stores.redis.connection.base import ReplyError, Transport, pack
 from leasehold.stores.redis.strict.quorum import Strict
 
 OK, NOTE, WARNING, ERROR = Severity
@@ -15,10 +15,10 @@ OK, NOTE, WARNING, ERROR = Severity
 WITHIN = 5.0
 """Seconds that the server may take to answer."""
 
-BESIDE = "a primary that was cut off goes on renewing beside its successor: two hold the lock (S1)"
+ALONGSIDE = "a primary that was cut off goes on renewing beside its successor: two hold the lock (S1)"
 
 
-async def state(wire: Wire, strict: Strict, marker: bytes) -> Finding:
+async def state(transport: Transport, strict: Strict, marker: bytes) -> Finding:
     """Say how strict mode stands on one server: is it in quarantine, and has it the replicas that must acknowledge.
 
     Raises:
@@ -28,7 +28,7 @@ async def state(wire: Wire, strict: Strict, marker: bytes) -> Finding:
     asked = [pack(b"HMGET", marker, b"u"), pack(b"TIME"), pack(b"INFO", b"replication")]
     if strict.fsync:
         asked.append(pack(b"WAITAOF", b"0", b"0", b"1"))  # for nothing: it answers at once, if it can be asked
-    known, time, said, *synced = await wire.call_all(asked, within=WITHIN)
+    known, time, said, *synced = await transport.call_all(asked, within=WITHIN)
     if any(isinstance(reply, ReplyError) for reply in (known, time, said)):
         lacking = "its user may not ask for it; strict mode needs +hmget +time +info +wait"
         return Finding(ERROR, "strict", "unknown", lacking, "grant these rights")
@@ -85,7 +85,7 @@ def _again(finding: Finding, strict: Strict) -> Finding:
             )
             return replace(finding, severity=NOTE, meaning=meaning)
         case "replicas" if finding.severity is WARNING:
-            return replace(finding, severity=ERROR, meaning=BESIDE)
+            return replace(finding, severity=ERROR, meaning=ALONGSIDE)
         case "replicas" if finding.severity is NOTE:
             meaning = "a primary that was cut off stops after that lag; promote no replica before (S1)"
             return replace(finding, meaning=meaning)

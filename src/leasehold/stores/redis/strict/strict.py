@@ -17,7 +17,7 @@ from typing import Any
 
 from leasehold._url import StoreURL, Veiled
 from leasehold.errors import StoreUnavailable
-from leasehold.stores.redis.connection.base import Elsewhere, ReplyError, Wire, refused
+from leasehold.stores.redis.connection.base import Elsewhere, ReplyError, Transport, refused
 from leasehold.stores.redis.connection.settings import Settings
 from leasehold.stores.redis.scripts import STRICTLY, Script
 from leasehold.stores.redis.scripts.commands import Command
@@ -96,12 +96,12 @@ class Claims:
         self._marker = self._marker or self._find(False)
         return self._marker
 
-    async def ask(self, wire: Wire, command: Command, *, within: float) -> Any:
+    async def ask(self, transport: Transport, command: Command, *, within: float) -> Any:
         """Claim; return the reply, which may be a `ReplyError`.
 
         Raises:
             Unconfirmed: it was granted, and is to be given back.
-            StoreUnavailable: as `Wire.call`.
+            StoreUnavailable: as `Transport.call`.
 
         """
         plain, those, args = command
@@ -109,7 +109,7 @@ class Claims:
         asked = those, (*args, self.marker, b"%d" % round(self._strict.longest * 1000))
         while True:
             needed = self._needed
-            reply, acknowledged = await self._send(wire, script, asked, needed, within)
+            reply, acknowledged = await self._send(transport, script, asked, needed, within)
             if isinstance(reply, ReplyError):
                 if NOT_LOCAL in str(reply):
                     self._marker = self._find(True)
@@ -126,14 +126,19 @@ class Claims:
         return reply
 
     async def _send(
-        self, wire: Wire, script: Script, asked: tuple[Sequence[bytes], Sequence[bytes]], needed: int, within: float
+        self,
+        transport: Transport,
+        script: Script,
+        asked: tuple[Sequence[bytes], Sequence[bytes]],
+        needed: int,
+        within: float,
     ) -> tuple[Any, Any]:
         """Send the claim, and behind it, on the same connection, what waits for the replicas."""
         packed = script.by_digest(*asked)
         wait = [self._strict.wait(needed, within)] if needed or self._strict.fsync else []
-        replies = await wire.call_all([packed, *wait], within=within)
+        replies = await transport.call_all([packed, *wait], within=within)
         if isinstance(replies[0], ReplyError) and replies[0].code == "NOSCRIPT":
-            replies = await wire.call_all([script.by_text(*asked), *wait], within=within)
+            replies = await transport.call_all([script.by_text(*asked), *wait], within=within)
         return replies[0], replies[1] if wait else None
 
     def _unconfirmed(self, reply: Any) -> StoreUnavailable:

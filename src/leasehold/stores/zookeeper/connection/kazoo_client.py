@@ -58,12 +58,12 @@ def _encrypted(link: socket.socket, options: dict[str, Any]) -> ssl.SSLSocket:
 
 
 def _run(func: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
-    """Run a thread of kazoo's; an error that ends one is logged before, and heard by `Ears`."""
+    """Run a thread of kazoo's; an error that ends one is logged before, and heard by `Subscriptions`."""
     with suppress(_SaslRequired):
         func(*args, **kwargs)
 
 
-class Ears(logging.Handler):
+class Subscriptions(logging.Handler):
     """Remembers the last complaint of kazoo: it says nowhere else why there is no connection.
 
     ``refuse`` is called when our credentials are refused.
@@ -87,15 +87,15 @@ class Ears(logging.Handler):
             self._refuse()
 
 
-def client_of(settings: Settings, ears: Ears) -> Any:
-    """Make a client that has not begun to connect; ``ears`` hear what it complains of.
+def client_of(settings: Settings, subscriptions: Subscriptions) -> Any:
+    """Make a client that has not begun to connect; ``subscriptions`` hear what it complains of.
 
     Raises:
         MissingDriver: the settings ask for SASL, and its package is not installed.
 
     """
     logger = logging.Logger(NAME, logging.WARNING)  # of nobody's tree: at DEBUG kazoo logs credentials
-    logger.addHandler(ears)
+    logger.addHandler(subscriptions)
     threads = Threads()
     threads.patience = max(1.0, settings.session_timeout / 6)
     try:
@@ -122,7 +122,7 @@ def cut(client: Any) -> None:
         client._connection._socket.shutdown(2)
 
 
-def end_beside(client: Any, done: Signal | None = None) -> None:
+def end_background(client: Any, done: Signal | None = None) -> None:
     """Stop and close a client of kazoo, which may take long, where nobody waits for it."""
 
     def end() -> None:

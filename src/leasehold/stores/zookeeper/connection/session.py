@@ -24,7 +24,7 @@ from typing import Any
 from leasehold._runtimes.base import Runtime, Signal
 from leasehold.errors import StoreUnavailable
 from leasehold.stores.zookeeper.connection.errors import Answer, no_session, told
-from leasehold.stores.zookeeper.connection.kazoo_client import Ears, client_of, cut, end_beside, let_go
+from leasehold.stores.zookeeper.connection.kazoo_client import Subscriptions, client_of, cut, end_background, let_go
 from leasehold.stores.zookeeper.connection.requests import Asker, Request
 from leasehold.stores.zookeeper.connection.settings import Settings
 
@@ -53,7 +53,7 @@ class Session:
     timeout: float
 
 
-class Wire(Asker):
+class Transport(Asker):
     """One session at a time; a new one when the last has expired."""
 
     def __init__(self, runtime: Runtime, settings: Settings, hear: Callable[[Link], None]) -> None:
@@ -66,7 +66,7 @@ class Wire(Asker):
     def _reset(self) -> None:
         self._mutex = self._runtime.mutex()
         self._kazoo: Any = None
-        self._ears = Ears(self._wake)
+        self._subscriptions = Subscriptions(self._wake)
         self._waiting: set[Signal] = set()
         self._heard = 0.0
         self.session: Session | None = None
@@ -84,7 +84,7 @@ class Wire(Asker):
         results = [client.handler.async_result() for _ in requests]
         for request, result in zip(requests, results, strict=True):
             client._call(request.form, result)
-        results[-1].rawlink(partial(_ring, done))
+        results[-1].rawlink(partial(_set, done))
         if not await done.wait(max(0.0, until - self._runtime.now())):
             self._given_up(client, sent)
             raise StoreUnavailable(f"ZooKeeper at {self._settings.where} did not answer in time", unknown=True)
@@ -119,50 +119,50 @@ class Wire(Asker):
 
     async def _connected(self, until: float) -> Any:
         while True:
-            client, bell = self._kazoo, None
+            client, wake_up = self._kazoo, None
             if client is not None and self.up:
                 return client
             with self._mutex:
                 if self._closed:
                     raise StoreUnavailable("the connection with ZooKeeper was closed")
-                if self._kazoo is None or self._ears.refused:
+                if self._kazoo is None or self._subscriptions.refused:
                     self._open()
-                ears = self._ears
+                subscriptions = self._subscriptions
                 if not self.up:
-                    bell = self._runtime.signal()
-                    self._waiting.add(bell)
-            if bell is None:
+                    wake_up = self._runtime.signal()
+                    self._waiting.add(wake_up)
+            if wake_up is None:
                 continue
             try:
-                if not await bell.wait(max(0.0, until - self._runtime.now())):
-                    raise no_session(ears.last, self._settings.where)
+                if not await wake_up.wait(max(0.0, until - self._runtime.now())):
+                    raise no_session(subscriptions.last, self._settings.where)
             finally:
-                self._waiting.discard(bell)
-            if ears.refused:
-                raise self._refused(ears)
+                self._waiting.discard(wake_up)
+            if subscriptions.refused:
+                raise self._refused(subscriptions)
 
     def _wake(self) -> None:
         """Tell those who wait for a connection that there will be none."""
         with self._mutex:
-            bells = list(self._waiting)
-        for bell in bells:
-            bell.set()
+            wake_ups = list(self._waiting)
+        for wake_up in wake_ups:
+            wake_up.set()
 
-    def _refused(self, ears: Ears) -> StoreUnavailable:
+    def _refused(self, subscriptions: Subscriptions) -> StoreUnavailable:
         """Give up the client of these ears, which will not try again; whoever asks next tries anew."""
         with self._mutex:
-            client = self._kazoo if self._ears is ears else None
+            client = self._kazoo if self._subscriptions is subscriptions else None
             if client is not None:
                 self._kazoo = None
         if client is not None:
-            end_beside(client)
+            end_background(client)
         error = told(_connection.AuthFailedError(), self._settings.where)
         assert isinstance(error, StoreUnavailable)
         return error
 
     def _open(self) -> None:
-        self._ears = Ears(self._wake)
-        client = client_of(self._settings, self._ears)
+        self._subscriptions = Subscriptions(self._wake)
+        client = client_of(self._settings, self._subscriptions)
         self._listen(client)
         self._kazoo = client
         client.start_async()
@@ -194,10 +194,10 @@ class Wire(Asker):
                 self._down = None if link is Link.UP else self._runtime.now()
             self.up = link is Link.UP
             self.session = session if link is Link.UP else None if link is Link.EXPIRED else self.session
-            self._ears.refused = self._ears.refused or client.client_state == "AUTH_FAILED"
-            bells = list(self._waiting) if self.up or self._ears.refused else []
-        for bell in bells:
-            bell.set()
+            self._subscriptions.refused = self._subscriptions.refused or client.client_state == "AUTH_FAILED"
+            wake_ups = list(self._waiting) if self.up or self._subscriptions.refused else []
+        for wake_up in wake_ups:
+            wake_up.set()
         self._hear(link)
 
     async def command(self, word: str, until: float) -> str:
@@ -218,13 +218,13 @@ class Wire(Asker):
         """End the session, so that its nodes are gone at once; wait for that for `CLOSE_WITHIN` seconds at most."""
         with self._mutex:
             client, self._kazoo, self.session, self.up, self._closed = self._kazoo, None, None, False, True
-            bells = list(self._waiting)
-        for bell in bells:
-            bell.set()
+            wake_ups = list(self._waiting)
+        for wake_up in wake_ups:
+            wake_up.set()
         if client is None:
             return
         done = self._runtime.signal()
-        end_beside(client, done)
+        end_background(client, done)
         if not await done.wait(CLOSE_WITHIN):
             cut(client)
             await done.wait(CLOSE_WITHIN)
@@ -244,5 +244,5 @@ class _Failed:
         self.exception = error
 
 
-def _ring(done: Signal, _: Any) -> None:
+def _set(done: Signal, _: Any) -> None:
     done.set()
