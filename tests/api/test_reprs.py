@@ -39,7 +39,7 @@ HELD: dict[str, Callable[[Any], Any]] = {
 
 
 def public(thing: Any) -> Any:
-    """Return what a user has: in the blocking world a `face` of it awaits."""
+    """Return what a user has: in the blocking world a `sync_facade` of it awaits."""
     return getattr(thing, "blocking", thing)
 
 

@@ -31,7 +31,7 @@ import sys, time
 from leasehold import Client
 url, namespace, stage = sys.argv[1:]
 client = Client.from_url(url, namespace=namespace)
-barrier = client.barrier("phase", {parties}, lease={lease}, leave_out={leave_out})
+barrier = client.barrier("phase", {parties}, lease={lease}, drop_dead={drop_dead})
 def say(what):
     print(what, flush=True)
 if stage == "waiting":

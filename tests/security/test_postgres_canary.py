@@ -50,7 +50,7 @@ def parts(monkeypatch: pytest.MonkeyPatch) -> None:
             vars(transport),
             vars(transport.settings),
             transport.settings.options,
-            *transport._links,
+            *transport._connections,
         )
         for thing in things:
             record.pickled(thing)

@@ -28,7 +28,7 @@ from operations import OPERATIONS, done, turns
 from leasehold import LeaseLost, StoreUnavailable, Unsupported
 from leasehold._runtimes.clock import boottime
 from leasehold.events import Acquired, Event
-from leasehold.stores.postgres.connection.exchange import Link
+from leasehold.stores.postgres.connection.exchange import Connection
 from leasehold.stores.registry import factory
 from leasehold_lab.runtimes.case_runtimes import AsyncioWorld, BlockingWorld, World
 
@@ -79,13 +79,13 @@ class Effects:
             return
         for name in ("recv", "recv_into"):
             setattr(socket.socket, name, self._reading(getattr(socket.socket, name)))
-        begin, one_more = Link.__init__, self.one_more
+        begin, one_more = Connection.__init__, self.one_more
 
-        def begin_watched(link: Link, pgconn: Any) -> None:
+        def begin_watched(link: Connection, pgconn: Any) -> None:
             begin(link, pgconn)
             link._pgconn = Watched(pgconn, one_more)  # type: ignore[assignment]
 
-        Link.__init__ = begin_watched  # type: ignore[method-assign]
+        Connection.__init__ = begin_watched  # type: ignore[method-assign]
 
     def _reading(self, receive: Callable[..., Any]) -> Callable[..., Any]:
         def receiving(link: socket.socket, *args: Any) -> Any:

@@ -364,7 +364,7 @@ class AsyncClient:
         Args:
             name: names of barriers and of locks never meet.
             parties: from 1 to 1000. All who use the name must say the same.
-            leave_out: a member that dies, fails or gives up is left out; otherwise it breaks the barrier.
+            drop_dead: a member that dies, fails or gives up is left out; otherwise it breaks the barrier.
             lease: seconds after which a dead member is noticed at the latest.
             timeout: seconds that each wait takes at most; None waits for ever.
 

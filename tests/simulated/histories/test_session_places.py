@@ -9,7 +9,7 @@ from leasehold.events import Event, Queued
 from leasehold.stores._sql.transport import Statement
 from leasehold.stores.postgres import advisory
 from leasehold_lab.runtimes.case_runtimes import SimulatedMachine, SimulatedWorld, World
-from models.net import Line
+from models.net import Connection
 from models.sql.postgres import PostgresModel
 from models.sql.postgres_transport import SimulatedPostgres
 
@@ -22,7 +22,7 @@ class SlowToQueue(PostgresModel):
 
     late = LATE
 
-    def receive(self, line: Line, request: Sequence[Statement]) -> None:
+    def receive(self, line: Connection, request: Sequence[Statement]) -> None:
         if any(text == advisory.WAIT for text, _ in request):
             late, self.late = self.late, 0.0
             self.scheduler.at(self.scheduler.time + late, self.machine, partial(super().receive, line, request))

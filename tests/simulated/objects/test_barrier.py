@@ -140,7 +140,7 @@ def test_many_more_seeds(block: int) -> None:
         check(scenario(world, plan, drop_dead=seed % 2 == 0, workers=4, times=3))
 
 
-@pytest.mark.parametrize("leave_out", [False, True])
+@pytest.mark.parametrize("drop_dead", [False, True])
 @pytest.mark.parametrize("seed", range(5))
 def test_without_faults_all_meet_in_every_round(seed: int, drop_dead: bool) -> None:
     record = scenario(SimulatedWorld(seed, latency=LATENCY), lambda call: None, drop_dead=drop_dead)
@@ -217,7 +217,7 @@ def crash_after(steps: int, seed: int, *, drop_dead: bool, stays: bool) -> bool:
 
 
 @pytest.mark.parametrize("stays", [False, True], ids=["wait", "enter and leave"])
-@pytest.mark.parametrize("leave_out", [False, True], ids=["breaks", "leaves out"])
+@pytest.mark.parametrize("drop_dead", [False, True], ids=["breaks", "leaves out"])
 def test_a_member_dies_after_every_step(drop_dead: bool, stays: bool) -> None:
     steps = 0
     while crash_after(steps, steps % 5, drop_dead=drop_dead, stays=stays):
@@ -239,7 +239,7 @@ def test_a_fault_at_each_request_of_a_member(kind: Kind, number: int) -> None:
     SimulatedWorld(number, latency=LATENCY).run(body)
 
 
-@pytest.mark.parametrize("leave_out", [False, True], ids=["breaks", "leaves out"])
+@pytest.mark.parametrize("drop_dead", [False, True], ids=["breaks", "leaves out"])
 def test_one_that_was_stopped_for_too_long_is_told(drop_dead: bool) -> None:
     async def body(_: World) -> None:
         machine = world.machine("stopped", rate=1.0)

@@ -15,7 +15,7 @@ import pytest
 
 from leasehold import AsyncClient, Client
 from leasehold._model import Change
-from leasehold.stores.postgres.connection.exchange import Link
+from leasehold.stores.postgres.connection.exchange import Connection
 from leasehold_lab.runtimes.case_runtimes import World
 from leasehold_lab.servers import PostgresServer
 from support.flavors import both
@@ -259,9 +259,9 @@ Cost = Callable[[], tuple[int, int]]
 @pytest.fixture
 def cost(monkeypatch: pytest.MonkeyPatch) -> Cost:
     counts: Counter[str] = Counter()
-    original = Link.exchange
+    original = Connection.exchange
 
-    def counted(self: Link, statements: Any) -> Any:
+    def counted(self: Connection, statements: Any) -> Any:
         counts["trips"] += 1
         counts["statements"] += len(statements)
         return original(self, statements)
@@ -271,7 +271,7 @@ def cost(monkeypatch: pytest.MonkeyPatch) -> Cost:
         counts.clear()
         return found
 
-    monkeypatch.setattr(Link, "exchange", counted)
+    monkeypatch.setattr(Connection, "exchange", counted)
     return taken
 
 

@@ -14,7 +14,7 @@ from leasehold.stores.redis import keys
 from leasehold.stores.redis.scripts import CLAIM, LEAVE, RENEW
 from leasehold_lab.proxy.proxy import FaultProxy, Side
 from leasehold_lab.runtimes.case_runtimes import BlockingWorld
-from leasehold_lab.runtimes.sync_facade import face
+from leasehold_lab.runtimes.sync_facade import sync_facade
 from support.flavors import both
 
 LEASE = 0.9
@@ -59,7 +59,7 @@ def client_of(world, origin, url, namespace):
     if origin == "url":
         return world.client(url, namespace=namespace)
     if isinstance(world, BlockingWorld):
-        return face(Client.from_client(redis.Redis.from_url(url), namespace=namespace))
+        return sync_facade(Client.from_client(redis.Redis.from_url(url), namespace=namespace))
     return AsyncClient.from_client(redis.asyncio.Redis.from_url(url), namespace=namespace)
 
 

@@ -151,7 +151,7 @@ def test_a_waiter_that_found_no_subscription_leaves_no_ear_behind(redis_server):
     """The next to read is chosen among those who wait: one who is not there would never pass the reading on."""
     runtime = BlockingRuntime()
     store = registry.opener(redis_server.url).open(runtime, "ears")
-    channel = store._transport._ears
+    channel = store._transport._subscriptions
     finish(channel.hear(Slot("x", "nobody"), 0.1))
     assert channel._waiting == {}
     finish(store.close())
@@ -292,7 +292,7 @@ def test_closing_while_a_thread_subscribes_leaves_no_connection(redis_server, na
             time.sleep(0.3)
             return lines[0]
 
-        monkeypatch.setattr(transport._ears, "_subscribe", slowly)
+        monkeypatch.setattr(transport._subscriptions, "_subscribe", slowly)
         thread = threading.Thread(target=lambda: finish(transport.listen(2.0)))
         thread.start()
         assert connected.wait(5)

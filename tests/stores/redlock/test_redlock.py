@@ -18,11 +18,11 @@ from leasehold.stores.redis.redlock.majority import (
     free_after,
     majority,
     outcome,
-    result,
+    renewal_result,
     was_there,
 )
 from leasehold.stores.redis.redlock.node import Node
-from leasehold.stores.redis.redlock.rounds import Electing
+from leasehold.stores.redis.redlock.rounds import Rounds
 from support.flavors import both
 from support.patience import until
 
@@ -84,7 +84,7 @@ def test_who_waits_asks_nothing_until_a_release_wakes_it(redlock_nodes, namespac
 
 
 def test_twenty_at_once_get_on_within_ten_rounds(redlock_nodes, namespace, monkeypatch):
-    rounds, ask = {}, Electing._ask
+    rounds, ask = {}, Rounds._ask
 
     def counted(self, proposal, channels, *, join, until):
         rounds[proposal.ticket.id] = rounds.get(proposal.ticket.id, 0) + 1
@@ -96,7 +96,7 @@ def test_twenty_at_once_get_on_within_ten_rounds(redlock_nodes, namespace, monke
         await asyncio.sleep(random.random() * 0.005)
         return await run(self, commands, within)
 
-    monkeypatch.setattr(Electing, "_ask", counted)
+    monkeypatch.setattr(Rounds, "_ask", counted)
     monkeypatch.setattr(Node, "post", lambda *_: False)  # so that all is asked beside
     monkeypatch.setattr(Node, "ask_all", by_ways_of_different_length)
 
@@ -235,7 +235,7 @@ def test_majorities():
     assert [majority(nodes) for nodes in (3, 4, 5, 6, 7)] == [2, 3, 3, 4, 4]
     assert free_after(dict(enumerate([MINE, OTHER, THIRD, OTHER, THIRD])), 5) == 4.0
     assert [
-        result(dict(enumerate(told)), 5) for told in ([1, 1, 1], [1, 1, 0, 0], [0, 0, 0], [2, 2, 3], [1, 1, 2])
+        renewal_result(dict(enumerate(told)), 5) for told in ([1, 1, 1], [1, 1, 0, 0], [0, 0, 0], [2, 2, 3], [1, 1, 2])
     ] == [
         RenewalResult.HELD,
         None,

@@ -18,7 +18,7 @@ from leasehold._model import LeaseTerms, LockMode, Owner, ReleaseReason, Ticket
 from leasehold.stores.redis import keys
 from leasehold.stores.redis.redlock import commands
 from leasehold.stores.redis.redlock.commands import Proposal
-from leasehold.stores.redis.redlock.rounds import Electing
+from leasehold.stores.redis.redlock.rounds import Rounds
 from leasehold.stores.redis.scripts import REDLOCK_CLAIM, REDLOCK_LEAVE
 from leasehold_lab.history import Bounds, Promise, check
 from leasehold_lab.history.journal import Journal, assemble
@@ -418,7 +418,7 @@ def test_who_is_told_that_a_vote_is_free(namespace, channel_of, listeners, told)
 def test_a_round_that_was_given_back_is_not_asked_again_with_its_token(redlock_nodes, namespace):
     """What it gives back may arrive after the next round, and is told from that by its lower token."""
     rounds = []
-    ask = Electing._ask
+    ask = Rounds._ask
 
     def noting(self, proposal, *args, **rest):
         rounds.append(proposal.token)
@@ -430,7 +430,7 @@ def test_a_round_that_was_given_back_is_not_asked_again_with_its_token(redlock_n
         pytest.MonkeyPatch.context() as patch,
     ):
         holder.lock("x", lease=0.5, renew=False).acquire()
-        patch.setattr(Electing, "_ask", noting)
+        patch.setattr(Rounds, "_ask", noting)
         waiter.lock("x", lease=5).acquire(timeout=20).release()
     assert len(rounds) > 1
     assert rounds == sorted(set(rounds))

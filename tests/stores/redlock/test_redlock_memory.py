@@ -13,7 +13,7 @@ from leasehold.stores.redis import keys
 from leasehold.stores.redis.connection.base import ReplyError
 from leasehold.stores.redis.redlock import commands
 from leasehold.stores.redis.redlock.commands import Proposal
-from leasehold.stores.redis.redlock.pending_releases import Debts
+from leasehold.stores.redis.redlock.pending_releases import PendingReleases
 from leasehold_lab.servers import RedisServer
 
 FAR = 3600.0
@@ -113,7 +113,7 @@ def test_what_one_shard_has_not_confirmed_is_owed_on_though_others_have():
             return [answers[command].pop() for command in commands]
 
     node, runtime = Half(), BlockingRuntime()
-    debts = Debts(runtime, SimpleNamespace(nodes=[node], closed=False))
+    debts = PendingReleases(runtime, SimpleNamespace(nodes=[node], closed=False))
     for command in "abc":
         debts.retry_release(node, command, runtime.now() + 60)
     ready.append(True)

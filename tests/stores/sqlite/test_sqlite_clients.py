@@ -171,7 +171,7 @@ def test_close_ends_thread_and_socket(path: Path) -> None:
         assert any(thread.name == "leasehold-sqlite-bell" for thread in threading.enumerate())
     locks.close()
     assert not any(thread.name == "leasehold-sqlite-bell" for thread in threading.enumerate())
-    assert not hints._bells
+    assert not hints._signals
     if sys.platform == "linux":
         for descriptor in os.listdir("/proc/self/fd"):
             with contextlib.suppress(FileNotFoundError):  # the one that lists them is closed by now
@@ -184,7 +184,7 @@ def test_close_goes_on_though_the_thread_has_closed_its_socket(path: Path, monke
     locks = Client.from_url(f"sqlite:{path}")
     with locks.lock("x"):
         assert locks.lock("x").acquire(timeout=0.05) is None
-        (bell,) = hints._bells.values()
+        (bell,) = hints._signals.values()
         stop, thread, port = bell._stop, bell._thread, int(bell._address.split()[1])
         assert thread is not None
 
@@ -196,7 +196,7 @@ def test_close_goes_on_though_the_thread_has_closed_its_socket(path: Path, monke
         monkeypatch.setattr(stop, "set", stop_at_once)
     locks.close()
     assert not thread.is_alive()
-    assert not hints._bells
+    assert not hints._signals
 
 
 def test_idle_bell_ends_by_itself(path: Path, locks: Client, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ from sqlite_peers import Peer, boottime
 
 from leasehold import Client, StoreUnavailable
 from leasehold.stores._common import hints
-from leasehold.stores._common.hints import Bell
+from leasehold.stores._common.hints import HintSignal
 
 WORKER = """
 import asyncio, sys, time
@@ -115,7 +115,7 @@ def test_forged_hints_do_no_harm(locks: Client) -> None:
         waiter = threading.Thread(target=lambda: got.append(locks.lock("x").acquire(timeout=0.6)))
         waiter.start()
         time.sleep(0.1)
-        address = next(iter(hints._bells))
+        address = next(iter(hints._signals))
         for _ in range(300):
             hints._send(int(address.split()[1]), os.urandom(38))
             for ticket in list(locks.store._waiters._waiting):  # type: ignore[attr-defined]
@@ -128,24 +128,24 @@ def test_a_claim_and_a_thread_that_ends_for_want_of_waiters_do_not_wait_for_each
     path: Path, locks: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The claim has the database and wants the bell's thread; that one, about to end, must not want the database."""
-    registered, ending, end, listen = threading.Event(), threading.Event(), Bell._ends_idle, Bell.listen
+    registered, ending, end, listen = threading.Event(), threading.Event(), HintSignal._ends_idle, HintSignal.listen
 
-    def end_late(bell: Bell) -> bool:
+    def end_late(bell: HintSignal) -> bool:
         ending.set()
         registered.wait(5)
         return end(bell)
 
-    def listen_late(bell: Bell) -> str | None:
+    def listen_late(bell: HintSignal) -> str | None:
         registered.set()
         time.sleep(0.3)
         return listen(bell)
 
     monkeypatch.setattr(hints, "LINGER", 1)
-    monkeypatch.setattr(Bell, "_ends_idle", end_late)
+    monkeypatch.setattr(HintSignal, "_ends_idle", end_late)
     with Client.from_url(f"sqlite:{path}") as holder, holder.lock("x"):
         assert locks.lock("x").acquire(timeout=0.05) is None
         assert ending.wait(5)
-        monkeypatch.setattr(Bell, "listen", listen_late)
+        monkeypatch.setattr(HintSignal, "listen", listen_late)
         results: list[object] = []
         waiter = threading.Thread(target=lambda: results.append(locks.lock("x").acquire(timeout=0.5)), daemon=True)
         waiter.start()

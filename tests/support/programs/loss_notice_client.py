@@ -14,7 +14,7 @@ from typing import Any
 from leasehold import AsyncClient, Client, LeaseLost, StoreUnavailable
 from leasehold._runtimes.base import Flavor, finish
 from leasehold._runtimes.clock import boottime
-from leasehold_lab.runtimes.sync_facade import face
+from leasehold_lab.runtimes.sync_facade import sync_facade
 from leasehold_lab.verify.clients.stall_detector import called_back
 from support.turns import turns_missed
 
@@ -80,7 +80,7 @@ def in_threads(url: str, namespace: str, lease: float, count: int, stop: Any) ->
             thread.join()
 
     with Client.from_url(url, namespace=namespace) as client:
-        finish(party(face(client), lease, count, stop, client._core._engine.runtime.sleep, alongside))
+        finish(party(sync_facade(client), lease, count, stop, client._core._engine.runtime.sleep, alongside))
 
 
 def main() -> None:

@@ -26,7 +26,7 @@ from typing import Any
 from leasehold import AcquireTimeout, AsyncClient, Client, LeaseLost, StoreUnavailable
 from leasehold._runtimes.base import finish
 from leasehold_lab.runtimes.case_runtimes import BlockingWorld
-from leasehold_lab.runtimes.sync_facade import face
+from leasehold_lab.runtimes.sync_facade import sync_facade
 
 NAMES = 40
 
@@ -142,7 +142,7 @@ class Crew:
 
     def _in_thread(self) -> None:
         def make() -> Any:
-            return face(Client.from_url(self._url, **self._options))
+            return sync_facade(Client.from_url(self._url, **self._options))
 
         finish(self._work(make, self._each[0], BlockingWorld().sleep))
 

@@ -19,7 +19,7 @@ LEASE = 30.0
 
 numbers = itertools.count()
 
-leave_outs = pytest.mark.parametrize("leave_out", [False, True], ids=["breaks", "leaves out"])
+drop_deads = pytest.mark.parametrize("drop_dead", [False, True], ids=["breaks", "leaves out"])
 
 
 def barriers(world: World, parties: int, count: int, *, drop_dead: bool = False) -> list[AsyncBarrier]:
@@ -30,7 +30,7 @@ def barriers(world: World, parties: int, count: int, *, drop_dead: bool = False)
     ]
 
 
-@leave_outs
+@drop_deads
 def test_where_others_are_inside_there_is_no_room(world: World, drop_dead: bool) -> None:
     async def body(world: World) -> None:
         inside, comes = barriers(world, 1, 2, drop_dead=drop_dead)
@@ -47,7 +47,7 @@ def test_where_others_are_inside_there_is_no_room(world: World, drop_dead: bool)
     world.run(body)
 
 
-@leave_outs
+@drop_deads
 def test_who_leaves_waits_for_the_others_no_longer_than_it_said(world: World, drop_dead: bool) -> None:
     async def body(world: World) -> None:
         one, other = barriers(world, 2, 2, drop_dead=drop_dead)
@@ -97,7 +97,7 @@ def test_an_error_after_the_leave_is_no_failure_inside(world: World) -> None:
     world.run(body)
 
 
-@leave_outs
+@drop_deads
 def test_who_comes_at_the_last_moment_meets_both_or_neither(drop_dead: bool) -> None:
     """In virtual time, so that every order of the last looks and writes comes about."""
     latency, together = 0.05, list[tuple[bool, bool]]()
@@ -122,7 +122,7 @@ def test_who_comes_at_the_last_moment_meets_both_or_neither(drop_dead: bool) -> 
     assert set(together) == {(True, True), (False, False)}
 
 
-@leave_outs
+@drop_deads
 def test_who_was_stopped_while_it_waited_alone_is_told(drop_dead: bool) -> None:
     world = SimulatedWorld()
 

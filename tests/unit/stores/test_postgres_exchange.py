@@ -12,7 +12,7 @@ import pytest
 pq = pytest.importorskip("psycopg").pq
 
 from leasehold.stores.postgres.connection.errors import ServerError  # noqa: E402
-from leasehold.stores.postgres.connection.exchange import COMMIT, Link, Statement  # noqa: E402
+from leasehold.stores.postgres.connection.exchange import COMMIT, Connection, Statement  # noqa: E402
 
 FATAL = {
     pq.DiagnosticField.SQLSTATE: b"57P01",
@@ -51,7 +51,7 @@ def ended() -> Any:
 )
 def test_a_session_that_is_ended_behind_the_last_answer(last: Statement, in_commit: bool) -> None:
     sync = SimpleNamespace(status=pq.ExecStatus.PIPELINE_SYNC)
-    link = Link(Said(*done(), *done(), ended(), None, sync))  # type: ignore[arg-type]
+    link = Connection(Said(*done(), *done(), ended(), None, sync))  # type: ignore[arg-type]
     with pytest.raises(ServerError) as caught:
         next(link.exchange([Statement("SELECT 1"), last]))
     assert caught.value.fatal

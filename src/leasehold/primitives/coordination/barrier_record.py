@@ -22,7 +22,7 @@ class Book:
     Attributes:
         queue: the name at which members have their seats.
         parties: how many meet.
-        leave_out: whether the dead are left out.
+        drop_dead: whether the dead are left out.
 
     """
 
@@ -95,7 +95,7 @@ class Book:
             return Rounds(self.parties, self.drop_dead)
         if (rounds.parties, rounds.drop_dead) != (self.parties, self.drop_dead):
             raise WrongKind(
-                f"the barrier {self._name!r} has {rounds.parties} parties and leave_out={rounds.drop_dead} where "
+                f"the barrier {self._name!r} has {rounds.parties} parties and drop_dead={rounds.drop_dead} where "
                 f"others use it, not {self.parties} and {self.drop_dead}; use those, another name, or reset it",
                 name=self._name,
                 owner=str(self._engine.owner),

@@ -53,7 +53,7 @@ class Rounds:
 
     Attributes:
         parties: how many meet.
-        leave_out: whether a dead member is left out, and does not break the barrier.
+        drop_dead: whether a dead member is left out, and does not break the barrier.
         round: the round in which members arrive now.
         arrived: its members so far, in order.
         staying: those of them who will be inside.

@@ -10,7 +10,7 @@ that checks tokens refuses what comes late.
 
 * Who holds has a connection of its own. Who waits has none: the waiters of a client for one name stand in a line and
   share one connection, on which a job asks with a time limit, in slices; the server wakes it when the lock is free (see
-  `sql.lines`). ``GET_LOCK`` says 1 for had, 0 for taken, NULL for an error.
+  `sql.wait_queues`). ``GET_LOCK`` says 1 for had, 0 for taken, NULL for an error.
 * The token is raised in the row of the name while the lock is had, so it increases from holder to holder.
 * `renew` asks on that connection whether it has the lock. That also keeps the session alive: the server is told to end
   it when it says nothing for a lease, so a holder that is cut off blocks others for little longer.
@@ -95,8 +95,8 @@ class MySQLSessionStore:
 
     def _begin(self) -> None:
         self._connections = Places(self._runtime, self._transport, self._space)
-        self._lines: WaitQueues[Place] = WaitQueues(self._runtime, self._connections)
-        self._claims = Claims(self._runtime, self._lines, self._write_down, self._beat)
+        self._wait_queues: WaitQueues[Place] = WaitQueues(self._runtime, self._connections)
+        self._claims = Claims(self._runtime, self._wait_queues, self._write_down, self._beat)
         self._once = KeyedLock(self._runtime, ONCE)
 
     # --- the lock ----------------------------------------------------------------------------------------------
@@ -121,15 +121,15 @@ class MySQLSessionStore:
 
     async def changed(self, name: str, ticket: Ticket, mark: object, *, timeout: float) -> Granted | None:
         """Sleep until the turn has come; the claim that follows takes the token."""
-        await self._lines.wait(ticket.id, timeout)
+        await self._wait_queues.wait(ticket.id, timeout)
         return None
 
     async def leave(self, name: str, ticket: Ticket, *, how: ReleaseReason, within: float) -> bool:
         """Give the lock back, or stop waiting for it; of others' tickets, end the session."""
         until = self._runtime.now() + within
-        waiter = self._lines.get(ticket.id)
+        waiter = self._wait_queues.get(ticket.id)
         if waiter is not None:
-            await self._lines.leave(waiter, until)
+            await self._wait_queues.leave(waiter, until)
             await self._connections.end_doomed(ticket.id, until)
             if waiter.written:
                 await self._strike_out(name, ticket.id, how, until)
@@ -171,7 +171,7 @@ class MySQLSessionStore:
     async def _standing(self, ticket: Ticket, until: float) -> RenewalResult:
         place = self._connections.get(ticket.id)
         if place is None:
-            return RenewalResult.GONE if self._lines.get(ticket.id) is None else RenewalResult.QUEUED
+            return RenewalResult.GONE if self._wait_queues.get(ticket.id) is None else RenewalResult.QUEUED
         return await self._stands(place, until)
 
     async def _stands(self, place: Place, until: float) -> RenewalResult:
@@ -228,7 +228,7 @@ class MySQLSessionStore:
 
     async def close(self) -> None:
         """Close the connections: the server frees what they hold."""
-        self._lines.close()
+        self._wait_queues.close()
         self._connections.close_all()
         await self._watch.close()
         await self._rows.close()
@@ -247,7 +247,7 @@ class MySQLSessionStore:
         """Try without a place in line: not while others of this client stand there."""
         held: Sequence[Row]
         holder = sql.holder((sql.MARK + self._space, name.encode()))
-        if not self._lines.anybody(name):
+        if not self._wait_queues.anybody(name):
             if not await self._once.take(until):
                 raise no_answer(self._transport.where, f"{ONCE} others are trying", unknown=False)
             try:

@@ -3,7 +3,7 @@
 Theory of operation
 -------------------
 The lock is the server's and belongs to a session. A hold has a session to itself. Who waits has none: the waiters of a
-client for one name stand in a line and share one session, which waits in the server's queue (see `sql.lines`). Nobody
+client for one name stand in a line and share one session, which waits in the server's queue (see `sql.wait_queues`). Nobody
 polls; a job reads the answer, so that neither a thread nor a loop is held up by it.
 
 Each session is told to end when nothing is heard of it for the length of the lease (from PostgreSQL 14). The renewal
@@ -83,9 +83,9 @@ class SessionStore(PostgresStore):
     def _begin(self) -> None:
         self._holds: dict[str, Held] = {}
         self._sessions = Sessions(self._runtime, self._postgres, self._namespace)
-        self._lines: WaitQueues[Session] = WaitQueues(self._runtime, self._sessions)
+        self._wait_queues: WaitQueues[Session] = WaitQueues(self._runtime, self._sessions)
         self._once = Pool(self._runtime, self._postgres.settings.pool)  # who tries once, at the same time
-        self._claims = Claims(self._runtime, self._lines, self._write_down, self._beat, self._has_lock)
+        self._claims = Claims(self._runtime, self._wait_queues, self._write_down, self._beat, self._has_lock)
 
     # --- the queue ---------------------------------------------------------------------------------------------
 
@@ -106,10 +106,10 @@ class SessionStore(PostgresStore):
         held = self._holds.pop(ticket.id, None)
         if held is not None:
             return await self._release(held, until)
-        waiter = self._lines.get(ticket.id)
+        waiter = self._wait_queues.get(ticket.id)
         if waiter is None:
             return await self._break(name, ticket, until) if how is ReleaseReason.BREAK else False
-        await self._lines.leave(waiter, until)
+        await self._wait_queues.leave(waiter, until)
         if waiter.written:
             await self._transact(lambda tx: tx.commit(Statement(advisory.DROP, (ticket.id,))), until)
         return True
@@ -123,7 +123,7 @@ class SessionStore(PostgresStore):
     async def _renew_one(self, ticket: Ticket, until: float) -> RenewalResult:
         held = self._holds.get(ticket.id)
         if held is None:
-            return RenewalResult.GONE if self._lines.get(ticket.id) is None else RenewalResult.QUEUED
+            return RenewalResult.GONE if self._wait_queues.get(ticket.id) is None else RenewalResult.QUEUED
         if held.session.dead:
             return RenewalResult.GONE
         try:
@@ -133,7 +133,7 @@ class SessionStore(PostgresStore):
         return RenewalResult.HELD
 
     async def changed(self, name: str, ticket: Ticket, mark: object, *, timeout: float) -> Granted | None:
-        await self._lines.wait(ticket.id, timeout)
+        await self._wait_queues.wait(ticket.id, timeout)
         return None  # the claim that follows finds the lock, and takes its token
 
     async def look(self, prefix: str, *, exact: bool = False) -> list[View]:
@@ -172,7 +172,7 @@ class SessionStore(PostgresStore):
         holds, self._holds = list(self._holds.values()), {}
         for held in holds:
             self._sessions.close(held.session)
-        self._lines.close()
+        self._wait_queues.close()
         await self._watch.close()
         await super().close()
 
@@ -196,7 +196,7 @@ class SessionStore(PostgresStore):
 
     async def _try_once(self, name: str, ticket: Ticket, since: float, until: float) -> Granted | Wait:
         """Try without a place in line: not while others of this client stand there."""
-        if not self._lines.anybody(name):
+        if not self._wait_queues.anybody(name):
             try:
                 await self._once.take(until)
             except TimeoutError as error:
@@ -247,7 +247,7 @@ class SessionStore(PostgresStore):
         looks = [self._asking_holder(name) for name in names]
         adds = [self._adding_row(name) for name in names]
         adds += [Statement(advisory.STALE, (self._rows, name.encode())) for name in names]
-        parked = [self._lines.parked(waiter) for waiter in waiters]
+        parked = [self._wait_queues.parked(waiter) for waiter in waiters]
         shows = [
             self._entry(advisory.QUEUE, waiter.name, waiter.ticket, "" if session is None else session.hint)
             for waiter, session in zip(waiters, parked, strict=True)
@@ -268,7 +268,7 @@ class SessionStore(PostgresStore):
         pause = COMES_UP
         while True:
             missing = [place for place, rows in zip(places, found, strict=True) if not rows]
-            places = [place for place in missing if self._lines.parked(place.waiter) is place.session]
+            places = [place for place in missing if self._wait_queues.parked(place.waiter) is place.session]
             if not places:
                 return
             if self._runtime.now() + pause > until:

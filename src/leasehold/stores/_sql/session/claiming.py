@@ -33,13 +33,13 @@ class Claims(Generic[S]):
     def __init__(
         self,
         runtime: Runtime,
-        lines: WaitQueues[S],
+        wait_queues: WaitQueues[S],
         write_down: Write[S],
         beat: Beat,
         has_lock: HasLock[S] | None = None,
     ) -> None:
         self._runtime = runtime
-        self._lines = lines
+        self._wait_queues = wait_queues
         self._waiter_table = WaiterTable(runtime, write_down)
         self._beat = beat
         self._has_lock = has_lock
@@ -51,20 +51,20 @@ class Claims(Generic[S]):
             StoreUnavailable: nobody answers; a ticket of which the server cannot know stands in line no more.
 
         """
-        waiter = self._lines.enter(name, ticket)
+        waiter = self._wait_queues.enter(name, ticket)
         try:
             session = await self._turn(waiter, until)
             answer = await (self._queued(waiter, until) if session is None else self._entered(waiter, session, grant))
         except StoreUnavailable as error:
             if not waiter.known and not error.unknown:
-                await self._lines.leave(waiter, until)  # nobody will leave for it
+                await self._wait_queues.leave(waiter, until)  # nobody will leave for it
             raise
         waiter.known = True
         return answer
 
     async def renewed(self, tickets: Sequence[Ticket], until: float) -> None:
         """Take note that the clients of these are there, and show those in line for longer: else they were not seen."""
-        waiters = self._lines.renewed([ticket.id for ticket in tickets])
+        waiters = self._wait_queues.renewed([ticket.id for ticket in tickets])
         if not waiters:
             return
         try:
@@ -74,22 +74,22 @@ class Claims(Generic[S]):
 
     async def _turn(self, waiter: Waiter[S], until: float) -> S | None:
         """Return the session that has the lock, if the turn has come."""
-        session = await self._lines.turn(waiter, until)
+        session = await self._wait_queues.turn(waiter, until)
         if session is not None or self._has_lock is None or not waiter.known:
             return session
-        parked = self._lines.parked(waiter)
+        parked = self._wait_queues.parked(waiter)
         if parked is None or not await self._has_lock(waiter.name, parked, until):
             return None
-        return await self._lines.handed(waiter, until)
+        return await self._wait_queues.handed(waiter, until)
 
     async def _entered(self, waiter: Waiter[S], session: S, grant: Grant[S]) -> Granted:
         """Let the first in line take the token of the lock that its session has."""
         try:
             granted = await grant(session)
         except BaseException:
-            self._lines.lost(waiter)
+            self._wait_queues.lost(waiter)
             raise
-        self._lines.entered(waiter)
+        self._wait_queues.entered(waiter)
         return granted
 
     async def _queued(self, waiter: Waiter[S], until: float) -> Wait:

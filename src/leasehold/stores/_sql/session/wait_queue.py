@@ -110,7 +110,7 @@ class Fate(enum.Enum):
 
 
 @dataclass(eq=False, slots=True)
-class Connection(Generic[S]):
+class WaitQueue(Generic[S]):
     """Those who wait for one name, first come first."""
 
     key: str
@@ -132,7 +132,7 @@ class WaitQueues(Generic[S]):
         self._runtime = runtime
         self._sessions = sessions
         self._mutex = runtime.mutex()
-        self._lines: dict[str, Connection[S]] = {}
+        self._wait_queues: dict[str, WaitQueue[S]] = {}
         self._waiters: dict[str, Waiter[S]] = {}
 
     def get(self, ticket: str) -> Waiter[S] | None:
@@ -147,18 +147,18 @@ class WaitQueues(Generic[S]):
                 waiter = Waiter[S](name, ticket, self._runtime.signal(), 0.0)
                 self._waiters[ticket.id] = waiter
                 key = _key(waiter)
-                self._lines.setdefault(key, Connection(key, name)).waiters.append(waiter)
+                self._wait_queues.setdefault(key, WaitQueue(key, name)).waiters.append(waiter)
             waiter.heard = self._runtime.now()
             return waiter
 
     def anybody(self, name: str) -> bool:
         """Say whether somebody waits in the line that is shared."""
-        return f"name {name}" in self._lines
+        return f"name {name}" in self._wait_queues
 
     def parked(self, waiter: Waiter[S]) -> S | None:
         """Return the session that waits in the server's queue for this one: it is the first in line."""
-        line = self._lines.get(_key(waiter))
-        return line.parked if line is not None and line.waiters[:1] == [waiter] else None
+        wait_queue = self._wait_queues.get(_key(waiter))
+        return wait_queue.parked if wait_queue is not None and wait_queue.waiters[:1] == [waiter] else None
 
     async def turn(self, waiter: Waiter[S], until: float) -> S | None:
         """Return a session with the lock if the turn has come; if it is the first, see to it that a session is parked.
@@ -168,26 +168,26 @@ class WaitQueues(Generic[S]):
 
         """
         with self._mutex:
-            line = self._lines.get(_key(waiter))
-            if waiter.session is not None or line is None or waiter not in line.waiters:
+            wait_queue = self._wait_queues.get(_key(waiter))
+            if waiter.session is not None or wait_queue is None or waiter not in wait_queue.waiters:
                 return waiter.session
-            self._pass_over(line)
+            self._pass_over(wait_queue)
             failed, waiter.failed = waiter.failed, None
             if failed is not None:
                 waiter.shown = None  # by a session that is gone
                 raise failed
-            if line.waiters[0] is not waiter or line.parked is not None or line.asking:
+            if wait_queue.waiters[0] is not waiter or wait_queue.parked is not None or wait_queue.asking:
                 return None
-            line.asking = True
+            wait_queue.asking = True
         try:
             session, has = await self._sessions.tried(waiter.name, waiter.ticket, until)
         except BaseException:
             with self._mutex:
-                line.asking = False
-                if line.waiters[:1] != [waiter]:
-                    line.call()  # it left meanwhile, and the next found that somebody was asking
+                wait_queue.asking = False
+                if wait_queue.waiters[:1] != [waiter]:
+                    wait_queue.call()  # it left meanwhile, and the next found that somebody was asking
             raise
-        await self._asked(line, session, has)
+        await self._asked(wait_queue, session, has)
         return waiter.session
 
     async def handed(self, waiter: Waiter[S], until: float) -> S | None:
@@ -227,13 +227,13 @@ class WaitQueues(Generic[S]):
         """Take one out that gives up: what it has goes to the next, or back to the server."""
         with self._mutex:
             session, waiter.session = waiter.session, None
-            line = self._remove(waiter)
+            wait_queue = self._remove(waiter)
             parked: S | None = None
-            if line is not None and line.waiters:
+            if wait_queue is not None and wait_queue.waiters:
                 if session is not None:
-                    line.waiters[0].session, session = session, None
-            elif line is not None:
-                parked, line.parked = line.parked, None
+                    wait_queue.waiters[0].session, session = session, None
+            elif wait_queue is not None:
+                parked, wait_queue.parked = wait_queue.parked, None
         waiter.signal.set()
         if session is not None:
             await self._sessions.free(session, waiter.name, until, has=True)
@@ -243,12 +243,12 @@ class WaitQueues(Generic[S]):
     def close(self) -> None:
         """Close all sessions of those who wait."""
         with self._mutex:
-            lines, waiters = list(self._lines.values()), list(self._waiters.values())
-            self._lines, self._waiters = {}, {}
-            sessions = [line.parked for line in lines] + [waiter.session for waiter in waiters]
-            for line in lines:
-                line.parked = None
-                line.waiters.clear()
+            wait_queues, waiters = list(self._wait_queues.values()), list(self._waiters.values())
+            self._wait_queues, self._waiters = {}, {}
+            sessions = [wait_queue.parked for wait_queue in wait_queues] + [waiter.session for waiter in waiters]
+            for wait_queue in wait_queues:
+                wait_queue.parked = None
+                wait_queue.waiters.clear()
         for session in filter(None, sessions):
             self._sessions.close(session)
         for waiter in waiters:
@@ -257,104 +257,104 @@ class WaitQueues(Generic[S]):
 
     # --- inside ------------------------------------------------------------------------------------------------
 
-    async def _asked(self, line: Connection[S], session: S, has: bool) -> None:
+    async def _asked(self, wait_queue: WaitQueue[S], session: S, has: bool) -> None:
         """Give what came of asking to the first in line, which may be another by now; park the session if it waits."""
         with self._mutex:
-            line.asking = False
-            wanted = bool(line.waiters)
+            wait_queue.asking = False
+            wanted = bool(wait_queue.waiters)
             if wanted and has:
-                line.waiters[0].session = session
+                wait_queue.waiters[0].session = session
             elif wanted:
-                line.parked = session
-            line.call()
+                wait_queue.parked = session
+            wait_queue.call()
         if wanted and not has:
             try:
-                self._runtime.spawn(lambda: self._park(line, session), "leasehold-wait")
+                self._runtime.spawn(lambda: self._park(wait_queue, session), "leasehold-wait")
             except BaseException:  # no thread to be had: who asks next tries again, and does not wait for this session
-                self._unparked(line, session, Fate.OVER, None)
+                self._unparked(wait_queue, session, Fate.OVER, None)
                 self._sessions.close(session)
                 raise
         elif not wanted:
-            await self._free(line, session, has=has)
+            await self._free(wait_queue, session, has=has)
 
-    async def _park(self, line: Connection[S], session: S) -> None:
+    async def _park(self, wait_queue: WaitQueue[S], session: S) -> None:
         """Let the session wait in the server's queue, and give it to the first in line."""
         failed: StoreUnavailable | None = None
         fate = Fate.OVER
         try:
-            await self._sessions.wait(session, line.name, lambda: self._patience(line))
+            await self._sessions.wait(session, wait_queue.name, lambda: self._patience(wait_queue))
             fate = Fate.GRANTED
         except StoreUnavailable as error:
             failed = error
         finally:
-            fate = self._unparked(line, session, fate, failed)
+            fate = self._unparked(wait_queue, session, fate, failed)
             if fate is Fate.OVER:
                 self._sessions.close(session)
         if fate is Fate.UNWANTED:
-            await self._free(line, session, has=True)
+            await self._free(wait_queue, session, has=True)
         elif failed is not None:
-            await self._end(line, session)  # the server may not have noticed, and let it have the lock
+            await self._end(wait_queue, session)  # the server may not have noticed, and let it have the lock
 
-    def _unparked(self, line: Connection[S], session: S, fate: Fate, failed: StoreUnavailable | None) -> Fate:
+    def _unparked(self, wait_queue: WaitQueue[S], session: S, fate: Fate, failed: StoreUnavailable | None) -> Fate:
         """Give a session that waits no more to the first in line; return what becomes of it."""
         with self._mutex:
-            if line.parked is not session:
+            if wait_queue.parked is not session:
                 return Fate.OVER  # it was ended by the last who left
-            line.parked = None
-            self._pass_over(line)
-            line.call()
-            if not line.waiters:
+            wait_queue.parked = None
+            self._pass_over(wait_queue)
+            wait_queue.call()
+            if not wait_queue.waiters:
                 return fate if fate is Fate.OVER else Fate.UNWANTED
             if fate is Fate.GRANTED:
-                line.waiters[0].session = session
+                wait_queue.waiters[0].session = session
             else:
-                line.waiters[0].failed = failed
+                wait_queue.waiters[0].failed = failed
             return fate
 
-    async def _free(self, line: Connection[S], session: S, *, has: bool) -> None:
+    async def _free(self, wait_queue: WaitQueue[S], session: S, *, has: bool) -> None:
         try:
-            await self._sessions.free(session, line.name, self._runtime.now() + END_WITHIN, has=has)
+            await self._sessions.free(session, wait_queue.name, self._runtime.now() + END_WITHIN, has=has)
         except StoreUnavailable:  # it is closed, and the lock free
             pass
 
-    async def _end(self, line: Connection[S], session: S) -> None:
+    async def _end(self, wait_queue: WaitQueue[S], session: S) -> None:
         try:
-            await self._sessions.end(session, line.name, self._runtime.now() + END_WITHIN)
+            await self._sessions.end(session, wait_queue.name, self._runtime.now() + END_WITHIN)
         except StoreUnavailable:  # the server will notice by itself
             pass
 
-    def _patience(self, line: Connection[S]) -> float:
+    def _patience(self, wait_queue: WaitQueue[S]) -> float:
         with self._mutex:
-            return max((waiter.patience for waiter in line.waiters), default=0.0)
+            return max((waiter.patience for waiter in wait_queue.waiters), default=0.0)
 
-    def _pass_over(self, line: Connection[S]) -> None:
+    def _pass_over(self, wait_queue: WaitQueue[S]) -> None:
         """Take those out of which nothing was heard for a lease; if they are there after all, they enter anew."""
         now = self._runtime.now()
-        silent = [one for one in line.waiters if one.patience < now]
+        silent = [one for one in wait_queue.waiters if one.patience < now]
         for waiter in silent:
             session, waiter.session = waiter.session, None
-            line.waiters.remove(waiter)
+            wait_queue.waiters.remove(waiter)
             self._waiters.pop(waiter.ticket.id, None)
             waiter.signal.set()
-            if session is not None and line.waiters:
-                line.waiters[0].session = session
+            if session is not None and wait_queue.waiters:
+                wait_queue.waiters[0].session = session
             elif session is not None:
                 self._sessions.close(session)
         if silent:
-            line.call()
-        if not line.waiters and self._lines.get(line.key) is line:
-            del self._lines[line.key]
+            wait_queue.call()
+        if not wait_queue.waiters and self._wait_queues.get(wait_queue.key) is wait_queue:
+            del self._wait_queues[wait_queue.key]
 
-    def _remove(self, waiter: Waiter[S]) -> Connection[S] | None:
+    def _remove(self, waiter: Waiter[S]) -> WaitQueue[S] | None:
         self._waiters.pop(waiter.ticket.id, None)
-        line = self._lines.get(_key(waiter))
-        if line is None or waiter not in line.waiters:
+        wait_queue = self._wait_queues.get(_key(waiter))
+        if wait_queue is None or waiter not in wait_queue.waiters:
             return None
-        line.waiters.remove(waiter)
-        if not line.waiters:
-            del self._lines[line.key]
-        line.call()
-        return line
+        wait_queue.waiters.remove(waiter)
+        if not wait_queue.waiters:
+            del self._wait_queues[wait_queue.key]
+        wait_queue.call()
+        return wait_queue
 
 
 def _key(waiter: Waiter[S]) -> str:
