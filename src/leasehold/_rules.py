@@ -2,8 +2,8 @@
 
 Theory of operation
 -------------------
-A name has *holders* and a queue of *waiters*, each a `QueueEntry` with an expiry on the store's clock. Everything that a
-primitive is, is a `LockMode` on that one queue:
+A name has *holders* and a queue of *waiters*, each a `QueueEntry` with an expiry on the store's clock. Everything that
+a primitive is, is a `LockMode` on that one queue:
 
 * a **lock** conflicts with every holder;
 * a **writer** conflicts with every holder, a **reader** with writers only, an *upgradeable* reader also with its like;

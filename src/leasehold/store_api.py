@@ -101,7 +101,8 @@ LossCallback = Callable[[RenewalResult, Collection[str] | None], None]
 class ReportsLosses(Protocol):
     """A store that hears of losses by itself, as one with a session does, and need not wait to be asked.
 
-    `RenewalResult.UNKNOWN` puts holds in doubt, and they are renewed as soon as possible; `RenewalResult.GONE` ends them.
+    `RenewalResult.UNKNOWN` puts holds in doubt, and they are renewed as soon as possible; `RenewalResult.GONE` ends
+    them.
     """
 
     def tell(self, hear: LossCallback) -> None:

@@ -2,10 +2,10 @@
 
 Theory of operation
 -------------------
-A `Connection` is one connection. What is sent on it arrives in order, after the delay of its client's `Link`, unless the line
-ends first: then what is under way arrives or is lost, as TCP cannot tell. A client that stands still reads later what
-came meanwhile. A `Host` is a server with a clock of its own; it takes each request at the moment of its arrival, and
-its answers travel back in the order in which it gave them.
+A `Connection` is one connection. What is sent on it arrives in order, after the delay of its client's `Link`, unless
+the line ends first: then what is under way arrives or is lost, as TCP cannot tell. A client that stands still reads
+later what came meanwhile. A `Host` is a server with a clock of its own; it takes each request at the moment of its
+arrival, and its answers travel back in the order in which it gave them.
 """
 
 from __future__ import annotations

@@ -20,10 +20,10 @@ deadline. But unknown does not extend life either: only a confirmed renewal move
 
 Who keeps a lease alive
 -----------------------
-One rule, for every primitive: a lease is kept while somebody can reach its `LeaseHandle`. The attempt that acquires it has the
-grip first, then the hold that it becomes, or the block that this hold is used in. It does not matter which thread or
-task acquired. When nobody has the grip any more, nobody can release the lease: the keeper gives it up. It does so as a
-loss, since somebody may have asked to be called back.
+One rule, for every primitive: a lease is kept while somebody can reach its `LeaseHandle`. The attempt that acquires it
+has the grip first, then the hold that it becomes, or the block that this hold is used in. It does not matter which
+thread or task acquired. When nobody has the grip any more, nobody can release the lease: the keeper gives it up. It
+does so as a loss, since somebody may have asked to be called back.
 
 No mutex
 --------

@@ -17,7 +17,8 @@ Write the body once, as a coroutine function that takes a `World`, and run it in
 What a world offers:
 
 * ``client(where, **options)``: a client of the store at a URL, or of an `Opener`. It has the methods of `AsyncClient`,
-  all awaited alike; in the blocking world it is a `sync_facade` of the public `Client`. It is closed at the end of ``run``.
+  all awaited alike; in the blocking world it is a `sync_facade` of the public `Client`. It is closed at the end of
+  ``run``.
 * ``spawn(work)``: runs ``work()`` in a thread or task of its own and returns a `Job`: ``await job.join(timeout)`` tells
   whether it ended, ``await job.result()`` waits for its result or raises its error, ``job.cancel()`` cancels it.
   An error that nobody asked for is raised at the end of ``run``.

@@ -9,7 +9,8 @@ A ticket is renewed at a third of its lease, waiting or holding. A renewal that 
 intervals, until the hold's deadline; the deadline itself is an entry in the schedule and needs no network. Therefore
 the keeper never does I/O on its own thread: it hands each batch to a job of its own, and a server that does not answer
 cannot keep it from telling a holder in time. Nor can a holder that takes its time when it is called back: then another
-thread takes over the schedule (`engine.backup_thread`). A job that hears of a loss makes its calls when all else is done.
+thread takes over the schedule (`engine.backup_thread`). A job that hears of a loss makes its calls when all else is
+done.
 
 Who is told what, if something dies here: the client dies, and the store ends the leases; a batch dies without an
 answer, and its holds are in doubt and tried again; the keeper's thread is gone (a fork), and the next ticket
@@ -123,7 +124,7 @@ class Watchdog:
         self._owe_at(PendingRelease(name, ticket, now + ticket.terms.lease), now)
 
     def hear(self, result: RenewalResult, tickets: Collection[str] | None) -> None:
-        """Take a store's word for what became of tickets, or of all, from any thread; see `stores.base.ReportsLosses`."""
+        """Take a store's report of what became of tickets, or of all, from any thread; see `ReportsLosses`."""
         self._news.append((result, None if tickets is None else frozenset(tickets)))
         self._wake.set()
 

@@ -100,8 +100,8 @@ async def advance(tx: Transaction, dialect: Dialect, targets: Sequence[Target], 
     """Read the names and take a step at each, with as many waiters as it needs; None for a name without a row.
 
     A waiter who would get the name, but whose client has no connection, is passed over: it may be dead, and would hold
-    up the others for a lease. It keeps its place for `snapshots.COME_BACK`, for one that lost only its connection asks anew
-    as soon as it has another.
+    up the others for a lease. It keeps its place for `snapshots.COME_BACK`, for one that lost only its connection asks
+    anew as soon as it has another.
     """
     window = WINDOW
     deaf: set[str] = set()

@@ -3,8 +3,8 @@
 Theory of operation
 -------------------
 The lock is the server's and belongs to a session. A hold has a session to itself. Who waits has none: the waiters of a
-client for one name stand in a line and share one session, which waits in the server's queue (see `sql.wait_queues`). Nobody
-polls; a job reads the answer, so that neither a thread nor a loop is held up by it.
+client for one name stand in a line and share one session, which waits in the server's queue (see `sql.wait_queues`).
+Nobody polls; a job reads the answer, so that neither a thread nor a loop is held up by it.
 
 Each session is told to end when nothing is heard of it for the length of the lease (from PostgreSQL 14). The renewal
 is a statement on that very session. So a holder that stalls, or whose host vanishes, loses the lock at the end of its

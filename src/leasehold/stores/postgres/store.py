@@ -30,7 +30,7 @@ class PostgresStore(RowStore):
     def __init__(
         self, runtime: Runtime, settings: Settings, namespace: str, transport: MakeTransport | None = None
     ) -> None:
-        """Make a store; ``transport`` makes what reaches something else than the database of the settings, as a model."""
+        """Make a store. ``transport``, if given, connects to something else than the database, such as a model."""
         if transport is None and runtime.flavor is Flavor.SIMULATED:
             raise Unsupported("a real database cannot be reached from the simulated world; use a memory: store there")
 

@@ -19,7 +19,7 @@ from leasehold.stores.zookeeper.connection.requests import EPHEMERAL, SEQUENCE, 
 from leasehold.stores.zookeeper.connection.session import Transport
 from leasehold.stores.zookeeper.keyed_lock import KeyedLock
 from leasehold.stores.zookeeper.nodes import Paths
-from leasehold.stores.zookeeper.queueing import Connection
+from leasehold.stores.zookeeper.queueing import Queueing
 
 CLOCK_FOR = 10.0
 """Seconds for which a reading of the server's clock serves."""
@@ -41,9 +41,9 @@ class Found:
 class Cells:
     """The cells of one namespace."""
 
-    def __init__(self, transport: Transport, line: Connection, paths: Paths, runtime: Runtime) -> None:
+    def __init__(self, transport: Transport, queueing: Queueing, paths: Paths, runtime: Runtime) -> None:
         self._transport = transport
-        self._line = line
+        self._queueing = queueing
         self._paths = paths
         self._runtime = runtime
         self._turns = KeyedLock(runtime)
@@ -73,7 +73,7 @@ class Cells:
 
     async def changed(self, name: str, version: int, until: float) -> None:
         """Sleep until the cell may have another version; a cell whose life ends is not noticed by that alone."""
-        path, wake_up, wake_ups = self._paths.cell(name), self._runtime.signal(), self._line.wake_ups
+        path, wake_up, wake_ups = self._paths.cell(name), self._runtime.signal(), self._queueing.wake_ups
         wake_ups.expect(path, wake_up)
         try:
             await self._transport.ask_all((self._transport.exists(path, wake_ups.changed),), until)
@@ -107,7 +107,7 @@ class Cells:
             request = transport.set(path, data, found.node.version)
         (done,) = await transport.ask_all((request,), until)
         if isinstance(done, NoNode) and found.node is None:
-            await self._line.make_way(self._paths.cells, until)
+            await self._queueing.make_way(self._paths.cells, until)
         return not isinstance(done, Answer)
 
     async def _server_now(self, until: float) -> float:
@@ -119,7 +119,7 @@ class Cells:
                 (made,) = await self._transport.ask_all((create,), until)
                 if isinstance(made, Node):
                     break
-                await self._line.make_way(self._paths.clock, until)
+                await self._queueing.make_way(self._paths.clock, until)
             else:
                 raise StoreUnavailable("ZooKeeper: the node for its clock cannot be made")
             self._ahead, self._asked = made.changed_ms / 1000 - now, now

@@ -12,7 +12,7 @@ from leasehold.stores.zookeeper.connection.errors import NoNode
 from leasehold.stores.zookeeper.connection.requests import EPHEMERAL, SEQUENCE, Node, Request
 from leasehold.stores.zookeeper.entries import spell, words_of
 from leasehold.stores.zookeeper.nodes import LEASES, LOCKS, Contender, Mark, child_of, parse, stem
-from leasehold.stores.zookeeper.queueing import Connection
+from leasehold.stores.zookeeper.queueing import Queueing
 from leasehold.stores.zookeeper.ticket_state import Place
 
 
@@ -25,7 +25,7 @@ class Entered:
 
 @dataclass(frozen=True, slots=True)
 class Behind:
-    """The ticket waits for a change of ``path``; ``holder`` is who holds. With ``listing`` see `Connection.watch`."""
+    """The ticket waits for a change of ``path``; ``holder`` is who holds. With ``listing`` see `Queueing.watch`."""
 
     path: str
     holder: str
@@ -36,38 +36,38 @@ COMPARED = 64
 """Permits whose limit is compared with ours: the first of this library's has it, and all of those agree."""
 
 
-async def enter(line: Connection, place: Place, *, join: bool, until: float) -> Entered | Behind:
+async def enter(queueing: Queueing, place: Place, *, join: bool, until: float) -> Entered | Behind:
     """Try once to hold. Without ``join`` a ticket that does not hold may still have a node: the caller removes it."""
     match place.ticket.terms.mode.kind:
         case Kind.MUTEX:
-            return await _lock(line, place, join=join, until=until)
+            return await _lock(queueing, place, join=join, until=until)
         case Kind.READ_WRITE:
-            return await _side(line, place, join=join, until=until)
+            return await _side(queueing, place, join=join, until=until)
         case Kind.SEMAPHORE:
-            return await _permits(line, place, join=join, until=until)
+            return await _permits(queueing, place, join=join, until=until)
 
 
 # --- a lock ------------------------------------------------------------------------------------------------------
 
 
-async def _lock(line: Connection, place: Place, *, join: bool, until: float) -> Entered | Behind:
+async def _lock(queueing: Queueing, place: Place, *, join: bool, until: float) -> Entered | Behind:
     if not join and not place.nodes and not place.unsure:  # who only tries writes nothing while others are there
-        others = await _seen(line, place, until)
+        others = await _seen(queueing, place, until)
         if others:
             return _behind(place, others)
-    me, siblings, _ = await line.stand(place, place.path, Mark.LOCK, until)
-    await line.refuse_other_use(place, siblings, until)
+    me, siblings, _ = await queueing.stand(place, place.path, Mark.LOCK, until)
+    await queueing.refuse_other_use(place, siblings, until)
     ahead = order.ahead_of(me, _without_folders(siblings))
     return _behind(place, ahead) if ahead else Entered(place.node_at(f"{place.path}/{me.child}").czxid)
 
 
-async def _seen(line: Connection, place: Place, until: float) -> list[Contender]:
+async def _seen(queueing: Queueing, place: Place, until: float) -> list[Contender]:
     """Return, in order, who is at the lock; an error if it is used as something else."""
-    _, children = await line.transport.ask_all(
-        (line.transport.sync(place.path), line.transport.children(place.path)), until
+    _, children = await queueing.transport.ask_all(
+        (queueing.transport.sync(place.path), queueing.transport.children(place.path)), until
     )
     siblings = [] if isinstance(children, NoNode) else order.in_order(parse(child) for child in children)
-    await line.refuse_other_use(place, siblings, until)
+    await queueing.refuse_other_use(place, siblings, until)
     return _without_folders(siblings)
 
 
@@ -82,32 +82,32 @@ def _behind(place: Place, ahead: Sequence[Contender]) -> Behind:
 # --- a read-write lock -------------------------------------------------------------------------------------------
 
 
-async def _side(line: Connection, place: Place, *, join: bool, until: float) -> Entered | Behind:
+async def _side(queueing: Queueing, place: Place, *, join: bool, until: float) -> Entered | Behind:
     mode, alongside = place.ticket.terms.mode, place.ticket.alongside
     mark = Mark.WRITER if mode.exclusive else Mark.READER
     if not place.nodes and not place.unsure and (alongside or not join or not (mode.exclusive or mode.fair)):
-        seen = await _seen(line, place, until)
+        seen = await _seen(queueing, place, until)
         other = next((one for one in seen if alongside and one.ticket == alongside), None)
         if other is None and not (mode.exclusive or mode.fair or mode.upgradeable):
             other = order.reader_to_pass_alongside(seen)
         blocked = [one for one in seen if mode.exclusive or one.mark is Mark.WRITER or (mode.upgradeable and one.up)]
         if other is not None:
-            await line.make_alongside(
+            await queueing.make_alongside(
                 place, other, mark, up=other.up if mode.exclusive else mode.upgradeable, until=until
             )
         elif blocked and not join:
             return _behind(place, blocked)
     while True:
-        me, siblings, _ = await line.stand(place, place.path, mark, until)
-        await line.refuse_other_use(place, siblings, until)
+        me, siblings, _ = await queueing.stand(place, place.path, mark, until)
+        await queueing.refuse_other_use(place, siblings, until)
         siblings = _without_folders(siblings)
-        born = await _births(line, place, me, siblings, until)
+        born = await _births(queueing, place, me, siblings, until)
         ahead = order.in_way(me, alongside, siblings, born)
         if ahead:
             return _behind(place, ahead)
         path = f"{place.path}/{me.child}"
         try:
-            node = await line.transport.ask(line.transport.set(path, spell(place.ticket)), until)
+            node = await queueing.transport.ask(queueing.transport.set(path, spell(place.ticket)), until)
         except NoNode:  # an operator removed it
             place.nodes.pop(path, None)
             continue
@@ -115,11 +115,11 @@ async def _side(line: Connection, place: Place, *, join: bool, until: float) -> 
 
 
 async def _births(
-    line: Connection, place: Place, me: Contender, siblings: Sequence[Contender], until: float
+    queueing: Queueing, place: Place, me: Contender, siblings: Sequence[Contender], until: float
 ) -> dict[str, int]:
     wanted = order.to_date(me, [one for one in siblings if one.child != me.child])
     nodes = (
-        await line.transport.ask_all([line.transport.get(f"{place.path}/{one.child}") for one in wanted], until)
+        await queueing.transport.ask_all([queueing.transport.get(f"{place.path}/{one.child}") for one in wanted], until)
         if wanted
         else []
     )
@@ -146,52 +146,52 @@ class Seen:
     queue: tuple[Contender, ...] = ()
 
 
-async def _permits(line: Connection, place: Place, *, join: bool, until: float) -> Entered | Behind:
+async def _permits(queueing: Queueing, place: Place, *, join: bool, until: float) -> Entered | Behind:
     mode, locks, leases = place.ticket.terms.mode, f"{place.path}/{LOCKS}", f"{place.path}/{LEASES}"
-    transport = line.transport
+    transport = queueing.transport
     look = (transport.children(place.path), transport.listing(leases))
     if not place.nodes and not place.unsure and not (join and mode.fair):
         _, queue, *found = await transport.ask_all(
             (transport.sync(place.path), transport.children(locks), *look), until
         )
-        seen = await _seen_permits(line, place, [] if isinstance(queue, NoNode) else queue, found, until)
+        seen = await _seen_permits(queueing, place, [] if isinstance(queue, NoNode) else queue, found, until)
         if not join and not _fits(place, seen):
             return _full(place, seen)
-        if not mode.fair and _fits(place, seen) and await _waits(line, place, seen, until):
-            await _take(line, place, transport.check(f"{locks}/{seen.queue[0].child}"), seen, until)
+        if not mode.fair and _fits(place, seen) and await _waits(queueing, place, seen, until):
+            await _take(queueing, place, transport.check(f"{locks}/{seen.queue[0].child}"), seen, until)
     while True:
         if place.unsure:
-            await line.find(place, place.folders, until)
+            await queueing.find(place, place.folders, until)
         mine = place.node_in(leases)
         if mine is not None:
-            await _leave_queue(line, place, until)
+            await _leave_queue(queueing, place, until)
             return Entered(mine.czxid)
-        me, siblings, found = await line.stand(place, locks, Mark.LOCK, until, look)
-        seen = await _seen_permits(line, place, [one.child for one in siblings], found, until)
+        me, siblings, found = await queueing.stand(place, locks, Mark.LOCK, until, look)
+        seen = await _seen_permits(queueing, place, [one.child for one in siblings], found, until)
         ahead = order.ahead_of(me, seen.queue)
-        if ahead and (join or not _fits(place, seen) or await _waits(line, place, seen, until)):
+        if ahead and (join or not _fits(place, seen) or await _waits(queueing, place, seen, until)):
             return Behind(f"{locks}/{ahead[-1].child}", _holder(place, seen))
         if ahead:  # whoever is first is only passing through: permits are free
-            await _passing(line, place, f"{locks}/{ahead[-1].child}", until)
+            await _passing(queueing, place, f"{locks}/{ahead[-1].child}", until)
         elif not _fits(place, seen):
             return _full(place, seen)
         else:
-            await _take(line, place, transport.delete(f"{locks}/{me.child}"), seen, until)
+            await _take(queueing, place, transport.delete(f"{locks}/{me.child}"), seen, until)
 
 
 async def _seen_permits(
-    line: Connection, place: Place, queue: Sequence[str], found: Sequence[Any], until: float
+    queueing: Queueing, place: Place, queue: Sequence[str], found: Sequence[Any], until: float
 ) -> Seen:
     """Read what was seen; an error if the node is used as something else, or with another limit."""
     root, listing = found
-    await line.refuse_other_use(place, [] if isinstance(root, NoNode) else [parse(child) for child in root], until)
+    await queueing.refuse_other_use(place, [] if isinstance(root, NoNode) else [parse(child) for child in root], until)
     nothing: tuple[list[str], int] = ([], -1)
     children, version = nothing if isinstance(listing, NoNode) else cast("tuple[list[str], int]", listing)
     taken = tuple(one.child for one in order.in_order(parse(child) for child in children))
     if taken:
         paths = [f"{place.path}/{LEASES}/{child}" for child in taken[:COMPARED]]
-        nodes = await line.transport.ask_all(list(map(line.transport.get, paths)), until)
-        await line.refuse_other_limit(place, [node.data for node in nodes if isinstance(node, Node)], until)
+        nodes = await queueing.transport.ask_all(list(map(queueing.transport.get, paths)), until)
+        await queueing.refuse_other_limit(place, [node.data for node in nodes if isinstance(node, Node)], until)
     return Seen(taken, version, tuple(order.in_order(parse(child) for child in queue)))
 
 
@@ -200,14 +200,16 @@ def _fits(place: Place, seen: Seen) -> bool:
     return len(seen.taken) + mode.permits <= mode.limit
 
 
-async def _waits(line: Connection, place: Place, seen: Seen, until: float) -> bool:
+async def _waits(queueing: Queueing, place: Place, seen: Seen, until: float) -> bool:
     """Say whether who is first in line waits for permits; otherwise it is about to take them.
 
     One that is not of this library never counts as waiting here: with its permit in the count it has taken all.
     """
     if not seen.queue:
         return False
-    (head,) = await line.transport.ask_all((line.transport.get(f"{place.path}/{LOCKS}/{seen.queue[0].child}"),), until)
+    (head,) = await queueing.transport.ask_all(
+        (queueing.transport.get(f"{place.path}/{LOCKS}/{seen.queue[0].child}"),), until
+    )
     wanted = words_of(head.data).get("permits") if isinstance(head, Node) else None
     return isinstance(wanted, int) and len(seen.taken) + wanted > place.ticket.terms.mode.limit
 
@@ -221,31 +223,31 @@ def _full(place: Place, seen: Seen) -> Behind:
     return Behind(f"{place.path}/{LEASES}", _holder(place, seen), listing=mode.limit - mode.permits + 1)
 
 
-async def _passing(line: Connection, place: Place, path: str, until: float) -> None:
-    if await line.watch(place, path, path, until) is not None:
-        await place.wake_up.wait(max(0.0, until - line.now()))
+async def _passing(queueing: Queueing, place: Place, path: str, until: float) -> None:
+    if await queueing.watch(place, path, path, until) is not None:
+        await place.wake_up.wait(max(0.0, until - queueing.now()))
 
 
-async def _take(line: Connection, place: Place, first: Request, seen: Seen, until: float) -> None:
+async def _take(queueing: Queueing, place: Place, first: Request, seen: Seen, until: float) -> None:
     """Take permits in one transaction with ``first``: to leave the queue, or to check that its head is still there.
 
     It fails if that node has gone, with a session for example, or if somebody took permits since they were counted.
     """
-    transport, leases = line.transport, f"{place.path}/{LEASES}"
+    transport, leases = queueing.transport, f"{place.path}/{LEASES}"
     if seen.version < 0:
-        await line.make_way(leases, until)
+        await queueing.make_way(leases, until)
         return
     place.go_on()
     path = f"{leases}/{stem(place.ticket.id, Mark.LEASE)}"
     take = [transport.plainly(path, spell(place.ticket), EPHEMERAL | SEQUENCE)] * place.ticket.terms.mode.permits
     place.unsure = True
     await transport.ask_all((transport.all_or_none(first, transport.set(leases, b"", seen.version), *take),), until)
-    await line.find(place, place.folders, until)
+    await queueing.find(place, place.folders, until)
 
 
-async def _leave_queue(line: Connection, place: Place, until: float) -> None:
+async def _leave_queue(queueing: Queueing, place: Place, until: float) -> None:
     """Leave the queue, where a transaction did not do so."""
     node = place.node_in(f"{place.path}/{LOCKS}")
     if node is not None:
-        await line.transport.ask_all((line.transport.delete(node.path),), until)
+        await queueing.transport.ask_all((queueing.transport.delete(node.path),), until)
         place.nodes.pop(node.path, None)

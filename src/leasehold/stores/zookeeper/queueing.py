@@ -29,7 +29,7 @@ from leasehold.stores.zookeeper.ticket_state import Place, Signals
 KINDS = {Mark.LOCK: Kind.MUTEX, Mark.READER: Kind.READ_WRITE, Mark.WRITER: Kind.READ_WRITE}
 
 
-class Connection:
+class Queueing:
     """The part that locks, read-write locks and semaphores have in common."""
 
     def __init__(self, transport: Transport, wake_ups: Signals, now: Callable[[], float]) -> None:

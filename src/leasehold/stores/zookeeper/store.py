@@ -46,7 +46,7 @@ from leasehold.stores.zookeeper.doctor import diagnose
 from leasehold.stores.zookeeper.entering import Behind, Entered, enter
 from leasehold.stores.zookeeper.expiry import Lapses
 from leasehold.stores.zookeeper.nodes import Paths, parse
-from leasehold.stores.zookeeper.queueing import Connection
+from leasehold.stores.zookeeper.queueing import Queueing
 from leasehold.stores.zookeeper.ticket_state import Place, Signals, folders
 
 VALID = 0.6
@@ -93,8 +93,8 @@ class ZooKeeperStore:
         self._mutex = self._runtime.mutex()
         self._places: dict[str, Place] = {}
         self._wake_ups = Signals(self._runtime)
-        self._line = Connection(self._transport, self._wake_ups, self._runtime.now)
-        self._cells = Cells(self._transport, self._line, self._paths, self._runtime)
+        self._queueing = Queueing(self._transport, self._wake_ups, self._runtime.now)
+        self._cells = Cells(self._transport, self._queueing, self._paths, self._runtime)
         self._lapses = Lapses(self._runtime, self._places, self._remove, self._session)
 
     # --- the queue -----------------------------------------------------------------------------------------------
@@ -120,7 +120,7 @@ class ZooKeeperStore:
             if await self._still_there(place, until):
                 return Granted(place.token, since, length)
             place.token = None
-        verdict = await enter(self._line, place, join=join, until=until)
+        verdict = await enter(self._queueing, place, join=join, until=until)
         if place.session != session.id:  # not if it has lapsed: then it is too late for the engine, too
             raise StoreUnavailable(f"ZooKeeper: the session expired while {place.name!r} was claimed", unknown=True)
         if isinstance(verdict, Entered):
@@ -130,11 +130,11 @@ class ZooKeeperStore:
 
     async def _blocked(self, place: Place, verdict: Behind, *, join: bool, until: float) -> Wait | None:
         if join:
-            holder = await self._line.watch(place, verdict.path, verdict.holder, until, listing=verdict.listing)
+            holder = await self._queueing.watch(place, verdict.path, verdict.holder, until, listing=verdict.listing)
             if holder is None:
                 return None
         else:
-            await self._line.remove(place, until)
+            await self._queueing.remove(place, until)
             self._places.pop(place.ticket.id, None)
             (holder,) = await self._transport.ask_all((self._transport.get(verdict.holder),), until)
         return Wait(None, ASK_AGAIN, entries.owner_of(holder.data) if isinstance(holder, Node) else None)
@@ -163,7 +163,7 @@ class ZooKeeperStore:
             return False
         unsure = place.unsure
         try:
-            found = await self._line.remove(place, until)
+            found = await self._queueing.remove(place, until)
         except BaseException:
             self._lapses.haunt(place, unsure=unsure)
             raise
@@ -235,7 +235,9 @@ class ZooKeeperStore:
 
     async def diagnose(self) -> list[Finding]:
         """Say what the servers' settings and our rights mean for the promises."""
-        return await diagnose(self._transport, self._line, self._settings, self._paths, self._runtime.now() + PATIENCE)
+        return await diagnose(
+            self._transport, self._queueing, self._settings, self._paths, self._runtime.now() + PATIENCE
+        )
 
     # --- its own life --------------------------------------------------------------------------------------------
 
@@ -276,7 +278,7 @@ class ZooKeeperStore:
         return place
 
     async def _remove(self, place: Place) -> bool:
-        return await self._line.remove(place, self._runtime.now() + REMOVED_WITHIN)
+        return await self._queueing.remove(place, self._runtime.now() + REMOVED_WITHIN)
 
     def _session(self) -> int:
         session = self._transport.session

@@ -73,7 +73,7 @@ def _lanes(row: RowResult, services: int, top: float) -> str:
     parts: list[str] = []
     for service in range(1, services + 1):
         y = top + (service - 1) * (LANE + 3)
-        parts.append(_text(LEFT - 10, y + LANE / 2 + 4, f"service {service}", "faint small", clock_sample="end"))
+        parts.append(_text(LEFT - 10, y + LANE / 2 + 4, f"service {service}", "faint small", anchor="end"))
         parts.append(f'<rect class="lane" x="{LEFT}" y="{y}" width="{WIDTH - MARGIN - LEFT}" height="{LANE}"/>')
         mine = sorted((v for v in near.visits if v.service == service), key=lambda v: (v not in near.twins, v.start))
         parts.append(_bars(mine, red, near.window, y))
@@ -102,7 +102,7 @@ def _label(visit: Visit, window: Span, y: float) -> str:
     text = f"{visit.read} → {visit.read + 1}"
     if end - start < 8 * len(text):
         return ""
-    return _text((start + end) / 2, y, text, "on tiny", clock_sample="middle")
+    return _text((start + end) / 2, y, text, "on tiny", anchor="middle")
 
 
 def _legend(result: DemoResult, y: float) -> str:
@@ -125,5 +125,5 @@ def _x(moment: int, window: Span) -> float:
     return LEFT + (moment - window[0]) / max(1, window[1] - window[0]) * (WIDTH - MARGIN - LEFT)
 
 
-def _text(x: float, y: float, text: str, kind: str, *, clock_sample: str = "start") -> str:
-    return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}" text-anchor="{clock_sample}">{escape(text)}</text>'
+def _text(x: float, y: float, text: str, kind: str, *, anchor: str = "start") -> str:
+    return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'

@@ -126,9 +126,9 @@ def _axis(outcome: Outcome, begin: float, end: float, height: float, x: Scale) -
     parts = list[str]()
     for tick in range(7):
         moment = begin + (end - begin) * tick / 6
-        clock_sample = "start" if tick == 0 else "end" if tick == 6 else "middle"
+        anchor = "start" if tick == 0 else "end" if tick == 6 else "middle"
         since = moment - outcome.begin
         parts.append(
-            f'<text class="axis" x="{x(moment):.1f}" y="{height - 6:.1f}" text-anchor="{clock_sample}">{since:.3f} s</text>'
+            f'<text class="axis" x="{x(moment):.1f}" y="{height - 6:.1f}" text-anchor="{anchor}">{since:.3f} s</text>'
         )
     return parts

@@ -153,7 +153,8 @@ class Subscriptions:
 
         ((found,),) = await self._transport.transact(look, within=LISTEN_WITHIN)
         if not found[0]:
-            words = f"listen= leads to another database ({subscriptions.where}) than the rest of the URL ({self._transport.where})"
+            there, here = subscriptions.where, self._transport.where
+            words = f"listen= leads to another database ({there}) than the rest of the URL ({here})"
             raise Refused(f"{words}; name the server behind the pooler", outcome=Outcome.LASTING)
 
     def _opened(self) -> None:

@@ -11,7 +11,8 @@ then reads what comes until that is enough, and goes on. No other thread or task
 * The asker sees a majority, and of the others nothing. Their answers are read by whoever uses the connection next, or
   within `redlock_late.TICK`. They end the node's debt, and where one is a refusal, as of a script that the node does
   not know, the question is put again beside.
-* Where no connection is to be had, the question goes by the thread of that node, or by a task (`BackgroundCalls`); so does all
+* Where no connection is to be had, the question goes by the thread of that node, or by a task (`BackgroundCalls`); so
+  does all
   that is not urgent. That thread makes the connection of which there was too few. Whoever asks waits for a majority of
   all, so a thread that cannot connect holds up nobody.
 * If the asker is interrupted in the middle, its half written connections are closed, and whatever they owed is told as

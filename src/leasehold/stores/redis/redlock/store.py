@@ -9,8 +9,8 @@ the votes of a majority holds the name with that token. Two majorities share a n
 two grants one after the other the later has the larger token, and no two have the same.
 
 A grant counts from before the round was sent. Who wins with a bare majority asks the others on behind its back; who
-does not win gives back what it got, everywhere. What could not be given back is owed to the node (`PendingReleases`). A claim
-that arrives after its ticket has left finds that the leave has raised the node's token, and gets no vote.
+does not win gives back what it got, everywhere. What could not be given back is owed to the node (`PendingReleases`). A
+claim that arrives after its ticket has left finds that the leave has raised the node's token, and gets no vote.
 
 If the votes are split, all give back, and ask again after a random time that grows. If a majority has voted for
 another, the ticket stands in line on all nodes, each of which tells the first in line alone when it has its vote to
