@@ -77,7 +77,7 @@ def table() -> str:
         f"{count['any']} of {count['all']} rows are covered, "
         f"{count['real']} of them on real servers, files and processes.",
         "",
-        "| | fault | `leasehold verify` | tests, in `tests/` | else |",
+        "| row | fault | caused by `leasehold verify` as | tests, in `tests/` | if none, why |",
         "|---|---|---|---|---|",
     ]
     for row, facts in ROWS.items():
