@@ -114,7 +114,7 @@ def test_the_wheel_has_no_tests(library: Distribution) -> None:
 def test_the_source_archive_has_what_a_contributor_reads(library: Distribution) -> None:
     with tarfile.open(library.sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    assert {"README.md", "CHANGELOG.md", "LICENSE", "pyproject.toml", "try"} <= names
+    assert {"README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "LICENSE", "pyproject.toml", "try"} <= names
     assert "tests/conftest.py" in names
 
 
