@@ -191,8 +191,12 @@ DOCUMENTED = [
 """Documented names: they are here so that one test shows all that a new release of a driver may take away."""
 
 
+def split(used: Uses) -> list[str]:
+    return used.names.split()
+
+
 def names(tables: list[Uses]) -> list[Any]:
-    return [pytest.param(used, name, id=f"{used.of}.{name}") for used in tables for name in used.names.split()]
+    return [pytest.param(used, name, id=f"{used.of}.{name}") for used in tables for name in split(used)]
 
 
 @pytest.mark.parametrize(("used", "name"), names([*PRIVATE, *UNDOCUMENTED, *DOCUMENTED]))
@@ -206,6 +210,15 @@ def test_the_installed_driver_has_the_name(used: Uses, name: str) -> None:
 @pytest.mark.parametrize(("used", "name"), names(PRIVATE))
 def test_the_page_of_the_decision_names_each_private_name(used: Uses, name: str) -> None:
     assert f"`{name}`" in (DECISIONS / used.page).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("page", ["redis.md", "postgresql.md", "mysql.md", "zookeeper.md", "etcd.md"])
+def test_the_index_of_decisions_counts_the_private_names_of_each_page(page: str) -> None:
+    of_drivers = {(used.of.partition(".")[0], name) for used in PRIVATE if used.page == page for name in split(used)}
+    (row,) = [
+        line for line in (DECISIONS / "README.md").read_text(encoding="utf-8").splitlines() if f"({page})" in line
+    ]
+    assert row.split("|")[-3].strip() == str(len(of_drivers))
 
 
 def test_what_is_called_without_await_is_no_coroutine_function() -> None:
@@ -233,7 +246,7 @@ def test_each_underscored_name_of_others_is_in_the_table() -> None:
                     used.setdefault(node.attr, f"{path}:{node.lineno}")
                 elif isinstance(node.ctx, ast.Store):
                     ours.add(node.attr)
-    known = {name for each in PRIVATE for name in each.names.split()}
+    known = {name for each in PRIVATE for name in split(each)}
     assert known & used.keys() - ours, "the search finds nothing"
     missing = {name: where for name, where in used.items() if name not in known | ours | OF_PYTHON}
     assert missing == {}
