@@ -1,0 +1,201 @@
+"""What users download: the page on a package index, the contents of the wheels, and a first lock after an install."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import tarfile
+import tomllib
+import venv
+import zipfile
+from email.message import Message
+from email.parser import Parser
+from pathlib import Path
+
+import pytest
+from building import LAB, TOP, Distribution, run
+
+LABORATORY_IS_APART = False
+"""Whether demo, bench, verify and the test support have left the library for lab/. Set it to True when they have.
+
+Until then the tests marked with `slim` are expected to fail. They fail the run as soon as they would pass, so nobody
+can forget to set it.
+"""
+
+LARGEST_WHEEL = 600 * 1024
+"""Bytes of the library's wheel at most."""
+
+ADDRESS = "https://github.com/leasehold/leasehold"
+PICTURES = "https://raw.githubusercontent.com/leasehold/leasehold"
+
+FOREIGN = {".go", ".mod", ".sum", ".java", ".jar", ".class"}
+"""Endings of files in Go and Java, with which only the laboratory compares."""
+
+LABORATORY = {"bench", "conformance", "demo", "history", "models", "servers", "simulated", "tests", "verify"}
+"""Names of folders and modules that belong to the laboratory or to the tests of the project."""
+
+slim = pytest.mark.xfail(
+    not LABORATORY_IS_APART, strict=True, reason="the laboratory is inside the library; see LABORATORY_IS_APART"
+)
+
+
+# --- the page on a package index -----------------------------------------------------------------------------------
+
+
+def test_the_index_page_has_only_absolute_links_and_each_target_exists(library: Distribution) -> None:
+    metadata = metadata_of(library.wheel)
+    page, tag = str(metadata.get_payload()), f"v{metadata['Version']}"
+    assert metadata["Description-Content-Type"] == "text/markdown"
+    targets = re.findall(r"\]\(([^)\s]+)\)|(?:src|href)=\"([^\"]+)\"", without_code(page))
+    links = [one or other for one, other in targets]
+    assert links
+    for link in links:
+        assert link.startswith(("https://", "mailto:", "#")), f"{link} works in the repository only"
+        if found := re.match(rf"{ADDRESS}/blob/{tag}/([^#]+)", link):
+            assert (TOP / found[1]).exists(), link
+
+
+def test_pictures_of_the_index_page_are_raw_files(library: Distribution) -> None:
+    metadata = metadata_of(library.wheel)
+    pictures = re.findall(r"!\[[^\]]*\]\(([^)\s]+)\)", str(metadata.get_payload()))
+    assert pictures
+    for picture in pictures:
+        found = re.match(
+            rf"https://raw\.githubusercontent\.com/leasehold/leasehold/v{metadata['Version']}/(.+)", picture
+        )
+        assert found is not None, f"{picture} is not shown on a package index"
+        assert (TOP / found[1]).is_file(), picture
+
+
+def test_the_index_page_is_the_readme_but_for_its_links(library: Distribution) -> None:
+    page = str(metadata_of(library.wheel).get_payload())
+    readme = (TOP / "README.md").read_text(encoding="utf-8")
+    assert without_targets(page).strip() == without_targets(readme).strip()
+
+
+def test_the_metadata_names_the_addresses_of_the_project(library: Distribution) -> None:
+    urls = dict(line.split(", ", 1) for line in metadata_of(library.wheel).get_all("Project-URL", []))
+    assert urls.keys() == {"Homepage", "Documentation", "Changelog", "Issues"}
+    for label, url in urls.items():
+        assert url.startswith(ADDRESS), url
+        if found := re.search(r"/(?:blob|tree)/main/(.+)", url):
+            assert (TOP / found[1]).exists(), f"{label} leads to {url}"
+
+
+# --- what is inside ------------------------------------------------------------------------------------------------
+
+
+def test_the_wheel_has_the_files_that_are_not_python(library: Distribution) -> None:
+    names = set(zipfile.ZipFile(library.wheel).namelist())
+    package = TOP / "src" / "leasehold"
+    data = [path for path in package.rglob("*") if path.suffix in (".lua", ".sql", ".typed")]
+    assert data
+    assert {str(path.relative_to(package.parent)) for path in data} <= names
+
+
+@slim
+def test_the_wheel_is_small(library: Distribution) -> None:
+    assert library.wheel.stat().st_size <= LARGEST_WHEEL
+
+
+@slim
+def test_the_wheel_has_no_laboratory_and_no_foreign_program(library: Distribution) -> None:
+    paths = [Path(name) for name in zipfile.ZipFile(library.wheel).namelist()]
+    assert [path for path in paths if path.suffix in FOREIGN] == []
+    assert [path for path in paths if LABORATORY & {Path(part).stem for part in path.parts}] == []
+
+
+def test_the_wheel_has_no_tests(library: Distribution) -> None:
+    names = zipfile.ZipFile(library.wheel).namelist()
+    assert [name for name in names if re.search(r"(^|/)(tests/|conftest\.py|test_\w+\.py)", name)] == []
+
+
+def test_the_source_archive_has_what_a_contributor_reads(library: Distribution) -> None:
+    with tarfile.open(library.sdist) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert {"README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "LICENSE", "pyproject.toml", "try"} <= names
+    assert "tests/conftest.py" in names
+
+
+def test_the_tests_environment_has_what_builds_the_project() -> None:
+    project = tomllib.loads((TOP / "pyproject.toml").read_text(encoding="utf-8"))
+    assert set(project["build-system"]["requires"]) <= set(project["dependency-groups"]["dev"])
+
+
+# --- after an install ----------------------------------------------------------------------------------------------
+
+
+def test_the_first_lock_of_the_readme_runs_in_an_empty_environment(library: Distribution, tmp_path: Path) -> None:
+    python = installed(tmp_path, library)
+    first = next((code for code in python_blocks(TOP / "README.md") if "from_url()" in code), None)
+    assert first is not None, "the README shows no lock that needs no server: Client.from_url()"
+    said = isolated(python, first, tmp_path)
+    assert "token" in said
+    where = isolated(python, "import leasehold; print(leasehold.__file__)", tmp_path)
+    assert where.startswith(str(tmp_path)), "it ran on the repository and not on the wheel"
+
+
+def test_a_missing_driver_is_named_with_its_install_line(library: Distribution, tmp_path: Path) -> None:
+    python = installed(tmp_path, library)
+    code = """
+from leasehold import Client, MissingDriver
+for url in ("redis://localhost", "postgresql://localhost/app", "etcd://localhost", "zookeeper://localhost"):
+    try:
+        Client.from_url(url)
+    except MissingDriver as error:
+        print(error)
+"""
+    said = isolated(python, code, tmp_path)
+    assert re.findall(r"leasehold\[(\w+)\]", said) == ["redis", "postgres", "etcd", "zookeeper"], said
+
+
+@pytest.mark.skipif(not LAB.is_dir(), reason="the laboratory is not a distribution of its own yet")
+def test_the_laboratory_installs_beside_the_library(
+    library: Distribution, laboratory: Distribution, tmp_path: Path
+) -> None:
+    python = installed(tmp_path, library, laboratory)
+    where = isolated(python, "import leasehold_lab; print(leasehold_lab.__file__)", tmp_path)
+    assert where.startswith(str(tmp_path)), "it ran on the repository and not on the wheel"
+    run(str(python), "-m", "pip", "check")
+
+
+# --- helpers -------------------------------------------------------------------------------------------------------
+
+
+def metadata_of(wheel: Path) -> Message:
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
+        return Parser().parsestr(archive.read(name).decode())
+
+
+def without_code(text: str) -> str:
+    return re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+
+
+def without_targets(text: str) -> str:
+    return re.sub(r"\]\([^)\s]+\)", "]()", text)
+
+
+def python_blocks(page: Path) -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+
+
+def installed(folder: Path, *distributions: Distribution) -> Path:
+    """Make a virtual environment with nothing but these, and return its Python.
+
+    Only the laboratory needs packages of the index; the library has no dependency.
+    """
+    venv.create(folder / "env", with_pip=True)
+    python = folder / "env" / "bin" / "python"
+    offline = ["--no-index"] if len(distributions) == 1 else []
+    wheels = [str(distribution.wheel) for distribution in distributions]
+    run(str(python), "-m", "pip", "--disable-pip-version-check", "--quiet", "install", *offline, *wheels)
+    return python
+
+
+def isolated(python: Path, code: str, home: Path) -> str:
+    """Run code that sees neither the repository nor the user's own files."""
+    env = {"PATH": os.environ["PATH"], "HOME": str(home), "XDG_STATE_HOME": str(home / "state")}
+    assert str(python) != sys.executable
+    return run(str(python), "-I", "-W", "error", "-c", code, cwd=home, env=env)
