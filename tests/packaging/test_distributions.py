@@ -13,15 +13,7 @@ from email.message import Message
 from email.parser import Parser
 from pathlib import Path
 
-import pytest
-from building import LAB, TOP, Distribution, run
-
-LABORATORY_IS_APART = False
-"""Whether demo, bench, verify and the test support have left the library for lab/. Set it to True when they have.
-
-Until then the tests marked with `slim` are expected to fail. They fail the run as soon as they would pass, so nobody
-can forget to set it.
-"""
+from building import TOP, Distribution, run
 
 LARGEST_WHEEL = 600 * 1024
 """Bytes of the library's wheel at most."""
@@ -34,11 +26,6 @@ FOREIGN = {".go", ".mod", ".sum", ".java", ".jar", ".class"}
 
 LABORATORY = {"bench", "conformance", "demo", "history", "models", "servers", "simulated", "tests", "verify"}
 """Names of folders and modules that belong to the laboratory or to the tests of the project."""
-
-slim = pytest.mark.xfail(
-    not LABORATORY_IS_APART, strict=True, reason="the laboratory is inside the library; see LABORATORY_IS_APART"
-)
-
 
 # --- the page on a package index -----------------------------------------------------------------------------------
 
@@ -94,12 +81,10 @@ def test_the_wheel_has_the_files_that_are_not_python(library: Distribution) -> N
     assert {str(path.relative_to(package.parent)) for path in data} <= names
 
 
-@slim
 def test_the_wheel_is_small(library: Distribution) -> None:
     assert library.wheel.stat().st_size <= LARGEST_WHEEL
 
 
-@slim
 def test_the_wheel_has_no_laboratory_and_no_foreign_program(library: Distribution) -> None:
     paths = [Path(name) for name in zipfile.ZipFile(library.wheel).namelist()]
     assert [path for path in paths if path.suffix in FOREIGN] == []
@@ -150,7 +135,6 @@ for url in ("redis://localhost", "postgresql://localhost/app", "etcd://localhost
     assert re.findall(r"leasehold\[(\w+)\]", said) == ["redis", "postgres", "etcd", "zookeeper"], said
 
 
-@pytest.mark.skipif(not LAB.is_dir(), reason="the laboratory is not a distribution of its own yet")
 def test_the_laboratory_installs_beside_the_library(
     library: Distribution, laboratory: Distribution, tmp_path: Path
 ) -> None:
