@@ -31,7 +31,7 @@ def use_tokens(number: int, log: Path, place: argparse.Namespace) -> None:
         return {"token": f"token of process {number} at {began:.3f}", "issued": began, "expires_in": TTL}
 
     with client(place) as locks:
-        token = locks.shared("partner-token", lambda answer: answer["expires_in"], fetch, early=EARLY)
+        token = locks.cached("partner-token", lambda answer: answer["expires_in"], fetch, early=EARLY)
         end = time.monotonic() + SECONDS
         while time.monotonic() < end:
             asked = time.monotonic()

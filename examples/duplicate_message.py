@@ -32,7 +32,7 @@ def consume(number: int, log: Path, place: argparse.Namespace) -> None:
     random.Random(number).shuffle(messages)
     with client(place) as locks:
         for message in messages:
-            receipt = locks.once(f"payment:{message}", keep=3600).run(charge, message)
+            receipt = locks.once(f"payment:{message}", ttl=3600).run(charge, message)
             note(log, acknowledged=message, receipt=receipt["receipt"])
 
 

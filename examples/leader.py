@@ -1,6 +1,6 @@
 """One leader of several candidates. The first leader is killed; another takes over, and all can see who leads.
 
-The leader asks ``leadership.check()`` before each step, and is called back when the lead is lost.
+The leader asks ``leadership.raise_if_lost()`` before each step, and is called back when the lead is lost.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def lead(number: int, log: Path, place: argparse.Namespace) -> None:
                 leadership.on_lost(lambda error: print(f"candidate {number}: {error}"))
                 term_ends = time.monotonic() + TERM
                 while time.monotonic() < term_ends:
-                    leadership.check()
+                    leadership.raise_if_lost()
                     note(log, leader=number, pid=os.getpid(), token=leadership.token, at=time.monotonic())
                     time.sleep(0.02)
         except LeaseLost:

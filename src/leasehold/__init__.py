@@ -9,10 +9,10 @@ from leasehold.errors import (
     LeaseholdError,
     LeaseLost,
     MissingDriver,
+    NameInUse,
     NotHeld,
     StoreUnavailable,
     Unsupported,
-    WrongKind,
 )
 from leasehold.primitives.calls.once import AsyncOnce, Once
 from leasehold.primitives.calls.scheduled import AsyncScheduled, Scheduled
@@ -28,12 +28,13 @@ from leasehold.primitives.locks.multi_lock import AsyncMultiLock, MultiLock
 from leasehold.primitives.locks.rlock import AsyncRLock, RLock
 from leasehold.primitives.locks.rw_lock import AsyncRWLock, AsyncUpgradeableHold, RWLock, UpgradeableHold
 from leasehold.primitives.locks.semaphore import AsyncSemaphore, Semaphore
-from leasehold.primitives.values.shared import AsyncShared, Shared
-from leasehold.primitives.values.versioned import AsyncVersionedValue, Versioned, VersionedValue
+from leasehold.primitives.values.cached import AsyncCachedValue, CachedValue
+from leasehold.primitives.values.versioned import AsyncVersionedCell, Versioned, VersionedCell
 
 __all__ = [
     "AcquireTimeout",
     "AsyncBarrier",
+    "AsyncCachedValue",
     "AsyncClient",
     "AsyncElection",
     "AsyncHold",
@@ -47,12 +48,12 @@ __all__ = [
     "AsyncRWLock",
     "AsyncScheduled",
     "AsyncSemaphore",
-    "AsyncShared",
     "AsyncSynchronized",
     "AsyncUpgradeableHold",
-    "AsyncVersionedValue",
+    "AsyncVersionedCell",
     "Barrier",
     "BrokenBarrier",
+    "CachedValue",
     "Client",
     "Conflict",
     "Contender",
@@ -68,18 +69,17 @@ __all__ = [
     "MissingDriver",
     "MultiHold",
     "MultiLock",
+    "NameInUse",
     "NotHeld",
     "Once",
     "RLock",
     "RWLock",
     "Scheduled",
     "Semaphore",
-    "Shared",
     "StoreUnavailable",
     "Synchronized",
     "Unsupported",
     "UpgradeableHold",
     "Versioned",
-    "VersionedValue",
-    "WrongKind",
+    "VersionedCell",
 ]

@@ -49,7 +49,7 @@ class LockInfo:
         token: the highest fencing token given out that the store remembers.
         holders: who holds.
         waiters: who waits, first in line first.
-        free_in: seconds for which it is still kept free after a holder's lease expired (``delay``).
+        free_in: seconds for which it is still kept free after a holder's lease expired (``lock_delay``).
 
     """
 

@@ -20,7 +20,7 @@ MARGIN = 0.002
 
 
 class Kind(enum.StrEnum):
-    """What a name is used as. A name in use as one kind refuses the others (`WrongKind`)."""
+    """What a name is used as. A name in use as one kind refuses the others (`NameInUse`)."""
 
     MUTEX = "mutex"
     READ_WRITE = "rw"
@@ -86,7 +86,7 @@ class LeaseTerms:
     mode: LockMode
     owner: Owner
     lease: float
-    delay: float = 0.0
+    lock_delay: float = 0.0
     meta: str = ""
     fixed: bool = False
 
@@ -224,7 +224,7 @@ class Change:
     value: bytes | None = None
     if_version: int | None = None
     fence: int | None = None
-    life: float = 86_400.0
+    ttl: float = 86_400.0
 
 
 CELL_LIMIT = 64 * 1024
@@ -267,7 +267,7 @@ class Capabilities:
     fair: bool = True
     shared: bool = False
     permits: bool = False
-    delay: bool = True
+    lock_delay: bool = True
     cells: bool = True
     notifies: bool = True
     hands_over: bool = True

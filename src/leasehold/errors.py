@@ -102,7 +102,7 @@ class Conflict(LeaseholdError):
         self.version = version
 
 
-class WrongKind(LeaseholdError):
+class NameInUse(LeaseholdError):
     """The name is in use as another primitive, or with another limit."""
 
 

@@ -50,7 +50,7 @@ def transaction_lock(
         name: 1 to 512 bytes of UTF-8.
         namespace: names of different namespaces never meet.
         timeout: seconds to wait at most; None waits for ever, 0 does not wait.
-        shared: beside others that lock it ``shared``; else alone.
+        shared: beside others that lock it ``cached``; else alone.
 
     Raises:
         AcquireTimeout: someone else has it. Your transaction is as it was before the call, and may go on.

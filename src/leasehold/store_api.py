@@ -43,7 +43,7 @@ class Store(Protocol):
         overtakes a waiter if it is fair.
 
         Raises:
-            WrongKind: the name is in use as another primitive, or with another limit.
+            NameInUse: the name is in use as another primitive, or with another limit.
 
         """
         ...

@@ -22,10 +22,10 @@ MADE: dict[str, Callable[[Any], Any]] = {
     "<Election 'election/a'>": lambda client: client.election("a"),
     "<Latch 'a' of 3>": lambda client: client.latch("a", 3),
     "<Barrier 'a' of 3>": lambda client: client.barrier("a", 3),
-    "<Once 'a'>": lambda client: client.once("a", keep=60),
-    "<Shared 'a'>": lambda client: client.shared("a", 60, lambda: 1),
+    "<Once 'a'>": lambda client: client.once("a", ttl=60),
+    "<CachedValue 'a'>": lambda client: client.cached("a", 60, lambda: 1),
     "<Scheduled 'a'>": lambda client: client.scheduled("a", at_least=1, at_most=10),
-    "<VersionedValue 'a'>": lambda client: client.versioned("a"),
+    "<VersionedCell 'a'>": lambda client: client.versioned("a"),
     "<Synchronized 'a:{b}'>": lambda client: client.synchronized("a:{b}"),
 }
 """How the blocking face of each is shown; the other face has ``Async`` before it."""

@@ -27,11 +27,11 @@ def test_a_step_of_the_wall_clock_changes_no_claim(
         assert fixed is not None
         monkeypatch.setattr(time, "time", lambda: usual() + step)
         monkeypatch.setattr(time, "time_ns", lambda: usual_ns() + int(step * 1e9))
-        kept.check()
-        assert 0 < fixed.remaining() <= 2.0
+        kept.raise_if_lost()
+        assert 0 < fixed.remaining <= 2.0
         assert others.lock("fixed").acquire(timeout=0) is None
         time.sleep(2.2)
-        kept.check()
+        kept.raise_if_lost()
         assert fixed.lost, "it ends with its lease, and not a day later"
         assert others.lock("kept").acquire(timeout=0) is None
         later = others.lock("fixed").acquire(timeout=1.0)

@@ -46,7 +46,7 @@ def test_an_ensemble_whose_data_are_wiped(namespace: str) -> None:
             server.start()
             until(lambda: hold.lost, timeout + BUSY)
             with pytest.raises(LeaseLost):
-                hold.check()
+                hold.raise_if_lost()
             later = first_of(two, timeout)
             assert later.token < hold.token, "as the page says"
             with pytest.raises(Stale):
@@ -160,8 +160,8 @@ def test_a_standby_that_is_promoted(world: World, namespace: str) -> None:
             assert again is not None
             assert again.token > session.token
             assert await others.lock("by row").acquire(timeout=0.0) is None
-            await kept.extend()
-            kept.check()
+            await kept.renew()
+            kept.raise_if_lost()
             await kept.release()
             next_one = await others.lock("by row").acquire(timeout=5.0)
             assert next_one is not None

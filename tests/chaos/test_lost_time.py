@@ -73,7 +73,7 @@ with Client.from_url(url, namespace=namespace) as locks:
     try:
         while True:
             now = boottime()
-            hold.check()
+            hold.raise_if_lost()
             asked = now
     except LeaseLost:
         print(json.dumps({"passed": asked}), flush=True)
@@ -102,5 +102,5 @@ def test_a_holder_whose_renewals_get_no_processor(redis_server: RedisServer, nam
         assert hold.token > token
         spinners.close()
         assert said(holder)["passed"] < granted
-        hold.check()
+        hold.raise_if_lost()
         hold.release()

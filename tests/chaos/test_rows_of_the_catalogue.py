@@ -39,7 +39,7 @@ def test_renewals_go_on_while_all_connections_are_busy(
             jobs = [world.spawn(lambda: locks.lock("busy").acquire(timeout=2 * lease)) for _ in range(6)]
             for _ in range(10):
                 await world.sleep(lease / 5)
-                kept.check()
+                kept.raise_if_lost()
             outsider.rollback()
         for job in jobs:
             await job.join(10.0)

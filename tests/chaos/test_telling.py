@@ -128,7 +128,7 @@ def remove(name: str, namespace: str, url: str, servers: Any) -> None:
             for info in operator.holds():
                 for holder in info.holders:
                     assert holder.token is not None
-                    assert operator.break_(info.name, holder.token)
+                    assert operator.force_release(info.name, holder.token)
 
 
 @systems
@@ -220,7 +220,7 @@ def test_whose_event_loop_was_blocked_is_told_within_two_turns_of_it(url: str, t
             await asyncio.sleep(0.05)
             time.sleep(0.5)  # noqa: ASYNC251 it blocks the loop
             with pytest.raises(LeaseLost):
-                await hold.extend()
+                await hold.renew()
             assert told == [0], "who asks is told by the call"
             hold = await client.lock("y", lease=0.3).acquire()
             assert hold is not None

@@ -140,7 +140,7 @@ def test_break_takes_it_from_the_holder_that_was_named(locks: Client) -> None:
     assert hold is not None
     other = call("break", "job", "--token", str(hold.token + 1))
     assert (other.exit_code, "nothing done" in other.stdout) == (1, True)
-    hold.check()
+    hold.raise_if_lost()
     broken = call("break", "job", "--token", str(hold.token))
     assert (broken.exit_code, broken.stdout.startswith("broken: job is taken")) == (0, True)
     until(lambda: hold.lost, 2)
@@ -154,7 +154,7 @@ def test_break_without_a_token_shows_the_holder_and_wants_a_word(locks: Client) 
     assert refused.exit_code == 64
     assert f"--token {hold.token}" in refused.stderr
     assert "the nightly" in refused.stderr
-    hold.check()
+    hold.raise_if_lost()
     accepted = json.loads(call("break", "job", "--yes", "--json").stdout)
     assert accepted == {"name": "job", "token": hold.token, "broken": True}
     nobody = call("break", "job", "--yes", "--json")

@@ -56,7 +56,7 @@ def test_a_late_write_is_refused_by_the_guard(kind: str, url: str, namespace: st
             late = locks.lock("x").acquire()
             assert late is not None
             counter.write(Guard.LEASEHOLD, 1, late)
-            locks.break_("x", late.token)
+            locks.force_release("x", late.token)
             with locks.lock("x") as hold:
                 counter.write(Guard.LEASEHOLD, 2, hold)
                 with pytest.raises((Stale, LeaseLost, NotHeld)):

@@ -25,7 +25,7 @@ def test_a_key_is_set_by_newer_holders_only(redis_server: RedisServer, namespace
             assert stale.value.fence == 2**53 + 2
         assert client.get(key) == b"e"
         assert client.ttl(key) == -1
-        write(client, key, b"f", token=2**53 + 2, life=60)
+        write(client, key, b"f", token=2**53 + 2, ttl=60)
         assert 0 < client.ttl(key) <= 60
         assert 0 < client.ttl(fence_key(key)) <= 60
 
@@ -53,6 +53,6 @@ def test_a_key_whose_fence_would_be_elsewhere_is_refused(key: str) -> None:
 
 def test_bad_input_is_refused() -> None:
     with pytest.raises(ValueError, match="life"):
-        write(None, "x", "v", token=1, life=0)
+        write(None, "x", "v", token=1, ttl=0)
     with pytest.raises(TypeError, match="token"):
         write(None, "x", "v", token="1")  # type: ignore[arg-type]

@@ -26,7 +26,7 @@ from model_sequences import Ear, Play, Steps, chance, compare_many, differs
 from leasehold._model import Change, Kind, LeaseTerms, LockMode, Owner, ReleaseReason, Ticket
 from leasehold._runtimes.base import finish
 from leasehold._runtimes.blocking import BlockingRuntime
-from leasehold.errors import StoreUnavailable, WrongKind
+from leasehold.errors import NameInUse, StoreUnavailable
 from leasehold.stores.etcd import keys
 from leasehold.stores.etcd.connection.settings import Settings
 from leasehold.stores.etcd.http.base import Place, Reply, Request, Stream, Unanswered
@@ -284,7 +284,7 @@ class Playing:
         """Do something."""
         try:
             self.chance.choice(STEPS)(self)
-        except (StoreUnavailable, WrongKind) as error:
+        except (StoreUnavailable, NameInUse) as error:
             self.both.seen[type(error).__name__] += 1
         if self.both.difference is not None:
             raise self.both.difference
@@ -295,7 +295,7 @@ class Playing:
         try:
             if self.chance.random() < BETWEEN:
                 self.chance.choice((Playing.leaves, Playing.claims, Playing.asks))(self)
-        except (StoreUnavailable, WrongKind):
+        except (StoreUnavailable, NameInUse):
             pass
         finally:
             self.both.before = self.between
@@ -485,7 +485,7 @@ def play(server: EtcdServer) -> Play:
 THERE = (
     *("/v3/kv/txn", "/v3/kv/range", "/v3/lease/grant", "/v3/lease/keepalive", "/v3/lease/revoke"),
     *("/v3/lease/timetolive", "etcdserver: requested lease not found", "etcdserver: lease already exists"),
-    *("succeeded True", "succeeded None", "arrives late", "WrongKind", "StoreUnavailable"),
+    *("succeeded True", "succeeded None", "arrives late", "NameInUse", "StoreUnavailable"),
     *("created", "DELETE", "canceled"),
 )
 """What a day's sequences have in them."""

@@ -63,7 +63,7 @@ class MySQLSessions(MySQLServers, SessionServers):
         return [own.kill(number)]
 
     def lives(self, seconds: float) -> Statement:
-        return own.life(int(seconds))
+        return own.ttl(int(seconds))
 
     def takes(self, key: tuple[bytes, bytes], ticket: Ticket, number: int) -> Sequence[Statement]:
         writes = (own.leased(key), own.raise_token(key), *own.write_down(key, ticket, number), own.token(key))

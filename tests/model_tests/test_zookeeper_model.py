@@ -26,7 +26,7 @@ from model_sequences import Play, Steps, chance, compare_many, differs
 from leasehold._model import Change, Kind, LeaseTerms, LockMode, Owner, ReleaseReason, Ticket, ticket_id
 from leasehold._runtimes.base import finish
 from leasehold._runtimes.blocking import BlockingRuntime
-from leasehold.errors import LeaseholdError, StoreUnavailable, WrongKind
+from leasehold.errors import LeaseholdError, NameInUse, StoreUnavailable
 from leasehold.stores.zookeeper.connection.errors import Answer
 from leasehold.stores.zookeeper.connection.requests import (
     CONTAINER,
@@ -345,7 +345,7 @@ class Playing:
         self.seen[do.__name__] += 1
         try:
             await do(self)
-        except (StoreUnavailable, WrongKind) as error:
+        except (StoreUnavailable, NameInUse) as error:
             self.seen[type(error).__name__] += 1
         if self.difference is not None:
             raise self.difference
@@ -359,7 +359,7 @@ class Playing:
             if self.chance.random() < BETWEEN:
                 self.log.append("  between:")
                 await self.chance.choice((Playing.leaves, Playing.claims, Playing.asks))(self)
-        except (StoreUnavailable, WrongKind):
+        except (StoreUnavailable, NameInUse):
             pass
         finally:
             transports.before = before
@@ -542,7 +542,7 @@ def play(server: ZooKeeperServer) -> Play:
 
 THERE = (
     *("Create2", "_Container", "Delete", "SetData", "GetData", "Exists", "GetChildren", "GetChildren2", "Transaction"),
-    *("Sync", "NoNode", "NodeExists", "BadVersion", "NotEmpty", "Refused", "WrongKind", "rings", "ends", "expires"),
+    *("Sync", "NoNode", "NodeExists", "BadVersion", "NotEmpty", "Refused", "NameInUse", "rings", "ends", "expires"),
 )
 """What a day's sequences have in them."""
 

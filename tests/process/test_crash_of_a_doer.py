@@ -64,33 +64,33 @@ def at_work(call: str, url: str, namespace: str) -> Iterator[subprocess.Popen[st
 
 def test_a_payment_is_done_by_another(place: tuple[str, str], namespace: str) -> None:
     kind, url = place
-    call = f"client.once('payment', keep=60, lease={LEASE}).run(work)"
+    call = f"client.once('payment', ttl=60, lease={LEASE}).run(work)"
     with at_work(call, url, namespace) as process, Client.from_url(url, namespace=namespace) as client:
         with pytest.raises(AcquireTimeout):
-            client.once("payment", keep=60, timeout=0.3).run(lambda: "too early")
+            client.once("payment", ttl=60, timeout=0.3).run(lambda: "too early")
         process.kill()
         start = time.monotonic()
-        assert client.once("payment", keep=60, timeout=30).run(lambda: "done here") == "done here"
+        assert client.once("payment", ttl=60, timeout=30).run(lambda: "done here") == "done here"
         assert time.monotonic() - start < BOUND[kind] + NOISE
 
 
 def test_a_token_is_fetched_by_another(place: tuple[str, str], namespace: str) -> None:
     kind, url = place
-    call = f"client.shared('token', 60, work, lease={LEASE}).get()"
+    call = f"client.cached('token', 60, work, lease={LEASE}).get()"
     with at_work(call, url, namespace) as process, Client.from_url(url, namespace=namespace) as client:
         process.kill()
         start = time.monotonic()
-        assert client.shared("token", 60, lambda: "fetched here", timeout=30).get() == "fetched here"
+        assert client.cached("token", 60, lambda: "fetched here", timeout=30).get() == "fetched here"
         assert time.monotonic() - start < BOUND[kind] + NOISE
 
 
 def test_the_old_token_serves_on_while_the_fetcher_is_dead(place: tuple[str, str], namespace: str) -> None:
     _, url = place
     with Client.from_url(url, namespace=namespace) as client:
-        shared = client.shared("token", 60, lambda: "fetched here", early=59.5)
+        shared = client.cached("token", 60, lambda: "fetched here", early=59.5)
         shared.get()
         time.sleep(0.6)
-        call = "client.shared('token', 60, work, early=59.5, lease=600).get()"
+        call = "client.cached('token', 60, work, early=59.5, lease=600).get()"
         with at_work(call, url, namespace) as process:
             for dead in (False, True):
                 if dead:

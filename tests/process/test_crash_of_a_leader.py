@@ -17,7 +17,7 @@ GOES_ON = """hold = {take}
     print("began", flush=True)
     while True:
         at = time.monotonic()
-        hold.check()
+        hold.raise_if_lost()
         print(at, flush=True)
         time.sleep(0.005)
 """

@@ -117,7 +117,7 @@ SLEEPER = """
     except KeyboardInterrupt:
         info = other.inspect("a")
         assert info.waiters == (), info
-        hold.check()
+        hold.raise_if_lost()
         print("interrupted", flush=True)
         sys.exit(0)
 """

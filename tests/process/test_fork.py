@@ -72,8 +72,8 @@ def test_the_child_sends_nothing_for_what_its_parent_holds(kind: str) -> None:
 
             def child() -> None:
                 assert hold.lost
-                assert hold.remaining() == 0.0
-                for call in (hold.check, hold.extend, hold.release):
+                assert hold.remaining == 0.0
+                for call in (hold.raise_if_lost, hold.extend, hold.release):
                     with pytest.raises(LeaseLost, match="forked"):
                         call()
                 time.sleep(1.0)  # long enough for renewals
@@ -81,8 +81,8 @@ def test_the_child_sends_nothing_for_what_its_parent_holds(kind: str) -> None:
                 assert counted.mine() == [], "not a word to the store"
 
             in_child(child)
-            hold.check()
-            assert hold.remaining() > 0.1
+            hold.raise_if_lost()
+            assert hold.remaining > 0.1
         assert not lock.locked()
 
 
@@ -98,7 +98,7 @@ def test_the_childs_end_of_the_block_leaves_the_parents_hold_alone() -> None:
             assert "leave" not in counted.mine()
 
         in_child(child)
-        hold.check()
+        hold.raise_if_lost()
         lock.__exit__(None, None, None)
 
 
@@ -110,7 +110,7 @@ def test_the_child_can_lock_by_itself_with_the_same_client() -> None:
             assert client.owner != mine
             with client.rlock("b", lease=0.5) as hold, client.rlock("b"):
                 time.sleep(1.0)  # its own keeper renews
-                hold.check()
+                hold.raise_if_lost()
             assert client.inspect("b") is None
 
         in_child(child)
@@ -137,7 +137,7 @@ def test_a_lock_object_that_was_made_before_the_fork_works_after_it() -> None:
         def child() -> None:
             with lock as hold, rlock:
                 assert hold.owner == client.owner
-                hold.check()
+                hold.raise_if_lost()
 
         in_child(child)
 
@@ -163,7 +163,7 @@ def test_a_fork_at_any_moment_while_other_threads_lock() -> None:
             held.release()
         with client.lock("child", lease=0.3) as hold:
             time.sleep(0.02)
-            hold.check()
+            hold.raise_if_lost()
 
     try:
         for _ in range(40):

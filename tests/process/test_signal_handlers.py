@@ -44,7 +44,7 @@ STORM = """
         count += 1
         try:
             spare.release()
-            kept.check()
+            kept.raise_if_lost()
             got = client.lock("spare", lease=LEASE).acquire(timeout=0)
             spare = got or spare
         except RuntimeError as error:
@@ -58,7 +58,7 @@ STORM = """
             pass
     signal.setitimer(signal.ITIMER_REAL, 0)
     time.sleep(LEASE + 0.5)
-    kept.check()
+    kept.raise_if_lost()
     client.close()
     print(count, refused)
 """

@@ -45,7 +45,7 @@ def test_two_that_share_one_lock_object_cannot_release_each_others_hold(world: W
                 await lock.release()
 
         await world.spawn(other).result()
-        hold.check()
+        hold.raise_if_lost()
         await lock.release()
         with pytest.raises(NotHeld):
             await lock.release()
@@ -162,7 +162,7 @@ def test_a_client_in_a_second_loop_says_so() -> None:
                     await call()
 
         assert in_thread(lambda: asyncio.run(second())) == [None]
-        hold.check()
+        hold.raise_if_lost()
         assert await hold.release() is True
 
     asyncio.run(first())
@@ -182,7 +182,7 @@ def test_a_client_whose_loop_was_closed_goes_on_in_the_next() -> None:
         assert await held[1].release() is True
         async with client.lock("a", lease=0.6) as hold:
             await asyncio.sleep(1.0)
-            hold.check()
+            hold.raise_if_lost()
         await client.close()
 
     asyncio.run(first())

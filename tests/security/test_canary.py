@@ -183,7 +183,7 @@ async def use(record: Record, client: Any) -> None:
         record.objects(hold, await awaited(client.inspect("x")), await awaited(client.holds()))
         record.objects(*await awaited(client.diagnose()))
         assert await awaited(client.lock("x").acquire(timeout=0.05)) is None
-        lost = client.break_("x", hold.token)
+        lost = client.force_release("x", hold.token)
         await awaited(lost)
         await awaited(hold.release())
     except Exception as error:

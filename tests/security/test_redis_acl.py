@@ -47,10 +47,10 @@ async def everything(world: World, url: str, namespace: str = "default") -> None
     """Use every feature, contended and not."""
     async with world.client(url, namespace=namespace, response_timeout=2.0) as locks:
         for fair in (False, True):
-            lock = locks.lock("a b{c}:*?[é", fair=fair, lease=0.9, delay=0.1, meta={"why": "test"})
+            lock = locks.lock("a b{c}:*?[é", fair=fair, lease=0.9, lock_delay=0.1, meta={"why": "test"})
             hold = await lock.acquire()
             assert hold is not None
-            await hold.extend()
+            await hold.renew()
             assert [info.name for info in await locks.holds("a b{")] == [lock.name]
             waiter = world.spawn(lambda lock=lock: lock.acquire(timeout=5))
             async with world.client(url, namespace=namespace) as others:
@@ -68,14 +68,14 @@ async def everything(world: World, url: str, namespace: str = "default") -> None
         await shares(world, locks)
         broken = await locks.rlock("broken").acquire()
         assert broken is not None
-        assert await locks.break_("broken", broken.token)
+        assert await locks.force_release("broken", broken.token)
         assert (await locks.store.cell("cell", Change(b"v", fence=broken.token))).changed
         assert (await locks.store.cell("cell", Change())).value == b"v"
 
 
 async def shares(world: World, locks: Any) -> None:
     """Read, write and take permits, contended, renewed, upgraded and broken."""
-    stock, partner = locks.rw_lock("stock", lease=0.9, delay=0.1), locks.semaphore("partner", 3, lease=0.9)
+    stock, partner = locks.rw_lock("stock", lease=0.9, lock_delay=0.1), locks.semaphore("partner", 3, lease=0.9)
     reading = await stock.reader().acquire()
     writer = world.spawn(lambda: stock.writer().acquire(timeout=5))
     two = await partner.acquire(2)
@@ -89,7 +89,7 @@ async def shares(world: World, locks: Any) -> None:
         await held.release()
     async with stock.upgradeable() as hold:
         writing = await hold.upgrade()
-        assert await locks.break_("stock", writing.token)
+        assert await locks.force_release("stock", writing.token)
 
 
 @both

@@ -46,7 +46,7 @@ async def nested(world: World, client: AsyncClient, lease: float) -> None:
 
 async def block_with_extend(world: World, client: AsyncClient, lease: float) -> None:
     async with client.lock("a", lease=lease) as hold:
-        await hold.extend()
+        await hold.renew()
 
 
 async def upgrade(world: World, client: AsyncClient, lease: float) -> None:
@@ -72,7 +72,7 @@ async def permits(world: World, client: AsyncClient, lease: float) -> None:
 
 async def several(world: World, client: AsyncClient, lease: float) -> AsyncHold | None:
     async with client.multi_lock(["0", "a", "b"], lease=lease) as hold:
-        await hold.extend()
+        await hold.renew()
     return await client.multi_lock(["0", "a", "b"], lease=lease).acquire()
 
 
@@ -149,7 +149,7 @@ async def turns(world: World, client: AsyncClient, lease: float) -> None:
     for _ in range(2):
         async with client.lock("a", lease=lease) as hold:
             await world.sleep(lease * 0.45)
-            await hold.extend()
+            await hold.renew()
 
 
 async def done(operation: Awaitable[AsyncHold | None]) -> None:

@@ -175,7 +175,7 @@ def test_the_inner_of_two_locks_is_lost(world: World) -> None:
                 async with client.lock("b") as b:
                     later(world, 0.01, lambda: lose(b))
                     await world.sleep(10)
-            a.check()
+            a.raise_if_lost()
             await world.sleep(0.05)
 
     run(world, body)
@@ -226,7 +226,7 @@ def test_a_blocking_block_hears_of_the_loss_at_its_end_and_at_every_check() -> N
         with pytest.raises(LeaseLost), client.lock("a") as hold:
             lose(hold._core)
             with pytest.raises(LeaseLost):
-                hold.check()
+                hold.raise_if_lost()
         with pytest.raises(ValueError, match="mine"), client.lock("b") as hold:
             lose(hold._core)
             raise ValueError("mine")
@@ -285,7 +285,7 @@ def test_a_timeout_inside_the_block() -> None:
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.02):
                     await asyncio.sleep(10)
-            hold.check()
+            hold.raise_if_lost()
         with pytest.raises(LeaseLost):
             async with client.lock("a") as hold, asyncio.timeout(1):
                 asyncio.get_running_loop().call_later(0.02, lose, hold)

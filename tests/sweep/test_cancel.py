@@ -97,7 +97,7 @@ async def outcome(world: World, client: AsyncClient, name: str, at: int, current
         met.append(Cancelling(OPERATIONS[name](world, client, LEASE), at, task.cancel))  # type: ignore[arg-type]
         hold = await met[0]
         if hold is not None:
-            hold.check()
+            hold.raise_if_lost()
             await hold.release()  # held and returned: it is whole
         return None
 
@@ -283,7 +283,7 @@ async def several_without_a_block(world: World, client: AsyncClient, lease: floa
     readers = client.rw_lock("0", lease=lease).reader()
     hold = await client.multi_lock([readers, "a", "b", "c"], lease=lease).acquire()
     assert hold is not None
-    await hold.extend()
+    await hold.renew()
     return hold
 
 

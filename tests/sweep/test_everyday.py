@@ -26,7 +26,7 @@ async def once(world: World, client: AsyncClient, log: Log) -> Any:
         log.append("done")
         return f"result {log.count('done')}"
 
-    return await client.once("payment", keep=3600, lease=LEASE).run(work)
+    return await client.once("payment", ttl=3600, lease=LEASE).run(work)
 
 
 async def shared(world: World, client: AsyncClient, log: Log) -> Any:
@@ -36,7 +36,7 @@ async def shared(world: World, client: AsyncClient, log: Log) -> Any:
         log.append("done")
         return f"token {log.count('done')}"
 
-    return await client.shared("token", 3600, fetch, lease=LEASE).get()
+    return await client.cached("token", 3600, fetch, lease=LEASE).get()
 
 
 async def scheduled(world: World, client: AsyncClient, log: Log) -> bool:

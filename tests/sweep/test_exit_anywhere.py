@@ -135,7 +135,7 @@ def left_behind(looker: Client) -> int:
         others = [holder for holder in info.holders if holder.owner != looker.owner]
         count += len(others) + len(info.waiters)
         for holder in others:
-            looker.break_(info.name, holder.token)
+            looker.force_release(info.name, holder.token)
     return count
 
 

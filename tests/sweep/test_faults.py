@@ -32,15 +32,15 @@ async def scenario(world: World, client: AsyncClient, other: AsyncClient, inside
     async def hold_it(who: AsyncClient) -> None:
         with contextlib.suppress(StoreUnavailable, LeaseLost):
             async with who.lock("a", lease=LEASE, timeout=3 * LEASE) as hold:
-                hold.check()
+                hold.raise_if_lost()
                 inside(hold.token, True)
                 await world.sleep(LEASE / 2)
                 with contextlib.suppress(StoreUnavailable):
-                    await hold.extend()
+                    await hold.renew()
                 if hold.lost:
                     inside(hold.token, False)
                     return
-                hold.check()
+                hold.raise_if_lost()
                 inside(hold.token, False)
 
     await world.gather(hold_it(client), hold_it(other))
@@ -137,7 +137,7 @@ def killed_after(world: SimulatedWorld, steps: int, kind: str, fair: bool, lease
             for _ in range(2):
                 async with getattr(client, kind)("a", lease=lease, fair=fair) as hold:
                     await victim.sleep(1.2)  # long enough for a renewal
-                    await hold.extend()
+                    await hold.renew()
                     await victim.sleep(1.2)  # long enough for a renewal
             ended.append(1)
 
@@ -153,7 +153,7 @@ def killed_after(world: SimulatedWorld, steps: int, kind: str, fair: bool, lease
         assert hold is not None
         assert world.now() - start <= lease + 0.1, "free within a lease of the crash"
         await world.sleep(2 * lease)
-        hold.check()  # nobody released or broke it from under us
+        hold.raise_if_lost()  # nobody released or broke it from under us
         await hold.release()
         return True
 

@@ -92,7 +92,7 @@ class Room:
         self.tokens: list[int] = []
 
     def enter(self, hold: Any) -> None:
-        alongside = [(other, other.remaining()) for other in self.inside if other.remaining() > 0]
+        alongside = [(other, other.remaining) for other in self.inside if other.remaining > 0]
         assert not alongside, f"two valid holds at one time: {hold} of {hold.name!r} beside {alongside}"
         assert hold.token > max(self.tokens, default=0), "tokens rise"
         self.tokens.append(hold.token)
@@ -144,11 +144,11 @@ async def visit(locks: AsyncClient, name: str, lease: float, room: Room) -> None
             if hold is None:
                 continue
             try:
-                hold.check()
+                hold.raise_if_lost()
                 room.enter(hold)
                 await asyncio.sleep(lease * 0.4)
                 with contextlib.suppress(StoreUnavailable):
-                    await hold.extend()
+                    await hold.renew()
             finally:
                 await hold.release()
 
@@ -160,9 +160,9 @@ def visit_in_a_thread(url: str, namespace: str, name: str, lease: float) -> None
             with contextlib.suppress(StoreUnavailable, LeaseLost):
                 hold = locks.lock(name, lease=lease).acquire(timeout=4 * lease)
                 if hold is not None:
-                    hold.check()
+                    hold.raise_if_lost()
                     with contextlib.suppress(StoreUnavailable):
-                        hold.extend()
+                        hold.renew()
                     hold.release()
 
 

@@ -327,7 +327,7 @@ class Sweep:
             return 0.0
         await asyncio.sleep(self.bound.lease * 0.6)
         for hold in holds:
-            hold.check()
+            hold.raise_if_lost()
             await hold.release()
         return boottime()
 
@@ -338,8 +338,8 @@ class Sweep:
             assert hold.token > tokens.get(hold.name, 0), f"{victim}: tokens of {hold.name!r} rise"
         await self._over(since)
         for hold in holds:
-            hold.check()  # what the dead had on its way releases nobody
-            await hold.extend()
+            hold.raise_if_lost()  # what the dead had on its way releases nobody
+            await hold.renew()
             await hold.release()
 
     async def _next_does_it(self, client: AsyncClient, victim: Victim, since: float) -> None:

@@ -36,7 +36,7 @@ Operation = Callable[[AsyncClient, AsyncHold], Awaitable[object]]
 
 
 async def extend(client: AsyncClient, hold: AsyncHold) -> None:
-    await hold.extend()
+    await hold.renew()
 
 
 async def release(client: AsyncClient, hold: AsyncHold) -> None:

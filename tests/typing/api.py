@@ -19,6 +19,7 @@ from leasehold import (
     AsyncRLock,
     Barrier,
     BrokenBarrier,
+    CachedValue,
     Client,
     Contender,
     Hold,
@@ -30,17 +31,16 @@ from leasehold import (
     LockInfo,
     MultiHold,
     RLock,
-    Shared,
     StoreUnavailable,
     Versioned,
-    VersionedValue,
+    VersionedCell,
 )
 
 
 def blocking() -> None:
     with Client.from_url("redis://localhost:6379", namespace="shop", response_timeout=2) as locks:
         assert_type(locks, Client)
-        lock = locks.lock("stock:42", lease=timedelta(minutes=1), delay=5, timeout=1.5, meta={"job": "nightly"})
+        lock = locks.lock("stock:42", lease=timedelta(minutes=1), lock_delay=5, timeout=1.5, meta={"job": "nightly"})
         assert_type(lock, Lock)
         assert_type(locks.rlock("stock:42", fair=True, max_hold=60), RLock)
         with lock as hold:
@@ -48,7 +48,7 @@ def blocking() -> None:
             assert_type(hold.token, int)
             assert_type(hold.name, str)
             assert_type(hold.lost, bool)
-            assert_type(hold.remaining(), float)
+            assert_type(hold.remaining, float)
             assert_type(hold.release(), bool)
             hold.on_lost(told)
         maybe = lock.acquire(timeout=2)
@@ -61,7 +61,7 @@ def blocking() -> None:
         infos = locks.holds("stock:")
         assert_type(infos, list[LockInfo])
         assert_type(infos[0].holders, tuple[Contender, ...])
-        assert_type(locks.break_("stock:42", 7), bool)
+        assert_type(locks.force_release("stock:42", 7), bool)
 
 
 async def awaiting() -> None:
@@ -72,9 +72,9 @@ async def awaiting() -> None:
         assert_type(locks.rlock("stock:42"), AsyncRLock)
         async with lock as hold:
             assert_type(hold, AsyncHold)
-            assert_type(hold.remaining(), float)
+            assert_type(hold.remaining, float)
             assert_type(await hold.release(), bool)
-            await hold.extend()
+            await hold.renew()
             hold.on_lost(told)
         maybe = await lock.acquire(blocking=False)
         assert_type(maybe, AsyncHold | None)
@@ -84,7 +84,7 @@ async def awaiting() -> None:
         assert_type(await lock.locked(), bool)
         assert_type(await locks.inspect("stock:42"), LockInfo | None)
         assert_type(await locks.holds(), list[LockInfo])
-        assert_type(await locks.break_("stock:42", 7), bool)
+        assert_type(await locks.force_release("stock:42", 7), bool)
 
 
 def told(error: LeaseLost) -> None:
@@ -106,7 +106,7 @@ def errors() -> None:
 
 
 def together(locks: Client) -> None:
-    latch = locks.latch("import:7", 3, life=timedelta(hours=1))
+    latch = locks.latch("import:7", 3, ttl=timedelta(hours=1))
     assert_type(latch, Latch)
     assert_type(latch.count_down(2), int)
     assert_type(latch.wait(timeout=timedelta(seconds=1)), bool)
@@ -151,12 +151,12 @@ def everyday(locks: Client) -> None:
     ship = locks.synchronized("order:{order}", timeout=timedelta(seconds=5))(plain)
     assert_type(ship(7, fast=True), str)
     views = locks.versioned("views")
-    assert_type(views, VersionedValue)
+    assert_type(views, VersionedCell)
     assert_type(views.get(), Versioned)
     assert_type(views.put({"a": 1}, if_version=0), int)
-    assert_type(locks.once("payment", keep=timedelta(days=1)).done(), bool)
+    assert_type(locks.once("payment", ttl=timedelta(days=1)).done(), bool)
     assert_type(locks.scheduled("mail", at_least=60, at_most=600).run(plain, 7, fast=True), bool)
-    assert_type(locks.shared("token", 7200, dict, early=600), Shared)
+    assert_type(locks.cached("token", 7200, dict, early=600), CachedValue)
     ship("7")  # type: ignore[arg-type]
     ship(7, slow=True)  # type: ignore[call-arg]
 
@@ -166,7 +166,7 @@ async def everyday_awaited(locks: AsyncClient) -> None:
     assert_type(await ship(order=7), str)
     locks.synchronized("order:{order}")(plain)  # type: ignore[arg-type]
     assert_type(await locks.versioned("views").get(), Versioned)
-    assert_type(await locks.once("payment", keep=60).done(), bool)
+    assert_type(await locks.once("payment", ttl=60).done(), bool)
     assert_type(await locks.scheduled("mail", at_least=60, at_most=600).run(coroutine, 7), bool)
 
 

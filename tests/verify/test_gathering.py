@@ -13,9 +13,7 @@ from leasehold_lab.verify.report.gathering import Circumstances, gather
 SERVER, FILE = parse(Secret("redis://h/0")), parse(Secret("sqlite:/tmp/x"))
 
 
-def life(
-    who: str, name: str, asked: float, granted: float, left: float, token: int, *, queued: float = 0.0, fair=False
-):
+def ttl(who: str, name: str, asked: float, granted: float, left: float, token: int, *, queued: float = 0.0, fair=False):
     """Return the records of one acquire and release."""
     facts = {"name": name, "mode": "exclusive", "lease": 1.0, "permits": 1, "limit": 1, "fair": fair, "nested": False}
     at: list[tuple[float, str, dict[str, object]]] = [
@@ -29,13 +27,13 @@ def life(
     return [Record(t=t, who=who, n=token, **{"is": what}, **more) for t, what, more in at]
 
 
-WOKEN_LATE = [*life("1.0", "x", 0.0, 0.1, 1.0, 1), *life("2.0", "x", 0.2, 2.9, 3.0, 2, queued=0.3)]
+WOKEN_LATE = [*ttl("1.0", "x", 0.0, 0.1, 1.0, 1), *ttl("2.0", "x", 0.2, 2.9, 3.0, 2, queued=0.3)]
 """2.0 waits while 3 is stopped."""
 
 OVERTAKEN = [
-    *life("1.0", "x", 0.0, 0.1, 1.0, 1, fair=True),
-    *life("2.0", "x", 0.2, 3.1, 3.2, 3, queued=0.3, fair=True),
-    *life("1.0", "x", 2.9, 3.0, 3.05, 2, fair=True),
+    *ttl("1.0", "x", 0.0, 0.1, 1.0, 1, fair=True),
+    *ttl("2.0", "x", 0.2, 3.1, 3.2, 3, queued=0.3, fair=True),
+    *ttl("1.0", "x", 2.9, 3.0, 3.05, 2, fair=True),
 ]
 """2.0 loses its place while 3 is stopped, since its renewals cannot be written."""
 

@@ -31,7 +31,7 @@ def acquire(
         StoreUnavailable: the store did not answer, so nobody knows who has it. Nothing is left behind for longer
             than a lease.
         LeaseLost: it was granted, but until the timeout the answer came too late to be of use.
-        WrongKind: the name is in use as another primitive.
+        NameInUse: the name is in use as another primitive.
 
     """
     return AcquireLoop(engine, request, timeout).run()

@@ -279,7 +279,7 @@ class Engine:
             return None
         return was_there or (None if repeated else False)
 
-    async def extend(self, *leases: Lease) -> None:
+    async def renew(self, *leases: Lease) -> None:
         """Set leases to their full length now, in one request.
 
         Raises:

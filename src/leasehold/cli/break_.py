@@ -37,7 +37,7 @@ def break_(name: str, token: int | None, yes: bool, url: str | None, namespace: 
     with connected(url, namespace) as client:
         if token is None:
             token = _choose(client, name, yes=yes, json_=json_)
-        broken = token is not None and client.break_(name, token)
+        broken = token is not None and client.force_release(name, token)
     if json_:
         as_json({"name": name, "token": token, "broken": broken})
     elif broken:

@@ -83,14 +83,14 @@ def usage(error: click.UsageError) -> click.ClickException:
 
 
 def _failed(error: Exception) -> Failed:
-    from leasehold.errors import MissingDriver, StoreUnavailable, Unsupported, WrongKind
+    from leasehold.errors import MissingDriver, NameInUse, StoreUnavailable, Unsupported
 
     match error:
         case MissingDriver():
             return Failed(str(error), Exit.MISSING)
         case StoreUnavailable():
             return Failed(f"the store is unavailable: {error}", Exit.UNAVAILABLE)
-        case WrongKind() | Unsupported():
+        case NameInUse() | Unsupported():
             return Failed(str(error), Exit.WRONG_KIND)
         case ValueError() | TypeError() if _is_input(error):
             return Failed(str(error), Exit.USAGE)

@@ -22,7 +22,7 @@ from leasehold.primitives.calls.synchronized import AsyncSynchronized, Naming
 from leasehold.primitives.coordination.barrier import AsyncBarrier
 from leasehold.primitives.coordination.barrier_rounds import parties_of
 from leasehold.primitives.coordination.election import AsyncElection
-from leasehold.primitives.coordination.latch import DEFAULT_LIFE as LATCH_LIFE
+from leasehold.primitives.coordination.latch import DEFAULT_TTL as LATCH_TTL
 from leasehold.primitives.coordination.latch import AsyncLatch
 from leasehold.primitives.coordination.leadership import KIND
 from leasehold.primitives.locks.lock import AsyncLock
@@ -40,8 +40,8 @@ from leasehold.primitives.locks.rlock import AsyncRLock, Reentries
 from leasehold.primitives.locks.rw_entries import Entries, Role
 from leasehold.primitives.locks.rw_lock import AsyncRWLock
 from leasehold.primitives.locks.semaphore import AsyncSemaphore, permits_of
-from leasehold.primitives.values.shared import AsyncShared, TimeToLive
-from leasehold.primitives.values.versioned import DEFAULT_LIFE, AsyncVersionedValue
+from leasehold.primitives.values.cached import AsyncCachedValue, TimeToLive
+from leasehold.primitives.values.versioned import DEFAULT_TTL, AsyncVersionedCell
 from leasehold.store_api import Opener, Store
 from leasehold.stores import registry
 
@@ -161,7 +161,7 @@ class AsyncClient:
             name: 1 to 512 bytes of UTF-8, any characters.
             fair: nobody overtakes who came first, not even when a lease expired.
             options: those of `LockOptions`: ``lease``, the seconds for which the store keeps the lock without news of
-                the holder (30); ``renew``, ``max_hold``, ``delay``, ``timeout``, ``meta``.
+                the holder (30); ``renew``, ``max_hold``, ``lock_delay``, ``timeout``, ``meta``.
 
         Raises:
             ValueError, TypeError: a value is out of its bounds, or there is no such option.
@@ -181,15 +181,15 @@ class AsyncClient:
         checked = self._exclusive(bool(fair), options)
         return AsyncRLock(self._engine, _validate.name(name), checked, self._reentries)
 
-    def versioned(self, name: str, *, life: Seconds = DEFAULT_LIFE) -> AsyncVersionedValue:
+    def versioned(self, name: str, *, ttl: Seconds = DEFAULT_TTL) -> AsyncVersionedCell:
         """Make a value with a version, for compare-and-set: optimistic locking.
 
         Args:
             name: names of values and of locks never meet.
-            life: seconds after which a value that nobody writes is forgotten; a year by default.
+            ttl: seconds after which a value that nobody writes is forgotten; a year by default.
 
         """
-        return AsyncVersionedValue(self._engine, name, life)
+        return AsyncVersionedCell(self._engine, name, ttl)
 
     def synchronized(
         self,
@@ -212,20 +212,20 @@ class AsyncClient:
         return AsyncSynchronized(self._engine, name, hold, checked, self._reentries)
 
     def once(
-        self, key: str, *, keep: Seconds, lease: Seconds = DEFAULT_LEASE, timeout: Seconds | None = None
+        self, key: str, *, ttl: Seconds, lease: Seconds = DEFAULT_LEASE, timeout: Seconds | None = None
     ) -> AsyncOnce:
         """Make what does a piece of work once, and keeps its result: for a message that is delivered twice.
 
         Args:
             key: what tells the work apart, as the id of the message.
-            keep: seconds for which the result is kept: longer than the message may come again.
+            ttl: seconds for which the result is kept: longer than the message may come again.
             lease: seconds after which another does the work if its doer has died.
             timeout: seconds to wait for another who is at it; None waits for ever.
 
         """
-        return AsyncOnce(self._engine, key, keep=keep, lease=lease, timeout=timeout)
+        return AsyncOnce(self._engine, key, ttl=ttl, lease=lease, timeout=timeout)
 
-    def shared(
+    def cached(
         self,
         key: str,
         ttl: TimeToLive,
@@ -234,7 +234,7 @@ class AsyncClient:
         early: Seconds | None = None,
         lease: Seconds = DEFAULT_LEASE,
         timeout: Seconds | None = None,
-    ) -> AsyncShared:
+    ) -> AsyncCachedValue:
         """Make a value that one caller fetches and all use, in all processes: an access token, a rate, a dear result.
 
         Args:
@@ -247,7 +247,7 @@ class AsyncClient:
             timeout: seconds to wait for another who is fetching; None waits for ever.
 
         """
-        return AsyncShared(self._engine, key, ttl, fetch, early=early, lease=lease, timeout=timeout)
+        return AsyncCachedValue(self._engine, key, ttl, fetch, early=early, lease=lease, timeout=timeout)
 
     def scheduled(self, name: str, *, at_least: Seconds, at_most: Seconds) -> AsyncScheduled:
         """Make a job of which each tick runs in one instance, whatever their number.
@@ -339,16 +339,16 @@ class AsyncClient:
         lock = _validate.name(f"{KIND}/{_validate.name(name)}")
         return AsyncElection(self._engine, lock, self._options(LockMode(fair=bool(fair)), {**options, "meta": value}))
 
-    def latch(self, name: str, count: int, *, life: Seconds = LATCH_LIFE) -> AsyncLatch:
+    def latch(self, name: str, count: int, *, ttl: Seconds = LATCH_TTL) -> AsyncLatch:
         """Make a latch, which opens when ``count`` calls of `count_down` have been made, and stays open.
 
         Args:
             name: names of latches and of locks never meet. A latch is used once: take a name of its own for each run.
             count: from 1 to a million. All who use the name must say the same.
-            life: seconds after the last count, after which it is forgotten, and so closed again; a week by default.
+            ttl: seconds after the last count, after which it is forgotten, and so closed again; a week by default.
 
         """
-        return AsyncLatch(self._engine, name, count, life)
+        return AsyncLatch(self._engine, name, count, ttl)
 
     def barrier(
         self,
@@ -385,11 +385,11 @@ class AsyncClient:
         views = await self._engine.store.look(_validate.name(name), exact=True)
         return LockInfo.of(views[0]) if views else None
 
-    async def break_(self, name: str, token: int) -> bool:
+    async def force_release(self, name: str, token: int) -> bool:
         """Take ``name`` from the holder that has ``token``, and from nobody else.
 
-        The holder is told at its next renewal, or when it looks; its ``delay`` applies. The next holder has a higher
-        token.
+        The holder is told at its next renewal, or when it looks; its ``lock_delay`` applies. The next holder has a
+        higher token.
 
         Returns:
             Whether that holder was there.

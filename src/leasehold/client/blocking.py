@@ -19,7 +19,7 @@ from leasehold.primitives.calls.scheduled import Scheduled
 from leasehold.primitives.calls.synchronized import Naming, Synchronized
 from leasehold.primitives.coordination.barrier import Barrier
 from leasehold.primitives.coordination.election import Election
-from leasehold.primitives.coordination.latch import DEFAULT_LIFE as LATCH_LIFE
+from leasehold.primitives.coordination.latch import DEFAULT_TTL as LATCH_TTL
 from leasehold.primitives.coordination.latch import Latch
 from leasehold.primitives.locks.lock import Lock
 from leasehold.primitives.locks.multi_lock import MultiLock
@@ -29,8 +29,8 @@ from leasehold.primitives.locks.options import DEFAULT_LEASE, LeaseOptions, Lock
 from leasehold.primitives.locks.rlock import RLock
 from leasehold.primitives.locks.rw_lock import RWLock
 from leasehold.primitives.locks.semaphore import Semaphore
-from leasehold.primitives.values.shared import Shared, TimeToLive
-from leasehold.primitives.values.versioned import DEFAULT_LIFE, VersionedValue
+from leasehold.primitives.values.cached import CachedValue, TimeToLive
+from leasehold.primitives.values.versioned import DEFAULT_TTL, VersionedCell
 from leasehold.store_api import Opener, Store
 from leasehold.stores import registry
 
@@ -127,9 +127,9 @@ class Client:
         """Make a lock that its holder (the thread) may acquire again. Arguments as for `AsyncClient.lock`."""
         return RLock(self._core.rlock(name, fair=fair, **options))
 
-    def versioned(self, name: str, *, life: Seconds = DEFAULT_LIFE) -> VersionedValue:
+    def versioned(self, name: str, *, ttl: Seconds = DEFAULT_TTL) -> VersionedCell:
         """Make a value with a version, for compare-and-set. Arguments as for `AsyncClient.versioned`."""
-        return VersionedValue(self._core.versioned(name, life=life))
+        return VersionedCell(self._core.versioned(name, ttl=ttl))
 
     def synchronized(
         self,
@@ -142,11 +142,11 @@ class Client:
         """Make a decorator: each call runs under the `rlock` that its arguments name. As `AsyncClient.synchronized`."""
         return Synchronized(self._core.synchronized(name, hold=hold, fair=fair, **options))
 
-    def once(self, key: str, *, keep: Seconds, lease: Seconds = DEFAULT_LEASE, timeout: Seconds | None = None) -> Once:
+    def once(self, key: str, *, ttl: Seconds, lease: Seconds = DEFAULT_LEASE, timeout: Seconds | None = None) -> Once:
         """Make what does a piece of work once, and keeps its result. Arguments as for `AsyncClient.once`."""
-        return Once(self._core.once(key, keep=keep, lease=lease, timeout=timeout))
+        return Once(self._core.once(key, ttl=ttl, lease=lease, timeout=timeout))
 
-    def shared(
+    def cached(
         self,
         key: str,
         ttl: TimeToLive,
@@ -155,9 +155,9 @@ class Client:
         early: Seconds | None = None,
         lease: Seconds = DEFAULT_LEASE,
         timeout: Seconds | None = None,
-    ) -> Shared:
+    ) -> CachedValue:
         """Make a value that one caller fetches and all use, in all processes. Arguments as for `AsyncClient.shared`."""
-        return Shared(self._core.shared(key, ttl, fetch, early=early, lease=lease, timeout=timeout))
+        return CachedValue(self._core.cached(key, ttl, fetch, early=early, lease=lease, timeout=timeout))
 
     def scheduled(self, name: str, *, at_least: Seconds, at_most: Seconds) -> Scheduled:
         """Make a job of which each tick runs in one instance. Arguments as for `AsyncClient.scheduled`."""
@@ -205,9 +205,9 @@ class Client:
         """Make one candidate, or observer, of an election. Arguments as for `AsyncClient.election`."""
         return Election(self._core.election(name, value, fair=fair, **options))
 
-    def latch(self, name: str, count: int, *, life: Seconds = LATCH_LIFE) -> Latch:
+    def latch(self, name: str, count: int, *, ttl: Seconds = LATCH_TTL) -> Latch:
         """Make a latch, which opens when ``count`` have counted, and stays open. As `AsyncClient.latch`."""
-        return Latch(self._core.latch(name, count, life=life))
+        return Latch(self._core.latch(name, count, ttl=ttl))
 
     def barrier(
         self,
@@ -229,9 +229,9 @@ class Client:
         """Show who holds ``name`` and who waits for it; None if nobody does."""
         return run_sync(self._core.inspect(name))
 
-    def break_(self, name: str, token: int) -> bool:
-        """Take ``name`` from the holder that has ``token``, and from nobody else. As `AsyncClient.break_`."""
-        return run_sync(self._core.break_(name, token))
+    def force_release(self, name: str, token: int) -> bool:
+        """Take ``name`` from the holder that has ``token``, and from nobody else. As `AsyncClient.force_release`."""
+        return run_sync(self._core.force_release(name, token))
 
     def diagnose(self) -> list[Finding]:
         """Look at the store's settings and say what they mean for the promises, as ``leasehold doctor`` does."""

@@ -70,7 +70,7 @@ def comparison(hold: Hold | AsyncHold) -> Comparison:
     store, leases = _engine(core).store, core._leases()
     if not isinstance(store, EtcdStore) or len(leases) != 1:
         raise TypeError(f"only a hold of one lock on etcd can be compared there, not {hold!r}")
-    core.check()
+    core.raise_if_lost()
     place = store.place_of(leases[0].ticket.id)
     if place is None:
         raise leases[0].error()
@@ -132,7 +132,7 @@ class AsyncEtcdGuard:
 
     def _refused(self) -> LeaseLost | NotHeld:
         try:
-            self._hold.check()
+            self._hold.raise_if_lost()
         except (LeaseLost, NotHeld) as error:
             return error
         return LeaseLost(

@@ -28,7 +28,7 @@ return ''
 """(the key, its fence) (token, value, life in milliseconds or nothing) → nothing, or the higher token that was seen."""
 
 
-def write(client: Any, key: str, value: bytes | str, *, token: int, life: float | None = None) -> None:
+def write(client: Any, key: str, value: bytes | str, *, token: int, ttl: float | None = None) -> None:
     """Set ``key`` to ``value``, unless a newer holder has set it.
 
     Args:
@@ -42,13 +42,13 @@ def write(client: Any, key: str, value: bytes | str, *, token: int, life: float 
         Stale: a holder with a higher token has set it.
 
     """
-    words = _words(key, value, token, life)
+    words = _words(key, value, token, ttl)
     _check(key, token, client.eval(SCRIPT, 2, *words))
 
 
-async def awrite(client: Any, key: str, value: bytes | str, *, token: int, life: float | None = None) -> None:
+async def awrite(client: Any, key: str, value: bytes | str, *, token: int, ttl: float | None = None) -> None:
     """Do what `write` does, with a client of ``redis.asyncio``."""
-    words = _words(key, value, token, life)
+    words = _words(key, value, token, ttl)
     _check(key, token, await client.eval(SCRIPT, 2, *words))
 
 
@@ -67,10 +67,10 @@ def fence_key(key: str) -> str:
     return f"{{{key}}}:fence"
 
 
-def _words(key: str, value: bytes | str, token: int, life: float | None) -> tuple[Any, ...]:
-    if life is not None and not (math.isfinite(life) and life > 0):
-        raise ValueError(f"life must be above zero, not {life}")
-    return key, fence_key(key), check_token(token), value, "" if life is None else max(1, round(life * 1000))
+def _words(key: str, value: bytes | str, token: int, ttl: float | None) -> tuple[Any, ...]:
+    if ttl is not None and not (math.isfinite(ttl) and ttl > 0):
+        raise ValueError(f"life must be above zero, not {ttl}")
+    return key, fence_key(key), check_token(token), value, "" if ttl is None else max(1, round(ttl * 1000))
 
 
 def _check(key: str, token: int, answer: bytes | str) -> None:

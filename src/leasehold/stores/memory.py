@@ -142,7 +142,7 @@ class MemoryStore:
             cell, until = self._space.cells.get(key, (EMPTY, 0.0))
             after = apply_change(cell if until > now else EMPTY, change)
             if after.changed:
-                self._space.cells[key] = (after, now + change.life)
+                self._space.cells[key] = (after, now + change.ttl)
                 for subscriber in self._space.subscriptions.get(key, ()):
                     subscriber.set()
         return after

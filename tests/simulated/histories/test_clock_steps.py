@@ -101,7 +101,7 @@ def test_a_step_back_does_not_keep_a_waiter_from_a_grant(seed: int, kind: str) -
         async def wait() -> None:
             hold = await scene.acquire("second", kind)
             waited.append(scene.world.now())
-            assert hold.remaining() > LEASE * 0.9
+            assert hold.remaining > LEASE * 0.9
             await hold.release()
 
         job: Job[None] = scene.machines["second"].spawn(wait)
@@ -150,7 +150,7 @@ def test_a_late_message_of_a_grant_is_not_believed_for_longer_after_a_step_forwa
 
         async def wait() -> None:
             hold = await scene.acquire("second", kind)
-            left.append((hold.remaining(), scene.left()))
+            left.append((hold.remaining, scene.left()))
             await hold.release()
 
         job: Job[None] = scene.machines["second"].spawn(wait)

@@ -67,9 +67,9 @@ class Play:
 
     async def enter(self, locks: AsyncClient, hold: AsyncHold) -> None:
         async with self.lock(locks):
-            left = hold.remaining()
+            left = hold.remaining
             with suppress(LeaseLost):
-                hold.check()
+                hold.raise_if_lost()
                 self.believed = left
 
     def lock(self, locks: AsyncClient) -> AsyncLock:
@@ -103,7 +103,7 @@ def test_a_value_lives_for_its_life_though_a_replaced_leader_renewed_its_lease()
         writer = world.machine("writer").client(system.opener)
         for member in others:
             member.link("writer").refused = FOREVER
-        value = writer.versioned("v", life=LEASE)
+        value = writer.versioned("v", ttl=LEASE)
         await value.put("first")
         await world.sleep(0.2)
         leader.is_replaced(LEASE * 0.8, 0.1)
@@ -112,7 +112,7 @@ def test_a_value_lives_for_its_life_though_a_replaced_leader_renewed_its_lease()
         written = world.scheduler.time
         await value.put("second")
         await world.sleep(written + LEASE - 0.01 - world.scheduler.time)
-        found.append((await writer.versioned("v", life=LEASE).get()).value)
+        found.append((await writer.versioned("v", ttl=LEASE).get()).value)
 
     with quiet():
         world.run(body)

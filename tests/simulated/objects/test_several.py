@@ -49,9 +49,9 @@ async def believe(worker: Worker, hold: AsyncMultiHold) -> None:
     until = worker.machine.now() + worker.chance.uniform(0.0, 2 * LEASE)
     try:
         while worker.machine.now() < until:
-            hold.check()
+            hold.raise_if_lost()
             machine = worker.machine.machine
-            deadline = (worker.machine.now() + hold.remaining() - machine.offset) / machine.rate
+            deadline = (worker.machine.now() + hold.remaining - machine.offset) / machine.rate
             pause = worker.chance.uniform(0.0, 0.2)
             for claim in claims:
                 claim.until = min(deadline, worker.world.scheduler.time + pause / machine.rate)
@@ -68,7 +68,7 @@ async def leads(worker: Worker) -> None:
         for number in range(worker.chance.randrange(4)):
             with contextlib.suppress(StoreUnavailable):
                 await leadership.proclaim(f"{leadership.token}:{number + 1}")
-        leadership.check()  # to proclaim takes time, in which the lead may be lost
+        leadership.raise_if_lost()  # to proclaim takes time, in which the lead may be lost
         await worker.believe(leadership, "leader")
 
     await worker.client.election("x", f"worker-{worker.number}", lease=LEASE).run(work)

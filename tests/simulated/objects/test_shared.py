@@ -80,9 +80,9 @@ class Worker:
         until = self.machine.now() + self.chance.uniform(0.0, 2 * LEASE)
         try:
             while self.machine.now() < until:
-                hold.check()
+                hold.raise_if_lost()
                 machine = self.machine.machine
-                deadline = (self.machine.now() + hold.remaining() - machine.offset) / machine.rate
+                deadline = (self.machine.now() + hold.remaining - machine.offset) / machine.rate
                 pause = self.chance.uniform(0.0, 0.2)
                 # valid from here until it is looked at again, or the deadline that is known now
                 claim.until = min(deadline, self.world.scheduler.time + pause / machine.rate)

@@ -80,7 +80,7 @@ async def does_once(worker: Worker) -> None:
         worker.record.done += 1
         return worker.record.done
 
-    worker.record.results.append(await worker.client.once("a", keep=3600, lease=LEASE, timeout=30).run(work))
+    worker.record.results.append(await worker.client.once("a", ttl=3600, lease=LEASE, timeout=30).run(work))
 
 
 async def fetches(worker: Worker) -> None:
@@ -90,7 +90,7 @@ async def fetches(worker: Worker) -> None:
         return began
 
     start = worker.now()
-    fetched = await worker.client.shared("a", TTL, fetch, lease=LEASE, timeout=30).get()
+    fetched = await worker.client.cached("a", TTL, fetch, lease=LEASE, timeout=30).get()
     worker.record.ages.append((worker.now() - fetched, worker.now() - start))
 
 

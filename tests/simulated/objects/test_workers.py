@@ -78,8 +78,8 @@ class Worker:
         until = self.machine.now() + self.chance.uniform(0.0, 2 * LEASE)
         try:
             while self.machine.now() < until:
-                hold.check()
-                believed = true_time(self.world, self.machine, self.machine.now() + hold.remaining())
+                hold.raise_if_lost()
+                believed = true_time(self.world, self.machine, self.machine.now() + hold.remaining)
                 # valid from here until it is looked at again, or the deadline that is known now
                 pause = self.chance.uniform(0.0, 0.2)
                 now = self.world.scheduler.time
@@ -135,14 +135,14 @@ def run_seeds(seeds: range, options: dict[str, object]) -> None:
         check(record, seed)
 
 
-@pytest.mark.parametrize("options", [{}, {"fair": True}, {"renew": False}, {"delay": 1.0}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"fair": True}, {"renew": False}, {"lock_delay": 1.0}], ids=str)
 @pytest.mark.parametrize("block", range(4))
 def test_no_two_valid_claims_overlap_and_everyone_gets_on(options: dict[str, object], block: int) -> None:
     run_seeds(range(block * 40, block * 40 + 40), options)
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("options", [{}, {"fair": True}, {"renew": False}, {"delay": 1.0}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"fair": True}, {"renew": False}, {"lock_delay": 1.0}], ids=str)
 @pytest.mark.parametrize("block", range(10))
 def test_many_more_seeds(options: dict[str, object], block: int) -> None:
     run_seeds(range(1000 + block * 500, 1000 + block * 500 + 500), options)
@@ -236,7 +236,7 @@ def test_a_stopped_holder_is_told_before_any_call_of_its_own_succeeds(seed: int)
             try:
                 async with client.lock("a", lease=LEASE) as hold:
                     while True:
-                        hold.check()
+                        hold.raise_if_lost()
                         seen.append("works")
                         await machine.sleep(0.1)
             except LeaseLost:
@@ -251,6 +251,6 @@ def test_a_stopped_holder_is_told_before_any_call_of_its_own_succeeds(seed: int)
         await world.sleep(2 * LEASE)
         assert await job.join(1.0)
         assert seen[count:] == ["told"]
-        other.check()
+        other.raise_if_lost()
 
     world.run(body)

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from leasehold import AsyncClient, Client, LeaseLost, Unsupported, WrongKind
+from leasehold import AsyncClient, Client, LeaseLost, NameInUse, Unsupported
 from leasehold.stores.etcd.keys import Keys, spelled, unspelled
 from leasehold_lab.proxy.proxy import FaultProxy, Side
 from leasehold_lab.servers import EtcdServer
@@ -177,11 +177,11 @@ def test_a_lease_is_whole_seconds_and_as_the_server_grants_it():
     """A server with slow elections keeps no short leases: the holder is told how long it has."""
     with EtcdServer(heartbeat=250) as server, Client.from_url(server.url) as locks:  # least lease: 3.75 s
         with locks.lock("x", lease=1.0) as hold:
-            assert 3.0 < hold.remaining() <= 4.0
+            assert 3.0 < hold.remaining <= 4.0
         with locks.lock("x", lease=4.2) as hold:
-            assert 4.0 < hold.remaining() <= 5.0
+            assert 4.0 < hold.remaining <= 5.0
         with locks.lock("x", lease=0.3, renew=False) as hold:
-            assert 3.0 < hold.remaining() <= 4.0
+            assert 3.0 < hold.remaining <= 4.0
 
 
 def test_a_client_has_one_lease_for_each_length(etcd_server, namespace):
@@ -203,11 +203,11 @@ def test_a_fixed_lease_ends_though_the_client_renews_others(etcd_server, namespa
         successor = locks.lock("fixed").acquire(timeout=10)
         assert 0.98 <= time.monotonic() - start < 1.0 + 1.0 + 1.0  # the lease, its notice, noise
         assert fixed.lost
-        renewed.check()
+        renewed.raise_if_lost()
         assert successor.token > fixed.token
         with pytest.raises(LeaseLost):
             fixed.release()
-        successor.check()
+        successor.raise_if_lost()
 
 
 def test_leases_of_fixed_tickets_are_used_again(etcd_server, namespace):
@@ -217,7 +217,7 @@ def test_leases_of_fixed_tickets_are_used_again(etcd_server, namespace):
         before = etcd_server.calls()
         for _ in range(5):
             with locks.lock("x", renew=False) as hold:
-                assert hold.remaining() > 29.0
+                assert hold.remaining > 29.0
         assert calls_of(etcd_server, before) == {"Txn": 10, "LeaseKeepAlive": 5}
 
 
@@ -267,13 +267,13 @@ def test_a_hold_counts_from_the_keep_alive_that_was_confirmed_and_not_from_its_o
         before = etcd_server.calls()
         with locks.lock("x", lease=6.0) as hold:
             waited = time.monotonic() - start
-            assert hold.remaining() <= 6.0 - 1.5
+            assert hold.remaining <= 6.0 - 1.5
             if waited < 1.9:  # else it was renewed first
                 assert calls_of(etcd_server, before) == {"Txn": 1}
         time.sleep(max(0.0, start + 2.5 - time.monotonic()))
         before = etcd_server.calls()
         with locks.lock("x", lease=6.0) as hold:
-            assert hold.remaining() > 5.0
+            assert hold.remaining > 5.0
         assert calls_of(etcd_server, before) == {"Txn": 2, "LeaseKeepAlive": 1}
 
 
@@ -286,13 +286,13 @@ def test_a_keep_alive_counts_from_before_it_was_sent(etcd_server, namespace):
         with locks.lock("x", lease=9.0):
             pass
         time.sleep(3.5)  # so that the session is kept alive before the next claim
-        proxy.delay(0.5, Side.REPLIES)
+        proxy.lock_delay(0.5, Side.REPLIES)
         proxy.forget()
         start = time.monotonic()
         hold = locks.lock("x", lease=9.0).acquire(timeout=5)
         waited = time.monotonic() - start
         assert waited >= 1.0
-        assert hold.remaining() <= 9.0 - 1.0  # as long as both answers took
+        assert hold.remaining <= 9.0 - 1.0  # as long as both answers took
         assert proxy.count(b"/v3/kv/txn") == 1
         if waited < 2.9:  # else it was renewed meanwhile
             assert proxy.count(b"/v3/lease/keepalive") == 1
@@ -307,7 +307,7 @@ def test_an_idle_client_keeps_nothing_alive(etcd_server, namespace):
         (lease,) = set(etcd_server.leases()) - before
         until(lambda: lease not in etcd_server.leases(), 5.0)
         with locks.lock("x", lease=1.0) as hold:
-            hold.check()
+            hold.raise_if_lost()
 
 
 def test_closing_leaves_no_key_and_no_lease(etcd_server, namespace):
@@ -329,7 +329,7 @@ def test_closing_leaves_no_key_and_no_lease(etcd_server, namespace):
 
 def test_a_delay_is_refused(etcd_server):
     with Client.from_url(etcd_server.url) as locks, pytest.raises(Unsupported, match="delay"):
-        locks.lock("x", delay=1.0)
+        locks.lock("x", lock_delay=1.0)
 
 
 # --- other programs ----------------------------------------------------------------------------------------------
@@ -348,14 +348,14 @@ def test_a_foreign_holder_is_seen_waited_for_and_broken(etcd_server, namespace):
         assert f"{int(lease):x}" in holder.owner
         assert 50 < holder.remaining <= 60
         assert [one.name for one in locks.holds()] == ["x"]
-        with pytest.raises(WrongKind):
+        with pytest.raises(NameInUse):
             locks.rw_lock("x").reader().acquire(timeout=1)
         got = []
         waiter = threading.Thread(target=lambda: got.append(locks.lock("x").acquire()))
         waiter.start()
         until(lambda: len(locks.inspect("x").waiters) == 1, 5.0)
-        assert not locks.break_("x", info.token + 1)
-        assert locks.break_("x", info.token)
+        assert not locks.force_release("x", info.token + 1)
+        assert locks.force_release("x", info.token)
         waiter.join()
         assert got[0].token > info.token
         got[0].release()
@@ -367,7 +367,7 @@ def test_an_election_below_the_name_counts_as_a_holder(etcd_server, namespace):
     with Client.from_url(etcd_server.url, namespace=namespace) as locks:
         assert locks.lock("x").acquire(timeout=0.1) is None
         assert locks.lock("x").locked()
-        assert locks.break_("x", locks.inspect("x").token)
+        assert locks.force_release("x", locks.inspect("x").token)
         locks.lock("x").acquire(timeout=5).release()
 
 

@@ -49,12 +49,12 @@ class Shop:
                     time.sleep(0.05)
 
     def visit(self, who: str, hold) -> None:
-        if self.inside is not None and hold.remaining() > 0:
+        if self.inside is not None and hold.remaining > 0:
             self.wrong.append(f"{who} entered beside {self.inside}")
         self.inside = who
         self.tokens.append(hold.token)
         time.sleep(0.005)
-        if hold.remaining() > 0:
+        if hold.remaining > 0:
             if self.inside != who:
                 self.wrong.append(f"{self.inside} entered beside {who}")
             self.inside = None
@@ -93,7 +93,7 @@ def leader_killed(cluster: EtcdCluster, times: int) -> Shop:
                 while len(shop.tokens) < before + 3:
                     assert time.monotonic() < until, "nobody gets on"
                     time.sleep(0.02)
-        held.check()
+        held.raise_if_lost()
         held.release()
     assert shop.wrong == []
     assert shop.tokens == sorted(set(shop.tokens))

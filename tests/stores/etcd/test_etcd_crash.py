@@ -91,8 +91,8 @@ def test_a_holder_that_was_stopped_beyond_its_lease(etcd_server, namespace, flav
         assert said["written"] is False
         assert said["release"] == "lost"
         time.sleep(1.0)  # whatever it still owes the server
-        successor.check()
-        successor.extend()
+        successor.raise_if_lost()
+        successor.renew()
         assert finish(locks.store.cell("x:data", Change())).value == b"new"
         assert successor.release()
 
@@ -109,7 +109,7 @@ def test_a_forked_child_leaves_the_parents_hold_alone_and_can_lock(etcd_server, 
                     hold.release()
                 assert locks.lock("x").acquire(timeout=0.2) is None
                 with locks.lock("y", lease=2.0, timeout=10) as mine:
-                    mine.check()
+                    mine.raise_if_lost()
                 locks.close()
                 code = 0
             finally:
@@ -117,7 +117,7 @@ def test_a_forked_child_leaves_the_parents_hold_alone_and_can_lock(etcd_server, 
         _, status = os.waitpid(pid, 0)
         assert status == 0
         time.sleep(1.5)
-        hold.check()
+        hold.raise_if_lost()
         assert hold.release() is True
 
 

@@ -44,7 +44,7 @@ def test_a_full_database_refuses_acquires_and_still_renews_and_releases():
         error = refusal(lambda: locks.lock("z").acquire(timeout=1), "database space exceeded", "alarm disarm")
         assert not error.lasting
         time.sleep(2.5)  # renewals
-        hold.check()
+        hold.raise_if_lost()
         (alarm,) = [finding for finding in locks.diagnose() if finding.subject == "alarms"]
         assert alarm.found == "NOSPACE"
         assert hold.release() is True

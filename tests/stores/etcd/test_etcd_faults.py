@@ -85,7 +85,7 @@ def test_a_grant_of_a_lease_whose_reply_is_lost_is_not_made_twice(etcd_server, p
     lost = proxy.drop_reply(where=b"/v3/lease/grant")
     with Client.from_url(url(proxy), namespace=namespace) as locks, locks.lock("x") as hold:
         assert lost.hits == 1
-        assert hold.remaining() > 29
+        assert hold.remaining > 29
         assert len(set(etcd_server.leases()) - before) == 1
     assert set(etcd_server.leases()) == before
 
@@ -176,7 +176,7 @@ def test_connections_that_are_cut_again_and_again(etcd_server, proxy, namespace)
         over.set()
         for thread in threads:
             thread.join()
-        held.check()
+        held.raise_if_lost()
         held.release()
     assert len(tokens) > 10
     assert tokens == sorted(set(tokens))
@@ -246,7 +246,7 @@ def test_a_blackholed_holder_is_told_before_its_lease_ends(etcd_server, proxy, n
         proxy.heal()
         with pytest.raises(LeaseLost):
             hold.release()
-        successor.check()
+        successor.raise_if_lost()
         successor.release()
 
 
@@ -263,7 +263,7 @@ def test_a_member_that_is_silent_is_left_for_the_next(etcd_server, proxy, namesp
             assert other is not None
             assert time.monotonic() - start < 3.0 + NOISE
             time.sleep(3.2)  # a renewal
-            hold.check()
+            hold.raise_if_lost()
             hold.release()
             other.release()
 
@@ -286,7 +286,7 @@ def test_a_waiter_rides_over_a_restart(namespace):
         until(lambda: len(server.keys(f"leasehold/{namespace}/lock/")) == 2, 5.0)
         server.restart()
         time.sleep(0.5)
-        hold.check()
+        hold.raise_if_lost()
         start = time.monotonic()
         hold.release()
         thread.join()
@@ -393,7 +393,7 @@ def test_a_key_that_an_operator_deletes_is_lost_at_the_next_renewal(etcd_server,
         other = locks.lock("y", lease=3.0).acquire()
         etcd_server.ctl("del", f"leasehold/{namespace}/lock/x/", "--prefix")
         until(lambda: hold.lost, 3.0 / 3 + NOISE)
-        other.check()
+        other.raise_if_lost()
         with pytest.raises(LeaseLost):
             hold.release()
         other.release()
@@ -549,7 +549,7 @@ def test_one_who_waits_its_turn_does_not_enter_beside_one_who_passed_it_unseen(e
         late.remove()
         time.sleep(0.3)
         assert got == []
-        passing.check()
+        passing.raise_if_lost()
         passing.release()
         thread.join()
         assert got[0].token > passing.token
@@ -593,7 +593,7 @@ def test_a_release_that_never_arrives_does_not_hold_the_name_for_as_long_as_the_
             mine = others.lock("x", lease=lease).acquire(timeout=2 * lease + NOISE)
             assert mine is not None, "nobody will ever have it"
             mine.release()
-        other.check()
+        other.raise_if_lost()
 
 
 @pytest.mark.parametrize("blocking", [True, False], ids=["acquire", "try"])

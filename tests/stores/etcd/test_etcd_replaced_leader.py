@@ -49,9 +49,9 @@ class Rival:
 
     def work(self) -> None:
         with self.client.lock(self.hold.name, lease=LEASE, timeout=FREE_WITHIN):
-            self.entered, left = True, self.hold.remaining()
+            self.entered, left = True, self.hold.remaining
             with suppress(LeaseLost):
-                self.hold.check()
+                self.hold.raise_if_lost()
                 self.overlap = left
 
 
@@ -81,7 +81,7 @@ def trial(cluster: EtcdCluster, namespace: str, seconds: float) -> tuple[list[Ri
             asked = renewed and within(LEASE, lambda: proxy.count(KEEP_ALIVE) >= sent + 2)
         finally:
             leader.resume()
-        within(RENEWED_WITHIN, lambda: holds[0].remaining() > LEASE / 2)
+        within(RENEWED_WITHIN, lambda: holds[0].remaining > LEASE / 2)
         proxy.blackhole()
         for rival in rivals:
             rival.thread.join()

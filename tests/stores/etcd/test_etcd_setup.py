@@ -150,7 +150,7 @@ def test_a_role_for_one_prefix_is_enough_for_everything(guarded_server):
         hold.release()
         thread.join()
         assert [info.name for info in locks.holds()] == ["x"]
-        assert locks.break_("x", got[0].token)
+        assert locks.force_release("x", got[0].token)
         with locks.rw_lock("rw").reader(), locks.semaphore("s", 2).permits(1), locks.lock("f", renew=False):
             pass
         assert locks.versioned("v").put("value") == 1
@@ -201,16 +201,16 @@ def test_a_token_that_expires_during_a_hold_is_refreshed(guarded_server, flavor)
     if flavor == "blocking":
         with Client.from_url(as_user(guarded_server), namespace="app") as locks, locks.lock("x", lease=10.0) as hold:
             time.sleep(7.5)  # two renewals, each with a token that has expired
-            hold.check()
-            assert hold.remaining() > 5.0
+            hold.raise_if_lost()
+            assert hold.remaining > 5.0
         return
 
     async def body():
         url = as_user(guarded_server)
         async with AsyncClient.from_url(url, namespace="app") as locks, locks.lock("x", lease=10.0) as hold:
             await asyncio.sleep(7.5)
-            hold.check()
-            assert hold.remaining() > 5.0
+            hold.raise_if_lost()
+            assert hold.remaining > 5.0
 
     asyncio.run(body())
 

@@ -140,7 +140,7 @@ def another_users_session(server: MariaDBServer) -> Sequence[StoreUnavailable]:
         hold = holder.lock("y").acquire()
         assert hold is not None
         with pytest.raises(StoreUnavailable) as caught:
-            stranger.break_("y", hold.token)
+            stranger.force_release("y", hold.token)
         hold.release()
     return [caught.value]
 

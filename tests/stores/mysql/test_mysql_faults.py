@@ -196,7 +196,7 @@ def test_killed_sessions(server: MariaDBServer, namespace: str, world: World, mo
                 await hold.release()
         else:
             await world.sleep(2.0)
-            hold.check()
+            hold.raise_if_lost()
             await hold.release()
             got = await job.result()
         assert got.token > hold.token
@@ -211,7 +211,7 @@ def test_idle_sessions_are_kept_past_the_servers_timeout(server: MariaDBServer, 
         client = world.client(f"{server.url}?mode=session", namespace=namespace)
         hold = await client.lock("x", lease=30).acquire(timeout=5)
         await world.sleep(3.0)  # the server's own wait_timeout is 2
-        await hold.extend()
+        await hold.renew()
         assert await hold.release()
 
     world.run(body)
@@ -424,7 +424,7 @@ def test_a_restart_keeps_leases_and_wakes_waiters(world: World) -> None:
             job = world.spawn(lambda: waiter.lock("x", lease=30).acquire(timeout=30))
             await queued(world, holder, "x", 1)
             mine.restart()
-            await hold.extend()
+            await hold.renew()
             assert await hold.release()
             released = world.now()
             got = await job.result()
@@ -605,7 +605,7 @@ def test_a_fork_leaves_the_parents_connections_alone(server: MariaDBServer, name
             finally:
                 os._exit(2)
         assert os.waitpid(child, 0)[1] == 0
-        hold.extend()
+        hold.renew()
         assert hold.release()
 
 
@@ -650,7 +650,7 @@ def test_an_interrupted_wait_is_no_grant(server: MariaDBServer, namespace: str, 
             server.query(f"KILL QUERY {server.query(find)[0][0]:d}")
             await world.sleep(0.1)
         assert not job.done()
-        hold.check()
+        hold.raise_if_lost()
         await hold.release()
         got = await job.result()
         assert got.token > hold.token
@@ -701,7 +701,7 @@ def test_what_a_session_cannot_promise_is_refused(server: MariaDBServer, namespa
         client = world.client(f"{server.url}?mode=session", namespace=namespace)
         for make in (
             lambda: client.lock("x", fair=True),
-            lambda: client.lock("x", delay=1.0),
+            lambda: client.lock("x", lock_delay=1.0),
             lambda: client.rw_lock("x"),
             lambda: client.semaphore("x", 3),
         ):

@@ -101,7 +101,7 @@ async def costs(world: World, server: MariaDBServer, proxy: FaultProxy, namespac
     await count("nothing")
     base = found.pop("nothing")[1]  # what looking costs
     await count("acquire", lock.acquire(timeout=5))
-    await count("renewal", holds[0].extend())
+    await count("renewal", holds[0].renew())
     await count("release", holds[0].release())
     await count("three names at once: acquire", several.acquire(timeout=5))
     await count("three names at once: release", holds[1].release())
@@ -154,7 +154,7 @@ def test_the_rights_of_the_page_suffice_and_each_is_needed(world: World) -> None
                 first, second = client.lock("x", lease=9), client.lock("x", lease=9)
                 hold = await first.acquire(timeout=5)
                 job = world.spawn(lambda: second.acquire(timeout=10))  # noqa: B023
-                await hold.extend()
+                await hold.renew()
                 await world.sleep(0.3)
                 await hold.release()
                 await (await job.result()).release()

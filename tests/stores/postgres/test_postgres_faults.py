@@ -87,7 +87,7 @@ def test_terminated_backends_cost_a_reconnection_and_no_lock(server: PostgresSer
         await queued(world, holder, "x", 1)
         await world.sleep(0.2)
         assert terminate(server) >= 2
-        await hold.extend()
+        await hold.renew()
         await world.sleep(0.3)  # the waiter listens again
         start = world.now()
         await hold.release()
@@ -182,7 +182,7 @@ def test_a_row_that_somebody_keeps_locked_is_a_clear_error_and_holds_up_no_other
             assert "locked" in str(error)
             assert not error.unknown
             await world.sleep(1.5)
-            other.check()  # its renewals pass over the row that is locked
+            other.raise_if_lost()  # its renewals pass over the row that is locked
             outsider.rollback()
         await other.release()
         await locked.release()
@@ -351,7 +351,7 @@ def test_a_restart_is_ridden_out(server: PostgresServer, world: World, crash: bo
         job = world.spawn(lambda: waiter.lock("x", lease=20.0).acquire(timeout=40))
         await queued(world, holder, "x", 1)
         server.restart(crash=crash)
-        await hold.extend()
+        await hold.renew()
         await hold.release()
         got = await job.result()
         assert got is not None

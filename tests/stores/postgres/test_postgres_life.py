@@ -240,7 +240,7 @@ def test_a_forked_child_ends_no_session_of_its_parent(postgres_server: PostgresS
         assert os.waitpid(pid, 0)[1] == 0
         after = postgres_server.query("SELECT pid FROM pg_stat_activity WHERE application_name = 'leasehold'")
         assert {row[0] for row in before} <= {row[0] for row in after}
-        hold.extend()
+        hold.renew()
         hold.release()
 
 
@@ -295,13 +295,13 @@ def test_what_each_operation_costs(postgres_server: PostgresServer, namespace: s
         for locks in (client, other):
             hold = await locks.lock("x").acquire(timeout=5)
             assert hold is not None
-            await hold.extend()  # on the connection that is kept for renewals
+            await hold.renew()  # on the connection that is kept for renewals
             await hold.release()
         cost()
         hold = await client.lock("x").acquire(timeout=5)
         assert hold is not None
         assert cost() == stated("acquire") == (2, 7)  # begin, limits, lock, seats; name, seat, commit
-        await hold.extend()
+        await hold.renew()
         # begin, limits, lock; renew, standings, commit
         assert cost() == stated("renewal of all holds of a client") == (2, 6)
         await hold.release()
@@ -344,14 +344,14 @@ def test_what_each_operation_costs_with_sessions(
         for locks in (client, other):
             hold = await locks.lock("x", lease=9.0).acquire(timeout=5)
             assert hold is not None
-            await hold.extend()
+            await hold.renew()
             await hold.release()
         cost()
         hold = await client.lock("x", lease=9.0).acquire(timeout=5)
         assert hold is not None
         # try the lock, how long it lives without news; token and seat
         assert cost() == stated("`mode=session`: acquire") == (2, 3)
-        await hold.extend()
+        await hold.renew()
         # the seat, which is news for the server
         assert cost() == stated("`mode=session`: renewal of one hold") == (1, 1)
         await hold.release()

@@ -97,7 +97,7 @@ def test_a_forked_child_frees_nothing_of_its_parent(sessions: SimpleNamespace, n
             finally:
                 os._exit(code)
         assert os.waitpid(pid, 0)[1] == 0
-        hold.extend()
+        hold.renew()
         assert locks_of(sessions, namespace) == 1
         hold.release()
         assert locks_of(sessions, namespace) == 0
@@ -106,7 +106,7 @@ def test_a_forked_child_frees_nothing_of_its_parent(sessions: SimpleNamespace, n
 def test_what_a_session_cannot_promise_is_refused(sessions: SimpleNamespace, namespace: str) -> None:
     with Client.from_url(sessions.url, namespace=namespace) as locks:
         with pytest.raises(Unsupported):
-            locks.lock("x", delay=5.0)
+            locks.lock("x", lock_delay=5.0)
         with pytest.raises(Unsupported):
             locks.rw_lock("x")
         with pytest.raises(Unsupported):
@@ -153,7 +153,7 @@ def test_a_cancelled_release_leaves_the_socket_to_a_renewal_that_waits_on_it(
         ((backend,),) = sessions.query(f"SELECT pid FROM pg_locks WHERE {ADVISORY}", (key_of(namespace, "x"),))
         os.kill(backend, signal.SIGSTOP)  # so that it does not answer
         try:
-            renewal = asyncio.ensure_future(hold.extend())
+            renewal = asyncio.ensure_future(hold.renew())
             await asyncio.sleep(0.05)
             release = asyncio.ensure_future(hold.release())
             await asyncio.sleep(0.05)

@@ -274,7 +274,7 @@ def test_the_rights_that_the_page_lists_suffice_and_each_is_needed() -> None:
             for client in (locks, sessions):
                 hold = client.lock("x").acquire(timeout=5)
                 assert hold is not None
-                hold.extend()
+                hold.renew()
                 assert client.inspect("x") is not None
                 hold.release()
                 assert max(finding.severity for finding in client.diagnose()) < Severity.ERROR
@@ -325,7 +325,7 @@ def forgets_what_nobody_uses(postgres_server: PostgresServer, namespace: str) ->
         assert hold is not None
         token = hold.token
         hold.release()
-        locks.versioned("cell", life=0.01).put(1)
+        locks.versioned("cell", ttl=0.01).put(1)
         hour = 2 * 3600 * 10**9
         far = token + 10**15
         postgres_server.query(

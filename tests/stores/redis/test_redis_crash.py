@@ -87,8 +87,8 @@ def test_a_holder_that_was_stopped_beyond_its_lease(redis_server, namespace, fla
         assert said["release"] == "lost"
         assert said["at"] - resumed < 0.25
         time.sleep(0.7)  # whatever it still owes the server
-        successor.check()
-        successor.extend()
+        successor.raise_if_lost()
+        successor.renew()
         assert [holder.token for holder in locks.inspect("x").holders] == [successor.token]
         assert finish(locks.store.cell("x:data", Change())).value == b"new"
         assert successor.release()

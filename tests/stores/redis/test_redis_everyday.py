@@ -83,8 +83,8 @@ def test_once_is_recorded_though_the_reply_is_lost(redis_server, proxy, namespac
                 proxy.drop_reply(where=CELL.digest)
                 return "done"
 
-            assert await through.once("payment", keep=60).run(work) == "done"
-            assert await clean.once("payment", keep=60).run(work) == "done"
+            assert await through.once("payment", ttl=60).run(work) == "done"
+            assert await clean.once("payment", ttl=60).run(work) == "done"
             assert done == [1]
 
     world.run(body)

@@ -75,7 +75,7 @@ def test_a_claim_is_lost(redis_server, proxy, url, namespace, world, origin, los
             hold = await locks.lock("x").acquire(timeout=5)
             assert fault.hits == 1
             assert stored(redis_server, namespace, "x")[1] == hold.token
-            hold.check()
+            hold.raise_if_lost()
             assert await hold.release()
         assert_clean(redis_server, namespace)
 
@@ -112,7 +112,7 @@ def test_a_renewal_is_lost(redis_server, proxy, url, namespace, world, origin, l
             fault = proxy.drop_reply(where=RENEW.digest) if lost == "reply" else proxy.cut_at(where=RENEW.digest)
             await world.sleep(1.5 * LEASE)
             assert fault.hits == 1
-            hold.check()
+            hold.raise_if_lost()
             assert stored(redis_server, namespace, "x") == before
             assert await hold.release()
         assert_clean(redis_server, namespace)
@@ -168,7 +168,7 @@ async def whole_run(world, locks, others):
     await got.release()
     last = await mine.result()
     tokens.append(last.token)
-    last.check()
+    last.raise_if_lost()
     await last.release()
     return tokens
 
@@ -177,8 +177,8 @@ FAULTS = {
     "drop request": lambda proxy, k: proxy.cut_at(k),
     "drop reply": lambda proxy, k: proxy.drop_reply(k),
     "reset before the reply": lambda proxy, k: proxy.cut_at(k, Side.REPLIES),
-    "delay request": lambda proxy, k: proxy.delay(0.15, Side.REQUESTS, nth=k),
-    "delay reply": lambda proxy, k: proxy.delay(0.15, Side.REPLIES, nth=k),
+    "delay request": lambda proxy, k: proxy.lock_delay(0.15, Side.REQUESTS, nth=k),
+    "delay reply": lambda proxy, k: proxy.lock_delay(0.15, Side.REPLIES, nth=k),
 }
 
 

@@ -71,16 +71,16 @@ def test_fork_while_holding_and_waiting(server):
                 pass
             assert locks.lock("x").acquire(timeout=0.2) is None
             with locks.lock("y") as mine:
-                mine.check()
+                mine.raise_if_lost()
             time.sleep(0.5)  # a keeper would pay now what it owed
             locks.close()
             return 0
 
         assert in_child(child) == 0
-        hold.check()
+        hold.raise_if_lost()
         assert len(locks.inspect("x").waiters) == 1
         time.sleep(1.0)  # renewed by the parent
-        hold.check()
+        hold.raise_if_lost()
         hold.release()
         thread.join()
         assert got[0].token > hold.token
@@ -112,7 +112,7 @@ def test_fork_of_an_asyncio_client(server):
 
     async def go_on():
         await asyncio.sleep(1.0)
-        hold.check()
+        hold.raise_if_lost()
         waiter = asyncio.ensure_future(locks.lock("x").acquire(timeout=5))
         await asyncio.sleep(0.1)
         start = time.monotonic()
@@ -203,7 +203,7 @@ def test_ten_thousand_holds_cost_one_keeper(server, world):
             assert stats["pexpire"] >= count  # each renewed at least once
             assert stats["evalsha"] <= stats["pexpire"] / 20  # in batches, if smaller ones than a hundred
             for hold in holds:
-                hold.check()
+                hold.raise_if_lost()
             server.command("FLUSHALL")  # closing would take a while
 
     world.run(body)
@@ -213,7 +213,7 @@ def test_every_key_of_a_busy_name_ends(server):
     with Client.from_url(server.url) as locks:
         hold = locks.lock("x").acquire()
         threads = [
-            threading.Thread(target=lambda: locks.lock("x", fair=True, delay=1).acquire(timeout=2).release())
+            threading.Thread(target=lambda: locks.lock("x", fair=True, lock_delay=1).acquire(timeout=2).release())
             for _ in range(4)
         ]
         for thread in threads:

@@ -57,8 +57,8 @@ def open_store(url: str) -> RedisStore:
     return store
 
 
-def a_ticket(*, fair: bool = False, lease: float = 30.0, delay: float = 0.0, meta: str = "") -> Ticket:
-    terms = LeaseTerms(LockMode(fair=fair), Owner("host", 1, "x"), lease, delay, meta)
+def a_ticket(*, fair: bool = False, lease: float = 30.0, lock_delay: float = 0.0, meta: str = "") -> Ticket:
+    terms = LeaseTerms(LockMode(fair=fair), Owner("host", 1, "x"), lease, lock_delay, meta)
     return Ticket(ticket_id(BlockingRuntime.random_bytes(16)), terms)
 
 

@@ -64,7 +64,7 @@ def tickets(draw: st.DrawFn) -> Made:
             LockMode(fair=draw(st.booleans())),
             Owner("host", i, "x"),
             lease=draw(st.sampled_from([10.0, 20.0, 30.0])),
-            delay=draw(st.sampled_from([0.0, 0.0, 10.0])),
+            lock_delay=draw(st.sampled_from([0.0, 0.0, 10.0])),
             meta=draw(st.sampled_from(["", '"é\\n"', '"a b"', '"{}"'])),
         )
         made.append(Ticket(f"ticket-{i}-{'x' * 10}", terms))

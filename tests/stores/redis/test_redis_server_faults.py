@@ -32,7 +32,7 @@ async def told(world, hold, limit):
     hold.on_lost(lambda error: lost.set())
     assert await lost.wait(limit)
     with pytest.raises(LeaseLost):
-        hold.check()
+        hold.raise_if_lost()
     return world.now() - start
 
 
@@ -137,7 +137,7 @@ def test_a_server_that_stands_still_is_noticed_by_the_deadline_and_not_later(ser
             hold = await locks.lock("x", lease=LEASE).acquire()
             await world.sleep(LEASE / 2)  # renewed once
             server.pause()
-            left = hold.remaining()
+            left = hold.remaining
             assert await told(world, hold, 2 * LEASE) < left + 0.1
             server.resume()
             again = await locks.lock("x", lease=LEASE).acquire(timeout=2 * LEASE)
@@ -177,7 +177,7 @@ def test_a_short_pause_of_writes_is_not_noticed(server, world):
             hold = await locks.lock("x", lease=2.0).acquire()
             server.command("CLIENT", "PAUSE", 300, "WRITE")
             other = await locks.lock("y").acquire(timeout=2)
-            hold.check()
+            hold.raise_if_lost()
             await other.release()
             await hold.release()
 
@@ -196,7 +196,7 @@ def test_a_grant_that_comes_after_its_lease_is_given_back(server, world):
             server.command("CLIENT", "PAUSE", 400, "WRITE")
             hold = await locks.lock("x", lease=0.2).acquire(timeout=2)
             assert world.now() - start >= 0.4 - 0.05
-            assert 0 < hold.remaining() <= 0.2
+            assert 0 < hold.remaining <= 0.2
             await hold.release()
 
     world.run(body)
@@ -217,11 +217,11 @@ def test_a_late_message_is_not_believed(server, world):
                 await world.sleep(1.2 * LEASE)
                 held.remove()
                 got = await waiter.result()
-                assert 0 < got.remaining() <= LEASE
+                assert 0 < got.remaining <= LEASE
                 stored = server.command("HGET", keys.mutex_keys("default", "x")[0], "f")
                 assert int(stored) == got.token
                 left = server.command("PTTL", keys.mutex_keys("default", "x")[0]) / 1000 - 3600
-                assert got.remaining() <= left * (1 - DRIFT) + 0.02
+                assert got.remaining <= left * (1 - DRIFT) + 0.02
                 await got.release()
 
     world.run(body)
@@ -274,7 +274,7 @@ def test_a_hold_lives_through_killed_connections(server, world):
             hold = await locks.lock("x", lease=2.0).acquire()
             with every(0.05, lambda: server.command("CLIENT", "KILL", "TYPE", "normal")):
                 await world.sleep(3.0)
-            hold.check()
+            hold.raise_if_lost()
             assert await hold.release() is not None
 
     world.run(body)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from leasehold import Client, LeaseholdError, StoreUnavailable, WrongKind
+from leasehold import Client, LeaseholdError, NameInUse, StoreUnavailable
 from leasehold.stores.redis import keys
 from leasehold.stores.redis.scripts import CLAIM_MANY
 from leasehold_lab.proxy.faults import Side
@@ -58,7 +58,7 @@ def test_twenty_names_take_one_round_trip_and_so_does_their_release(redis_server
         async with world.client(f"redis://127.0.0.1:{proxy.port}", namespace=namespace) as client:
             async with client.multi_lock(["warm", "up"]):
                 pass
-            slow = proxy.delay(0.1, Side.REPLIES)
+            slow = proxy.lock_delay(0.1, Side.REPLIES)
             start = world.now()
             hold = await client.multi_lock(NAMES).acquire()
             taken = world.now()
@@ -126,7 +126,7 @@ def test_kinds_are_mixed_in_one_script(redis_server, namespace, world):
                 assert await client.semaphore("s", 3).available() == 1
                 assert await client.multi_lock(["b", permits, "y"]).acquire(timeout=0) is None
                 assert [info.name for info in await client.holds()] == ["a", "s", "z"]
-                with pytest.raises(WrongKind) as told:
+                with pytest.raises(NameInUse) as told:
                     await client.multi_lock(["b", client.semaphore("s", 4).permits(2), "y"]).acquire(timeout=0)
                 assert told.value.name == "s"
                 assert [info.name for info in await client.holds()] == ["a", "s", "z"]

@@ -262,7 +262,7 @@ def test_a_hurried_caller_does_not_break_the_connection_for_others(redis_server,
         await locks.close()
 
     with FaultProxy(redis_server.port) as proxy:
-        proxy.delay(0.05, Side.REQUESTS)
+        proxy.lock_delay(0.05, Side.REQUESTS)
         asyncio.run(body(proxy.port))
 
 

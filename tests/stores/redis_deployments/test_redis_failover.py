@@ -124,7 +124,7 @@ def test_a_replica_that_lags_is_promoted(world: World, namespace: str) -> None:
                     assert world.now() - began < LEASE + NOISE
                     await world.sleep(0.01)
                 with pytest.raises(LeaseLost):
-                    first.check()
+                    first.raise_if_lost()
                 assert not second.lost
                 await second.release()
                 with pytest.raises(LeaseLost):

@@ -76,7 +76,7 @@ async def overlap(world: World, url: str, namespace: str, first: Any) -> bool:
     async with world.client(url, namespace=namespace) as others:
         began = world.now()
         second = await others.lock(first.name, lease=LONGEST).acquire(timeout=10.0)
-        both_valid = first.remaining() > 0
+        both_valid = first.remaining > 0
         assert second is not None
         assert world.now() - began < 5.0 + NOISE
         assert second.token > first.token
@@ -231,7 +231,7 @@ def test_a_server_that_comes_back_to_be_the_primary_is_in_quarantine(world: Worl
                 group.wait_until(lambda: old.info("replication")["master_link_status"] == "up", 10.0, "it follows")
                 assert old.command("HEXISTS", f"leasehold:{{{namespace}:a}}:lock", "t") == 0
                 old.command("REPLICAOF", "NO", "ONE")
-                assert first.remaining() > 0
+                assert first.remaining > 0
                 assert not await overlap(world, url, namespace, first)
 
         world.run(body)
@@ -252,10 +252,10 @@ def test_a_hold_that_the_successor_knows_goes_on(world: World, namespace: str) -
                 group.wait_failover(old)
                 began = world.now()
                 while world.now() - began < lease / 3 + NOISE:  # one renewal at least
-                    hold.check()
+                    hold.raise_if_lost()
                     await world.sleep(0.05)
-                await hold.extend()
-                assert hold.remaining() > lease * 0.9
+                await hold.renew()
+                assert hold.remaining > lease * 0.9
                 assert await locks.lock("b", lease=1.0).acquire(timeout=0) is None
                 await hold.release()
 
@@ -284,7 +284,7 @@ def test_a_grant_that_no_replica_has_is_given_back(world: World, namespace: str)
                     jobs = [world.spawn(lambda n=n: locks.lock(f"n{n}", lease=LONGEST).acquire()) for n in range(5)]
                     for job in jobs:
                         assert isinstance(await refusal(job), StoreUnavailable)
-                    held.check()  # renewals did not wait behind them
+                    held.raise_if_lost()  # renewals did not wait behind them
                 assert await locks.lock("a", lease=LONGEST).acquire(timeout=5.0) is not None
                 await held.release()
 
@@ -410,10 +410,10 @@ async def work(world: World, locks: Any, who: str, name: str, holds: list[Hold],
         got = time.clock_gettime(time.CLOCK_BOOTTIME)
         keep = LONGEST * 1.5 if len(holds) % 8 == 0 else 0.01
         left = now = got
-        while now < got + keep and hold.remaining() > 0 and not ends.is_set():
+        while now < got + keep and hold.remaining > 0 and not ends.is_set():
             await world.sleep(0.01)
             now = time.clock_gettime(time.CLOCK_BOOTTIME)
-            left = now if hold.remaining() > 0 else left
+            left = now if hold.remaining > 0 else left
         holds.append(Hold(who, name, asked, got, left, token=hold.token, lease=LONGEST))
         try:
             await hold.release()
@@ -495,10 +495,10 @@ def test_redlock_refuses_strict_members() -> None:
 @pytest.mark.parametrize("scheme", ["redis://h", "redis+sentinel://h/n", "redis+cluster://h"])
 def test_a_lease_above_the_bound_is_refused_when_the_lock_is_made(scheme: str) -> None:
     with Client.from_url(f"{scheme}?strict=true&longest_lease=10") as locks:
-        locks.lock("a", lease=8.0, delay=2.0)
+        locks.lock("a", lease=8.0, lock_delay=2.0)
         for make in (
             lambda: locks.lock("a"),
-            lambda: locks.lock("a", lease=8.0, delay=2.1),
+            lambda: locks.lock("a", lease=8.0, lock_delay=2.1),
             lambda: locks.rw_lock("a", lease=11.0),
             lambda: locks.semaphore("a", 2, lease=11.0),
             lambda: locks.election("a", lease=11.0),

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from leasehold._model import Kind, LeaseTerms, LockMode, Owner, QueueEntry, Ticket, Wait
 from leasehold._rules import Blocked, same_use
 from leasehold._runtimes.base import finish
-from leasehold.errors import WrongKind
+from leasehold.errors import NameInUse
 from leasehold.stores.redis import keys
 from leasehold.stores.redis.store import RedisStore
 from leasehold.stores.redis.waiting import IDLE
@@ -56,7 +56,7 @@ class Both(BothSides):
         return ticket.id in entries or not any(entry.ticket.alongside == ticket.id for entry in entries.values())
 
     def may_be_kept_free(self) -> bool:
-        longest = max(ticket.terms.delay for ticket in self.tickets)
+        longest = max(ticket.terms.lock_delay for ticket in self.tickets)
         return longest > 0 and self.now < self.last_end + longest
 
     # --- operations ----------------------------------------------------------------------------------------------
@@ -68,8 +68,8 @@ class Both(BothSides):
             return  # a mutex is refused a name that may be kept free after another use: it counts as in use
         try:
             step = self.claim_by_the_rules(i)
-        except WrongKind:
-            with pytest.raises(WrongKind) as caught:
+        except NameInUse:
+            with pytest.raises(NameInUse) as caught:
                 finish(self.store.claim(self.name, ticket, join=self.joins[i], within=5.0))
             assert caught.value.name == self.name
             self.forget(i)
@@ -144,7 +144,7 @@ def made_of(draw: st.DrawFn, rules: list[st.SearchStrategy[LockMode]], *, alongs
             draw(st.one_of(*rules)),
             Owner("host", i, "x"),
             lease=draw(st.sampled_from([10.0, 20.0, 30.0])),
-            delay=draw(st.sampled_from([0.0, 0.0, 0.0, 10.0])),
+            lock_delay=draw(st.sampled_from([0.0, 0.0, 0.0, 10.0])),
             meta=draw(st.sampled_from(["", '"é\\n"', '"a b"', '"{}"'])),
         )
         bases = [other.id for other in made if not other.alongside] if alongside else []

@@ -25,7 +25,7 @@ from leasehold._model import (
 )
 from leasehold._runtimes.base import finish
 from leasehold._runtimes.blocking import BlockingRuntime
-from leasehold.errors import StoreUnavailable, WrongKind
+from leasehold.errors import NameInUse, StoreUnavailable
 from leasehold.stores import registry
 from leasehold.stores.redis import keys
 from leasehold.stores.redis.scripts import SHARED_CLAIM, SHARED_LEAVE, SHARED_RENEW
@@ -57,8 +57,10 @@ def store(server: RedisServer) -> Iterator[RedisStore]:
     finish(opened.close())
 
 
-def a_ticket(mode: LockMode = READER, *, lease: float = 30.0, delay: float = 0.0) -> Ticket:
-    return Ticket(ticket_id(BlockingRuntime.random_bytes(16)), LeaseTerms(mode, Owner("host", 1, "x"), lease, delay))
+def a_ticket(mode: LockMode = READER, *, lease: float = 30.0, lock_delay: float = 0.0) -> Ticket:
+    return Ticket(
+        ticket_id(BlockingRuntime.random_bytes(16)), LeaseTerms(mode, Owner("host", 1, "x"), lease, lock_delay)
+    )
 
 
 def permit(limit: int, n: int = 1) -> LockMode:
@@ -106,7 +108,7 @@ ATTEMPTS: dict[str, Callable[[RedisStore, str, Ticket, Ticket], object]] = {
 @pytest.mark.parametrize("role", ROLES)
 @pytest.mark.parametrize("what", ATTEMPTS)
 def test_a_key_of_the_wrong_type_changes_nothing(server, store, role, what, held):
-    name, holder, waiter = next(NAMES), a_ticket(delay=1.0), a_ticket(WRITER)
+    name, holder, waiter = next(NAMES), a_ticket(lock_delay=1.0), a_ticket(WRITER)
     claim(store, name, holder)
     claim(store, name, waiter)
     if not held:
@@ -202,7 +204,12 @@ def test_a_key_that_was_deleted_alone_leaves_no_nonsense(server, store, role):
 
 
 def test_every_key_has_a_life_and_only_the_token_outlives_its_users(server, store):
-    name, long, short, waiter = next(NAMES), a_ticket(lease=50.0, delay=5.0), a_ticket(lease=10.0), a_ticket(WRITER)
+    name, long, short, waiter = (
+        next(NAMES),
+        a_ticket(lease=50.0, lock_delay=5.0),
+        a_ticket(lease=10.0),
+        a_ticket(WRITER),
+    )
     for ticket in (long, short, waiter):
         claim(store, name, ticket)
     those, kept = keys.shared_keys("default", name), 3_600_000
@@ -249,7 +256,7 @@ def test_a_name_has_one_use_at_a_time_and_the_error_names_both(server, store, fi
         claim(store, name, waiter)
     before = state(server, name)
     for join in (True, False):
-        with pytest.raises(WrongKind) as caught:
+        with pytest.raises(NameInUse) as caught:
             claim(store, name, other, join=join)
         for mode in (first, second):
             words = f"semaphore of {mode.limit}" if mode.kind is Kind.SEMAPHORE else mode.kind.value
@@ -278,7 +285,7 @@ def test_who_waits_uses_the_name_too(server, store, first, others):
     else:
         free_for_a_mutex(server, name)
     for other in others:
-        with pytest.raises(WrongKind):
+        with pytest.raises(NameInUse):
             claim(store, name, a_ticket(other))
     assert renew(store, (name, waiter)) == [RenewalResult.QUEUED]  # and it hands the name over
     assert finish(store.changed(name, waiter, 1, timeout=1.0)) is not None
@@ -291,20 +298,20 @@ def test_a_renewed_share_keeps_a_mutex_out(server, store):
     server.command("PEXPIRE", lock, 3_600_000 + 100)  # so much is left of the lease
     assert renew(store, (name, reader)) == [RenewalResult.HELD]
     assert 29_000 < server.command("PTTL", lock) - 3_600_000 <= 30_001
-    with pytest.raises(WrongKind):
+    with pytest.raises(NameInUse):
         claim(store, name, a_ticket(LockMode()))
 
 
 @pytest.mark.parametrize("rule", [READER, WRITER, permit(5)], ids=["reader", "writer", "permit"])
 def test_a_name_that_a_mutex_left_barred_is_kept_free(server, store, mode):
-    name, holder, next_one = next(NAMES), a_ticket(LockMode(), delay=10.0), a_ticket(mode)
+    name, holder, next_one = next(NAMES), a_ticket(LockMode(), lock_delay=10.0), a_ticket(mode)
     claim(store, name, holder)
     leave(store, name, holder, ReleaseReason.BREAK)
     wait = claim(store, name, next_one)
     assert isinstance(wait, Wait)
     assert 9.0 < wait.ask_again < 10.1
     assert wait.held_by is None
-    with pytest.raises(WrongKind):  # from now on it is the waiter's use that counts
+    with pytest.raises(NameInUse):  # from now on it is the waiter's use that counts
         claim(store, name, a_ticket(LockMode()))
 
 
@@ -392,7 +399,7 @@ def test_readers_that_are_killed_keep_a_writer_out_for_a_lease_at_most(server, n
             for holder in dead:
                 holder.kill()
             await world.sleep(LEASE + NOISE)
-            live.check()
+            live.raise_if_lost()
             assert [who.owner for who in (await locks.inspect("x")).holders] == [live.owner]
             await live.release()
             start = world.now()
@@ -531,7 +538,7 @@ def test_claim_renewal_and_leave_are_lost(server, proxy, namespace, world, kind,
             fault = lose(proxy, lost, SHARED_RENEW)
             await world.sleep(1.5 * LEASE)
             assert fault.hits == 1
-            hold.check()
+            hold.raise_if_lost()
             fault = lose(proxy, lost, SHARED_LEAVE)
             await hold.release()
             assert fault.hits == 1

@@ -67,10 +67,10 @@ def test_votes_that_came_slowly_leave_as_much_of_the_lease_as_is_left(nodes, nam
             async with world.client(url, namespace=namespace) as locks:
                 await (await locks.lock("other").acquire(timeout=5)).release()
                 for proxy in before:
-                    proxy.delay(late, Side.REPLIES)
+                    proxy.lock_delay(late, Side.REPLIES)
                 hold = await locks.lock("x", lease=lease, renew=False).acquire(timeout=2 * lease)
                 assert hold is not None
-                assert 0 < hold.remaining() <= lease - late
+                assert 0 < hold.remaining <= lease - late
                 for proxy in before:
                     proxy.heal()
                 await hold.release()
@@ -100,7 +100,7 @@ def test_votes_that_took_longer_than_the_lease_are_given_back(nodes, namespace, 
                 except (LeaseLost, StoreUnavailable):
                     got = None
                 if got is not None:  # it asked again: that was a new lease
-                    assert 0 < got.remaining() <= lease
+                    assert 0 < got.remaining <= lease
                     await got.release()
                 other = await others.lock("x", lease=lease).acquire(timeout=lease)
                 assert other is not None
@@ -158,7 +158,7 @@ class Fault:
                 case "stalled":
                     node.pause()
                 case "late":
-                    proxy.delay(0.4, Side.REPLIES)
+                    proxy.lock_delay(0.4, Side.REPLIES)
                 case "blackhole":
                     proxy.blackhole()
 
@@ -261,7 +261,7 @@ def test_a_node_that_restarted_empty_does_not_vote_again_while_in_quarantine(nam
             a.pause()  # only B and C are left to vote
             second = attempt(others, "x", 0.5)
             a.resume()
-            assert first.remaining() > 0
+            assert first.remaining > 0
             if not quarantine:
                 assert second.token > first.token  # both hold, and a resource that checks tokens knows which is newer
                 return
@@ -269,7 +269,7 @@ def test_a_node_that_restarted_empty_does_not_vote_again_while_in_quarantine(nam
             later = attempt(others, "x", 5)
             while later is None or isinstance(later, str):
                 later = attempt(others, "x", 5)
-            assert first.remaining() == 0
+            assert first.remaining == 0
             assert later.token > first.token
 
 
@@ -293,11 +293,11 @@ def test_a_renewal_has_the_votes_of_nodes_that_were_away_or_forgot(nodes, namesp
         while not all(voted(node, namespace) for node in nodes.nodes):
             assert world.now() < until
             await world.sleep(0.05)
-        hold.check()
+        hold.raise_if_lost()
         for node in nodes.nodes[2:4]:  # so it may lose others
             node.kill()
         await world.sleep(1.5)
-        hold.check()
+        hold.raise_if_lost()
         await hold.release()
 
     world.run(body)
@@ -531,7 +531,7 @@ def test_a_forked_child_has_connections_and_votes_of_its_own(redlock_nodes, name
                 os._exit(code)
         _, status = os.waitpid(child, 0)
         assert os.waitstatus_to_exitcode(status) == 0
-        hold.check()
+        hold.raise_if_lost()
         assert hold.release() is True
 
 

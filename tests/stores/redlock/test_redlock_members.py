@@ -125,7 +125,7 @@ def test_a_cluster_is_a_node(redlock_nodes, redis_cluster, namespace, world, mon
             assert {info.name for info in await other.holds()} == set(names)
             await world.sleep(2.0)  # renewed, each in its shard
             for hold in holds:
-                hold.check()
+                hold.raise_if_lost()
             job = world.spawn(lambda: other.lock("n0", lease=60.0).acquire(timeout=20))
             while not (b":wake:" in channels(redlock_nodes.nodes[0]) and b":bus:" in channels(of_n0)):
                 await world.sleep(0.01)  # until it can be told
@@ -253,7 +253,7 @@ def test_the_rights_of_a_single_server_are_enough(namespace, world):
             job = world.spawn(lambda: other.lock("x").acquire(timeout=10))
             while not (await client.inspect("x")).waiters:
                 await world.sleep(0.01)
-            await hold.extend()
+            await hold.renew()
             await hold.release()
             await (await job.result()).release()
             for node in nodes:
@@ -291,7 +291,7 @@ def test_each_kind_of_node_with_quarantine_does_with_the_rights_of_its_page_and_
             job = world.spawn(lambda: other.lock("x", lease=0.9).acquire(timeout=10))
             while not (await client.inspect("x")).waiters:
                 await world.sleep(0.01)
-            await hold.extend()
+            await hold.renew()
             await hold.release()
             await (await job.result()).release()
             for node in (alone, replicated.primary, *cluster.nodes):
@@ -317,7 +317,7 @@ def test_a_failover_of_a_node_takes_no_lock_away(namespace, world):
                 old.kill()
                 until = world.now() + 6.0  # longer than it takes to fail over, and than three leases
                 while world.now() < until:
-                    hold.check()
+                    hold.raise_if_lost()
                     assert await other.lock("x", lease=2.0).acquire(timeout=0) is None
                     used = await other.lock("y", lease=2.0).acquire(timeout=5)
                     assert used.token > last

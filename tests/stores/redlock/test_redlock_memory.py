@@ -35,8 +35,8 @@ def node():
         yield server
 
 
-def ticket(letter, lease=30.0, delay=0.0):
-    return Ticket(letter * 22, LeaseTerms(LockMode(), Owner("host", 1, letter), lease, delay))
+def ticket(letter, lease=30.0, lock_delay=0.0):
+    return Ticket(letter * 22, LeaseTerms(LockMode(), Owner("host", 1, letter), lease, lock_delay))
 
 
 def run(node, command):

@@ -18,13 +18,13 @@ from leasehold.stores.sqlite.machine import Machine, Process
 @linux
 def test_new_boot_voids_all(path: Path, tmp_path: Path) -> None:
     with Client.from_url(f"sqlite:{path}") as before:
-        held = before.lock("x", lease=600, delay=500).acquire()
+        held = before.lock("x", lease=600, lock_delay=500).acquire()
         assert held is not None
-        before.lock("broken", delay=600).acquire()
+        before.lock("broken", lock_delay=600).acquire()
         info = before.inspect("broken")
         assert info is not None
-        before.break_("broken", info.token)
-        finish(before.store.cell("c", Change(b"kept", life=1000)))
+        before.force_release("broken", info.token)
+        finish(before.store.cell("c", Change(b"kept", ttl=1000)))
         before._core._engine.store._close()  # type: ignore[attr-defined]  # power fails: nothing is released
         with client_on(path, fake_proc(tmp_path / "p", boot="another boot")) as after:
             assert after.holds() == []
@@ -96,7 +96,7 @@ def test_file_taken_over_is_noticed(path: Path, locks: Client) -> None:
     assert hold is not None
     raw(path, "UPDATE host SET boot = 'of another machine'")
     with pytest.raises(Unsupported, match="taken over"):
-        hold.extend()
+        hold.renew()
     raw(path, "UPDATE host SET boot = ?", Machine().boot())
     hold.release()
 

@@ -85,7 +85,7 @@ def test_killed_holder_of_permits(locks: Client, peers: Callable[..., Peer]) -> 
 
 def test_killed_holder_with_delay_keeps_the_name_shut(locks: Client, peers: Callable[..., Peer]) -> None:
     peer = peers()
-    peer.ask("take('x', lease=60, delay=1.0)")
+    peer.ask("take('x', lease=60, lock_delay=1.0)")
     peer.process.kill()
     killed = boottime()
     with locks.lock("x", timeout=5):
@@ -180,7 +180,7 @@ def test_stopped_holder(locks: Client, peers: Callable[..., Peer]) -> None:
         assert peer.ask("tell(holds['x'].check)") == "LeaseLost"
         assert peer.ask(write) is False
         assert peer.ask("tell(holds['x'].release)") == "LeaseLost"
-        hold.check()
+        hold.raise_if_lost()
         assert finish(locks.store.cell("row", Change())).value == b"new"
         info = locks.inspect("x")
         assert info is not None

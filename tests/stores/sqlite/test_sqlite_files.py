@@ -172,7 +172,7 @@ def test_disk_full(tmp_path: Path) -> None:
                     failed += 1
                     if failed == 3: break
             assert failed == 3
-            first.check()
+            first.raise_if_lost()
             names = len(locks.holds())
             os.unlink(folder / "filler")
             assert first.release() is True
@@ -214,8 +214,8 @@ def test_deleted_file_is_noticed(path: Path) -> None:
         assert other is not None
         assert other.token > hold.token
         with pytest.raises(LeaseLost):
-            hold.extend()
-        other.check()
+            hold.renew()
+        other.raise_if_lost()
 
 
 @pytest.mark.parametrize("gone", [["-shm"], ["-shm", "-wal"]])
@@ -248,6 +248,6 @@ def test_tokens_after_an_old_copy_was_restored(path: Path, tmp_path: Path) -> No
             assert hold.token > last
         info = locks.inspect("x")  # the copy has it held; its holder is this process, so the lease decides
         assert info is not None
-        assert locks.break_("x", info.token)
+        assert locks.force_release("x", info.token)
         with locks.lock("x", timeout=1) as hold:
             assert hold.token > last

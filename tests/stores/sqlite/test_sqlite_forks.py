@@ -26,7 +26,7 @@ def test_fork(path: Path) -> None:
         pid = os.fork()
         if pid == 0:
             try:
-                assert hold.remaining() == 0
+                assert hold.remaining == 0
                 assert locks.lock("x").acquire(timeout=0) is None
                 with locks.lock("y"):
                     finish(locks.store.cell("child", Change(b"1")))
@@ -38,7 +38,7 @@ def test_fork(path: Path) -> None:
                 import traceback; traceback.print_exc(); os._exit(1)
             sys.exit(0)
         os.read(r, 1)
-        hold.extend()
+        hold.renew()
         finish(locks.store.cell("parent", Change(b"1")))
         hold.release()
         locks.close()

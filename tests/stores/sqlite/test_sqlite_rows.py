@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from sqlite_peers import boottime, raw
 
-from leasehold import Client, WrongKind
+from leasehold import Client, NameInUse
 from leasehold._model import Change, Granted, Kind, LeaseTerms, LockMode, Owner, ReleaseReason, Ticket, ticket_id
 from leasehold._runtimes.base import Flavor, finish
 from leasehold._runtimes.blocking import BlockingRuntime
@@ -66,7 +66,7 @@ def test_agrees_with_the_memory_store(path: Path, seed: int, monkeypatch: pytest
         what = chance.random()
         if what < 0.45 or not tickets:
             lease = chance.choice([3.0, 30.0, 300.0])
-            terms = LeaseTerms(mode, owner, lease, delay=chance.choice([0.0, 0.0, 2.0]))
+            terms = LeaseTerms(mode, owner, lease, lock_delay=chance.choice([0.0, 0.0, 2.0]))
             mates = [ticket.id for where, ticket in tickets if where == name]
             alongside = chance.choice(mates) if mates and kind is Kind.READ_WRITE and chance.random() < 0.4 else ""
             one = (name, Ticket(ticket_id(chance.randbytes(16)), terms, alongside))
@@ -101,7 +101,7 @@ def test_agrees_with_the_memory_store(path: Path, seed: int, monkeypatch: pytest
 def outcome(work: Coroutine[Any, Any, Any]) -> object:
     try:
         answer = finish(work)
-    except WrongKind:
+    except NameInUse:
         return "wrong kind"
     if isinstance(answer, Granted):
         return answer.token
@@ -172,7 +172,7 @@ def test_unused_rows_are_swept(path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         for number in range(150):
             with locks.lock(f"n{number}") as hold:
                 last = hold.token
-        finish(locks.store.cell("short", Change(b"1", life=0.01)))
+        finish(locks.store.cell("short", Change(b"1", ttl=0.01)))
         finish(locks.store.cell("long", Change(b"1")))
         kept = locks.lock("kept", lease=86_000).acquire()
         assert kept is not None
@@ -193,7 +193,7 @@ def test_unused_rows_are_swept(path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         assert left == [["kept"], ["used"]]
         assert raw(path, "SELECT CAST(name AS TEXT) FROM cell") == [["long"]]
         assert raw(path, "SELECT count(*) FROM seat") == [[1]]
-        kept.check()
+        kept.raise_if_lost()
         with locks.lock("n149") as hold:  # forgotten, and the wall clock was set back to 1970
             assert hold.token > last
         kept.release()

@@ -200,7 +200,7 @@ def test_holders_and_waiters_of_curator_are_shown_and_can_be_freed(
                 info = locks.inspect("a")
                 if info is not None and info.holders:
                     assert info.holders[0].token is not None
-                    assert locks.break_("a", info.holders[0].token)
+                    assert locks.force_release("a", info.holders[0].token)
                     break
             after = locks.lock("a").acquire(timeout=5)
             assert after is not None

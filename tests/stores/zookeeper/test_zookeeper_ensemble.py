@@ -59,7 +59,7 @@ class Workers:
                 try:
                     with locks.lock("a", timeout=60) as hold:
                         self.visit(hold.token)
-                        hold.check()
+                        hold.raise_if_lost()
                 except (LeaseLost, StoreUnavailable) as error:
                     self.failed.append(error)
 
@@ -112,9 +112,9 @@ def test_a_hold_survives_the_death_of_its_member(ensemble: ZooKeeperEnsemble, na
         victim.kill()
         start = time.monotonic()
         while True:
-            hold.check()
+            hold.raise_if_lost()
             try:
-                hold.extend()
+                hold.renew()
                 break
             except StoreUnavailable:  # if it was the leader, the others first choose another
                 assert time.monotonic() - start < 12  # what one confirmation is good for
@@ -134,7 +134,7 @@ def test_a_member_that_stalls_is_left_before_the_hold_is_lost(ensemble: ZooKeepe
         victim.pause()
         start = time.monotonic()
         while time.monotonic() - start < 14:  # longer than what one confirmation is good for
-            hold.check()
+            hold.raise_if_lost()
             time.sleep(0.1)
         assert _member_of(ensemble, locks) is not victim
         victim.resume()

@@ -73,7 +73,7 @@ def test_a_create_whose_reply_is_lost_is_found_again(
         assert lost.hits == 1
         (child,) = children(zookeeper_server, path(namespace))
         assert child.endswith("0000000001"), "the first create is the one that counts"
-        hold.check()
+        hold.raise_if_lost()
         assert await hold.release() is True
         assert children(zookeeper_server, path(namespace)) == []
 
@@ -89,7 +89,7 @@ def test_a_create_whose_reply_is_lost_is_removed_by_who_gives_up(
         proxy.drop_reply(where=b"-lock-")
         assert await client.lock("a").acquire(timeout=0.5) is None
         await until_in(world, lambda: len(children(zookeeper_server, path(namespace))) == 1, SOON)
-        hold.check()
+        hold.raise_if_lost()
         await hold.release()
 
     world.run(body)
@@ -166,7 +166,7 @@ def test_a_lost_connection_puts_in_doubt_at_once_and_a_new_one_ends_the_doubt(
         proxy.cut()
         assert await until_in(world, lambda: any(isinstance(event, InDoubt) for event in events), SOON) < NOISE
         await until_in(world, lambda: any(isinstance(event, Renewed) for event in events), SOON)
-        hold.check()
+        hold.raise_if_lost()
         assert transport(client).session == session
         assert await hold.release() is True
 
@@ -201,7 +201,7 @@ def test_an_outage_longer_than_the_claim_loses_it_before_the_server_does(
         assert taken - start < SESSION + 2 * TICK + NOISE
         assert after.token > hold.token
         await raised(LeaseLost, hold.release())
-        after.check()
+        after.raise_if_lost()
         if how == "stop":
             proxy.start()
         proxy.heal()
@@ -264,7 +264,7 @@ def test_a_reply_that_comes_too_late_is_not_believed(
     async def body(world: World) -> None:
         client = client_of(world, proxy, namespace, timeout=10.0)
         await held(await client.lock("a").acquire()).release()
-        slow = proxy.delay(0.35, Side.REPLIES)
+        slow = proxy.lock_delay(0.35, Side.REPLIES)
         error = await raised(LeaseLost, client.lock("a", lease=0.3).acquire(timeout=0.2))
         assert "too late" in str(error)
         slow.remove()
@@ -336,7 +336,7 @@ def test_a_session_that_the_server_ends_loses_all_holds_at_once(
         assert transport(client).session != old
         for hold in holds:
             await raised(LeaseLost, hold.release())
-        again.check()
+        again.raise_if_lost()
         assert await again.release() is True
 
     world.run(body)
@@ -355,7 +355,7 @@ def test_a_waiter_whose_session_ends_stands_in_line_again(
         await until_in(world, lambda: len(children(zookeeper_server, path(namespace))) == 2, SOON)
         await hold.release()
         after = held(await waiter.result())
-        after.check()
+        after.raise_if_lost()
         await after.release()
 
     world.run(body)
@@ -380,7 +380,7 @@ def test_a_node_of_another_session_is_not_taken_for_ours(
             await world.sleep(0.2)
             assert not waiter.done()
         hold = held(await waiter.result())
-        hold.check()
+        hold.raise_if_lost()
         await hold.release()
 
     world.run(body)

@@ -44,7 +44,7 @@ HOLD = """
     print("held", hold.token, flush=True)
     sys.stdin.readline()
     try:
-        hold.check()
+        hold.raise_if_lost()
     except LeaseLost:
         print("lost", flush=True)
     else:
@@ -105,7 +105,7 @@ def test_a_holder_that_was_stopped_is_told_before_anything_else(url: str, namesp
         process.send_signal(signal.SIGCONT)
         assert process.stdout.readline() == "lost\n"
         process.wait(20)
-        hold.check()
+        hold.raise_if_lost()
         hold.release()
 
 
@@ -138,7 +138,7 @@ def test_a_forked_child_leaves_the_parents_session_alone(
             code = 1
             try:
                 with pytest.raises(LeaseLost):
-                    hold.check()
+                    hold.raise_if_lost()
                 assert locks.lock("a").acquire(timeout=0) is None
                 with locks.lock("b"):
                     pass
@@ -148,7 +148,7 @@ def test_a_forked_child_leaves_the_parents_session_alone(
                 os._exit(code)
         assert os.waitpid(pid, 0)[1] == 0
         time.sleep(SESSION * 0.8)
-        hold.check()
+        hold.raise_if_lost()
         assert hold.release() is True
 
 

@@ -105,7 +105,7 @@ def test_nodes_belong_to_who_has_the_credentials(zookeeper_server: ZooKeeperServ
                     foreign.lock("a").acquire(timeout=10)
                 assert time.monotonic() - start < 5, "it is not asked again and again"
                 assert SECRET not in "".join(traceback.format_exception(caught.value))
-        assert locks.break_("a", hold.token)
+        assert locks.force_release("a", hold.token)
 
 
 def test_creator_and_read_lets_others_look(zookeeper_server: ZooKeeperServer, namespace: str) -> None:
@@ -119,7 +119,7 @@ def test_creator_and_read_lets_others_look(zookeeper_server: ZooKeeperServer, na
         assert info is not None
         assert info.token == hold.token
         with pytest.raises(StoreUnavailable, match="rights of a node"):
-            foreign.break_("a", hold.token)
+            foreign.force_release("a", hold.token)
 
 
 def test_a_path_of_its_own_is_all_that_a_user_needs(zookeeper_server: ZooKeeperServer, namespace: str) -> None:
@@ -174,7 +174,7 @@ def test_tls(guarded: ZooKeeperServer, namespace: str) -> None:
     assert files is not None
     url = f"zookeepers://127.0.0.1:{guarded.secure_port}/{namespace}"
     with Client.from_url(f"{url}?ssl_ca_certs={files.authority}") as locks, locks.lock("a") as hold:
-        hold.check()
+        hold.raise_if_lost()
     with Client.from_url(url, response_timeout=1) as locks, pytest.raises(StoreUnavailable, match="ssl_ca_certs"):
         locks.lock("a").acquire(timeout=1)
     plain = Client.from_url(url.replace("zookeepers", "zookeeper"), response_timeout=1)

@@ -32,7 +32,7 @@ async def ask(hold: Any, deed: str, last: dict[str, float], stop: Any, sleep: An
             if deed != "release" or stop():
                 began = boottime()
                 try:
-                    await getattr(hold, deed)() if deed != "check" else hold.check()
+                    await getattr(hold, deed)() if deed != "check" else hold.raise_if_lost()
                 except StoreUnavailable:  # it was asked before the stop, and nobody knows what came of it
                     continue
                 last[deed] = max(last.get(deed, 0.0), began)

@@ -31,7 +31,7 @@ def hold_blocking(locks: Client, name: str, lease: float) -> None:
     sys.stdin.readline()
     facts: dict[str, Any] = {}
     try:
-        hold.check()
+        hold.raise_if_lost()
     except LeaseLost:
         facts["check"] = "lost"
     written = finish(locks.store.cell(f"{name}:data", Change(b"late", fence=hold.token)))

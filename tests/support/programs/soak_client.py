@@ -48,7 +48,7 @@ async def plain(client: Any, name: str, lease: float, sleep: Sleep) -> None:
 async def fair(client: Any, name: str, lease: float, sleep: Sleep) -> None:
     """Hold one in order of arrival, and renew it by hand."""
     async with client.lock(f"{name}-fair", lease=lease, timeout=1.0, fair=True) as hold:
-        await hold.extend()
+        await hold.renew()
 
 
 async def renewed(client: Any, name: str, lease: float, sleep: Sleep) -> None:

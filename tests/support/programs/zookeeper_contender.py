@@ -31,7 +31,7 @@ def main(address: str, path: str, kind: str, file: str, count: str, timeout: str
                     if kind.startswith("semaphore:"):
                         start = time.monotonic_ns()
                         time.sleep(random.randrange(4) / 1000)
-                        hold.check()
+                        hold.raise_if_lost()
                         print("p", start, time.monotonic_ns(), flush=True)
                     else:
                         enter(descriptor, reads)

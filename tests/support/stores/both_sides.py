@@ -150,7 +150,7 @@ class BothSides(ABC):
     def leave(self, i: int, how: ReleaseReason) -> None:
         ticket = self.tickets[i]
         alive = any(entry.ticket.id == ticket.id for entry in self.entries())
-        if not alive and ticket.terms.delay:
+        if not alive and ticket.terms.lock_delay:
             return  # late words of a former holder may end its delay or not: it says itself that it is done
         if self.is_foreign(ticket):
             self.forget(i)

@@ -76,9 +76,9 @@ def test_a_renewal_whose_reply_was_lost_changes_nothing(world: World) -> None:
         hold = await client.lock("a", lease=LEASE).acquire()
         assert hold is not None
         with pytest.raises(StoreUnavailable) as caught:
-            await hold.extend()
+            await hold.renew()
         assert caught.value.unknown
-        hold.check()
+        hold.raise_if_lost()
         await hold.release()
 
     world.run(body)
@@ -163,7 +163,7 @@ def test_a_grant_that_comes_too_late_is_left_and_tried_again(world: World) -> No
         client = world.client(store, observer=events.append)
         hold = await client.lock("a", lease=0.4, renew=False).acquire()
         assert hold is not None
-        assert hold.remaining() > 0
+        assert hold.remaining > 0
         assert [event.why for event in events if isinstance(event, GaveUp)] == ["granted too late"]
         await hold.release()
         assert not await client.lock("a").locked()
@@ -242,7 +242,7 @@ def test_waiting_over_many_leases_of_the_holder(world: World) -> None:
         job = world.spawn(client.lock("a", lease=0.3).acquire)
         await world.sleep(1.0)
         assert not job.done()
-        first.check()
+        first.raise_if_lost()
         released = world.now()
         await first.release()
         second = await job.result()
@@ -327,7 +327,7 @@ def test_a_closed_client_refuses(world: World) -> None:
             lock.locked,
             client.holds,
             lambda: client.inspect("a"),
-            lambda: client.break_("a", 1),
+            lambda: client.force_release("a", 1),
             client.diagnose,
         ]
         for call in calls:
@@ -343,13 +343,13 @@ def test_release_when_it_was_broken_tells_everyone(world: World) -> None:
         hold = await client.lock("a", lease=30.0).acquire()
         assert hold is not None
         hold.on_lost(told.append)
-        assert await client.break_("a", hold.token)
+        assert await client.force_release("a", hold.token)
         with pytest.raises(LeaseLost, match="gone when it was released"):
             await hold.release()
         assert len(told) == 1
         assert hold.lost
         with pytest.raises(LeaseLost):
-            hold.check()
+            hold.raise_if_lost()
         assert await hold.release() is True, "further calls do nothing"
 
     world.run(body)
@@ -367,7 +367,7 @@ def test_the_holder_of_a_lost_lock_leaves_its_successor_alone(world: World) -> N
         with pytest.raises(LeaseLost):
             await first.release()
         await world.sleep(0.1)
-        second.check()
+        second.raise_if_lost()
         info = await client.inspect("a")
         assert info is not None
         assert [holder.token for holder in info.holders] == [second.token]

@@ -96,5 +96,5 @@ def test_after_a_slow_callback_one_thread_has_the_schedule_and_none_is_left_at_t
         assert core._job is not None
         assert core._job.alive()
         time.sleep(1.5)
-        kept.check()
+        kept.raise_if_lost()
     until(lambda: not threads("leasehold-stand-in") and not threads("leasehold-keeper"), SOON)

@@ -74,7 +74,7 @@ def test_a_hold_outlives_the_task_that_acquired_it(make: Make) -> None:
         told: list[LeaseLost] = []
         hold.on_lost(told.append)
         await world.sleep(5 * LEASE)
-        hold.check()
+        hold.raise_if_lost()
         assert not hold.lost
         assert await taken(client)
         assert not told
@@ -210,7 +210,7 @@ def test_a_re_entrant_hold_that_was_dropped_can_be_entered_again_until_it_is_giv
         assert world.now() - start < 0.1
         await world.sleep(3 * LEASE)
         assert hold is not None
-        hold.check()
+        hold.raise_if_lost()
         await hold.release()
         assert await taken(client), "as deep as before: what was dropped counts until it is given up"
         await world.sleep(LEASE / 3 + 0.5)
@@ -240,7 +240,7 @@ def test_wait_for_gives_a_hold_that_lasts() -> None:
                 assert hold is not None
                 async with hold:
                     await asyncio.sleep(1.0)
-                    hold.check()
+                    hold.raise_if_lost()
                     assert [info.name for info in await client.holds()] == [lock.name]
 
     asyncio.run(main())
@@ -264,7 +264,7 @@ def test_a_thread_that_stalls_before_it_has_its_hold_gets_one_that_holds(monkeyp
     with Client(Memory("stalled before its hold")) as client:
         hold = client.lock("a", lease=1.5).acquire()
         assert hold is not None
-        hold.check()
+        hold.raise_if_lost()
         assert hold.release()
 
 
@@ -342,7 +342,7 @@ def test_a_task_may_close_its_client_inside_its_own_block() -> None:
                 await client.close()
                 assert hold.lost
                 with pytest.raises(LeaseLost, match="closed"):
-                    hold.check()
+                    hold.raise_if_lost()
         assert world.now() - start < 1.0
         assert not await taken(world.client("memory:"))
 
@@ -390,7 +390,7 @@ def test_whoever_is_called_by_its_own_release_may_close_the_client() -> None:
     hold = client.lock("a", renew=False, lease=30.0).acquire()
     assert hold is not None
     hold.on_lost(lambda error: client.close())
-    other.break_("a", hold.token)
+    other.force_release("a", hold.token)
     start = time.monotonic()
     with pytest.raises(LeaseLost):
         hold.release()
@@ -408,7 +408,7 @@ def test_a_blocking_holder_is_told_of_the_close_by_every_call() -> None:
     with other.lock("a"):
         assert hold.lost
         with pytest.raises(LeaseLost, match="closed"):
-            hold.check()
+            hold.raise_if_lost()
         assert len(told) == 1
     assert hold._core._lease.state is State.LOST
     other.close()
@@ -437,5 +437,5 @@ def test_a_plain_release_is_no_loss() -> None:
         hold.release()
         assert not hold.lost
         with pytest.raises(NotHeld):
-            hold.check()
+            hold.raise_if_lost()
     assert not told

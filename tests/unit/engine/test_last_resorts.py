@@ -45,13 +45,13 @@ def test_an_extension_of_which_the_store_does_not_know_leaves_the_hold_as_it_was
         client = world.client()
         hold = await client.lock("a", lease=30.0).acquire()
         assert hold is not None
-        before = hold.remaining()
+        before = hold.remaining
         answering(monkeypatch, client, RenewalResult.UNKNOWN)
         with pytest.raises(StoreUnavailable, match="did not confirm the renewal of 'a'") as caught:
-            await hold.extend()
+            await hold.renew()
         assert caught.value.unknown
-        hold.check()
-        assert hold.remaining() <= before
+        hold.raise_if_lost()
+        assert hold.remaining <= before
         await hold.release()
 
     world.run(body)
@@ -69,7 +69,7 @@ def test_an_extension_of_what_the_store_no_longer_knows_is_a_loss(
         answering(monkeypatch, client, RenewalResult.GONE)
         for _ in range(2):
             with pytest.raises(LeaseLost, match="no longer knows it"):
-                await hold.extend()
+                await hold.renew()
         assert len(told) == 1
         assert hold.lost
 
@@ -82,16 +82,16 @@ def test_several_of_which_one_is_lost_are_not_extended(world: World) -> None:
         client = world.client()
         hold = await client.multi_lock(["a", "b"], lease=30.0).acquire()
         assert hold is not None
-        await hold.extend()
+        await hold.renew()
         found = await client.inspect("b")
         assert found is not None
         token = found.token
         assert token is not None
-        assert await client.break_("b", token)
+        assert await client.force_release("b", token)
         with pytest.raises(LeaseLost):
-            await hold.extend()
+            await hold.renew()
         with pytest.raises(LeaseLost):
-            hold.check()
+            hold.raise_if_lost()
 
     world.run(body)
 
@@ -108,7 +108,7 @@ def test_a_store_that_breaks_its_word_puts_holds_in_doubt_and_they_end_at_their_
         begin, lost = world.now(), world.event()
         hold.on_lost(lambda _: lost.set())
         await world.sleep(LEASE / 2)
-        hold.check()  # in doubt, and held
+        hold.raise_if_lost()  # in doubt, and held
         assert await lost.wait(LEASE)
         assert world.now() - begin < LEASE + 0.2
         assert len(asked) > 2, "it is tried again"
@@ -138,7 +138,7 @@ def test_without_a_thread_for_renewals_holds_are_in_doubt_until_there_is_one(
         monkeypatch.setattr(runtime, "spawn", no_thread)
         await world.sleep(2 * LEASE)
         assert len(refused) == 3
-        hold.check()
+        hold.raise_if_lost()
         await hold.release()
 
     world.run(body)
@@ -251,9 +251,9 @@ def test_who_is_granted_less_than_it_asked_for_is_renewed_in_time(
         monkeypatch.setattr(store, "renew", counted)
         hold = await client.lock("a", lease=30.0).acquire()
         assert hold is not None
-        assert hold.remaining() < LEASE
+        assert hold.remaining < LEASE
         await world.sleep(2 * LEASE)
-        hold.check()
+        hold.raise_if_lost()
         assert len(renewed) >= 3
         await hold.release()
 

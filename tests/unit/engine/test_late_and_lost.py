@@ -22,11 +22,11 @@ def space() -> Memory:
     return Memory(f"late-{next(numbers)}")
 
 
-async def break_(client: AsyncClient, name: str) -> None:
+async def force_release(client: AsyncClient, name: str) -> None:
     found = await client.inspect(name)
     assert found is not None
     assert found.token is not None
-    assert await client.break_(name, found.token)
+    assert await client.force_release(name, found.token)
 
 
 # --- several names -----------------------------------------------------------------------------------------------
@@ -41,7 +41,7 @@ def test_several_that_are_granted_too_late_are_given_back(world: World, timeout:
         if timeout is None:
             hold = await lock.acquire()
             assert hold is not None
-            hold.check()
+            hold.raise_if_lost()
             await hold.release()
         else:
             with pytest.raises(LeaseLost, match="too late"):
@@ -123,13 +123,13 @@ def test_one_that_is_lost_while_the_next_is_waited_for_is_had_again(world: World
         assert found is not None
         assert found.token is not None
         lost = found.token
-        assert await other.break_("a", lost)
+        assert await other.force_release("a", lost)
         if lease < 1.0:
             await world.sleep(0.5)
         await first.release()
         hold = await job.result()
         assert hold is not None
-        hold.check()
+        hold.raise_if_lost()
         assert hold.tokens["a"] > lost, "it was acquired anew"
         await hold.release()
         assert await other.holds() == []
@@ -147,7 +147,7 @@ def test_one_that_is_lost_until_no_time_is_left_is_told_as_a_loss(world: World) 
         assert first is not None
         job = world.spawn(lambda: client.multi_lock(["a", "b"], lease=30.0, renew=False).acquire(timeout=1.0))
         await world.sleep(0.3)
-        await break_(other, "a")
+        await force_release(other, "a")
         await world.sleep(0.4)
         await first.release()
         with pytest.raises(LeaseLost, match="'a'"):
@@ -164,7 +164,7 @@ def test_of_several_that_are_lost_the_first_is_told_and_no_other(world: World) -
         assert hold is not None
         hold.on_lost(told.append)
         for name in "ab":
-            await break_(client, name)
+            await force_release(client, name)
         await world.sleep(0.3)
         assert len(told) == 1
         with pytest.raises(LeaseLost):
@@ -178,7 +178,7 @@ def test_a_reentrant_one_of_several_that_was_lost_is_told_when_they_are_released
         client = world.client(space())
         hold = await client.multi_lock([client.rlock("a"), "b"], lease=30.0).acquire()
         assert hold is not None
-        await break_(client, "a")
+        await force_release(client, "a")
         with pytest.raises(LeaseLost, match="'a'"):
             await hold.release()
         assert await client.holds() == [], "the other is released"
@@ -274,7 +274,7 @@ def test_a_store_that_brings_the_grant_with_its_message_is_asked_no_more(
         await first.release()
         hold = await job.result()
         assert hold is not None
-        hold.check()
+        hold.raise_if_lost()
         assert asked == ["claim"]
 
     world.run(body)
@@ -295,7 +295,7 @@ def test_a_fixed_lease_that_counts_from_long_ago_ends_in_time(world: World, monk
         monkeypatch.setattr(store, "claim", since_long_ago)
         hold = await client.lock("a", lease=3.0, renew=False).acquire()
         assert hold is not None
-        assert hold.remaining() < 0.6
+        assert hold.remaining < 0.6
         start = world.now()
         hold.on_lost(lambda _: told.append(world.now() - start))
         await world.sleep(0.9)
@@ -321,7 +321,7 @@ def test_a_block_that_was_cut_short_says_so_though_its_hold_was_released_inside(
 
         async def block() -> None:
             async with client.lock("a", lease=0.3) as hold:
-                await break_(client, "a")
+                await force_release(client, "a")
                 try:
                     await world.sleep(30.0)
                 finally:
@@ -340,7 +340,7 @@ def test_the_block_of_several_of_which_one_was_lost_never_begins(world: World) -
         client = world.client(space())
         hold = await client.multi_lock(["a", "b"], lease=0.3).acquire()
         assert hold is not None
-        await break_(client, "b")
+        await force_release(client, "b")
         await world.sleep(0.3)
         with pytest.raises(LeaseLost, match="'b'"):
             async with hold:

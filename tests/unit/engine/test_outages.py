@@ -123,9 +123,9 @@ def test_who_may_not_claim_any_more_is_told_when_it_campaigns_again(
 
         async def lead(leadership: AsyncLeadership) -> None:
             refuse(monkeypatch, client, "claim")
-            await client.break_("election/a", leadership.token)
+            await client.force_release("election/a", leadership.token)
             await until_in(world, lambda: leadership.lost)  # where a block can be cut short, this one is
-            leadership.check()
+            leadership.raise_if_lost()
 
         with pytest.raises(NoRight):
             await client.election("a", lease=0.3).run(lead)
@@ -171,9 +171,9 @@ def test_who_has_led_campaigns_through_an_outage_and_leads_again(world: World) -
                 return tokens
             outage.lasts = True
             world.spawn(end_it)
-            await client.break_("election/a", leadership.token)
+            await client.force_release("election/a", leadership.token)
             await until_in(world, lambda: leadership.lost)  # where a block can be cut short, this one is
-            leadership.check()
+            leadership.raise_if_lost()
             raise AssertionError("the lead is lost")
 
         async def end_it() -> None:

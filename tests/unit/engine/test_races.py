@@ -121,7 +121,7 @@ def test_a_fixed_lease_that_the_store_doubts_is_not_asked_for_and_ends_at_its_de
         client._engine.watchdog.hear(RenewalResult.UNKNOWN, None)
         await world.sleep(LEASE / 2)
         assert hold._lease.state is State.IN_DOUBT
-        hold.check()
+        hold.raise_if_lost()
         lost = list[float]()
         hold.on_lost(lambda _: lost.append(world.now()))
         await world.sleep(LEASE)
@@ -166,7 +166,7 @@ def test_a_keeper_that_stumbles_goes_on_with_all_whom_it_was_to_look_at(
         await world.sleep(1.5)
         for hold in kept:
             assert hold is not None
-            hold.check()
+            hold.raise_if_lost()
             await hold.release()
         assert len(told) == 1
         assert await looker.inspect("dropped") is None

@@ -89,11 +89,11 @@ def test_without_an_answer_it_is_in_doubt_and_comes_back() -> None:
         plan.fault = Fault(Kind.DROP_REQUEST)
         await world.sleep(LEASE / 2)
         assert [type(event) for event in events if isinstance(event, InDoubt | Renewed)] == [InDoubt]
-        hold.check()
+        hold.raise_if_lost()
         plan.fault = None
         await world.sleep(LEASE)
         assert [type(event) for event in events if isinstance(event, InDoubt | Renewed)] == [InDoubt, Renewed]
-        hold.check()
+        hold.raise_if_lost()
 
     simulate(body)
 
@@ -111,7 +111,7 @@ def test_without_any_answer_it_is_lost_at_the_deadline_and_not_later(fault: Faul
         assert len(told) == 1
         assert deadline <= told[0] <= deadline + 1e-6
         with pytest.raises(LeaseLost, match="ran out"):
-            hold.check()
+            hold.raise_if_lost()
         assert [type(event) for event in events if isinstance(event, Lost)] == [Lost]
 
     simulate(body)
@@ -136,16 +136,16 @@ def test_a_holder_that_takes_its_time_when_called_back_costs_no_other_its_hold(e
         lost.on_lost(stay)
         also.on_lost(lambda error: told.set())
         if ends_by != "its deadline":
-            assert client.break_("lost", lost.token)
+            assert client.force_release("lost", lost.token)
         assert called.wait(2 * lease)
         assert told.wait(2 * lease), "the next one is told while the first still thinks about it"
         for hold in (*kept, last):
             assert hold is not None
-            hold.check()
+            hold.raise_if_lost()
         time.sleep(1.5 * lease)
         for hold in (*kept, last):
             assert hold is not None
-            hold.check()
+            hold.raise_if_lost()
         go_on.set()
 
 
@@ -170,7 +170,7 @@ def test_a_broken_hold_is_told_at_the_next_renewal() -> None:
         assert hold is not None
         start, told = world.now(), []
         hold.on_lost(lambda error: told.append(world.now() - start))
-        assert await client.break_("a", hold.token)
+        assert await client.force_release("a", hold.token)
         await world.sleep(LEASE)
         assert len(told) == 1
         assert told[0] <= LEASE / 3 + 0.1
@@ -221,7 +221,7 @@ def test_an_extended_fixed_lease_still_ends_by_the_timer() -> None:
             lost: list[float] = []
             hold.on_lost(lambda error, lost=lost: lost.append(world.now()))
             await world.sleep(LEASE - 2)
-            await hold.extend()
+            await hold.renew()
             deadline = hold._lease.deadline
             await world.sleep(2 * LEASE)
             assert lost == [pytest.approx(deadline, abs=1e-6)], options
@@ -285,7 +285,7 @@ def test_a_ticket_that_comes_as_the_keeper_ends_is_not_forgotten(seed: int) -> N
         await world.sleep(LINGER + world.scheduler.random.uniform(-0.01, 0.01))
         async with client.lock("a", lease=LEASE) as hold:
             await world.sleep(3 * LEASE)
-            hold.check()
+            hold.raise_if_lost()
 
     world.run(body)
 
@@ -415,7 +415,7 @@ def test_a_renewal_that_is_under_way_does_not_end_a_grant_that_it_did_not_see() 
         hold = await job.result()
         assert hold is not None
         await world.sleep(1.5)
-        hold.check()
+        hold.raise_if_lost()
 
     simulate(body)
 
@@ -528,7 +528,7 @@ def test_who_was_granted_less_than_asked_is_renewed_in_time() -> None:
         ends.check()
         await world.sleep(LEASE * 0.1)
         assert ends.lost
-        kept.check()
+        kept.raise_if_lost()
         assert plan.times("renew")[0] - start < Brief.LENGTH / 2
         await kept.release()
 
@@ -571,7 +571,7 @@ def test_whatever_came_and_went_before_each_hold_is_renewed_in_time(seed: int) -
                 lease = random.choice((0.5, LEASE, 60.0))
                 async with client.lock(f"{number}-{turn}", lease=lease) as hold:
                     await world.sleep(random.choice((0.0, 0.001, lease / 3, 4 * lease)))
-                    hold.check()
+                    hold.raise_if_lost()
 
         await world.gather(*(one(number) for number in range(6)))
         assert client._engine.watchdog.leases() == []

@@ -161,10 +161,10 @@ def test_a_function_that_returns_a_coroutine_is_found_out() -> None:
 def test_functions_passed_to_blocking_primitives_are_plain() -> None:
     with Client(Memory("names")) as client:
         for refused in (
-            lambda: client.once("k", keep=1).run(coroutine, 1),
+            lambda: client.once("k", ttl=1).run(coroutine, 1),
             lambda: client.versioned("k").update(coroutine),
             lambda: client.scheduled("k", at_least=1, at_most=1).run(coroutine, 1),
-            lambda: client.shared("k", 1, Caller()),
+            lambda: client.cached("k", 1, Caller()),
         ):
             with pytest.raises(TypeError, match="coroutine function"):
                 refused()
@@ -177,7 +177,7 @@ def test_the_hold_goes_where_it_is_declared() -> None:
         def locked(order: int, *, hold: Hold | None = None) -> tuple[str, int]:
             """Ship it."""
             assert hold is not None
-            hold.check()
+            hold.raise_if_lost()
             return hold.name, hold.token
 
         first, second = locked(7), locked(order=7)

@@ -46,7 +46,7 @@ def test_two_who_do_it_at_once_do_it_once(world: World) -> None:
             return len(done)
 
         clients = [world.client(memory) for _ in range(3)]
-        assert await world.gather(*(client.once("a", keep=60).run(work) for client in clients)) == [1, 1, 1]
+        assert await world.gather(*(client.once("a", ttl=60).run(work) for client in clients)) == [1, 1, 1]
         assert done == [1]
 
     world.run(body)
@@ -132,8 +132,8 @@ def test_a_value_that_was_fetched_by_another_and_has_ended_since_is_fetched_agai
             return len(fetched)
 
         delays = At(claim={0: Fault(Kind.DELAY_REQUEST, 0.6)}, cell={3: Fault(Kind.DELAY_REQUEST, 1.6)})
-        slow = world.client(Faulty(memory, delays)).shared("a", 1.6, fetch, early=0.8)
-        quick = world.client(memory).shared("a", 1.6, fetch, early=0.8)
+        slow = world.client(Faulty(memory, delays)).cached("a", 1.6, fetch, early=0.8)
+        quick = world.client(memory).cached("a", 1.6, fetch, early=0.8)
         assert await quick.get() == 1
         await world.sleep(1.0)  # the value is there still, and it is time to fetch another
         job = world.spawn(slow.get)
@@ -153,7 +153,7 @@ def test_a_value_that_another_fetched_just_now_is_taken_from_it(world: World) ->
             return len(fetched)
 
         late = Faulty(memory, At(claim={0: Fault(Kind.DELAY_REQUEST, 0.4)}))
-        slow, quick = (world.client(where).shared("a", 20.0, fetch, early=19.4) for where in (late, memory))
+        slow, quick = (world.client(where).cached("a", 20.0, fetch, early=19.4) for where in (late, memory))
         assert await quick.get() == 1
         await world.sleep(0.8)  # it is time to fetch another
         job = world.spawn(slow.get)
@@ -175,7 +175,7 @@ def test_an_early_fetch_that_fails_when_the_old_value_has_ended_fails(world: Wor
                 raise ZeroDivisionError
             return 1
 
-        shared = world.client(space()).shared("a", 1.0, fetch, early=0.6)
+        shared = world.client(space()).cached("a", 1.0, fetch, early=0.6)
         assert await shared.get() == 1
         await world.sleep(0.6)
         fails[0] = True
@@ -194,7 +194,7 @@ def test_what_takes_longer_to_fetch_than_it_lives_is_given_to_its_caller_and_not
             fetched.append(1)
             return len(fetched)
 
-        shared = world.client(space()).shared("a", 0.1, fetch)
+        shared = world.client(space()).cached("a", 0.1, fetch)
         assert [await shared.get(), await shared.get()] == [1, 2]
 
     world.run(body)
@@ -209,12 +209,12 @@ def test_who_loses_its_lock_at_each_fetch_gives_up_after_three(world: World) -> 
             found = await client.inspect("shared/a")
             assert found is not None
             assert found.token is not None
-            await client.break_("shared/a", found.token)
+            await client.force_release("shared/a", found.token)
             await world.sleep(0.2)
             return len(fetched)
 
         with pytest.raises(LeaseLost):
-            await client.shared("a", 0.1, fetch).get()
+            await client.cached("a", 0.1, fetch).get()
         assert len(fetched) == 3
 
     world.run(body)
@@ -231,8 +231,8 @@ def test_a_store_that_takes_no_long_lease_refuses_the_lock_when_it_is_made(
     async def body(world: World) -> None:
         client = world.client(space())
         with pytest.raises(Unsupported, match="no lease longer than 10 s, delay included, and this is one of 11 s"):
-            client.lock("a", lease=9, delay=2)
-        async with client.lock("a", lease=8, delay=2):
+            client.lock("a", lease=9, lock_delay=2)
+        async with client.lock("a", lease=8, lock_delay=2):
             pass
 
     world.run(body)

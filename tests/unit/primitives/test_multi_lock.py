@@ -77,12 +77,12 @@ def test_a_forked_child_holds_nothing() -> None:
             pid = os.fork()
             if pid == 0:
                 try:
-                    hold.check()
+                    hold.raise_if_lost()
                 except LeaseLost:
                     os._exit(0 if hold.lost else 2)
                 os._exit(1)
             assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-            hold.check()
+            hold.raise_if_lost()
         assert client.holds() == []
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from leasehold import Client, Conflict, LeaseLost, StoreUnavailable, Unsupported, WrongKind
+from leasehold import Client, Conflict, LeaseLost, NameInUse, StoreUnavailable, Unsupported
 from leasehold._model import CELL_LIMIT, Capabilities, Change
 from leasehold._runtimes.base import finish
 from leasehold.stores.memory import Memory, MemoryStore
@@ -119,7 +119,7 @@ def test_once_is_once_whatever_is_lost(fault: Fault, number: int) -> None:
         results = []
         for client in (faulty, faulty, world.client("memory:")):
             try:
-                results.append(await client.once("payment", keep=3600).run(work))
+                results.append(await client.once("payment", ttl=3600).run(work))
             except StoreUnavailable:
                 results.append(None)
         assert results[-1] is not None
@@ -149,8 +149,8 @@ def test_an_outage_between_work_and_record_is_ridden_over() -> None:
             world.spawn(repair)
             return "done"
 
-        assert await world.client(Faulty(Memory(), plan)).once("payment", keep=3600).run(work) == "done"
-        assert await world.client("memory:").once("payment", keep=3600).done()
+        assert await world.client(Faulty(Memory(), plan)).once("payment", ttl=3600).run(work) == "done"
+        assert await world.client("memory:").once("payment", ttl=3600).done()
 
     SimulatedWorld(3).run(body)
 
@@ -175,12 +175,12 @@ def test_bad_input_is_refused_before_anything_is_sent() -> None:
                 value.put(1, **option)  # type: ignore[arg-type]
         for call in (
             lambda: client.versioned(""),
-            lambda: client.versioned(NAME, life=0),
-            lambda: client.versioned(NAME, life=1e12),
-            lambda: client.once(NAME, keep=-1),
-            lambda: client.once("x" * 510, keep=1),
-            lambda: client.shared(NAME, 0, dict),
-            lambda: client.shared(NAME, 10, dict, early=10),
+            lambda: client.versioned(NAME, ttl=0),
+            lambda: client.versioned(NAME, ttl=1e12),
+            lambda: client.once(NAME, ttl=-1),
+            lambda: client.once("x" * 510, ttl=1),
+            lambda: client.cached(NAME, 0, dict),
+            lambda: client.cached(NAME, 10, dict, early=10),
             lambda: client.scheduled(NAME, at_least=0, at_most=1),
             lambda: client.scheduled(NAME, at_least=1, at_most=0.01),
             lambda: value.update(str, timeout=-2),
@@ -204,7 +204,7 @@ def test_an_update_that_returns_nothing_writes_nothing() -> None:
 def test_a_foreign_cell_is_refused() -> None:
     with Client(Memory(f"foreign-{time.monotonic_ns()}")) as client:
         finish(client.store.cell(f"versioned/{NAME}", Change(b"?")))
-        with pytest.raises(WrongKind):
+        with pytest.raises(NameInUse):
             client.versioned(NAME).get()
 
 
@@ -213,8 +213,8 @@ def test_a_store_without_cells_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
     with Client(Memory("none")) as client:
         for make in (
             lambda: client.versioned(NAME),
-            lambda: client.once(NAME, keep=1),
-            lambda: client.shared(NAME, 1, dict),
+            lambda: client.once(NAME, ttl=1),
+            lambda: client.cached(NAME, 1, dict),
             lambda: client.scheduled(NAME, at_least=1, at_most=1),
         ):
             with pytest.raises(Unsupported):

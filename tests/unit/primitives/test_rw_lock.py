@@ -76,7 +76,7 @@ def test_an_upgrade_may_be_asked_for_by_another_thread(locks: Client) -> None:
     with lock.upgradeable() as hold:
         assert isinstance(hold, UpgradeableHold)
         writing = elsewhere(lambda: hold.upgrade(timeout=5))
-        writing.check()
+        writing.raise_if_lost()
         assert lock.writer().acquire(blocking=False).token == writing.token, "it is this thread's"  # type: ignore[union-attr]
         lock.writer().release()
         assert writing.release()

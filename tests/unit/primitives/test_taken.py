@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from leasehold import Client, WrongKind
+from leasehold import Client, NameInUse
 from leasehold.stores.memory import Memory
 
 NUMBERS = itertools.count()
@@ -42,7 +42,7 @@ def answer(ask: Callable[[], object]) -> object:
     """Return what is said, or the words with which it is refused."""
     try:
         return ask()
-    except WrongKind as error:
+    except NameInUse as error:
         return error.message
 
 
@@ -73,7 +73,7 @@ def test_the_error_names_what_it_is_and_who_has_it() -> None:
         hold = client.semaphore("x", 2).acquire()
         assert hold is not None
         with pytest.raises(
-            WrongKind, match="'x' is in use as a semaphore of 2 and cannot be used as a mutex"
+            NameInUse, match="'x' is in use as a semaphore of 2 and cannot be used as a mutex"
         ) as caught:
             client.lock("x").locked()
         assert caught.value.held_by == hold.owner

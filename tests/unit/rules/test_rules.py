@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from leasehold._model import Kind, LeaseTerms, LockMode, Owner, QueueEntry, ReleaseReason, RenewalResult, Ticket
 from leasehold._rules import Blocked, Enter, Queue, conflicts, decide, next_token, same_use, successors
-from leasehold.errors import WrongKind
+from leasehold.errors import NameInUse
 from leasehold.stores._common import queues
 
 ME = Owner("host", 1, "client")
@@ -29,8 +29,8 @@ FAMILIES = {
 }
 
 
-def ticket(number: int, mode: LockMode, *, lease: float = LEASE, delay: float = 0.0) -> Ticket:
-    return Ticket(f"t{number}", LeaseTerms(mode, ME, lease, delay))
+def ticket(number: int, mode: LockMode, *, lease: float = LEASE, lock_delay: float = 0.0) -> Ticket:
+    return Ticket(f"t{number}", LeaseTerms(mode, ME, lease, lock_delay))
 
 
 class Table:
@@ -92,12 +92,14 @@ steps = st.lists(
 
 @pytest.mark.parametrize("family", FAMILIES)
 @settings(max_examples=150, deadline=None)
-@given(steps=steps, delay=st.sampled_from([0.0, 3.0]))
-def test_whatever_happens_no_two_holders_conflict(family: str, steps: list[tuple[str, int, int]], delay: float) -> None:
+@given(steps=steps, lock_delay=st.sampled_from([0.0, 3.0]))
+def test_whatever_happens_no_two_holders_conflict(
+    family: str, steps: list[tuple[str, int, int]], lock_delay: float
+) -> None:
     table = Table()
     for what, number, choice in steps:
         rules = FAMILIES[family]
-        mine = ticket(number, rules[number % len(rules)], delay=delay)
+        mine = ticket(number, rules[number % len(rules)], lock_delay=lock_delay)
         match what:
             case "claim" | "try":
                 holding = {entry.ticket.id: entry.token for entry in table.queue.holders if entry.expires > table.now}
@@ -193,7 +195,7 @@ def test_another_use_of_the_name_is_refused_until_nobody_uses_it() -> None:
     table = Table()
     holder = ticket(1, MUTEX[0])
     table.claim(holder)
-    with pytest.raises(WrongKind, match="in use as a mutex"):
+    with pytest.raises(NameInUse, match="in use as a mutex"):
         table.claim(ticket(2, READ_WRITE[0]))
     table.leave(holder)
     assert table.claim(ticket(2, READ_WRITE[0])).blocked is None
@@ -206,12 +208,12 @@ def test_another_limit_is_another_use() -> None:
 
 def test_an_expiry_bars_the_name_for_the_holders_delay_and_a_release_does_not() -> None:
     table = Table()
-    careful = ticket(1, MUTEX[0], delay=5.0)
+    careful = ticket(1, MUTEX[0], lock_delay=5.0)
     table.claim(careful)
     table.now += LEASE + 1
     assert table.claim(ticket(2, MUTEX[0]), join=False).blocked == Blocked(100.0 + LEASE + 5.0)
     table.now = 100.0 + LEASE + 5.0
-    second = ticket(2, MUTEX[0], delay=5.0)
+    second = ticket(2, MUTEX[0], lock_delay=5.0)
     assert table.claim(second).blocked is None
     table.leave(second)
     assert table.claim(ticket(3, MUTEX[0])).blocked is None
@@ -219,7 +221,7 @@ def test_an_expiry_bars_the_name_for_the_holders_delay_and_a_release_does_not() 
 
 def test_a_break_bars_too_and_moves_the_fence() -> None:
     table = Table()
-    careful = ticket(1, MUTEX[0], delay=5.0)
+    careful = ticket(1, MUTEX[0], lock_delay=5.0)
     token = table.claim(careful).mine.token  # type: ignore[union-attr]
     table.leave(careful, ReleaseReason.BREAK)
     assert table.queue.fence > token  # type: ignore[operator]
@@ -228,7 +230,7 @@ def test_a_break_bars_too_and_moves_the_fence() -> None:
 
 def test_the_dead_are_dropped_at_once_where_the_store_can_know() -> None:
     table = Table()
-    table.claim(ticket(1, MUTEX[0], delay=2.0))
+    table.claim(ticket(1, MUTEX[0], lock_delay=2.0))
     table.claim(ticket(2, MUTEX[0]))
     dead = {"t1", "t2"}
     after = queues.settle(table.queue, table.now, lambda entry: entry.ticket.id not in dead)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from leasehold._model import Kind, LeaseTerms, LockMode, Owner, QueueEntry, ReleaseReason, RenewalResult, Ticket
 from leasehold._rules import Queue
-from leasehold.errors import WrongKind
+from leasehold.errors import NameInUse
 from leasehold.primitives.locks.rw_entries import Role
 from leasehold.stores._common import queues
 
@@ -302,5 +302,5 @@ def test_permits_are_given_in_order_of_arrival(sizes: list[int]) -> None:
 def test_another_limit_names_both() -> None:
     table = Permits(fair=True)
     table.claim(table.ticket(0, LockMode(Kind.SEMAPHORE, limit=4)))
-    with pytest.raises(WrongKind, match="a semaphore of 4 and cannot be used as a semaphore of 5"):
+    with pytest.raises(NameInUse, match="a semaphore of 4 and cannot be used as a semaphore of 5"):
         table.claim(table.ticket(1, LockMode(Kind.SEMAPHORE, limit=5)))

@@ -265,7 +265,7 @@ def test_a_block_that_is_entered_outside_a_task_says_so_and_the_hold_lives_on() 
             assert hold is not None
             with pytest.raises(RuntimeError, match="async with needs a task"):
                 await in_a_callback(hold.__aenter__)()
-            hold.check()
+            hold.raise_if_lost()
             await hold.release()
 
     asyncio.run(body())

@@ -34,20 +34,27 @@ NAMES: list[tuple[Any, type[Exception], str]] = [
 ]
 
 DURATIONS: list[tuple[dict[str, Any], type[Exception], str]] = [
-    *(({what: value}, ValueError, what) for what in ("lease", "delay", "max_hold", "timeout") for value in (-2, -0.1)),
-    *(({what: NAN}, ValueError, f"{what} must be a finite") for what in ("lease", "delay", "max_hold", "timeout")),
-    *(({what: 10**400}, ValueError, f"{what} must be a finite") for what in ("lease", "delay", "max_hold", "timeout")),
-    *(({what: True}, TypeError, f"{what} must be seconds") for what in ("lease", "delay", "max_hold", "timeout")),
-    *(({what: "10"}, TypeError, f"{what} must be seconds") for what in ("lease", "delay", "max_hold", "timeout")),
-    *(({what: Decimal(3)}, TypeError, f"{what} must be") for what in ("lease", "delay", "max_hold", "timeout")),
-    *(({what: timedelta(seconds=-5)}, ValueError, what) for what in ("lease", "delay", "max_hold", "timeout")),
-    *(({what: math.inf}, ValueError, f"{what} must be a finite") for what in ("lease", "delay", "max_hold")),
+    *(
+        ({what: value}, ValueError, what)
+        for what in ("lease", "lock_delay", "max_hold", "timeout")
+        for value in (-2, -0.1)
+    ),
+    *(({what: NAN}, ValueError, f"{what} must be a finite") for what in ("lease", "lock_delay", "max_hold", "timeout")),
+    *(
+        ({what: 10**400}, ValueError, f"{what} must be a finite")
+        for what in ("lease", "lock_delay", "max_hold", "timeout")
+    ),
+    *(({what: True}, TypeError, f"{what} must be seconds") for what in ("lease", "lock_delay", "max_hold", "timeout")),
+    *(({what: "10"}, TypeError, f"{what} must be seconds") for what in ("lease", "lock_delay", "max_hold", "timeout")),
+    *(({what: Decimal(3)}, TypeError, f"{what} must be") for what in ("lease", "lock_delay", "max_hold", "timeout")),
+    *(({what: timedelta(seconds=-5)}, ValueError, what) for what in ("lease", "lock_delay", "max_hold", "timeout")),
+    *(({what: math.inf}, ValueError, f"{what} must be a finite") for what in ("lease", "lock_delay", "max_hold")),
     ({"lease": 0}, ValueError, r"from 0\.05 s to 604800 s \(7 days\)"),
     ({"lease": 0.049}, ValueError, "30 s suits most"),
     ({"lease": timedelta(days=8)}, ValueError, "7 days"),
     ({"lease": None}, TypeError, "lease must be seconds"),
-    ({"delay": None}, TypeError, "delay must be seconds"),
-    ({"delay": 1e300}, ValueError, "delay must be 604800 s at most"),
+    ({"lock_delay": None}, TypeError, "lock_delay must be seconds"),
+    ({"lock_delay": 1e300}, ValueError, "lock_delay must be 604800 s at most"),
     ({"max_hold": 0}, ValueError, "max_hold must be above zero"),
     ({"max_hold": 5, "renew": False}, ValueError, "leave one of them out"),
     ({"meta": "x" * 1023}, ValueError, "at most 1024"),
@@ -87,7 +94,7 @@ def test_names_and_namespaces(name: Any, kind: type[Exception], words: str) -> N
         with pytest.raises(kind, match=f"namespace.*{words}"):
             make(NOWHERE, namespace=name)
     with Client.from_url(NOWHERE) as client:
-        for ask in (client.inspect, lambda name: client.break_(name, 1)):
+        for ask in (client.inspect, lambda name: client.force_release(name, 1)):
             with pytest.raises(kind, match=words):
                 ask(name)
 

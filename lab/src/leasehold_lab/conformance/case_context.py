@@ -216,10 +216,12 @@ async def raised(expected: type[E], work: Awaitable[object]) -> E:
 
 async def checked(hold: AsyncHold) -> None:
     """Call `AsyncHold.check`, as something to await."""
-    hold.check()
+    hold.raise_if_lost()
 
 
-def ticket(client: AsyncClient, mode: LockMode | None = None, *, lease: float = 30.0, delay: float = 0.0) -> Ticket:
+def ticket(
+    client: AsyncClient, mode: LockMode | None = None, *, lease: float = 30.0, lock_delay: float = 0.0
+) -> Ticket:
     """Make a ticket as the engine would, for cases that speak with the store itself."""
-    terms = LeaseTerms(mode or LockMode(), Owner.parse(client.owner), lease, delay)
+    terms = LeaseTerms(mode or LockMode(), Owner.parse(client.owner), lease, lock_delay)
     return Ticket(ticket_id(os.urandom(16)), terms)

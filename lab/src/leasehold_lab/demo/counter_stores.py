@@ -60,7 +60,7 @@ class Cells:
 
     def write(self, guard: Guard, value: int, hold: Hold | None) -> None:
         token = None if hold is None else hold.token
-        change = Change(value=b"%d" % value, fence=token, life=COUNTER_LIFE)
+        change = Change(value=b"%d" % value, fence=token, ttl=COUNTER_LIFE)
         if not run_sync(self._client.store.cell(counter_name(guard), change)).changed:
             raise Stale(f"the write with token {token} was refused", token=token)
 
@@ -95,7 +95,7 @@ class Keys:
             if hold is None:
                 self._redis.set(self._key(guard), b"%d" % value, px=int(COUNTER_LIFE * 1000))
             else:
-                redis.write(self._redis, self._key(guard), b"%d" % value, token=hold.token, life=COUNTER_LIFE)
+                redis.write(self._redis, self._key(guard), b"%d" % value, token=hold.token, ttl=COUNTER_LIFE)
 
     def discard(self) -> None:
         """Leave them: they end by themselves."""

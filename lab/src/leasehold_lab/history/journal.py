@@ -151,15 +151,15 @@ def assemble(
     """
     lives: defaultdict[tuple[str, int], dict[str, Record]] = defaultdict(dict)
     for record in records:
-        life = lives[record["who"], record["n"]]
-        if record["is"] != "told" or "told" not in life:  # told first counts; of checks, the last
-            life[record["is"]] = record
+        ttl = lives[record["who"], record["n"]]
+        if record["is"] != "told" or "told" not in ttl:  # told first counts; of checks, the last
+            ttl[record["is"]] = record
     holds, tries = list[Hold](), list[Try]()
-    for (who, _), life in lives.items():
-        if "refused" in life:
-            tries.append(_try(who, life))
+    for (who, _), ttl in lives.items():
+        if "refused" in ttl:
+            tries.append(_try(who, ttl))
         else:
-            holds.append(_hold(who, life, (deaths or {}).get(who.partition(".")[0], (FOREVER, FOREVER))))
+            holds.append(_hold(who, ttl, (deaths or {}).get(who.partition(".")[0], (FOREVER, FOREVER))))
     return History(
         tuple(holds),
         tuple(tries),
@@ -172,23 +172,23 @@ def assemble(
     )
 
 
-def _try(who: str, life: Mapping[str, Record]) -> Try:
-    asked, queued = life["asked"], life.get("queued")
+def _try(who: str, ttl: Mapping[str, Record]) -> Try:
+    asked, queued = ttl["asked"], ttl.get("queued")
     moment = None if queued is None else queued["t"]
-    return Try(who, asked["name"], asked["t"], life["refused"]["t"], moment, asked["lease"] * DEAD_WAITER)
+    return Try(who, asked["name"], asked["t"], ttl["refused"]["t"], moment, asked["lease"] * DEAD_WAITER)
 
 
-def _hold(who: str, life: Mapping[str, Record], death: tuple[float, float]) -> Hold:
+def _hold(who: str, ttl: Mapping[str, Record], death: tuple[float, float]) -> Hold:
     """Make a hold. One that ended by a kill ended when it may have: the store may have seen that before we did.
 
     Or its holder had come to nothing before, with its event loop blocked, and took with it that it was to lose its
     hold: so it ended at the last deadline that it wrote down. It may have been kept for a lease from when its holder
     was dead for sure, all the same.
     """
-    asked = life["asked"]
-    granted, told, checked, freed = (life.get(what) for what in ("granted", "told", "checked", "freed"))
+    asked = ttl["asked"]
+    granted, told, checked, freed = (ttl.get(what) for what in ("granted", "told", "checked", "freed"))
     deadline = max((record["deadline"] for record in (told, checked) if record is not None), default=FOREVER)
-    ends = [record["t"] for what in ("leaving", "told", "failed") if (record := life.get(what)) is not None]
+    ends = [record["t"] for what in ("leaving", "told", "failed") if (record := ttl.get(what)) is not None]
     until = min([*ends, death[0], deadline if told is not None else FOREVER])
     dying = 0.0
     if until == death[0] < FOREVER:
@@ -207,7 +207,7 @@ def _hold(who: str, life: Mapping[str, Record], death: tuple[float, float]) -> H
         asked["permits"],
         asked["limit"],
         asked["lease"] * (1.0 if granted is not None else DEAD_WAITER) + dying,
-        life["queued"]["t"] if "queued" in life else None,
+        ttl["queued"]["t"] if "queued" in ttl else None,
         None if told is None else told["t"],
         deadline,
         None if checked is None else checked["at"],
@@ -216,5 +216,5 @@ def _hold(who: str, life: Mapping[str, Record], death: tuple[float, float]) -> H
         None if granted is None else granted.get("since"),
         asked.get("renews", True),
         None if checked is None else checked.get("believed"),
-        life["dropped"]["t"] if "dropped" in life else None,
+        ttl["dropped"]["t"] if "dropped" in ttl else None,
     )

@@ -302,7 +302,7 @@ def _clean_up(client: Client) -> None:
         for info in client.holds():
             for holder in info.holders:
                 if holder.token is not None:
-                    client.break_(info.name, holder.token)
+                    client.force_release(info.name, holder.token)
     except StoreUnavailable:
         return  # what is left ends with its leases
 

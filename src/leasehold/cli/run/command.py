@@ -46,7 +46,9 @@ class RunCommand(Command):
 @click.option("--no-wait", is_flag=True, help="Do not wait: give up at once if someone else has it.")
 @click.option("--lease", type=SECONDS, metavar="S", default=30.0, show_default=True, help="Renewed while it runs.")
 @click.option("--fair", is_flag=True, help="Nobody overtakes who came first.")
-@click.option("--delay", type=SECONDS, metavar="S", default=0.0, help="Keep it from all for S seconds after an expiry.")
+@click.option(
+    "--lock-delay", type=SECONDS, metavar="S", default=0.0, help="Keep it from all for S seconds after an expiry."
+)
 @click.option("--meta", metavar="TEXT", help="Shown to people who look.")
 @click.option("--max-hold", type=SECONDS, metavar="S", help="Renew it no more after S seconds.")
 @click.option(
@@ -71,7 +73,7 @@ def run(
     no_wait: bool,
     lease: float,
     fair: bool,
-    delay: float,
+    lock_delay: float,
     meta: str | None,
     max_hold: float | None,
     grace: float,
@@ -108,7 +110,7 @@ def run(
         timeout=timeout,
         lease=_validate.lease(lease),
         fair=fair,
-        delay=delay,
+        lock_delay=lock_delay,
         meta=meta,
         max_hold=max_hold,
         grace=_validate.at_least_zero(grace, "grace"),

@@ -23,7 +23,7 @@ class Order:
     timeout: float | None
     lease: float
     fair: bool
-    delay: float
+    lock_delay: float
     meta: str | None
     max_hold: float | None
     grace: float

@@ -162,7 +162,7 @@ class Supervisor:
             order.name,
             fair=order.fair,
             lease=order.lease,
-            delay=order.delay,
+            lock_delay=order.lock_delay,
             meta=order.meta,
             max_hold=order.max_hold,
         )
@@ -251,7 +251,7 @@ class Supervisor:
 
     def _look(self, hold: AsyncHold) -> float:
         """Do what the lease's state calls for; return the seconds until the next look."""
-        now, left = boottime(), hold.remaining()
+        now, left = boottime(), hold.remaining
         gone_by = now + left - min(KILL_AHEAD, self._order.lease * KILL_AHEAD_PART)
         if left > 0 and abs(gone_by - self._gone_by) > 0.001:
             self._gone_by = gone_by
@@ -269,7 +269,7 @@ class Supervisor:
     def _stop(self, hold: AsyncHold, now: float) -> None:
         self._kill_at = min(now + self._order.grace, max(self._gone_by, now))
         try:
-            hold.check()
+            hold.raise_if_lost()
             self._say("the lock is about to be lost: the store confirms no renewal; stopping the command")
         except LeaseLost as error:
             self._say(f"{error}; stopping the command")

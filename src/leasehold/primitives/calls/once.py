@@ -24,7 +24,7 @@ from leasehold._validate import Seconds
 from leasehold.primitives.calls.callables import refuse_coroutines
 from leasehold.primitives.locks.inner_lock import guard
 from leasehold.primitives.values.register import Body, Form, Record, Register
-from leasehold.primitives.values.versioned import LONGEST_LIFE
+from leasehold.primitives.values.versioned import LONGEST_TTL
 
 
 class AsyncOnce:
@@ -35,16 +35,16 @@ class AsyncOnce:
         async def charge(order):
             return {"order": order, "paid": True}
 
-        receipt = await client.once("payment:7", keep=86_400).run(charge, 7)
+        receipt = await client.once("payment:7", ttl=86_400).run(charge, 7)
         ```
 
     """
 
-    def __init__(self, engine: Engine, key: str, *, keep: Seconds, lease: Seconds, timeout: Seconds | None) -> None:
+    def __init__(self, engine: Engine, key: str, *, ttl: Seconds, lease: Seconds, timeout: Seconds | None) -> None:
         self._engine = engine
         self._register = Register(engine, "once", key)
         self._lock = guard(engine, "once", key, lease=lease, timeout=timeout)
-        self._keep = _validate.above_zero(keep, "keep", LONGEST_LIFE)
+        self._ttl = _validate.above_zero(ttl, "ttl", LONGEST_TTL)
         self._key = key
 
     @property
@@ -92,7 +92,7 @@ class AsyncOnce:
             body, problem = Body.of(result), None
         except (TypeError, ValueError) as error:
             body, problem = Body(Form.UNKEPT, str(error).encode()), error
-        record = await self._register.write(body, life=self._keep, if_version=0, fence=token)
+        record = await self._register.write(body, ttl=self._ttl, if_version=0, fence=token)
         if problem is not None:
             raise TypeError(f"the result of {self.key!r} cannot be kept: {problem}") from None
         return record
@@ -109,7 +109,7 @@ class Once:
         def charge(order):
             return {"order": order, "paid": True}
 
-        receipt = client.once("payment:7", keep=86_400).run(charge, 7)
+        receipt = client.once("payment:7", ttl=86_400).run(charge, 7)
         ```
 
     """

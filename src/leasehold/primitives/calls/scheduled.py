@@ -24,7 +24,7 @@ from leasehold.primitives.calls.callables import refuse_coroutines
 from leasehold.primitives.locks.inner_lock import guard
 from leasehold.primitives.locks.options import DEFAULT_LEASE
 from leasehold.primitives.values.register import Body, Register
-from leasehold.primitives.values.versioned import LONGEST_LIFE
+from leasehold.primitives.values.versioned import LONGEST_TTL
 
 
 class AsyncScheduled:
@@ -44,7 +44,7 @@ class AsyncScheduled:
 
     def __init__(self, engine: Engine, name: str, *, at_least: Seconds, at_most: Seconds) -> None:
         self._engine = engine
-        self._at_least = _validate.above_zero(at_least, "at_least", LONGEST_LIFE)
+        self._at_least = _validate.above_zero(at_least, "at_least", LONGEST_TTL)
         longest = _validate.above_zero(at_most, "at_most")
         if longest < _validate.SHORTEST_LEASE:
             raise ValueError(f"at_most must be {_validate.SHORTEST_LEASE} s or more, it is {longest}")
@@ -80,10 +80,10 @@ class AsyncScheduled:
         async with hold:
             if (await self._stamp.read()).version:
                 return False
-            stamped = await self._stamp.write(Body.of(hold.owner), life=self._at_least, if_version=0, fence=hold.token)
+            stamped = await self._stamp.write(Body.of(hold.owner), ttl=self._at_least, if_version=0, fence=hold.token)
             if not stamped.changed:  # the lease ran out before the write, and another took the tick
                 return False
-            hold.check()
+            hold.raise_if_lost()
             await ready(outside(work, *args, **kwargs))
         return True
 

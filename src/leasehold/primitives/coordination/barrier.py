@@ -61,7 +61,7 @@ class AsyncBarrier:
             BrokenBarrier: it is broken, or broke meanwhile; also by this timeout, unless ``drop_dead``.
             AcquireTimeout: the others were not there in time; with ``drop_dead`` only.
             LeaseLost: this member was stopped for longer than its lease; with ``drop_dead`` only.
-            WrongKind: others use the name with another number of parties, or with another ``drop_dead``.
+            NameInUse: others use the name with another number of parties, or with another ``drop_dead``.
             StoreUnavailable: the store did not answer.
 
         """

@@ -5,7 +5,7 @@ from __future__ import annotations
 from leasehold import _validate
 from leasehold._engine.cell_wait import Pace
 from leasehold._engine.engine import Engine
-from leasehold.errors import BrokenBarrier, StoreUnavailable, WrongKind
+from leasehold.errors import BrokenBarrier, NameInUse, StoreUnavailable
 from leasehold.primitives.coordination import barrier_rounds as rounds_of
 from leasehold.primitives.coordination.barrier_rounds import SHORT, SPELLING, Rounds, Step
 from leasehold.primitives.coordination.journal import Journal, Seen
@@ -94,7 +94,7 @@ class Book:
         if rounds is None:
             return Rounds(self.parties, self.drop_dead)
         if (rounds.parties, rounds.drop_dead) != (self.parties, self.drop_dead):
-            raise WrongKind(
+            raise NameInUse(
                 f"the barrier {self._name!r} has {rounds.parties} parties and drop_dead={rounds.drop_dead} where "
                 f"others use it, not {self.parties} and {self.drop_dead}; use those, another name, or reset it",
                 name=self._name,

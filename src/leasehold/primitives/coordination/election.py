@@ -275,7 +275,7 @@ class Election(Mutex):
     def run(self, work: Callable[[Leadership], Any]) -> Any:
         """Campaign, call ``work(leadership)`` while leading, resign when it ends. As `AsyncElection.run`.
 
-        A blocking work cannot be cut short when the lead is lost: let it call ``leadership.check()``.
+        A blocking work cannot be cut short when the lead is lost: let it call ``leadership.raise_if_lost()``.
         """
         refuse_coroutines(work)
         return run_sync(self._election.run(lambda core: work(Leadership(core))))

@@ -24,7 +24,7 @@ from leasehold._engine import cell_wait
 from leasehold._engine.cell_wait import Pace
 from leasehold._engine.engine import Engine
 from leasehold._model import Cell, Change
-from leasehold.errors import StoreUnavailable, Unsupported, WrongKind
+from leasehold.errors import NameInUse, StoreUnavailable, Unsupported
 
 S = TypeVar("S")
 
@@ -62,13 +62,13 @@ class Spelling(Generic[S]):
 class Journal(Generic[S]):
     """One state. ``kind`` keeps the names of different primitives apart."""
 
-    def __init__(self, engine: Engine, kind: str, name: str, spelling: Spelling[S], life: float) -> None:
+    def __init__(self, engine: Engine, kind: str, name: str, spelling: Spelling[S], ttl: float) -> None:
         can = engine.store.capabilities
         if not (can.cells and can.fencing):
             raise Unsupported(f"{engine.store!r} keeps no values with versions; use another store")
         self._engine = engine
         self._spelling = spelling
-        self._life = life
+        self._ttl = ttl
         self._name = _validate.name(name)
         self._cell = _validate.name(f"{kind}/{name}")
 
@@ -107,7 +107,7 @@ class Journal(Generic[S]):
             if wanted is None:
                 return self._seen(cell)
             before = cell.version
-            change = Change(self._spelled(wanted, own, cell), if_version=before, life=self._life)
+            change = Change(self._spelled(wanted, own, cell), if_version=before, ttl=self._ttl)
             cell, repeated = await self._send(change, within, through_outage=patience is not None)
             if cell.changed or own in _ids(cell.value):
                 return Seen(wanted, cell.version) if cell.changed else self._seen(cell)
@@ -137,7 +137,7 @@ class Journal(Generic[S]):
             body = cell.value[3 + ID * int.from_bytes(cell.value[1:3], "big") :]
             return Seen(self._spelling.read(json.loads(body)), cell.version)
         except (ValueError, TypeError, KeyError, IndexError):
-            raise WrongKind(f"the cell {self._cell!r} holds something else", name=self._name) from None
+            raise NameInUse(f"the cell {self._cell!r} holds something else", name=self._name) from None
 
     def _unknown(self) -> StoreUnavailable:
         return StoreUnavailable(

@@ -19,13 +19,13 @@ from leasehold._engine.cell_wait import Pace
 from leasehold._engine.engine import Engine
 from leasehold._runtimes.base import run_sync
 from leasehold._validate import Seconds
-from leasehold.errors import WrongKind
+from leasehold.errors import NameInUse
 from leasehold.primitives.coordination.journal import Journal, Spelling
 from leasehold.primitives.locks.options import DEFAULT_LEASE
 from leasehold.primitives.locks.semaphore import permits_of
-from leasehold.primitives.values.versioned import LONGEST_LIFE
+from leasehold.primitives.values.versioned import LONGEST_TTL
 
-DEFAULT_LIFE = 7 * 86_400.0
+DEFAULT_TTL = 7 * 86_400.0
 """Seconds for which a latch is kept after the last count."""
 
 MOST = 1_000_000
@@ -73,11 +73,11 @@ class AsyncLatch:
 
     """
 
-    def __init__(self, engine: Engine, name: str, count: int, life: Seconds) -> None:
+    def __init__(self, engine: Engine, name: str, count: int, ttl: Seconds) -> None:
         self._engine = engine
         self._total = permits_of(count, "count", MOST)
-        life = _validate.above_zero(life, "life", LONGEST_LIFE)
-        self._journal: Journal[Tally] = Journal(engine, "latch", name, SPELLING, life)
+        ttl = _validate.above_zero(ttl, "ttl", LONGEST_TTL)
+        self._journal: Journal[Tally] = Journal(engine, "latch", name, SPELLING, ttl)
         self._name = name
 
     @property
@@ -96,7 +96,7 @@ class AsyncLatch:
         An open latch stays at 0.
 
         Raises:
-            WrongKind: others use the name with another count.
+            NameInUse: others use the name with another count.
             StoreUnavailable: no answer; with ``unknown`` it may have been counted all the same.
 
         """
@@ -122,7 +122,7 @@ class AsyncLatch:
             Whether it opened in time.
 
         Raises:
-            WrongKind: others use the name with another count.
+            NameInUse: others use the name with another count.
             StoreUnavailable: the store did not answer: at first contact at once, later for half a minute.
 
         """
@@ -165,7 +165,7 @@ class AsyncLatch:
         if seen is None:
             return Tally(self._total, self._total)
         if seen.total != self._total:
-            raise WrongKind(
+            raise NameInUse(
                 f"the latch {self.name!r} has the count {seen.total} where others use it, not {self._total}; "
                 "use that, take another name, or reset it",
                 name=self.name,

@@ -15,12 +15,12 @@ from leasehold._validate import Meta
 from leasehold.primitives.locks.hold import AsyncHold, Hold
 from leasehold.primitives.locks.kept import Kept
 from leasehold.primitives.values.register import Body, Register
-from leasehold.primitives.values.versioned import DEFAULT_LIFE
+from leasehold.primitives.values.versioned import DEFAULT_TTL
 
 KIND = "election"
 """The lock and the cell of an election are named so, before its own name."""
 
-PROCLAIMED_FOR = DEFAULT_LIFE
+PROCLAIMED_FOR = DEFAULT_TTL
 """Seconds for which a value that was proclaimed is kept; then the leader's first value counts again."""
 
 
@@ -52,7 +52,7 @@ class Office:
         """
         seen = await self._register.read()
         body = Body.of([said.token, said.value])
-        after = await self._register.write(body, life=PROCLAIMED_FOR, if_version=seen.version, fence=said.token)
+        after = await self._register.write(body, ttl=PROCLAIMED_FOR, if_version=seen.version, fence=said.token)
         return after.changed
 
 
@@ -90,9 +90,9 @@ class AsyncLeadership(AsyncHold):
         text = _validate.meta(value)
         said = Proclaimed(self.token, json.loads(text) if text else None)
         self._engine.runtime.before_blocking()
-        self.check()
+        self.raise_if_lost()
         while not await self._office.write(said):
-            self.check()
+            self.raise_if_lost()
         self._value = said.value
 
     async def resign(self) -> bool:

@@ -75,11 +75,12 @@ class AsyncHold:
         self._engine.owns(self._lease)
         return not self._released and self._lease.check_deadline()
 
+    @property
     def remaining(self) -> float:
         """Return the seconds for which the lock is surely held even if no renewal succeeds; 0 when it is not."""
         return 0.0 if self._released else self._lease.remaining()
 
-    def check(self) -> None:
+    def raise_if_lost(self) -> None:
         """Return if the lock is held.
 
         Raises:
@@ -104,7 +105,7 @@ class AsyncHold:
         self._lease.on_lost(callback)
         self._engine.watchdog.expect_calls()
 
-    async def extend(self) -> None:
+    async def renew(self) -> None:
         """Set the lease to its full length now, as the keeper does by itself unless ``renew=False``.
 
         Raises:
@@ -113,8 +114,8 @@ class AsyncHold:
 
         """
         self._engine.runtime.before_blocking()
-        self.check()
-        await self._engine.extend(self._lease)
+        self.raise_if_lost()
+        await self._engine.renew(self._lease)
 
     async def release(self) -> bool:
         """Release; further calls do nothing.
@@ -159,7 +160,7 @@ class AsyncHold:
             for lease in self._leases():
                 lease.scopes = (*lease.scopes, scope)
         try:
-            self.check()  # the block of a lock that was lost by now never begins
+            self.raise_if_lost()  # the block of a lock that was lost by now never begins
         except (LeaseLost, NotHeld) as error:
             self._leave_scope(error)
             await self.release()  # of a lost one it says so too
@@ -252,21 +253,22 @@ class Hold:
         """Whether the lock is held now: neither lost nor released."""
         return self._core.held
 
+    @property
     def remaining(self) -> float:
         """Return the seconds for which the lock is surely held even if no renewal succeeds; 0 when it is not."""
-        return self._core.remaining()
+        return self._core.remaining
 
-    def check(self) -> None:
-        """Return if the lock is held; else raise, as `AsyncHold.check` does."""
-        self._core.check()
+    def raise_if_lost(self) -> None:
+        """Return if the lock is held; else raise, as `AsyncHold.raise_if_lost` does."""
+        self._core.raise_if_lost()
 
     def on_lost(self, callback: OnLost) -> None:
         """Call ``callback(error)`` once when the lease is lost, as `AsyncHold.on_lost` does."""
         self._core.on_lost(callback)
 
-    def extend(self) -> None:
-        """Set the lease to its full length now, as `AsyncHold.extend` does."""
-        run_sync(self._core.extend())
+    def renew(self) -> None:
+        """Set the lease to its full length now, as `AsyncHold.renew` does."""
+        run_sync(self._core.renew())
 
     def release(self) -> bool:
         """Release; further calls do nothing. As `AsyncHold.release`."""

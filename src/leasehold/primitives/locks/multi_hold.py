@@ -89,11 +89,12 @@ class AsyncMultiHold(AsyncHold):
         """Whether all are held now: none lost, and not released."""
         return not self._released and not self.lost
 
+    @property
     def remaining(self) -> float:
         """Return the seconds for which all are surely held even if no renewal succeeds; 0 when one is not."""
         return 0.0 if self._released else min(part.lease.remaining() for part in self._parts)
 
-    def check(self) -> None:
+    def raise_if_lost(self) -> None:
         """Return if all are held.
 
         Raises:
@@ -125,7 +126,7 @@ class AsyncMultiHold(AsyncHold):
             part.lease.on_lost(tell)
             part.engine.watchdog.expect_calls()
 
-    async def extend(self) -> None:
+    async def renew(self) -> None:
         """Set all leases to their full length now, as the keeper does by itself unless ``renew=False``.
 
         Raises:
@@ -134,8 +135,8 @@ class AsyncMultiHold(AsyncHold):
 
         """
         self._engine.runtime.before_blocking()
-        self.check()
-        await extend_all(self._parts)
+        self.raise_if_lost()
+        await renew_all(self._parts)
 
     async def release(self) -> bool:
         """Release all; further calls do nothing. As `AsyncHold.release`."""
@@ -160,10 +161,10 @@ class AsyncMultiHold(AsyncHold):
         return f"<{type(self).__name__} {self.name!r} tokens={self.tokens} {state}>"
 
 
-async def extend_all(parts: Sequence[Part]) -> None:
+async def renew_all(parts: Sequence[Part]) -> None:
     """Set all leases to their full length, in one request to each store."""
     for engine in dict.fromkeys(part.engine for part in parts):
-        await engine.extend(*(part.lease for part in parts if part.engine is engine))
+        await engine.renew(*(part.lease for part in parts if part.engine is engine))
 
 
 async def leave_parts(parts: Sequence[Part]) -> bool:

@@ -34,7 +34,7 @@ from leasehold._validate import Seconds
 from leasehold.errors import LeaseLost
 from leasehold.primitives.locks.hold import AsyncHold
 from leasehold.primitives.locks.lock import AsyncLock
-from leasehold.primitives.locks.multi_hold import AsyncMultiHold, MultiHold, Part, extend_all, leave_parts
+from leasehold.primitives.locks.multi_hold import AsyncMultiHold, MultiHold, Part, leave_parts, renew_all
 from leasehold.primitives.locks.mutex import AsyncMutex, Mutex
 from leasehold.primitives.locks.options import Options
 
@@ -97,7 +97,7 @@ class AsyncMultiLock(AsyncLock):
         Raises:
             StoreUnavailable: nobody knows who has one of them. What was had is given back.
             LeaseLost: they were granted too late to be of use.
-            WrongKind: a name is in use as another primitive.
+            NameInUse: a name is in use as another primitive.
 
         """
         return cast("AsyncMultiHold | None", await super().acquire(blocking, timeout))
@@ -106,7 +106,7 @@ class AsyncMultiLock(AsyncLock):
         """Return whether one of them cannot be had now.
 
         Raises:
-            WrongKind: a name is in use as another primitive.
+            NameInUse: a name is in use as another primitive.
 
         """
         for member in self._members:
@@ -224,7 +224,7 @@ class AsyncMultiLock(AsyncLock):
                 fixed.append(part)
         if len({part.lease.confirmed for part in parts}) > 1:  # they did not come in one answer
             try:
-                await extend_all(fixed)
+                await renew_all(fixed)
             except LeaseLost:  # who looks next finds it, and begins again
                 pass
 

@@ -56,7 +56,7 @@ class AsyncMutex(AsyncDecorating):
         Raises:
             StoreUnavailable: nobody knows who has it. With a timeout it comes at most a second after it.
             LeaseLost: it was granted too late to be of use.
-            WrongKind: the name is in use as another primitive.
+            NameInUse: the name is in use as another primitive.
 
         """
         got = await self._acquire(blocking, timeout)
@@ -93,7 +93,7 @@ class AsyncMutex(AsyncDecorating):
         """Return whether anyone holds the lock now.
 
         Raises:
-            WrongKind: the name is in use as another primitive.
+            NameInUse: the name is in use as another primitive.
 
         """
         return bool(await held_as(self._engine, self.name, self._options.terms.mode))
@@ -206,7 +206,7 @@ class Mutex(Decorating):
         Raises:
             StoreUnavailable: nobody knows who has it. With a timeout it comes at most a second after it.
             LeaseLost: it was granted too late to be of use.
-            WrongKind: the name is in use as another primitive.
+            NameInUse: the name is in use as another primitive.
 
         """
         return self._acquired(run_sync(self._core._acquire(blocking, timeout)), Hold)
@@ -233,7 +233,7 @@ class Mutex(Decorating):
         """Return whether anyone holds the lock now.
 
         Raises:
-            WrongKind: the name is in use as another primitive.
+            NameInUse: the name is in use as another primitive.
 
         """
         return run_sync(self._core.locked())

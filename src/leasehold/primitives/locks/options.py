@@ -24,7 +24,7 @@ class LeaseOptions(TypedDict, total=False):
     """Whether it is renewed while its holder lives. False is a fixed lease, which ends however long the work takes."""
     max_hold: Seconds | None
     """Seconds after which it is renewed no more; None for no end."""
-    delay: Seconds
+    lock_delay: Seconds
     """Seconds for which nobody gets the name after this holder's lease *expired*, for resources that cannot check a
     token. A release frees it at once. 0 unless said otherwise."""
     timeout: Seconds | None
@@ -75,7 +75,7 @@ class Options:
             mode,
             engine.owner,
             lease=_validate.lease(given.get("lease", DEFAULT_LEASE)),
-            delay=_validate.at_least_zero(given.get("delay", 0.0), "delay", _validate.LONGEST_DELAY),
+            lock_delay=_validate.at_least_zero(given.get("lock_delay", 0.0), "lock_delay", _validate.LONGEST_DELAY),
             meta=_validate.meta(given.get("meta")),
         )
         _refuse_unsupported(engine, terms)
@@ -99,7 +99,7 @@ def _refuse_unsupported(engine: Engine, terms: LeaseTerms) -> None:
         what
         for what, wanted, offered in (
             ("fair order", terms.mode.fair, can.fair),
-            ("a delay after an expiry", terms.delay > 0, can.delay),
+            ("a lock delay after an expiry", terms.lock_delay > 0, can.lock_delay),
             ("shared locks", not terms.mode.exclusive, can.shared),
             ("permits", terms.mode.kind is Kind.SEMAPHORE, can.permits),
         )
@@ -108,8 +108,9 @@ def _refuse_unsupported(engine: Engine, terms: LeaseTerms) -> None:
     if missing:
         instead = can.why_not or "use another store, or do without"
         raise Unsupported(f"{engine.store!r} cannot promise {' and '.join(missing)}; {instead}")
-    if terms.lease + terms.delay > can.longest:
+    if terms.lease + terms.lock_delay > can.longest:
         raise Unsupported(
-            f"{engine.store!r} takes no lease longer than {can.longest:g} s, delay included, and this is one of "
-            f"{terms.lease + terms.delay:g} s; pass a shorter lease, or raise longest_lease in the URL of all clients"
+            f"{engine.store!r} takes no lease longer than {can.longest:g} s, lock delay included, and this is one of "
+            f"{terms.lease + terms.lock_delay:g} s; pass a shorter lease, or raise longest_lease in the URL of all "
+            "clients"
         )

@@ -45,7 +45,7 @@ class AsyncSide(AsyncMutex):
         """Return whether someone holds beside whom this side cannot be had.
 
         Raises:
-            WrongKind: the name is in use as another primitive.
+            NameInUse: the name is in use as another primitive.
 
         """
         mode = self._options.terms.mode
@@ -142,10 +142,10 @@ class AsyncUpgradeableHold(AsyncHold):
 
         """
         self._engine.ready()
-        self.check()
+        self.raise_if_lost()
         got = await self._rise(timeout)
         if isinstance(got, NotAcquired):
-            self.check()
+            self.raise_if_lost()
             return None
         return got
 

@@ -46,7 +46,7 @@ class AsyncPermits(AsyncLock):
         """Return whether so many permits are not there now.
 
         Raises:
-            WrongKind: the name is in use as another primitive, or with another number of permits.
+            NameInUse: the name is in use as another primitive, or with another number of permits.
 
         """
         mode = self._options.terms.mode
@@ -111,7 +111,7 @@ class AsyncSemaphore(AsyncDecorating):
             ValueError: there are never so many.
             StoreUnavailable: nobody knows. With a timeout it comes at most a second after it.
             LeaseLost: they were granted too late to be of use.
-            WrongKind: the name is in use as another primitive, or with another number of permits.
+            NameInUse: the name is in use as another primitive, or with another number of permits.
 
         """
         got = await self.permits(n)._acquire(blocking, timeout)
@@ -139,7 +139,7 @@ class AsyncSemaphore(AsyncDecorating):
         """Return whether no permit is there now.
 
         Raises:
-            WrongKind: the name is in use as another primitive, or with another number of permits.
+            NameInUse: the name is in use as another primitive, or with another number of permits.
 
         """
         return await self.permits(1).locked()
@@ -148,7 +148,7 @@ class AsyncSemaphore(AsyncDecorating):
         """Return how many permits nobody holds now.
 
         Raises:
-            WrongKind: the name is in use as another primitive, or with another number of permits.
+            NameInUse: the name is in use as another primitive, or with another number of permits.
 
         """
         held = await held_as(self._engine, self.name, self._options.terms.mode)
@@ -224,7 +224,7 @@ class Semaphore(Decorating):
         """Return whether no permit is there now.
 
         Raises:
-            WrongKind: the name is in use as another primitive, or with another number of permits.
+            NameInUse: the name is in use as another primitive, or with another number of permits.
 
         """
         return run_sync(self._core.locked())
@@ -233,7 +233,7 @@ class Semaphore(Decorating):
         """Return how many permits nobody holds now.
 
         Raises:
-            WrongKind: the name is in use as another primitive, or with another number of permits.
+            NameInUse: the name is in use as another primitive, or with another number of permits.
 
         """
         return run_sync(self._core.available())

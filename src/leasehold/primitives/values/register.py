@@ -19,12 +19,12 @@ from typing import Any
 from leasehold import _validate
 from leasehold._engine.engine import Engine
 from leasehold._model import CELL_LIMIT, Cell, Change
-from leasehold.errors import LeaseLost, StoreUnavailable, Unsupported, WrongKind
+from leasehold.errors import LeaseLost, NameInUse, StoreUnavailable, Unsupported
 
 MARK = 8
 """Bytes that tell one write from another."""
 
-SHORTEST_LIFE = 0.001
+SHORTEST_TTL = 0.001
 """Seconds for which a value is kept at least, however late it was written."""
 
 VALUE_LIMIT = CELL_LIMIT - MARK - 1
@@ -113,7 +113,7 @@ class Register:
         return self._record(cell)
 
     async def write(
-        self, body: Body, *, life: float, if_version: int | None = None, fence: int | None = None, only: bool = False
+        self, body: Body, *, ttl: float, if_version: int | None = None, fence: int | None = None, only: bool = False
     ) -> Record:
         """Write, if the conditions hold, and say whether it was done and what is there now.
 
@@ -126,8 +126,8 @@ class Register:
 
         """
         mark = self._engine.runtime.random_bytes(MARK)
-        change = Change(body.form.value + mark + body.content, if_version, fence, life)
-        until = self._engine.runtime.now() + life
+        change = Change(body.form.value + mark + body.content, if_version, fence, ttl)
+        until = self._engine.runtime.now() + ttl
         cell, repeated = await self._send(change, mark, until, repeatable=only or if_version is not None)
         ours = cell.changed or (cell.value is not None and cell.value[1 : MARK + 1] == mark)
         if ours:
@@ -146,7 +146,7 @@ class Register:
     async def _send(self, change: Change, mark: bytes, until: float, *, repeatable: bool) -> tuple[Cell, bool]:
         def ask(_: float) -> Coroutine[Any, Any, Cell]:
             left = until - self._engine.runtime.now()  # a repetition does not make the value younger
-            return self._ask(replace(change, life=max(left, SHORTEST_LIFE)))
+            return self._ask(replace(change, ttl=max(left, SHORTEST_TTL)))
 
         if repeatable:
             # Through a refusal too: what was done before the write cannot be undone, so it is worth recording.
@@ -179,7 +179,7 @@ class Register:
         try:
             body = Body(Form(cell.value[:1]), cell.value[MARK + 1 :])
         except ValueError:
-            raise WrongKind(f"the cell {self._cell!r} holds something else", name=self._name) from None
+            raise NameInUse(f"the cell {self._cell!r} holds something else", name=self._name) from None
         if body.form is Form.UNKEPT:
             return Record(None, cell.version, unkept=body.content.decode())
         return Record(body.value(), cell.version)

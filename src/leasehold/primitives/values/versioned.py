@@ -1,4 +1,4 @@
-"""Optimistic locking: a value with a version. `AsyncVersionedValue` and its blocking face `VersionedValue`.
+"""Optimistic locking: a value with a version. `AsyncVersionedCell` and its blocking face `VersionedCell`.
 
 Nobody waits for anybody: who writes names the version that it read, and whoever comes second is refused. Right where
 conflicts are rare; where many write the same value all the time, a lock costs less than their repetitions.
@@ -17,10 +17,10 @@ from leasehold.errors import Conflict
 from leasehold.primitives.calls.callables import refuse_coroutines
 from leasehold.primitives.values.register import Body, Record, Register
 
-DEFAULT_LIFE = 365 * 86_400.0
+DEFAULT_TTL = 365 * 86_400.0
 """Seconds. Stores forget what nobody writes, so that they do not fill up."""
 
-LONGEST_LIFE = 10 * DEFAULT_LIFE
+LONGEST_TTL = 10 * DEFAULT_TTL
 
 FIRST_PAUSE = 0.004
 """Seconds before the second attempt of an update at most; each further pause may be twice as long."""
@@ -35,7 +35,7 @@ class Versioned(NamedTuple):
     version: int
 
 
-class AsyncVersionedValue:
+class AsyncVersionedCell:
     """A value with a version, for compare-and-set.
 
     Values are what JSON can spell, and come back as JSON has them (a tuple as a list); bytes are kept as they are. A
@@ -51,10 +51,10 @@ class AsyncVersionedValue:
 
     """
 
-    def __init__(self, engine: Engine, name: str, life: Seconds) -> None:
+    def __init__(self, engine: Engine, name: str, ttl: Seconds) -> None:
         self._engine = engine
         self._register = Register(engine, "versioned", name)
-        self._life = _validate.above_zero(life, "life", LONGEST_LIFE)
+        self._ttl = _validate.above_zero(ttl, "ttl", LONGEST_TTL)
         self._name = name
 
     @property
@@ -90,7 +90,7 @@ class AsyncVersionedValue:
         body = Body.of(value)
         _check_count(if_version, "if_version", 0)
         _check_count(fence, "fence", 1)
-        after = await self._register.write(body, life=self._life, if_version=if_version, fence=fence)
+        after = await self._register.write(body, ttl=self._ttl, if_version=if_version, fence=fence)
         if not after.changed:
             raise self._conflict(after, f"it has version {after.version}, not {if_version}", 0.0)
         return after.version
@@ -119,7 +119,7 @@ class AsyncVersionedValue:
             value = await ready(outside(change, seen.value))
             if value is None:
                 raise TypeError("the change returned None; it must return the new value (to store null, use put)")
-            after = await self._register.write(Body.of(value), life=self._life, if_version=seen.version)
+            after = await self._register.write(Body.of(value), ttl=self._ttl, if_version=seen.version)
             if after.changed:
                 return Versioned(after.value, after.version)
             waited = runtime.now() - start
@@ -143,7 +143,7 @@ class AsyncVersionedValue:
         return f"<{type(self).__name__} {self.name!r}>"
 
 
-class VersionedValue:
+class VersionedCell:
     """A value with a version, for compare-and-set.
 
     Values are what JSON can spell, and come back as JSON has them (a tuple as a list); bytes are kept as they are. A
@@ -159,7 +159,7 @@ class VersionedValue:
 
     """
 
-    def __init__(self, core: AsyncVersionedValue) -> None:
+    def __init__(self, core: AsyncVersionedCell) -> None:
         self._core = core
 
     @property
@@ -172,11 +172,11 @@ class VersionedValue:
         return run_sync(self._core.get())
 
     def put(self, value: Any, if_version: int | None = None, fence: int | None = None) -> int:
-        """Write a value; return its version. As `AsyncVersionedValue.put`."""
+        """Write a value; return its version. As `AsyncVersionedCell.put`."""
         return run_sync(self._core.put(value, if_version, fence))
 
     def update(self, change: Callable[[Any], Any], timeout: Seconds | None = None) -> Versioned:
-        """Read, change, write, again if another wrote meanwhile. As `AsyncVersionedValue.update`."""
+        """Read, change, write, again if another wrote meanwhile. As `AsyncVersionedCell.update`."""
         refuse_coroutines(change)
         return run_sync(self._core.update(change, timeout))
 

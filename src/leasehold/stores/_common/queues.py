@@ -46,7 +46,7 @@ def claim(queue: Queue, ticket: Ticket, *, join: bool, now: float, floor: int, a
         alive: whether a seat's process lives, if the store can know.
 
     Raises:
-        WrongKind: the name is in use as something else.
+        NameInUse: the name is in use as something else.
 
     """
     queue = settle(queue, now, alive)
@@ -84,7 +84,9 @@ def leave(
         queue = _drop(queue, ticket_id)
         if how is ReleaseReason.BREAK and mine.token is not None:
             queue = replace(
-                queue, fence=next_token(queue.fence, floor), barred=max(queue.barred, now + mine.ticket.terms.delay)
+                queue,
+                fence=next_token(queue.fence, floor),
+                barred=max(queue.barred, now + mine.ticket.terms.lock_delay),
             )
     queue, woken = hand_over(settle(queue, now, alive), now, floor)
     return Step(queue, None, woken=woken, found=mine is not None)
@@ -113,9 +115,9 @@ def settle(queue: Queue, now: float, alive: Alive | None = None) -> Queue:
     barred = queue.barred
     for entry in queue.holders:
         if entry.expires <= now:
-            barred = max(barred, entry.expires + entry.ticket.terms.delay)
+            barred = max(barred, entry.expires + entry.ticket.terms.lock_delay)
         elif alive is not None and not alive(entry):
-            barred = max(barred, now + entry.ticket.terms.delay)
+            barred = max(barred, now + entry.ticket.terms.lock_delay)
 
     def stays(entry: QueueEntry) -> bool:
         return entry.expires > now and (alive is None or alive(entry))

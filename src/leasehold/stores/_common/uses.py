@@ -6,16 +6,16 @@ from collections.abc import Iterable
 
 from leasehold._model import LockMode, Ticket
 from leasehold._rules import clash, other_use, use_of
-from leasehold.errors import WrongKind
+from leasehold.errors import NameInUse
 
 
 def refuse_other_use(name: str, tickets: Iterable[Ticket], mode: LockMode) -> None:
-    """Raise `WrongKind` if one of the tickets uses the name as something else than ``mode`` does."""
+    """Raise `NameInUse` if one of the tickets uses the name as something else than ``mode`` does."""
     other = other_use(tickets, mode)
     if other is not None:
         raise wrong_kind(name, use_of(other.terms.mode), mode, held_by=str(other.terms.owner))
 
 
-def wrong_kind(name: str, used: str, mode: LockMode, held_by: str | None = None) -> WrongKind:
+def wrong_kind(name: str, used: str, mode: LockMode, held_by: str | None = None) -> NameInUse:
     """Make the error for a name that is in use as something else."""
-    return WrongKind(clash(name, used, mode), name=name, held_by=held_by)
+    return NameInUse(clash(name, used, mode), name=name, held_by=held_by)

@@ -196,7 +196,7 @@ def entry_of(row: EntryRow) -> QueueEntry:
     mode = LockMode(
         Kind(row[4]), exclusive=bool(row[5]), upgradeable=bool(row[6]), permits=row[7], limit=row[8], fair=bool(row[9])
     )
-    terms = LeaseTerms(mode, Owner.parse(row[12]), lease=row[10] / 1e9, delay=row[11] / 1e9, meta=row[13])
+    terms = LeaseTerms(mode, Owner.parse(row[12]), lease=row[10] / 1e9, lock_delay=row[11] / 1e9, meta=row[13])
     return QueueEntry(Ticket(row[0], terms, row[14]), row[1], row[3] / 1e9, row[2])
 
 
@@ -207,5 +207,5 @@ def row_of(entry: QueueEntry, place: int, hint: str) -> tuple[int | str | None, 
     return (
         *(entry.ticket.id, place, entry.token, ns(entry.expires)),
         *(mode.kind.value, int(mode.exclusive), int(mode.upgradeable), mode.permits, mode.limit, int(mode.fair)),
-        *(ns(terms.lease), ns(terms.delay), str(terms.owner), terms.meta, entry.ticket.alongside, hint),
+        *(ns(terms.lease), ns(terms.lock_delay), str(terms.owner), terms.meta, entry.ticket.alongside, hint),
     )

@@ -310,8 +310,8 @@ class RowStore:
                 return None
             after = apply_change(rows.cell_of(found[0]), change)
             if after.changed:
-                life = ns(change.life)
-                args = (after.value, after.version, after.fence, found[0][4] + life, life, *key)
+                ttl = ns(change.ttl)
+                args = (after.value, after.version, after.fence, found[0][4] + ttl, ttl, *key)
                 await tx.commit(Statement(self._dialect.set_cell, args))
             return after
 

@@ -36,7 +36,7 @@ class Stored:
     cell: Cell = EMPTY
     noted: int = 0
     lease: int = 0
-    life: int = 0
+    ttl: int = 0
 
 
 class Cells:
@@ -64,7 +64,7 @@ class Cells:
                 after = apply_change(stored.cell, change)
                 if not after.changed:
                     return after
-                if granted and stored.lease and stored.life == whole(change.life):
+                if granted and stored.lease and stored.ttl == whole(change.ttl):
                     await self._revoke(lease)  # another made the cell meanwhile: all use one lease, or the note
                     lease, granted = 0, False  # would change with each write and hinder all others
                 if not lease:
@@ -91,23 +91,23 @@ class Cells:
         value, note = found(said, 0), found(said, 1)
         if not value or not note:
             return Stored(noted=int(note[0]["mod_revision"]) if note else 0)
-        fence, _, life = unb64(note[0].get("value", "")).partition(b" ")
-        if not fence.isdigit() or not life.isdigit():
+        fence, _, ttl = unb64(note[0].get("value", "")).partition(b" ")
+        if not fence.isdigit() or not ttl.isdigit():
             raise StoreUnavailable(f"the key {key}/note of etcd holds something else; look for who writes there")
         cell = Cell(unb64(value[0].get("value", "")), int(value[0]["version"]), int(fence))
-        return Stored(cell, int(note[0]["mod_revision"]), int(note[0].get("lease", 0)), int(life))
+        return Stored(cell, int(note[0]["mod_revision"]), int(note[0].get("lease", 0)), int(ttl))
 
     async def _put(
         self, key: str, change: Change, stored: Stored, after: Cell, lease: int, until: float
     ) -> Json | None:
         """Write unless somebody was faster; return the answer, None if the lease has ended."""
-        note, value, life = f"{key}/note", f"{key}/value", whole(change.life)
+        note, value, ttl = f"{key}/note", f"{key}/value", whole(change.ttl)
         compare = [written(only(note), stored.noted) if stored.noted else absent(only(note))]
         if change.if_version is not None:
             compare.append(version_is(only(value), change.if_version))
         writes = [put(value, after.value or b"", lease), ranged(only(value), keys_only=True)]
-        if (after.fence, life, lease) != (stored.cell.fence, stored.life, stored.lease):
-            writes.append(put(note, b"%d %d" % (after.fence, life), lease))
+        if (after.fence, ttl, lease) != (stored.cell.fence, stored.ttl, stored.lease):
+            writes.append(put(note, b"%d %d" % (after.fence, ttl), lease))
         try:
             return await self._ask("/v3/kv/txn", txn(compare, writes), until)
         except Refused as refused:
@@ -117,12 +117,12 @@ class Cells:
 
     async def _lease(self, change: Change, stored: Stored, until: float) -> tuple[int, bool, KeepAlive | None]:
         """Return a lease that begins now, whether it is a new one, and what is to be confirmed if it is the cell's."""
-        life = whole(change.life)
-        if stored.lease and stored.life == life:
+        ttl = whole(change.ttl)
+        if stored.lease and stored.ttl == ttl:
             kept = await keep_alive(self._runtime, self._gateway, stored.lease, until)
             if kept.length:
                 return stored.lease, False, kept
-        said = await self._ask("/v3/lease/grant", {"TTL": str(life)}, until)
+        said = await self._ask("/v3/lease/grant", {"TTL": str(ttl)}, until)
         return int(said["ID"]), True, None
 
     async def _renew(self, lease: int, until: float) -> None:

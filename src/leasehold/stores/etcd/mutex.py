@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from leasehold.errors import WrongKind
+from leasehold.errors import NameInUse
 from leasehold.stores._common.uses import refuse_other_use
 from leasehold.stores.etcd import entries
 from leasehold.stores.etcd.connection.gateway import Gateway
@@ -56,7 +56,7 @@ async def claim(gateway: Gateway, keys: Keys, mine: Mine, *, join: bool, until: 
     """Put the ticket's key, and say whether it holds.
 
     Raises:
-        WrongKind: the name is in use as something else; nothing of ours is left.
+        NameInUse: the name is in use as something else; nothing of ours is left.
 
     """
     line = span(keys.queue(mine.name))
@@ -80,7 +80,7 @@ async def _put(gateway: Gateway, mine: Mine, said: Json) -> Verdict:
         return Verdict(revision)
     try:
         refuse_other_use(mine.name, [one.ticket for one in before], mine.ticket.terms.mode)
-    except WrongKind:
+    except NameInUse:
         await gateway.call("/v3/kv/txn", txn([], [deleted(only(mine.key))]), within=1.0)
         raise
     ahead = tuple(entries.place(kv).key for kv in found(said, 1))

@@ -62,7 +62,7 @@ class EtcdStore:
     capabilities = Capabilities(
         shared=True,
         permits=True,
-        delay=False,
+        lock_delay=False,
         shortest=1.0,
         tardy=1.0,
         crash_bound="within the lease, in whole seconds and at least the server's least one, + about 1 s",

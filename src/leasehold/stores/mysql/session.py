@@ -42,7 +42,7 @@ from leasehold._model import (
     Wait,
 )
 from leasehold._runtimes.base import Runtime
-from leasehold.errors import StoreUnavailable, WrongKind
+from leasehold.errors import NameInUse, StoreUnavailable
 from leasehold.store_api import LossCallback
 from leasehold.stores._common import queues
 from leasehold.stores._sql import rows
@@ -75,7 +75,7 @@ class MySQLSessionStore:
 
     capabilities = Capabilities(
         fair=False,
-        delay=False,
+        lock_delay=False,
         hands_over=False,
         shortest=1.0,
         tardy=1.0,
@@ -177,7 +177,7 @@ class MySQLSessionStore:
     async def _stands(self, place: Place, until: float) -> RenewalResult:
         """Ask whether the place's connection has the lock; if not, it is over."""
         try:
-            answers = await self._connections.on(place, (place.life, sql.has_lock(place.lock)), until)
+            answers = await self._connections.on(place, (place.ttl, sql.has_lock(place.lock)), until)
         except StoreUnavailable:
             return RenewalResult.GONE if self._connections.get(place.ticket.id) is not place else RenewalResult.UNKNOWN
         if answers[-1][0][0] == 1:
@@ -271,7 +271,7 @@ class MySQLSessionStore:
             schema.check_version(version)
             if answers[2]:
                 name = place.key[1].decode()
-                raise WrongKind(f"{name!r} is in use by lease rows, and cannot be used {TAKES_PART}", name=name)
+                raise NameInUse(f"{name!r} is in use by lease rows, and cannot be used {TAKES_PART}", name=name)
         except BaseException:
             self._connections.lost(place)  # its connection goes, and the lock with it
             raise

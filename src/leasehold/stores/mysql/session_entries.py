@@ -63,9 +63,9 @@ class Place:
         return self.connection.greeting.session
 
     @property
-    def life(self) -> Statement:
+    def ttl(self) -> Statement:
         """What tells the server how long the session may be silent."""
-        return sql.life(int(self.lease))
+        return sql.ttl(int(self.lease))
 
     @property
     def lease(self) -> float:
@@ -147,7 +147,7 @@ class Places:
                 )
             place = Place(key, lock, ticket, connection, KeyedLock(self._runtime, 1))
             try:
-                return place, self._has(await self.on(place, (place.life, sql.get_lock(lock, 0)), until))
+                return place, self._has(await self.on(place, (place.ttl, sql.get_lock(lock, 0)), until))
             except StoreUnavailable:
                 if not place.over:
                     await self._transport.pool.give(place.connection, urgent=True)
@@ -165,7 +165,7 @@ class Places:
             while (left := until() - self._runtime.now()) > 0:
                 whole = max(1, int(min(left, SLICE)))
                 ends = self._runtime.now() + whole + LATE
-                has = self._has(await self.on(session, (session.life, sql.get_lock(session.lock, whole)), ends))
+                has = self._has(await self.on(session, (session.ttl, sql.get_lock(session.lock, whole)), ends))
                 if has:
                     return
             raise no_answer(self._transport.where, "nobody waits any more", unknown=False)
@@ -208,9 +208,9 @@ class Places:
         while True:
             left = max(until - self._runtime.now(), 0.001)
             try:
-                return await self.on(place, (limits(left), BEGIN, *statements, COMMIT, place.life), until)
+                return await self.on(place, (limits(left), BEGIN, *statements, COMMIT, place.ttl), until)
             except Refused as error:
-                await self.on(place, (ROLLBACK, place.life), until)
+                await self.on(place, (ROLLBACK, place.ttl), until)
                 if error.outcome is not Outcome.AGAIN or self._runtime.now() >= until:
                     raise
 

@@ -32,7 +32,7 @@ def lock_name(database: str, key: Key) -> str:
     return PREFIX + b32encode(digest.digest()).decode().lower()
 
 
-def life(seconds: int) -> Statement:
+def ttl(seconds: int) -> Statement:
     """Let the server end the session when it says nothing for so long."""
     return Statement(f"SET SESSION wait_timeout = {seconds}")
 

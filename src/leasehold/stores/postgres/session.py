@@ -68,7 +68,7 @@ class SessionStore(PostgresStore):
     """See `leasehold.store_api.Store` for what each method promises."""
 
     capabilities = Capabilities(
-        shared=False, permits=False, delay=False, crash_bound="at once when the connection dies, else the lease"
+        shared=False, permits=False, lock_delay=False, crash_bound="at once when the connection dies, else the lease"
     )
 
     def __init__(
@@ -228,7 +228,7 @@ class SessionStore(PostgresStore):
     async def _granted(self, name: str, ticket: Ticket, session: Session, since: float, until: float) -> Granted:
         """Take the token of a lock that the session has; if that fails the session is closed, and the lock free."""
         lease = ticket.terms.lease
-        first = () if session.life == lease else (self._sessions.living(session, lease),)
+        first = () if session.ttl == lease else (self._sessions.living(session, lease),)
         try:
             takes = self._entry(advisory.GRANT, name, ticket, session.hint)
             while not (found := (await self._sessions.ask(session, until, *first, takes))[-1]):

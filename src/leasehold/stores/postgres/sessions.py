@@ -33,7 +33,7 @@ class Session:
 
     connection: Connection
     turn: Pool
-    life: float = 0.0
+    ttl: float = 0.0
     failed: StoreUnavailable | None = None
 
     @property
@@ -73,7 +73,7 @@ class Sessions:
 
     def living(self, session: Session, seconds: float) -> Statement:
         """Return what tells the server for how long it keeps the session without news."""
-        session.life = seconds
+        session.ttl = seconds
         return Statement(advisory.IDLE_END, (f"{max(int(seconds * 1000), 1)}ms",))
 
     async def wait(self, session: Session, name: str, until: Callable[[], float]) -> None:

@@ -13,15 +13,15 @@ SEPARATOR = "\x1f"
 def view(name: str, reply: Any) -> View:
     """Read the reply of ``scripts/look.lua``."""
     now_us, fields, blocked, entries = int(reply[0]), [_text(field) for field in reply[1]], int(reply[2]), reply[3]
-    ticket, fence, lease, delay, owner, meta, use, _ = fields
+    ticket, fence, lease, lock_delay, owner, meta, use, _ = fields
     if use != Kind.MUTEX and (use or reply[4]):
         return _shared(name, reply)
     free_in = max(blocked, 0) / 1000
     holders: tuple[QueueEntry, ...] = ()
-    kept = int(delay or 0) / 1000
+    kept = int(lock_delay or 0) / 1000
     if ticket and free_in > kept:
         token = int(fence or 0)
-        holders = (QueueEntry(_ticket(ticket, lease, delay, owner, meta), 0, free_in - kept, token),)
+        holders = (QueueEntry(_ticket(ticket, lease, lock_delay, owner, meta), 0, free_in - kept, token),)
         free_in = 0.0
     waiters = tuple(_waiter(entries[start : start + 4], now_us / 1000) for start in range(0, len(entries), 4))
     alive = tuple(entry for entry in waiters if entry.expires > 0)
@@ -47,12 +47,14 @@ def _shared(name: str, reply: Any) -> View:
 
 def _waiter(reply: Any, now_ms: float) -> QueueEntry:
     ticket, order, expires, fields = (_text(part) for part in reply)
-    _, lease, delay, owner, meta = fields.split(SEPARATOR, 4)
-    return QueueEntry(_ticket(ticket, lease, delay, owner, meta), int(float(order)), (float(expires) - now_ms) / 1000)
+    _, lease, lock_delay, owner, meta = fields.split(SEPARATOR, 4)
+    return QueueEntry(
+        _ticket(ticket, lease, lock_delay, owner, meta), int(float(order)), (float(expires) - now_ms) / 1000
+    )
 
 
-def _ticket(ticket: str, lease: str, delay: str, owner: str, meta: str) -> Ticket:
-    terms = LeaseTerms(LockMode(), Owner.parse(owner), int(lease or 0) / 1000, int(delay or 0) / 1000, meta)
+def _ticket(ticket: str, lease: str, lock_delay: str, owner: str, meta: str) -> Ticket:
+    terms = LeaseTerms(LockMode(), Owner.parse(owner), int(lease or 0) / 1000, int(lock_delay or 0) / 1000, meta)
     return Ticket(ticket, terms)
 
 

@@ -39,7 +39,7 @@ def claim_words(ticket: Ticket, *, join: bool, channel: bytes) -> tuple[bytes, .
         ticket.id.encode(),
         use_of(mode).encode(),
         _ms(terms.lease),
-        _ms(terms.delay),
+        _ms(terms.lock_delay),
         b"%d" % join,
         b"%d" % mode.fair,
         channel,
@@ -80,11 +80,11 @@ def holders(shares: Sequence[str], use: str, now_ms: float) -> tuple[tuple[Queue
     found: list[QueueEntry] = []
     barred = 0.0
     for ticket, expires, fields in zip(shares[::3], shares[1::3], shares[2::3], strict=True):
-        token, lease, delay, owner, alone, upgradeable, permits, meta = fields.split(SEPARATOR, 7)
+        token, lease, lock_delay, owner, alone, upgradeable, permits, meta = fields.split(SEPARATOR, 7)
         if float(expires) <= now_ms:
-            barred = max(barred, float(expires) + int(delay)) if int(delay) else barred
+            barred = max(barred, float(expires) + int(lock_delay)) if int(lock_delay) else barred
             continue
-        terms = _terms(use, (lease, delay, owner, alone, upgradeable, permits, meta))
+        terms = _terms(use, (lease, lock_delay, owner, alone, upgradeable, permits, meta))
         found.append(QueueEntry(Ticket(ticket, terms), 0, _left(float(expires) - now_ms, lease), int(token)))
     return tuple(sorted(found, key=lambda entry: entry.token or 0)), barred
 
@@ -94,17 +94,17 @@ def waiter(ticket: str, order: float, expires: float, fields: str, use: str, now
     words = fields.split(SEPARATOR, 8)
     if len(words) < 9:
         return None
-    _, lease, delay, owner, alone, upgradeable, permits, alongside, meta = words
-    terms = _terms(use, (lease, delay, owner, alone, upgradeable, permits, meta))
+    _, lease, lock_delay, owner, alone, upgradeable, permits, alongside, meta = words
+    terms = _terms(use, (lease, lock_delay, owner, alone, upgradeable, permits, meta))
     arrival = int(order + FIRST if order < 0 else order)
     return QueueEntry(Ticket(ticket, terms, alongside), arrival, _left(expires - now_ms, lease))
 
 
 def _terms(use: str, words: tuple[str, ...]) -> LeaseTerms:
-    lease, delay, owner, alone, upgradeable, permits, meta = words
+    lease, lock_delay, owner, alone, upgradeable, permits, meta = words
     name = rule_of(use)
     mode = LockMode(name.kind, alone == "1", upgradeable == "1", int(permits), name.limit)
-    return LeaseTerms(mode, Owner.parse(owner), int(lease) / 1000, int(delay) / 1000, meta)
+    return LeaseTerms(mode, Owner.parse(owner), int(lease) / 1000, int(lock_delay) / 1000, meta)
 
 
 def _left(milliseconds: float, lease: str) -> float:

@@ -359,7 +359,7 @@ class RedisStore:
                 change.value or b"",
                 b"" if change.if_version is None else b"%d" % change.if_version,
                 b"" if change.fence is None else b"%d" % change.fence,
-                b"%d" % commands.ms(change.life),
+                b"%d" % commands.ms(change.ttl),
             ),
             within=5.0,
         )

@@ -144,9 +144,9 @@ def read_cell(db: sqlite3.Connection, key: Key, now: float) -> Cell:
     return EMPTY if row is None else Cell(row[0], row[1], row[2])
 
 
-def write_cell(db: sqlite3.Connection, key: Key, cell: Cell, now: float, life: float) -> None:
+def write_cell(db: sqlite3.Connection, key: Key, cell: Cell, now: float, ttl: float) -> None:
     """Write the cell, to live so many seconds from now."""
-    db.execute(PUT_CELL, (*key, cell.value, cell.version, cell.fence, ns(now + life), ns(life)))
+    db.execute(PUT_CELL, (*key, cell.value, cell.version, cell.fence, ns(now + ttl), ns(ttl)))
 
 
 def _write_name(db: sqlite3.Connection, key: Key, snapshot: QueueSnapshot, after: Queue, now: float) -> int:

@@ -299,7 +299,7 @@ class SQLiteStore:
             now = self._runtime.now()
             after = apply_change(rows.read_cell(db, key, now), change)
             if after.changed:
-                rows.write_cell(db, key, after, now, change.life)
+                rows.write_cell(db, key, after, now, change.ttl)
                 self._sweeper.step(db, now, self._process())
             return after
 

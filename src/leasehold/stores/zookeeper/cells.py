@@ -1,6 +1,6 @@
 """Cells: one node each. Its version is the node's data version; its life is counted on the server's clock.
 
-The node's data is a line of JSON (``fence``, ``life`` in seconds) and, behind it, the value. A cell whose life is over
+The node's data is a line of JSON (``fence``, ``ttl`` in seconds) and, behind it, the value. A cell whose life is over
 counts as none; whoever writes next removes and makes it anew in one transaction, so that its versions begin anew. Each
 `SWEEP_EVERY`-th write also removes a few others whose life is over, so that forgotten ones do not pile up.
 """
@@ -64,7 +64,7 @@ class Cells:
                 after = apply_change(found.cell, change)
                 if not after.changed:
                     return after
-                if await self._write(path, found, after, change.life, until):
+                if await self._write(path, found, after, change.ttl, until):
                     break
         self._writes += 1
         if self._writes % SWEEP_EVERY == 0:
@@ -93,10 +93,10 @@ class Cells:
             return Found(EMPTY, node, over=True)
         return Found(Cell(value, node.version + 1, words["fence"]), node)
 
-    async def _write(self, path: str, found: Found, after: Cell, life: float, until: float) -> bool:
+    async def _write(self, path: str, found: Found, after: Cell, ttl: float, until: float) -> bool:
         """Write; False if somebody else was faster."""
         transport = self._transport
-        data = json.dumps({"fence": after.fence, "life": life}).encode() + b"\n" + (after.value or b"")
+        data = json.dumps({"fence": after.fence, "life": ttl}).encode() + b"\n" + (after.value or b"")
         if found.node is None:
             request = transport.create(path, data, 0)
         elif found.over:

@@ -146,7 +146,7 @@ class Queueing:
         return not all(isinstance(answer, NoNode) for answer in answers)
 
     async def refuse_other_use(self, place: Place, siblings: Sequence[Contender], until: float) -> None:
-        """Raise `WrongKind` if the lock's node is in use as something else."""
+        """Raise `NameInUse` if the lock's node is in use as something else."""
         wanted = place.ticket.terms.mode
         for one in siblings:
             kind = KINDS.get(one.mark, wanted.kind) if one.mark else wanted.kind
@@ -161,7 +161,7 @@ class Queueing:
                 await self._refuse(place, Kind.SEMAPHORE.value, until)
 
     async def refuse_other_limit(self, place: Place, data: Sequence[bytes], until: float) -> None:
-        """Raise `WrongKind` if a permit was taken under another limit."""
+        """Raise `NameInUse` if a permit was taken under another limit."""
         wanted = place.ticket.terms.mode.limit
         for limit in {entries.limit_of(one) for one in data} - {None, wanted}:
             await self._refuse(place, f"semaphore of {limit}", until)

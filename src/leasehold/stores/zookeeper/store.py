@@ -68,7 +68,7 @@ class ZooKeeperStore:
     capabilities = Capabilities(
         shared=True,
         permits=True,
-        delay=False,
+        lock_delay=False,
         watches=True,
         crash_bound="within the session's timeout and one tick of the server",
     )

@@ -12,8 +12,8 @@ async def renewals_keep_a_short_lease_alive(arena: Arena) -> None:
     lease = arena.kept(0.6)
     hold = await arena.holder(lease=lease)
     await arena.world.sleep(2.5 * lease)
-    hold.check()
-    assert 0 < hold.remaining() <= lease
+    hold.raise_if_lost()
+    assert 0 < hold.remaining <= lease
     assert await arena.lock().acquire(blocking=False) is None
     assert await hold.release() is True
 
@@ -45,20 +45,20 @@ async def extend_sets_the_lease_to_full_length(arena: Arena) -> None:
     """A fixed lease that its holder extends lasts from then on."""
     hold = await arena.holder(lease=1.2, renew=False)
     await arena.world.sleep(0.7)
-    await hold.extend()
-    assert hold.remaining() > 0.6
+    await hold.renew()
+    assert hold.remaining > 0.6
     await arena.world.sleep(0.7)
-    hold.check()
+    hold.raise_if_lost()
     assert await arena.lock().acquire(blocking=False) is None
     await hold.release()
-    await raised(NotHeld, hold.extend())
+    await raised(NotHeld, hold.renew())
 
 
-@case(MUTEX, needs=("delay",))
+@case(MUTEX, needs=("lock_delay",))
 async def after_an_expiry_the_name_is_kept_free(arena: Arena) -> None:
-    """``delay`` counts from the end of a lease that ran out, for those who wait already and for those who come then."""
+    """``lock_delay`` counts from the end of an expired lease, for waiters and for newcomers."""
     start, client = arena.world.now(), arena.client()
-    first = await arena.holder(lease=0.3, renew=False, delay=0.5)
+    first = await arena.holder(lease=0.3, renew=False, lock_delay=0.5)
     waiter = arena.world.spawn(lambda: arena.holder())
     await arena.world.sleep(0.5)
     assert await arena.lock().acquire(blocking=False) is None
@@ -72,11 +72,11 @@ async def after_an_expiry_the_name_is_kept_free(arena: Arena) -> None:
     await successor.release()
 
 
-@case(MUTEX, needs=("delay",))
+@case(MUTEX, needs=("lock_delay",))
 async def after_a_release_there_is_no_delay(arena: Arena) -> None:
     """A holder that released is at work no more, so nobody has to wait."""
     client = arena.client()
-    hold = await arena.holder(client, delay=60.0)
+    hold = await arena.holder(client, lock_delay=60.0)
     waiter = arena.world.spawn(lambda: arena.holder())
     await arena.queued(client, 1)
     start = arena.world.now()
@@ -86,13 +86,13 @@ async def after_a_release_there_is_no_delay(arena: Arena) -> None:
     await successor.release()
 
 
-@case(MUTEX, needs=("delay",))
+@case(MUTEX, needs=("lock_delay",))
 async def after_a_break_the_delay_counts(arena: Arena) -> None:
     """A holder that was broken may still be at work, as after an expiry."""
     client = arena.client()
-    hold = await arena.holder(client, delay=0.5)
+    hold = await arena.holder(client, lock_delay=0.5)
     start = arena.world.now()
-    assert await client.break_(arena.name, hold.token)
+    assert await client.force_release(arena.name, hold.token)
     successor = await arena.holder()
     assert 0.5 * 0.99 <= arena.world.now() - start < 0.5 + 0.25 + NOISE
     assert successor.token > hold.token

@@ -22,10 +22,10 @@ async def a_lost_lease_is_told_at_every_call(arena: Arena) -> None:
     hold = await arena.holder(lease=arena.short, renew=False)
     await arena.world.sleep(arena.short + 0.1)
     assert hold.lost
-    assert hold.remaining() == 0
+    assert hold.remaining == 0
     error = await raised(LeaseLost, checked(hold))
     assert (error.name, error.token, error.owner) == (arena.name, hold.token, hold.owner)
-    await raised(LeaseLost, hold.extend())
+    await raised(LeaseLost, hold.renew())
     await raised(LeaseLost, hold.release())
     assert hold.lost
 
@@ -54,7 +54,7 @@ async def the_successor_is_left_alone(arena: Arena) -> None:
     successor = await arena.holder(client)
     assert successor.token > late.token
     await raised(LeaseLost, late.release())
-    successor.check()
+    successor.raise_if_lost()
     info = await client.inspect(arena.name)
     assert info is not None
     assert [who.token for who in info.holders] == [successor.token]

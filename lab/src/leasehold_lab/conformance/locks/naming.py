@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from leasehold._model import Granted, Kind, LockMode, ReleaseReason
 from leasehold.client import AsyncClient
-from leasehold.errors import WrongKind
+from leasehold.errors import NameInUse
 from leasehold_lab.conformance.case_context import NAME, WITHIN, Arena, case, held, raised, ticket
 
 Look = Callable[[], Awaitable[object]]
@@ -84,13 +84,13 @@ async def a_name_has_one_kind_at_a_time(arena: Arena) -> None:
     other = ticket(client, LockMode(Kind.SEMAPHORE, exclusive=False, permits=1, limit=4))
     answer = await client.store.claim(NAME, mine, join=True, within=WITHIN)
     assert isinstance(answer, Granted)
-    error = await raised(WrongKind, arena.lock().acquire(timeout=1))
+    error = await raised(NameInUse, arena.lock().acquire(timeout=1))
     assert error.name == NAME
-    await raised(WrongKind, client.store.claim(NAME, other, join=True, within=WITHIN))
+    await raised(NameInUse, client.store.claim(NAME, other, join=True, within=WITHIN))
     assert await client.store.leave(NAME, mine, how=ReleaseReason.RELEASE, within=WITHIN)
     hold = await arena.holder()
-    await raised(WrongKind, client.store.claim(NAME, mine, join=True, within=WITHIN))
-    hold.check()
+    await raised(NameInUse, client.store.claim(NAME, mine, join=True, within=WITHIN))
+    hold.raise_if_lost()
     assert await hold.release() is True
 
 
@@ -114,7 +114,7 @@ def as_semaphore(client: AsyncClient, limit: int) -> list[Look]:
 async def all_refuse(client: AsyncClient, looks: Sequence[Look], acquire: Look) -> None:
     """See that none of them says anything of a name that is in use as something else; they raise, as acquire does."""
     for ask in (acquire, *looks):
-        error = await raised(WrongKind, ask())
+        error = await raised(NameInUse, ask())
         assert error.name == NAME
 
 

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from leasehold.client import AsyncClient
-from leasehold.errors import LeaseLost, NotHeld, WrongKind
+from leasehold.errors import LeaseLost, NameInUse, NotHeld
 from leasehold.primitives.locks.semaphore import AsyncSemaphore
 from leasehold_lab.conformance.case_context import NAME, NOISE, SHORT, SOON, Arena, case, held, raised
 from leasehold_lab.runtimes.case_runtimes import Job
@@ -128,8 +128,8 @@ async def a_crash_leaks_no_permit(arena: Arena) -> None:
     assert arena.world.now() - before > arena.short * 0.99, "the lease began after it was asked for"
     assert arena.world.now() - after < arena.gone(SHORT) + NOISE
     await raised(LeaseLost, dead.release())
-    alive.check()
-    two.check()
+    alive.raise_if_lost()
+    two.raise_if_lost()
     assert await mine.available() == 0
     await two.release()
     await alive.release()
@@ -153,11 +153,11 @@ async def a_semaphore_releases_what_it_acquired(arena: Arena) -> None:
 async def another_limit_is_refused_while_it_is_in_use(arena: Arena) -> None:
     """All who use a name say the same limit; who says another is told both. When it is free the limit may change."""
     hold = held(await sem(arena).acquire())
-    error = await raised(WrongKind, sem(arena, 5).acquire(timeout=1))
+    error = await raised(NameInUse, sem(arena, 5).acquire(timeout=1))
     assert error.name == NAME
     assert "3" in str(error)
     assert "5" in str(error)
-    await raised(WrongKind, arena.client().lock(NAME).acquire(timeout=1))
+    await raised(NameInUse, arena.client().lock(NAME).acquire(timeout=1))
     await hold.release()
     async with sem(arena, 5).permits(5):
-        await raised(WrongKind, sem(arena).acquire(timeout=1))
+        await raised(NameInUse, sem(arena).acquire(timeout=1))

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from leasehold.client import AsyncClient
-from leasehold.errors import LeaseLost, NotHeld, WrongKind
+from leasehold.errors import LeaseLost, NameInUse, NotHeld
 from leasehold.primitives.locks.rw_lock import AsyncRWLock
 from leasehold_lab.conformance.case_context import (
     GIVES_UP,
@@ -41,7 +41,7 @@ async def readers_hold_together(arena: Arena) -> None:
         assert not await lock.reader().locked()
     assert await rw(arena).writer().acquire(blocking=False) is None
     for hold in holds:
-        hold.check()
+        hold.raise_if_lost()
         assert await hold.release() is True
     assert not await locks[0].writer().locked()
 
@@ -161,7 +161,7 @@ async def a_reader_that_reads_again_never_waits_for_a_writer(arena: Arena) -> No
     inner = held(await rw(arena, client).reader().acquire(timeout=SOON))
     assert inner.token == outer.token
     await lock.reader().release()
-    outer.check()
+    outer.raise_if_lost()
     assert not writer.done()
     await lock.reader().release()
     await held(await writer.result()).release()
@@ -179,7 +179,7 @@ async def a_writer_reads_and_steps_down_without_a_gap(arena: Arena) -> None:
     reader = held(await lock.reader().acquire(timeout=SOON))
     assert reader.token > writer.token
     await writer.release()
-    reader.check()
+    reader.raise_if_lost()
     await arena.world.sleep(0.05)
     assert not waiting.done()
     await reader.release()
@@ -214,7 +214,7 @@ async def an_upgrade_waits_for_readers_and_passes_all_others(arena: Arena) -> No
     await arena.queued(client, 1)
     assert await hold.upgrade(timeout=0) is None
     assert await hold.upgrade(timeout=0.1) is None
-    hold.check()
+    hold.raise_if_lost()
     upgrade = arena.world.spawn(lambda: hold.upgrade())
     await arena.queued(client, 2)
     assert await rw(arena).reader().acquire(blocking=False) is None
@@ -224,7 +224,7 @@ async def an_upgrade_waits_for_readers_and_passes_all_others(arena: Arena) -> No
     assert not ahead.done()
     assert await rw(arena).reader().locked()
     await writer.release()
-    hold.check()
+    hold.raise_if_lost()
     assert not ahead.done()
     await hold.release()
     await held(await ahead.result()).release()
@@ -278,7 +278,7 @@ async def a_reader_that_asks_to_write_is_refused(arena: Arena) -> None:
     async with lock.reader() as hold:
         for side in (lock.writer(), lock.upgradeable()):
             await raised(RuntimeError, side.acquire(timeout=0))
-        hold.check()
+        hold.raise_if_lost()
     await held(await lock.writer().acquire(blocking=False)).release()
 
 
@@ -293,7 +293,7 @@ async def a_dead_reader_blocks_a_writer_for_its_lease(arena: Arena) -> None:
     writer = held(await rw(arena).writer().acquire(timeout=SOON))
     assert arena.world.now() - start < arena.gone(SHORT) + NOISE
     await raised(LeaseLost, dead.release())
-    writer.check()
+    writer.raise_if_lost()
     await writer.release()
 
 
@@ -314,8 +314,8 @@ async def it_is_neither_a_lock_nor_a_semaphore(arena: Arena) -> None:
     """A name in use as a read-write lock refuses other uses until nobody uses it."""
     client = arena.client()
     hold = held(await rw(arena).reader().acquire())
-    error = await raised(WrongKind, client.lock(NAME).acquire(timeout=1))
+    error = await raised(NameInUse, client.lock(NAME).acquire(timeout=1))
     assert error.name == NAME
     await hold.release()
     async with client.lock(NAME):
-        await raised(WrongKind, rw(arena).reader().acquire(timeout=1))
+        await raised(NameInUse, rw(arena).reader().acquire(timeout=1))

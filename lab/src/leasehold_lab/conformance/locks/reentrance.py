@@ -22,7 +22,7 @@ async def it_is_entered_again_across_objects_and_functions(arena: Arena) -> None
     async with outer_lock as hold:
         assert await inner() == hold.token
         assert await inner() == hold.token
-        hold.check()
+        hold.raise_if_lost()
         info = await watcher.inspect(arena.name)
         assert info is not None
         assert [who.token for who in info.holders] == [hold.token]
@@ -50,7 +50,7 @@ async def holds_may_end_in_any_order(arena: Arena) -> None:
     first, second = held(await lock.acquire()), held(await lock.acquire())
     assert await first.release() is True
     assert await first.release() is True
-    second.check()
+    second.raise_if_lost()
     assert await lock.locked()
     assert await second.release() is True
     assert not await lock.locked()

@@ -11,13 +11,13 @@ async def a_release_frees_the_name(arena: Arena) -> None:
     """After `release` nobody holds, and the hold says so."""
     client = arena.client()
     hold = await arena.holder(client)
-    hold.check()
+    hold.raise_if_lost()
     assert hold.name == arena.name
     assert hold.owner == client.owner
-    assert 0 < hold.remaining() <= 30
+    assert 0 < hold.remaining <= 30
     assert not hold.lost
     assert await hold.release() is True
-    assert hold.remaining() == 0
+    assert hold.remaining == 0
     assert not hold.lost
     assert await client.inspect(arena.name) is None
     error = await raised(NotHeld, checked(hold))
@@ -31,7 +31,7 @@ async def a_second_release_does_nothing(arena: Arena) -> None:
     await hold.release()
     successor = await arena.holder()
     assert await hold.release() is True
-    successor.check()
+    successor.raise_if_lost()
     assert await arena.lock().acquire(blocking=False) is None
     await successor.release()
 
@@ -43,7 +43,7 @@ async def a_lock_releases_what_it_acquired(arena: Arena) -> None:
     hold = held(await lock.acquire())
     await lock.release()
     assert not await lock.locked()
-    assert hold.remaining() == 0
+    assert hold.remaining == 0
     error = await raised(NotHeld, lock.release())
     assert isinstance(error, RuntimeError)
     assert error.name == arena.name
@@ -57,7 +57,7 @@ async def a_stranger_cannot_release(arena: Arena) -> None:
     error = await arena.world.spawn(lambda: raised(NotHeld, lock.release())).result()
     assert error.name == arena.name
     await raised(NotHeld, arena.lock().release())
-    hold.check()
+    hold.raise_if_lost()
     await lock.release()
 
 
@@ -71,12 +71,12 @@ async def a_hold_is_a_block(arena: Arena) -> None:
 
     async def fail() -> None:
         async with lock as inside:
-            inside.check()
+            inside.raise_if_lost()
             raise KeyError("of the body")
 
     await raised(KeyError, fail())
     assert not await lock.locked()
-    assert hold.remaining() == 0
+    assert hold.remaining == 0
 
 
 @case(MUTEX)

@@ -20,7 +20,7 @@ async def a_holder_of_each_kind_is_renewed(arena: Arena) -> None:
     tokens = [hold.token for hold in (*readers, upgradeable)]
     await arena.world.sleep(3 * lease)
     for hold in (*readers, upgradeable, writer, permits):
-        hold.check()
+        hold.raise_if_lost()
     info = await client.inspect(NAME)
     assert info is not None
     assert sorted(holder.token or 0 for holder in info.holders) == sorted(tokens)
@@ -39,7 +39,7 @@ async def what_is_left_is_renewed_in_whatever_order_one_releases(arena: Arena) -
         await holds.pop(first).release()
         (left,) = holds.values()
         await arena.world.sleep(2.5 * lease)
-        left.check()
+        left.raise_if_lost()
         assert await other.writer().acquire(blocking=False) is None
         await left.release()
         await held(await other.writer().acquire(timeout=SOON)).release()
@@ -51,7 +51,7 @@ async def it_is_held_on_when_the_task_or_thread_that_acquired_it_has_ended(arena
     lock, rival = arena.lock(lease=arena.short), arena.lock()
     hold = held(await arena.world.spawn(lambda: lock.acquire(timeout=SOON)).result())
     await arena.world.sleep(3 * arena.short)
-    hold.check()
+    hold.raise_if_lost()
     assert hold.held
     assert await rival.acquire(blocking=False) is None
     assert await hold.release()
@@ -65,7 +65,7 @@ async def several_are_held_on_when_the_task_or_thread_that_acquired_them_has_end
     parts = [client.rlock("a", lease=lease), client.rw_lock(NAME, lease=lease).reader()]
     hold = held(await arena.world.spawn(lambda: client.multi_lock(parts).acquire(timeout=SOON)).result())
     await arena.world.sleep(3 * lease)
-    hold.check()
+    hold.raise_if_lost()
     assert await rival.lock("a").acquire(blocking=False) is None
     assert await rival.rw_lock(NAME).writer().acquire(blocking=False) is None
     assert await hold.release()

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from leasehold.client import AsyncClient
-from leasehold.errors import AcquireTimeout, LeaseLost, NotHeld, WrongKind
+from leasehold.errors import AcquireTimeout, LeaseLost, NameInUse, NotHeld
 from leasehold.primitives.locks.multi_lock import AsyncMultiLock
 from leasehold_lab.conformance.case_context import NOISE, SHORT, SOON, Arena, case, held, raised
 from leasehold_lab.runtimes.case_runtimes import Job
@@ -36,13 +36,13 @@ async def all_are_held_and_all_are_released(arena: Arena) -> None:
         for info in await client.holds():
             assert info.holders[0].token == hold.tokens[info.name]
             assert await client.lock(info.name).acquire(blocking=False) is None
-        assert 0 < hold.remaining() <= 30
+        assert 0 < hold.remaining <= 30
         assert not hold.lost
-        hold.check()
-        await hold.extend()
+        hold.raise_if_lost()
+        await hold.renew()
     assert await names_in_use(client) == []
     assert not hold.lost
-    assert hold.remaining() == 0
+    assert hold.remaining == 0
     assert await hold.release()
     await raised(NotHeld, _check(hold))
 
@@ -184,7 +184,7 @@ async def a_wrong_kind_gives_the_others_back(arena: Arena) -> None:
     client = arena.client()
     async with client.rw_lock("b").reader():
         for timeout in (0, 1):
-            error = await raised(WrongKind, multi(arena).acquire(timeout=timeout))
+            error = await raised(NameInUse, multi(arena).acquire(timeout=timeout))
             assert error.name == "b"
             assert await names_in_use(client) == ["b"]
     assert await names_in_use(client) == []
@@ -201,10 +201,10 @@ async def the_loss_of_one_is_the_loss_of_all(arena: Arena) -> None:
             info = await client.inspect("b")
             assert info is not None
             assert info.holders[0].token is not None
-            assert await client.break_("b", info.holders[0].token)
+            assert await client.force_release("b", info.holders[0].token)
             until = arena.world.now() + SOON
             while arena.world.now() < until:
-                hold.check()
+                hold.raise_if_lost()
                 await arena.world.sleep(0.01)
 
     error = await raised(LeaseLost, work())
@@ -224,7 +224,7 @@ async def a_fixed_lease_begins_when_all_are_held(arena: Arena) -> None:
     assert await client.lock("a").acquire(blocking=False) is None
     await taken.release()
     hold = held(await job.result())
-    assert hold.remaining() > arena.kept(SHORT) / 4
+    assert hold.remaining > arena.kept(SHORT) / 4
     start = arena.world.now()
     await held(await client.lock("a").acquire(timeout=SOON)).release()
     assert arena.world.now() - start < arena.gone(SHORT) + NOISE
@@ -242,12 +242,12 @@ async def a_holder_that_died_blocks_for_a_lease(arena: Arena) -> None:
     assert arena.kept(SHORT) * 0.9 < arena.world.now() - start < arena.gone(SHORT) + NOISE
     assert all(after.tokens[name] > hold.tokens[name] for name in NAMES)
     await raised(LeaseLost, hold.release())
-    after.check()
+    after.raise_if_lost()
     await after.release()
 
 
 async def _check(hold: Any) -> None:
-    hold.check()
+    hold.raise_if_lost()
 
 
 async def _make(client: AsyncClient, locks: Any) -> object:

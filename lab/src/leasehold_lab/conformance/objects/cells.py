@@ -72,15 +72,15 @@ async def an_older_token_is_refused(arena: Arena) -> None:
 
 @case(needs=("cells",))
 async def an_untouched_cell_is_forgotten(arena: Arena) -> None:
-    """``life`` counts from the last change."""
+    """``ttl`` counts from the last change."""
     store = arena.client().store
-    life = arena.kept(0.8)
-    assert (await store.cell(NAME, Change(b"a", life=life))).changed
-    await arena.world.sleep(0.6 * life)
-    assert (await store.cell(NAME, Change(b"b", life=life))).changed
-    await arena.world.sleep(0.6 * life)
+    ttl = arena.kept(0.8)
+    assert (await store.cell(NAME, Change(b"a", ttl=ttl))).changed
+    await arena.world.sleep(0.6 * ttl)
+    assert (await store.cell(NAME, Change(b"b", ttl=ttl))).changed
+    await arena.world.sleep(0.6 * ttl)
     assert (await store.cell(NAME, Change())).value == b"b"
-    await arena.world.sleep(arena.gone(0.4 * life))
+    await arena.world.sleep(arena.gone(0.4 * ttl))
     gone = await store.cell(NAME, Change())
     assert (gone.value, gone.version, gone.fence) == (None, 0, 0)
 
@@ -93,7 +93,7 @@ async def a_cell_is_not_a_lock(arena: Arena) -> None:
     assert (await client.store.cell(NAME, Change(b"a", if_version=0))).changed
     assert (await client.store.cell(f"{NAME} ", Change())).value is None
     assert (await elsewhere.store.cell(NAME, Change())).value is None
-    hold.check()
+    hold.raise_if_lost()
     assert [info.name for info in await client.holds()] == [NAME]
     assert await hold.release() is True
     assert (await client.store.cell(NAME, Change())).value == b"a"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from leasehold.errors import WrongKind
+from leasehold.errors import NameInUse
 from leasehold.primitives.coordination.latch import AsyncLatch
 from leasehold_lab.conformance.case_context import NOISE, SOON, Arena, Variant, case, raised
 
@@ -103,18 +103,18 @@ async def all_say_the_same_count(arena: Arena) -> None:
     ours, theirs = arena.client().latch(NAME, 3), arena.client().latch(NAME, 5)
     await ours.count_down()
     for work in (theirs.count(), theirs.count_down(), theirs.wait(timeout=1)):
-        error = await raised(WrongKind, work)
+        error = await raised(NameInUse, work)
         assert "3" in str(error)
         assert "5" in str(error)
     await theirs.reset()
     assert await theirs.count() == 5
-    await raised(WrongKind, ours.count())
+    await raised(NameInUse, ours.count())
 
 
 @case((Variant.LOCK,), needs=("cells",))
 async def a_latch_that_nobody_counts_is_forgotten(arena: Arena) -> None:
     """After its life it is closed at its full count."""
-    latch = arena.client().latch(NAME, 1, life=0.2)
+    latch = arena.client().latch(NAME, 1, ttl=0.2)
     await latch.count_down()
     assert await latch.wait(timeout=0)
     await arena.world.sleep(arena.gone(0.2))
@@ -134,5 +134,5 @@ async def a_latch_refuses_what_is_no_count(arena: Arena) -> None:
         await raised(ValueError, client.latch(NAME, 2).count_down(wrong))
     for odd in (True, 1.5, "2"):
         await raised(TypeError, made(odd))
-    await raised(ValueError, made(2, life=0))
+    await raised(ValueError, made(2, ttl=0))
     await raised(ValueError, client.latch(NAME, 2).wait(timeout=-2))

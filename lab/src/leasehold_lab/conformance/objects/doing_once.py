@@ -24,19 +24,19 @@ async def a_message_that_comes_twice_is_worked_on_once(arena: Arena) -> None:
         return {"paid": (amount,), "number": len(done)}
 
     async def deliver() -> object:
-        return await arena.client().once(KEY, keep=60).run(charge, 30)
+        return await arena.client().once(KEY, ttl=60).run(charge, 30)
 
     results = await arena.world.gather(*(deliver() for _ in range(CALLERS)))
     assert done == [30]
     assert [*results, await deliver()] == [{"paid": [30], "number": 1}] * (CALLERS + 1)
-    assert await arena.client().once(KEY, keep=60).done()
-    assert not await arena.client().once("another", keep=60).done()
+    assert await arena.client().once(KEY, ttl=60).done()
+    assert not await arena.client().once("another", ttl=60).done()
 
 
 @case((Variant.LOCK,), needs=("cells",))
 async def work_that_fails_is_done_by_the_next(arena: Arena) -> None:
     """The error is the caller's; nothing is kept."""
-    once = arena.client().once(KEY, keep=60)
+    once = arena.client().once(KEY, ttl=60)
 
     def fail() -> None:
         raise ZeroDivisionError
@@ -50,7 +50,7 @@ async def work_that_fails_is_done_by_the_next(arena: Arena) -> None:
 @case((Variant.LOCK,), needs=("cells",))
 async def a_result_is_kept_for_its_time(arena: Arena) -> None:
     """After that the work is done anew."""
-    once = arena.client().once(KEY, keep=0.3)
+    once = arena.client().once(KEY, ttl=0.3)
     assert await once.run(lambda: b"\x00first") == b"\x00first"
     assert await once.run(lambda: b"second") == b"\x00first"
     await arena.world.sleep(arena.gone(0.3))
@@ -60,7 +60,7 @@ async def a_result_is_kept_for_its_time(arena: Arena) -> None:
 @case((Variant.LOCK,), needs=("cells",))
 async def a_result_that_cannot_be_kept_is_no_reason_to_do_it_again(arena: Arena) -> None:
     """That it was done is recorded; the first caller and later ones hear what is wrong."""
-    once = arena.client().once(KEY, keep=60)
+    once = arena.client().once(KEY, ttl=60)
     done: list[object] = []
 
     def work() -> object:
@@ -84,13 +84,13 @@ async def the_first_result_is_everybodys(arena: Arena) -> None:
         assert info is not None
         token = info.holders[0].token
         assert token is not None
-        assert await arena.client().break_(f"once/{KEY}", token)
-        done.append(await arena.client().once(KEY, keep=60).run(lambda: "theirs"))
+        assert await arena.client().force_release(f"once/{KEY}", token)
+        done.append(await arena.client().once(KEY, ttl=60).run(lambda: "theirs"))
         return "ours"
 
-    await raised(LeaseLost, arena.client().once(KEY, keep=60, lease=arena.short).run(slow))
+    await raised(LeaseLost, arena.client().once(KEY, ttl=60, lease=arena.short).run(slow))
     assert done == ["theirs"] or (arena.world.cancels and not done)  # it may be cut short before
-    assert await arena.client().once(KEY, keep=60).run(lambda: "theirs") == "theirs"
+    assert await arena.client().once(KEY, ttl=60).run(lambda: "theirs") == "theirs"
 
 
 @case((Variant.LOCK,), needs=("cells",))
@@ -103,9 +103,9 @@ async def who_waits_for_the_doer_may_give_up(arena: Arena) -> None:
         await go_on.wait(SOON)
         return "done"
 
-    job = arena.world.spawn(lambda: arena.client().once(KEY, keep=60).run(work))
+    job = arena.world.spawn(lambda: arena.client().once(KEY, ttl=60).run(work))
     assert await began.wait(SOON)
-    await raised(AcquireTimeout, arena.client().once(KEY, keep=60, timeout=0.1).run(work))
+    await raised(AcquireTimeout, arena.client().once(KEY, ttl=60, timeout=0.1).run(work))
     go_on.set()
     assert await job.result() == "done"
 

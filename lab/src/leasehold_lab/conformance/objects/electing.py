@@ -163,7 +163,7 @@ async def run_leads_until_its_work_is_done(arena: Arena) -> None:
     one, two = candidate(arena, "one"), candidate(arena, "two")
 
     async def work(leadership: AsyncLeadership) -> int:
-        leadership.check()
+        leadership.raise_if_lost()
         assert await two.campaign(blocking=False) is None
         return leadership.token
 
@@ -187,10 +187,10 @@ async def run_campaigns_again_after_a_loss(arena: Arena) -> None:
     async def work(leadership: AsyncLeadership) -> str:
         tokens.append(leadership.token)
         if len(tokens) < 3:
-            assert await client.break_("election/scheduler", leadership.token)
+            assert await client.force_release("election/scheduler", leadership.token)
             end = arena.world.now() + SOON
             while arena.world.now() < end:
-                leadership.check()
+                leadership.raise_if_lost()
                 await arena.world.sleep(0.01)
         return "done"
 
@@ -212,4 +212,4 @@ async def elections_and_locks_never_meet(arena: Arena) -> None:
 
 
 async def _check(hold: Any) -> None:
-    hold.check()
+    hold.raise_if_lost()

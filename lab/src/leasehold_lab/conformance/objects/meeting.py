@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from leasehold.errors import AcquireTimeout, BrokenBarrier, NotHeld, WrongKind
+from leasehold.errors import AcquireTimeout, BrokenBarrier, NameInUse, NotHeld
 from leasehold.primitives.coordination.barrier import AsyncBarrier
 from leasehold_lab.conformance.case_context import NOISE, SOON, Arena, Variant, case, raised
 
@@ -200,8 +200,8 @@ async def all_say_the_same_parties(arena: Arena) -> None:
     """Who says another number, or leaves out where others do not, is told so."""
     job = arena.world.spawn(lambda: barrier(arena).wait())
     await waiting(arena, 1)
-    await raised(WrongKind, barrier(arena, 3).wait())
-    await raised(WrongKind, barrier(arena, drop_dead=True).wait())
+    await raised(NameInUse, barrier(arena, 3).wait())
+    await raised(NameInUse, barrier(arena, drop_dead=True).wait())
     await barrier(arena, 3).reset()
     await raised(BrokenBarrier, job.result())
     places = await arena.world.gather(*(barrier(arena, 3).wait() for _ in range(3)))
@@ -220,7 +220,7 @@ async def a_member_without_its_lease_is_noticed(arena: Arena) -> None:
     victim = info.holders[0]
     assert victim.token is not None
     start = arena.world.now()
-    assert await looker.break_(f"barrier/{NAME}", victim.token)
+    assert await looker.force_release(f"barrier/{NAME}", victim.token)
     await raised(BrokenBarrier, job.result())
     await raised(BrokenBarrier, lost.result())
     assert arena.world.now() - start < 2 + NOISE, "the second in line looks every two seconds"

@@ -85,7 +85,7 @@ async def an_update_gives_up_at_its_timeout(arena: Arena) -> None:
 @case((Variant.LOCK,), needs=("cells",))
 async def a_value_that_nobody_writes_is_forgotten(arena: Arena) -> None:
     """After its life there is none, and versions begin anew."""
-    value = arena.client().versioned(NAME, life=0.2)
+    value = arena.client().versioned(NAME, ttl=0.2)
     await value.put("a")
     assert (await value.get()).version == 1
     await arena.world.sleep(arena.gone(0.2))
@@ -99,7 +99,7 @@ async def names_of_values_meet_no_others(arena: Arena) -> None:
     client = arena.client()
     await client.versioned(NAME).put("value")
     async with client.lock(NAME):
-        assert await client.once(NAME, keep=60).run(lambda: "result") == "result"
-        assert await client.shared(NAME, 60, lambda: "shared").get() == "shared"
+        assert await client.once(NAME, ttl=60).run(lambda: "result") == "result"
+        assert await client.cached(NAME, 60, lambda: "shared").get() == "shared"
         assert await client.scheduled(NAME, at_least=60, at_most=60).run(lambda: None)
     assert tuple(await client.versioned(NAME).get()) == ("value", 1)

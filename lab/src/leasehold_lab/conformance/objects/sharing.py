@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 from leasehold.errors import AcquireTimeout
-from leasehold.primitives.values.shared import AsyncShared
+from leasehold.primitives.values.cached import AsyncCachedValue
 from leasehold_lab.conformance.case_context import Arena, Variant, case, raised
 
 KEY = "partner-token"
@@ -47,10 +47,10 @@ class Source:
 @case((Variant.LOCK,), needs=("cells",))
 async def one_fetches_for_all(arena: Arena) -> None:
     """However many ask at the same time; when its time is over, one of them fetches anew."""
-    source, life = Source(arena), arena.kept(0.8)
+    source, ttl = Source(arena), arena.kept(0.8)
 
     async def get() -> int:
-        shared = arena.client().shared(KEY, lambda got: got["expires_in"], source.fetch(), early=0)
+        shared = arena.client().cached(KEY, lambda got: got["expires_in"], source.fetch(), early=0)
         return int((await shared.get())["token"])
 
     for _ in range(2):
@@ -60,7 +60,7 @@ async def one_fetches_for_all(arena: Arena) -> None:
         assert set(got) == set(range(before + 1, source.fetched + 1))
         await arena.world.sleep(arena.gone(0.8) + 0.1)
     between = [later - earlier for earlier, later in pairwise(source.began)]
-    assert min(between) > life - CALLED, "one fetched while there was a value"
+    assert min(between) > ttl - CALLED, "one fetched while there was a value"
 
 
 @case((Variant.LOCK,), needs=("cells",))
@@ -68,8 +68,8 @@ async def one_renews_early_while_others_use_the_old(arena: Arena) -> None:
     """In the last part of its time one caller fetches; the others go on at once with the old value."""
     source = Source(arena)
 
-    def mine() -> AsyncShared:
-        return arena.client().shared(KEY, 30, source.fetch(), early=29.0)
+    def mine() -> AsyncCachedValue:
+        return arena.client().cached(KEY, 30, source.fetch(), early=29.0)
 
     first, second = mine(), mine()
     assert (await first.get())["token"] == 1
@@ -89,7 +89,7 @@ async def one_renews_early_while_others_use_the_old(arena: Arena) -> None:
 async def an_early_fetch_that_fails_leaves_the_old_value(arena: Arena) -> None:
     """The caller gets the old value, and the source is left alone for a while."""
     source = Source(arena, 0.0)
-    shared = arena.client().shared(KEY, 30, source.fetch(), early=29.9)
+    shared = arena.client().cached(KEY, 30, source.fetch(), early=29.9)
     assert (await shared.get())["token"] == 1
     source.broken = True
     await arena.world.sleep(arena.gone(0.1))
@@ -108,7 +108,7 @@ async def an_early_fetch_that_fails_leaves_the_old_value(arena: Arena) -> None:
 async def a_fetch_slower_than_its_bloom_is_not_repeated_at_once(arena: Arena) -> None:
     """Where so much of the time is early that the fetch alone uses up the rest, the value is still used for a while."""
     source = Source(arena, 0.2)
-    shared = arena.client().shared(KEY, 30, source.fetch(), early=29.9)
+    shared = arena.client().cached(KEY, 30, source.fetch(), early=29.9)
     for _ in range(3):
         assert (await shared.get())["token"] == 1
 
@@ -118,7 +118,7 @@ async def a_fetch_that_fails_is_tried_by_the_next(arena: Arena) -> None:
     """Without an old value the error is the caller's, and nobody else's."""
     source = Source(arena, 0.0)
     source.broken = True
-    shared = arena.client().shared(KEY, 30, source.fetch())
+    shared = arena.client().cached(KEY, 30, source.fetch())
     await raised(ZeroDivisionError, shared.get())
     source.broken = False
     assert (await shared.get())["token"] == 2
@@ -128,7 +128,7 @@ async def a_fetch_that_fails_is_tried_by_the_next(arena: Arena) -> None:
 async def a_value_that_was_refused_is_replaced_once(arena: Arena) -> None:
     """All who saw it refused get another, which one of them fetched."""
     source = Source(arena)
-    clients = [arena.client().shared(KEY, 30, source.fetch()) for _ in range(CALLERS)]
+    clients = [arena.client().cached(KEY, 30, source.fetch()) for _ in range(CALLERS)]
     old = await clients[0].get()
     got = await arena.world.gather(*(shared.get(refused=old) for shared in clients))
     assert [value["token"] for value in got] == [2] * CALLERS
@@ -139,9 +139,9 @@ async def a_value_that_was_refused_is_replaced_once(arena: Arena) -> None:
 async def who_waits_for_the_fetcher_may_give_up(arena: Arena) -> None:
     """The timeout ends the wait; the fetch goes on."""
     source = Source(arena, 0.6)
-    job = arena.world.spawn(lambda: arena.client().shared(KEY, 30, source.fetch()).get())
+    job = arena.world.spawn(lambda: arena.client().cached(KEY, 30, source.fetch()).get())
     await arena.world.sleep(0.2)
-    waiter = arena.client().shared(KEY, 30, source.fetch(), timeout=0.1)
+    waiter = arena.client().cached(KEY, 30, source.fetch(), timeout=0.1)
     await raised(AcquireTimeout, waiter.get())
     assert (await job.result())["token"] == 1
     assert (await waiter.get())["token"] == 1

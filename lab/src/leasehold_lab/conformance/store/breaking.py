@@ -10,15 +10,15 @@ from leasehold_lab.conformance.case_context import MUTEX, SOON, UNFAIR, Arena, c
 async def a_wrong_token_breaks_nothing(arena: Arena) -> None:
     """Only the holder that has the token is broken; what is not held cannot be."""
     client = arena.client()
-    assert not await client.break_(arena.name, 1)
+    assert not await client.force_release(arena.name, 1)
     hold = await arena.holder()
-    assert not await client.break_(arena.name, hold.token + 1)
-    assert not await client.break_(arena.name, hold.token - 1)
-    assert not await client.break_("another", hold.token)
-    hold.check()
+    assert not await client.force_release(arena.name, hold.token + 1)
+    assert not await client.force_release(arena.name, hold.token - 1)
+    assert not await client.force_release("another", hold.token)
+    hold.raise_if_lost()
     assert await arena.lock().acquire(blocking=False) is None
     assert await hold.release() is True
-    assert not await client.break_(arena.name, hold.token)
+    assert not await client.force_release(arena.name, hold.token)
 
 
 @case(MUTEX)
@@ -27,7 +27,7 @@ async def the_broken_holder_is_told(arena: Arena) -> None:
     client = arena.client()
     lease = arena.kept(0.9)
     hold = await arena.holder(lease=lease)
-    assert await client.break_(arena.name, hold.token)
+    assert await client.force_release(arena.name, hold.token)
     successor = await arena.holder()
     assert successor.token > hold.token
     until = arena.world.now() + lease
@@ -35,7 +35,7 @@ async def the_broken_holder_is_told(arena: Arena) -> None:
         await arena.world.sleep(0.02)
     assert hold.lost
     await raised(LeaseLost, hold.release())
-    successor.check()
+    successor.raise_if_lost()
     assert await successor.release() is True
 
 
@@ -47,7 +47,7 @@ async def a_break_hands_over(arena: Arena) -> None:
     waiter = arena.world.spawn(lambda: arena.holder())
     await arena.queued(client, 1)
     start = arena.world.now()
-    assert await client.break_(arena.name, hold.token)
+    assert await client.force_release(arena.name, hold.token)
     successor = await waiter.result()
     assert arena.world.now() - start < SOON
     assert successor.token > hold.token

@@ -209,7 +209,7 @@ class Worker:
         for _ in range(slices):
             await self._sleep(length / slices)
             asked = self._now()
-            hold.check()
+            hold.raise_if_lost()
             self._journal.checked(n, asked, hold._lease.deadline)
             if target.mode is Mode.EXCLUSIVE:
                 self._write(self._journal.who, hold.name, hold.token)

@@ -50,7 +50,7 @@ def claim(
     words = (
         proposal.ticket.id.encode(),
         b"%d" % ms(terms.lease),
-        b"%d" % ms(terms.delay),
+        b"%d" % ms(terms.lock_delay),
         b"1" if join else b"0",
         b"%d" % token,
         channel,
@@ -66,7 +66,7 @@ def claim(
 def leave(namespace: str, name: str, ticket: Ticket, token: int, how: ReleaseReason) -> Command:
     """Return the command that leaves with vote and place."""
     broken = how is ReleaseReason.BREAK
-    words = (ticket.id.encode(), b"%d" % broken, b"%d" % token, b"%d" % _life(ticket), b"0")
+    words = (ticket.id.encode(), b"%d" % broken, b"%d" % token, b"%d" % _ttl(ticket), b"0")
     return REDLOCK_LEAVE, keys.node_keys(namespace, name), words
 
 
@@ -77,7 +77,7 @@ def retreat(namespace: str, proposal: Proposal, token: int, channel: bytes) -> C
         proposal.ticket.id.encode(),
         b"0",
         b"%d" % token,
-        b"%d" % _life(proposal.ticket),
+        b"%d" % _ttl(proposal.ticket),
         b"1",
         b"%d" % proposal.order,
         b"%d" % ms(terms.lease),
@@ -116,8 +116,8 @@ def renewals(
             yield (REDLOCK_STAY, keys.node_keys(namespace, name), _leases(part)), part
 
 
-def _life(ticket: Ticket) -> int:
-    return ms(ticket.terms.lease) + ms(ticket.terms.delay)
+def _ttl(ticket: Ticket) -> int:
+    return ms(ticket.terms.lease) + ms(ticket.terms.lock_delay)
 
 
 def _leases(tickets: Sequence[Ticket]) -> tuple[bytes, ...]:

@@ -70,11 +70,11 @@ def view(name: str, replies: Sequence[Any], answers: Mapping[int, Any], panel: Q
 
 def _voted(reply: Any) -> QueueEntry | None:
     """Return who has the vote of one node; None if its lease is over, and only its delay goes on."""
-    ticket, token, lease, delay, owner, meta = (_text(field) for field in reply[1])
-    left = (int(reply[2]) - int(delay or 0)) / 1000
+    ticket, token, lease, lock_delay, owner, meta = (_text(field) for field in reply[1])
+    left = (int(reply[2]) - int(lock_delay or 0)) / 1000
     if not ticket or left <= 0:
         return None
-    return QueueEntry(_ticket(ticket, lease, delay, owner, meta), 0, left, int(token))
+    return QueueEntry(_ticket(ticket, lease, lock_delay, owner, meta), 0, left, int(token))
 
 
 def _waiters(replies: Sequence[Any], answered: int, holder: str) -> tuple[QueueEntry, ...]:
@@ -84,17 +84,17 @@ def _waiters(replies: Sequence[Any], answered: int, holder: str) -> tuple[QueueE
         for ticket, order, expires, fields in zip(
             entries[::4], entries[1::4], entries[2::4], entries[3::4], strict=True
         ):
-            _, lease, delay, owner, meta = fields.split(SEPARATOR, 4)
+            _, lease, lock_delay, owner, meta = fields.split(SEPARATOR, 4)
             left = (float(expires) - now_ms) / 1000
             if left > 0 and ticket != holder:
-                entry = QueueEntry(_ticket(ticket, lease, delay, owner, meta), int(float(order)), left)
+                entry = QueueEntry(_ticket(ticket, lease, lock_delay, owner, meta), int(float(order)), left)
                 found.setdefault(ticket, []).append(entry)
     alive = [min(entries, key=lambda entry: entry.expires) for entries in found.values() if 2 * len(entries) > answered]
     return tuple(sorted(alive, key=lambda entry: entry.order))
 
 
-def _ticket(ticket: str, lease: str, delay: str, owner: str, meta: str) -> Ticket:
-    terms = LeaseTerms(LockMode(), Owner.parse(owner), int(float(lease or 0)) / 1000, int(delay or 0) / 1000, meta)
+def _ticket(ticket: str, lease: str, lock_delay: str, owner: str, meta: str) -> Ticket:
+    terms = LeaseTerms(LockMode(), Owner.parse(owner), int(float(lease or 0)) / 1000, int(lock_delay or 0) / 1000, meta)
     return Ticket(ticket, terms)
 
 

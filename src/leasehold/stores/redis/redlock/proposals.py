@@ -36,14 +36,14 @@ class Proposals:
             if proposal is None:
                 clock = self._runtime.wall_us()
                 proposal = self._proposals[ticket.id] = Proposal(name, ticket, clock + self._ahead, clock, now)
-            proposal.until = now + ticket.terms.lease + ticket.terms.delay
+            proposal.until = now + ticket.terms.lease + ticket.terms.lock_delay
             return proposal
 
     def renewed(self, ticket: Ticket, now: float) -> None:
         """Take note that nodes have set its lease to full length."""
         proposal = self._proposals.get(ticket.id)
         if proposal is not None:
-            proposal.until = now + ticket.terms.lease + ticket.terms.delay
+            proposal.until = now + ticket.terms.lease + ticket.terms.lock_delay
 
     def propose(self, proposal: Proposal, top: int) -> None:
         """Propose a higher token than before, and than the highest that was seen anywhere."""

@@ -162,7 +162,7 @@ class Rounds:
         token, ticket = proposal.token, proposal.ticket
         now = self._runtime.now()
         back = commands.leave(self._namespace, proposal.name, ticket, token, ReleaseReason.RELEASE)
-        over = now + ticket.terms.lease + ticket.terms.delay
+        over = now + ticket.terms.lease + ticket.terms.lock_delay
 
         def command(node: Node) -> Command:
             if join:

@@ -130,7 +130,7 @@ class RedlockStore:
         proposal = self._proposals.get(ticket.id)
         token = 0 if proposal is None else proposal.token
         command = commands.leave(self._namespace, name, ticket, token, how)
-        over = self._runtime.now() + ticket.terms.lease + ticket.terms.delay
+        over = self._runtime.now() + ticket.terms.lease + ticket.terms.lock_delay
 
         def read(node: Node, found: int) -> bool:
             if proposal is not None:
@@ -247,7 +247,7 @@ class RedlockStore:
     def _refuse(self, ticket: Ticket) -> None:
         if self._twice is not None:
             raise self._twice
-        longest = ticket.terms.lease + ticket.terms.delay
+        longest = ticket.terms.lease + ticket.terms.lock_delay
         if self._quarantine and longest > self._quarantine:
             raise Unsupported(
                 f"a lease (with its delay) of {longest:g} s is longer than the quarantine of {self._quarantine:g} s "

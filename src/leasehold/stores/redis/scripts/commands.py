@@ -67,7 +67,7 @@ def mutex_words(terms: LeaseTerms, *, join: bool, channel: bytes) -> tuple[bytes
     """Return the arguments of ``claim.lua`` behind the ticket."""
     return (
         b"%d" % ms(terms.lease),
-        b"%d" % ms(terms.delay),
+        b"%d" % ms(terms.lock_delay),
         b"1" if join else b"0",
         b"1" if terms.mode.fair else b"0",
         channel,

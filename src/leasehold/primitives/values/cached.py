@@ -1,4 +1,4 @@
-"""Fetch it once for all: `AsyncShared` and its blocking face `Shared`.
+"""Fetch it once for all: `AsyncCachedValue` and its blocking face `CachedValue`.
 
 Theory of operation
 -------------------
@@ -26,7 +26,7 @@ from leasehold.errors import AcquireTimeout, LeaseLost
 from leasehold.primitives.calls.callables import refuse_coroutines
 from leasehold.primitives.locks.inner_lock import guard
 from leasehold.primitives.values.register import Body, Record, Register
-from leasehold.primitives.values.versioned import LONGEST_LIFE
+from leasehold.primitives.values.versioned import LONGEST_TTL
 
 TimeToLive = Seconds | Callable[[Any], Seconds]
 """Seconds, or a function that reads them from the fetched value, as from ``expires_in`` of a token."""
@@ -47,7 +47,7 @@ class Refused(enum.Enum):
 log = logging.getLogger("leasehold")
 
 
-class AsyncShared:
+class AsyncCachedValue:
     """A value that one instance fetches and all use: an access token, an exchange rate, a list that is dear to compute.
 
     Example:
@@ -55,7 +55,7 @@ class AsyncShared:
         async def fetch():
             return {"token": "abc", "expires_in": 7200}
 
-        token = client.shared("partner-token", lambda answer: answer["expires_in"], fetch)
+        token = client.cached("partner-token", lambda answer: answer["expires_in"], fetch)
         value = await token.get()
         ```
 
@@ -73,7 +73,7 @@ class AsyncShared:
         timeout: Seconds | None,
     ) -> None:
         self._engine = engine
-        self._ttl = ttl if callable(ttl) else _validate.above_zero(ttl, "ttl", LONGEST_LIFE)
+        self._ttl = ttl if callable(ttl) else _validate.above_zero(ttl, "ttl", LONGEST_TTL)
         self._early = None if early is None else _validate.at_least_zero(early, "early")
         if self._early is not None and isinstance(self._ttl, float) and self._early >= self._ttl:
             raise ValueError(f"early must be less than the ttl of {self._ttl} s, it is {self._early}")
@@ -124,7 +124,7 @@ class AsyncShared:
                 try:
                     return await self._fetch_and_keep(hold.token)
                 except Exception:
-                    await self._bloom.write(Body.of("rest"), life=REST, fence=hold.token, only=True)
+                    await self._bloom.write(Body.of("rest"), ttl=REST, fence=hold.token, only=True)
                     raise
         except Exception as error:
             now = await self._value.read()
@@ -166,20 +166,20 @@ class AsyncShared:
         fetched = await ready(outside(self._fetch))
         body = Body.of(fetched)
         ttl = self._ttl(fetched) if callable(self._ttl) else self._ttl
-        ttl = _validate.above_zero(ttl, "ttl", LONGEST_LIFE)
+        ttl = _validate.above_zero(ttl, "ttl", LONGEST_TTL)
         early = ttl * EARLY if self._early is None else min(self._early, ttl)
         left = ttl - (runtime.now() - start)
         if left > 0:
-            await self._value.write(body, life=left, fence=token, only=True)
+            await self._value.write(body, ttl=left, fence=token, only=True)
             bloom = left - early if left > early else left / 2  # a slow fetch must not call for the next at once
-            await self._bloom.write(Body.of(token), life=bloom, fence=token, only=True)
+            await self._bloom.write(Body.of(token), ttl=bloom, fence=token, only=True)
         return body.value()
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.key!r}>"
 
 
-class Shared:
+class CachedValue:
     """A value that one instance fetches and all use: an access token, an exchange rate, a list that is dear to compute.
 
     Example:
@@ -187,13 +187,13 @@ class Shared:
         def fetch():
             return {"token": "abc", "expires_in": 7200}
 
-        token = client.shared("partner-token", lambda answer: answer["expires_in"], fetch)
+        token = client.cached("partner-token", lambda answer: answer["expires_in"], fetch)
         value = token.get()
         ```
 
     """
 
-    def __init__(self, core: AsyncShared) -> None:
+    def __init__(self, core: AsyncCachedValue) -> None:
         refuse_coroutines(core._fetch)
         self._core = core
 
@@ -203,7 +203,7 @@ class Shared:
         return self._core.key
 
     def get(self, *, refused: Any = Refused.NONE) -> Any:
-        """Return the value, fetched here or by whomever, and none that was ``refused``. As `AsyncShared.get`."""
+        """Return the value, fetched here or by whomever, and none that was ``refused``. As `AsyncCachedValue.get`."""
         return run_sync(self._core.get(refused=refused))
 
     def __repr__(self) -> str:
