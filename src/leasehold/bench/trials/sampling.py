@@ -20,9 +20,9 @@ KERNEL = "of it in the kernel: system calls"
 
 PARTS = (
     ("/leasehold/bench/", "the benchmark, and the floor"),
-    ("/leasehold/wires/", "wire: sockets, encoding and decoding"),
-    ("/leasehold/stores/", "store: requests and what answers mean"),
-    ("/leasehold/engine/", "engine: tickets, leases, keeper, waiting"),
+    ("/leasehold/wires/", "transport: sockets, encoding and decoding"),
+    ("/leasehold/stores/", "store: requests and the meaning of answers"),
+    ("/leasehold/engine/", "engine: tickets, leases, watchdog, waiting"),
     ("/leasehold/runtimes/", "runtime: clocks, timers, threads"),
     ("/leasehold/", "lock and hold objects"),
     ("/asyncio/", "event loop"),
