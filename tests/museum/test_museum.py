@@ -56,13 +56,14 @@ def test_every_scenario_applies_to_us() -> None:
 def test_the_page_has_a_row_for_each_scenario_and_says_that_ours_are_sound() -> None:
     text = PAGE.read_text(encoding="utf-8")
     columns = page.read(text)
+    words = " ".join(text.split())
     assert len(columns) > 2
     for head, signs in columns.items():
         assert list(signs) == list(EXHIBITS), head
         if head.startswith("leasehold"):
             assert set(signs.values()) <= {"✓", "·"}
     for exhibit in EXHIBITS.values():
-        assert exhibit.what in text, f"the page is older than {exhibit.id}: write it anew"
+        assert exhibit.what in words, f"the page is older than {exhibit.id}: write it anew"
 
 
 @pytest.mark.timeout(600)

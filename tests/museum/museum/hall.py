@@ -33,7 +33,7 @@ class Outcome:
         """What the call said, for people."""
         if self.error is not None:
             return f"raises `{type(self.error).__name__}`"
-        return "says that it has the lock" if self.value else "says that it has not the lock"
+        return "reports that it holds the lock" if self.value else "reports that it does not hold the lock"
 
 
 async def outcome(call: Awaitable[Any]) -> Outcome:

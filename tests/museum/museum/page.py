@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -36,41 +37,41 @@ VARYING = {("aioredlock asyncio", "cancelled-acquire")}
 HEAD = """\
 # The bug museum
 
-Locks break in ways that are known. Each row is one such way, as a scenario of
-[tests/museum](../tests/museum/museum/scenarios.py): it is done to a lock on a real server, and looked at from outside.
-Our own lock is put through all of them in every build, where each must end sound. Other libraries are put through the
-very same scenarios, with the same faults and the same settings where they have them; what is said of them here was
-observed by the run that wrote this page, with the versions named, and nothing else is.
+Locks break in known ways. Each row is one such way, as a scenario of
+[tests/museum](../tests/museum/museum/scenarios.py): the scenario runs against a lock on a real server, and checks the
+result from outside. Every build runs all of them on leasehold, where each must end sound. Other libraries run the very
+same scenarios, with the same faults and the same settings where they have them. Everything said of them here was
+observed by the run that wrote this page, with the versions named.
 
-The scenarios were chosen from defects that users reported, so this is no measure of a library as a whole. Much of what
-is observed is documented by its authors, or was never promised: several of these libraries aim at efficiency on one
-server and say so, and each of them has strengths that do not appear here. If a version does better, or we call a
-library wrongly, the page is wrong: the command below shows it.
+The scenarios come from defects that users reported, so this is no measure of a library as a whole. Much of what is
+observed is documented by its authors, or was never promised. Several of these libraries aim at efficiency on one server
+and say so, and each has strengths that do not appear here. If a version does better, or we call a library wrongly, the
+page is wrong: the command below shows it.
 
 | | |
 |---|---|
-| ✓ | sound: what the scenario asks for was seen |
-| ~ | partly: no harm beyond a bounded time, or an error that says less than it could |
-| ✗ | exposed: what the scenario warns of was seen |
+| ✓ | sound: the scenario observed what it asks for |
+| ~ | partly: no harm beyond a bounded time, or an error that reports less than it could |
+| ✗ | exposed: the scenario observed what it warns of |
 | · | does not apply |
 """
 
 REPEAT = """\
 ## Repeat it
 
-The libraries are looked for in the interpreters that are given, the first that has one is taken; none of them becomes a
+The tests look for each library in the given interpreters, and use the first that has it; none of them becomes a
 dependency. Some need an older redis-py, so there are two environments:
 
 ```sh
 python -m venv /tmp/newer && /tmp/newer/bin/pip install redis coredis python-redis-lock pottery filelock kazoo
 python -m venv /tmp/older && /tmp/older/bin/pip install 'redis<6' redlock-ng sherlock aioredlock setuptools
 
-pytest tests/museum                                                            # ours
-pytest tests/museum --peers /tmp/newer/bin/python --peers /tmp/older/bin/python  # and theirs, against this page
+pytest tests/museum                                                            # leasehold
+pytest tests/museum --peers /tmp/newer/bin/python --peers /tmp/older/bin/python  # and the others, against this page
 pytest tests/museum --peers … --write-museum                                   # and write this page
 ```
 
-Without `--peers`, `LEASEHOLD_PEERS` may name the interpreters, separated by colons. What is missing is said.
+Without `--peers`, `LEASEHOLD_PEERS` may name the interpreters, separated by colons. The tests report what is missing.
 """
 
 
@@ -99,11 +100,11 @@ def table(columns: Sequence[Column]) -> str:
 
 def details(columns: Sequence[Column]) -> list[str]:
     """Return a section for each scenario: what is done, where it was reported, what each lock did."""
-    lines: list[str] = ["## What was seen", ""]
+    lines: list[str] = ["## What was observed", ""]
     for name, exhibit in EXHIBITS.items():
         lines += [f"### {name}", "", f"*{exhibit.title[0].upper()}{exhibit.title[1:]}.* {exhibit.what}", ""]
         if exhibit.known:
-            lines += [f"This kind was reported, among others, in {', '.join(map(link, exhibit.known))}.", ""]
+            lines += [f"Reports of this kind are, among others, {', '.join(map(link, exhibit.known))}.", ""]
         alike: dict[tuple[Verdict, str], list[str]] = {}
         for one in columns:
             if name in one.seen and one.seen[name].verdict is not Verdict.NOT_APPLICABLE:
@@ -112,7 +113,13 @@ def details(columns: Sequence[Column]) -> list[str]:
                 )
         lines += [f"- {SIGNS[verdict]} {', '.join(titles)}: {words}" for (verdict, words), titles in alike.items()]
         lines.append("")
-    return lines
+    return [wrapped(line) for line in lines]
+
+
+def wrapped(line: str) -> str:
+    """Return a paragraph or an item of a list in lines of at most 120 characters."""
+    indent = "  " if line.startswith("- ") else ""
+    return textwrap.fill(line, 120, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
 def link(known: str) -> str:

@@ -21,8 +21,8 @@ class NotReached(AssertionError):
 
 @exhibit("the reply to acquire is lost", known="node-redlock #168", needs="link")
 async def lost_acquire_reply(hall: Hall) -> Seen:
-    """The server grants the lock, and the connection breaks before the client hears of it. Sound: the client asks
-    again, sees that the lock is its own, and has it; or it leaves nothing behind. Default settings."""
+    """The server grants the lock, and the connection breaks before the client receives the reply. Sound: the client
+    asks again, recognises its own lock, and acquires it; or it leaves nothing behind. Default settings."""
     lock = await hall.lock(link=True)
     lost = hall.proxy.drop_reply(where=hall.variant.claim)
     said = await outcome(lock.acquire(2.0))
@@ -30,9 +30,9 @@ async def lost_acquire_reply(hall: Hall) -> Seen:
     taken = await hall.taken()
     if said.error is None and said.value:
         if not taken:
-            return exposed("says that it has the lock while others can have it")
+            return exposed("reports that it holds the lock while others can acquire it")
         await lock.release()
-        return sound("asks again and has it")
+        return sound("asks again and acquires it")
     if not taken:
         return sound(f"{said.words}, and leaves nothing behind")
     words = f"{said.words}, and the lock stays taken {hall.remains()}"
@@ -41,8 +41,8 @@ async def lost_acquire_reply(hall: Hall) -> Seen:
 
 @exhibit("the reply to release is lost", needs="link")
 async def lost_release_reply(hall: Hall) -> Seen:
-    """The server frees the lock, and the connection breaks before the client hears of it. Sound: no error that
-    says the lock was lost, and the lock is free."""
+    """The server frees the lock, and the connection breaks before the client receives the reply. Sound: no error that
+    reports a lost lock, and the lock is free."""
     lock = await hall.lock(lease=10, link=True)
     await lock.acquire(0)
     lost = hall.proxy.drop_reply(where=hall.variant.leave)
@@ -69,21 +69,21 @@ async def crash_with_defaults(hall: Hall) -> Seen:
 
 @exhibit("the holder crashes while another waits", known="python-redis-lock #6", needs="redis leases")
 async def crash_while_another_waits(hall: Hall) -> Seen:
-    """A process holds the lock for 1 s and is killed; another waits with default settings, for ever. Nobody tells
-    it of the expiry. Sound: it has the lock soon after the lease has ended."""
+    """A process holds the lock for 1 s and is killed; another waits with default settings, for ever. Nobody notifies it
+    of the expiry. Sound: it acquires the lock soon after the lease has ended."""
     lock = await hall.lock()
     await asyncio.to_thread(hall.crash, LEASE)
     waiting = lock.begin_acquire(None)
     done, _ = await asyncio.wait((waiting,), timeout=LEASE + 2.0)
     if not done:
-        return exposed("the waiter sleeps on, 2 s after the lease has ended")
+        return exposed("the waiter still sleeps 2 s after the lease has ended")
     await lock.release()
-    return sound("the waiter has it soon after the lease has ended")
+    return sound("the waiter acquires it soon after the lease has ended")
 
 
 @exhibit("acquire is cancelled", known="CURATOR-79", needs="asyncio link")
 async def cancelled_acquire(hall: Hall) -> Seen:
-    """A task is cancelled while the reply to its acquire is under way. Sound: nothing is left, soon after. Default
+    """A task is cancelled while the reply to its acquire is under way. Sound: soon nothing is left. Default
     settings."""
     lock = await hall.lock(link=True)
     hall.proxy.forget()
@@ -109,7 +109,7 @@ async def cancelled_release(hall: Hall) -> Seen:
         name = f"{hall.name}-{step}"
         lock = await hall.lock(name, lease=30, client=client)
         if not await lock.acquire(0):
-            return exposed("after an earlier cancellation the client gets locks no more")
+            return exposed("after an earlier cancellation the client gets no more locks")
         task = lock.begin_release()
         for _ in range(step):
             await asyncio.sleep(0)
@@ -124,10 +124,10 @@ async def cancelled_release(hall: Hall) -> Seen:
     return sound("free at once, or when released again")
 
 
-@exhibit("a cancelled call's reply meets the next call", known="CVE-2023-28858", needs="asyncio link")
+@exhibit("the next call gets a cancelled call's reply", known="CVE-2023-28858", needs="asyncio link")
 async def reply_of_another_call(hall: Hall) -> Seen:
-    """A task is cancelled while the reply to its acquire is under way, and the client is used on. Sound: each later
-    call gets its own answer."""
+    """A task is cancelled while the reply to its acquire is under way, and the client continues in use. Sound: each
+    later call gets its own answer."""
     client = await hall.client(link=True)
     for turn in range(5):
         replies = hall.proxy.hold(Side.REPLIES)
@@ -142,20 +142,20 @@ async def reply_of_another_call(hall: Hall) -> Seen:
         if first.error is not None or not first.value:
             return exposed(f"the next acquire of a free lock {first.words}")
         if await theirs.acquire(0):
-            return exposed("the next acquire says that it has a lock that others can have")
+            return exposed("the next acquire reports a lock that others can acquire")
         await mine.release()
         if not await theirs.acquire(0):
             return exposed("the next release frees nothing")
         if (await outcome(mine.acquire(0))).value:
-            return exposed("a later acquire has a lock that another holds")
+            return exposed("a later acquire gets a lock that another holds")
         await theirs.release()
     return sound("each call gets its own answer")
 
 
 @exhibit("one lock object, two users", known="aredis #119, aioredis #1040, dogpile.cache #171", needs="leases")
 async def shared_object(hall: Hall) -> Seen:
-    """Two tasks (or threads) share a lock object. The lease of the first runs out, the second acquires, and then the
-    first releases. Sound: the second still has the lock."""
+    """Two tasks (or threads) share a lock object. The lease of the first expires, the second acquires, and then the
+    first releases. Sound: the second still holds the lock."""
     first = await hall.lock(lease=LEASE, fixed=True)
     second = await hall.alongside(first)
     await first.acquire(0)
@@ -171,8 +171,8 @@ async def shared_object(hall: Hall) -> Seen:
 
 @exhibit("release after the lease has ended", known="redis-py #1095", needs="leases")
 async def release_after_expiry(hall: Hall) -> Seen:
-    """The lease of a holder runs out, another client acquires, and then the first releases. Sound: the other keeps
-    the lock, and the first is told."""
+    """The lease of a holder expires, another client acquires, and then the first releases. Sound: the other keeps the
+    lock, and the first is notified."""
     late, other = await hall.lock(lease=LEASE, fixed=True), await hall.lock(lease=10)
     await late.acquire(0)
     await asyncio.sleep(LEASE + 0.2)
@@ -182,14 +182,14 @@ async def release_after_expiry(hall: Hall) -> Seen:
     if not await hall.taken():
         return exposed("frees the other's lock")
     if said.error is None and said.value is not False:
-        return partly("leaves the other's lock alone; the late holder hears nothing")
+        return partly("leaves the other's lock alone; the late holder gets no notice")
     return sound(f"leaves the other's lock alone; `release` {_end(said.error)}")
 
 
 @exhibit("the reply to acquire comes after the lease has ended", known="node-redlock #369", needs="leases link")
 async def late_reply(hall: Hall) -> Seen:
-    """The network keeps the reply to an acquire for longer than the lease. Sound: the caller is not told that it
-    has a lock that others can have."""
+    """The network delays the reply to an acquire for longer than the lease. Sound: the caller does not get a lock that
+    others can acquire."""
     lock = await hall.lock(lease=LEASE, link=True)
     hall.proxy.forget()
     replies = hall.proxy.hold(Side.REPLIES, where=hall.variant.granted)
@@ -199,14 +199,16 @@ async def late_reply(hall: Hall) -> Seen:
     replies.remove()
     said = await outcome(task)
     if said.error is None and said.value and not await hall.taken():
-        return exposed("says that it has the lock, 0.6 s after the lease has ended")
-    return sound(f"{said.words}" + (", and so it is" if said.value else ""))
+        return exposed("reports that it holds the lock, 0.6 s after the lease has ended")
+    return sound(f"{said.words}" + (", which is true" if said.value else ""))
 
 
-@exhibit("the lock is freed just before the waiter listens", known="Redisson #1763, redis-lock-py #3", needs="wakes")
+@exhibit(
+    "the lock is released just before the waiter subscribes", known="Redisson #1763, redis-lock-py #3", needs="wakes"
+)
 async def missed_wake_up(hall: Hall) -> Seen:
-    """A waiter was told that the lock is taken; before its request to be woken arrives, the lock is released. Sound:
-    it has the lock soon after."""
+    """A waiter has learned that the lock is taken. Before its request for a notification arrives, the lock is released.
+    Sound: it acquires the lock soon after."""
     holder, waiter = await hall.lock(lease=30), await hall.lock(lease=30, client=await hall.client(link=True))
     await holder.acquire(0)
     asks = hall.proxy.hold(Side.REQUESTS, where=hall.variant.wakes)
@@ -220,7 +222,7 @@ async def missed_wake_up(hall: Hall) -> Seen:
 
 @exhibit("connections break while waiting", known="Redisson #6026", needs="link")
 async def connection_lost_while_waiting(hall: Hall) -> Seen:
-    """All connections of a waiter break; then the lock is released. Sound: it has the lock soon after."""
+    """All connections of a waiter break; then the lock is released. Sound: it acquires the lock soon after."""
     holder, waiter = await hall.lock(lease=30), await hall.lock(lease=30, link=True)
     await holder.acquire(0)
     task = waiter.begin_acquire(10.0)
@@ -233,28 +235,28 @@ async def connection_lost_while_waiting(hall: Hall) -> Seen:
 
 @exhibit("the lock is taken away while its block runs", known="python-redis-lock #85, redbeat #230", needs="redis")
 async def silent_loss(hall: Hall) -> Seen:
-    """The key of a held lock is deleted (an operator, an eviction, a failover). Sound: the holder is told while it
-    works, without asking; and if it asks, it hears the truth."""
+    """The key of a held lock is deleted (an operator, an eviction, a failover). Sound: the holder is notified while it
+    works, without asking; and if it asks, it gets the true answer."""
     lock = await hall.lock(lease=LEASE)
     await lock.acquire(0)
     hall.delete()
     await asyncio.sleep(0.8 * LEASE)
     told, asked = lock.raw.told, await outcome(lock.valid())
     if told:
-        return sound("told without asking, within a third of the lease" if asked.value is False else "told")
+        return sound("notified without asking, within a third of the lease" if asked.value is False else "notified")
     if asked.error is None and asked.value:
-        return exposed("still says that it has the lock")
+        return exposed("still reports that it holds the lock")
     if asked.error is None and asked.value is None:
         said = await outcome(lock.release())
         end = "and `release` is silent" if said.error is None else f"until `release` {said.words}"
-        return exposed(f"nothing tells the holder, {end}")
-    return partly("says so when it is asked; nothing tells the holder")
+        return exposed(f"the holder gets no notice {end}")
+    return partly("reports it when asked; the holder gets no notice")
 
 
 @exhibit("the session ends while the block runs", known="kazoo #2", needs="zookeeper")
 async def session_ends(hall: Hall) -> Seen:
-    """The server ends the holder's session, and with it the lock; the holder's connection comes back. Sound: the
-    holder is told without asking; and if it asks, it hears the truth."""
+    """The server ends the holder's session, and with it the lock; the holder's connection comes back. Sound: the holder
+    is notified without asking; and if it asks, it gets the true answer."""
     client = await hall.client()
     lock = await hall.lock(client=client)
     await lock.acquire(0)
@@ -263,17 +265,17 @@ async def session_ends(hall: Hall) -> Seen:
         raise NotReached("the session goes on")
     await asyncio.sleep(SOON)
     if lock.raw.told:
-        return sound("told without asking")
+        return sound("notified without asking")
     if (await outcome(lock.valid())).value:
-        return exposed("still says that it has the lock; only a listener on the client's state hears of it")
-    return partly("says so when it is asked; nothing tells the holder")
+        return exposed("still reports that it holds the lock; only a listener on the client's state is notified")
+    return partly("reports it when asked; the holder gets no notice")
 
 
-@exhibit("a new session meets the old one's node", known="CURATOR-498, CURATOR-604", needs="zookeeper")
+@exhibit("a new session finds the old one's node", known="CURATOR-498, CURATOR-604", needs="zookeeper")
 async def node_of_the_old_session(hall: Hall) -> Seen:
-    """An acquire is applied, and the server is out of reach before the reply comes. The client is restarted, goes
-    on or acquires again in its new session, and meets the node of its old one, which ends soon. Sound: what it then
-    has, it keeps."""
+    """An acquire is executed, and the server is unreachable before the reply comes. The client is restarted, continues
+    or acquires again in its new session, and finds the node of its old one, which ends soon. Sound: it keeps what it
+    then acquires."""
     client = await hall.client(link=True)
     await hall.warm(client)
     lock = await hall.lock(client=client)
@@ -289,14 +291,14 @@ async def node_of_the_old_session(hall: Hall) -> Seen:
     if said.error is not None or not said.value:
         return partly(f"the second acquire {said.words}")
     if await hall.free_within(3.0):
-        return exposed("takes the old session's node for its own; when that ends, others have the lock too")
+        return exposed("takes the old session's node for its own; when that ends, others can acquire the lock too")
     await holder.release()
     return sound("has a node of its own, and keeps it")
 
 
 @exhibit("a fork inherits a held lock", known="psycopg2 #829, filelock #657", needs="blocking")
 async def fork_with_a_held_lock(hall: Hall) -> Seen:
-    """A process forks while it holds a lock, and the child ends its copy of the block. Sound: the parent still has
+    """A process forks while it holds a lock, and the child ends its copy of the block. Sound: the parent still holds
     the lock."""
     lock = await hall.lock(lease=10)
     await lock.acquire(0)
@@ -306,9 +308,9 @@ async def fork_with_a_held_lock(hall: Hall) -> Seen:
     return sound("the parent keeps it") if ended else partly("the parent keeps it; the child hangs in `release`")
 
 
-@exhibit("one name runs into another")
+@exhibit("two names collide")
 async def name_collision(hall: Hall) -> Seen:
-    """A lock is held, and locks of names that resemble it or its keys are tried. Sound: they are had."""
+    """A lock is held, and locks with names that resemble its name or its keys are tried. Sound: they are acquired."""
     holder = await hall.lock(lease=10)
     await holder.acquire(0)
     name, client = hall.name, await hall.client()
@@ -321,13 +323,15 @@ async def name_collision(hall: Hall) -> Seen:
         await lock.release()
         if not await hall.taken():
             return exposed(f"a release of {other.replace(name, 'x')!r} frees 'x'")
-    return exposed(f"'x' excludes {', '.join(map(repr, clashes))}") if clashes else sound("distinct names do not meet")
+    return (
+        exposed(f"'x' excludes {', '.join(map(repr, clashes))}") if clashes else sound("distinct names do not collide")
+    )
 
 
 @exhibit("a fencing token", known="Redisson #4684, portalocker #146")
 async def fencing_token(hall: Hall) -> Seen:
-    """Four holders, one after the other; before the last the keys are lost. Sound: each has a higher number than
-    all before it, for the resource to refuse those who are late."""
+    """Four holders, one after the other; before the last the keys are lost. Sound: each has a higher number than all
+    before it, so that the resource can refuse late holders."""
     tokens: list[int | None] = []
     for turn in range(4):
         if turn == 3 and hall.variant.backend == "redis":
@@ -338,7 +342,7 @@ async def fencing_token(hall: Hall) -> Seen:
         await lock.release()
     known = [token for token in tokens if token is not None]
     if len(known) < len(tokens):
-        return exposed("has none: a resource cannot tell a late holder from the present one")
+        return exposed("has none: a resource cannot distinguish a late holder from the present one")
     return (
         sound("always higher, also after the keys were lost") if known == sorted(set(known)) else exposed("not rising")
     )
@@ -346,7 +350,7 @@ async def fencing_token(hall: Hall) -> Seen:
 
 @exhibit("a `with` block that did not get the lock", known="etcd3 #599, etcd3 #1314")
 async def block_without_the_lock(hall: Hall) -> Seen:
-    """Another holds the lock for longer than a ``with`` block waits. Sound: the block does not run."""
+    """Another client holds the lock for longer than a `with` block waits. Sound: the block does not run."""
     holder = await hall.lock(lease=20)
     await holder.acquire(0)
     said = await outcome(hall.body(hall.name, 0.4))
@@ -358,11 +362,11 @@ async def block_without_the_lock(hall: Hall) -> Seen:
 async def _woken(task: asyncio.Future[object]) -> Seen:
     done, _ = await asyncio.wait((task,), timeout=2 * SOON)
     if not done:
-        return exposed("the waiter sleeps on, though the lock is free")
+        return exposed("the waiter still sleeps, though the lock is free")
     said = await outcome(task)
     if said.error is not None:
         return partly(f"the waiter {said.words}")
-    return sound("the waiter has it soon after") if said.value else exposed("the waiter gives up on a free lock")
+    return sound("the waiter acquires it soon after") if said.value else exposed("the waiter gives up on a free lock")
 
 
 async def _sent(hall: Hall, where: bytes) -> None:

@@ -45,9 +45,9 @@ class System:
     bound: float
 
 
-CRASH = "free after a crash of the holder (L)"
-AGAIN = "free again after a crash of the holder (L)"
-KILL = "free again after `kill -9` of the holder (L)"
+CRASH = "free after a crash of the holder (liveness)"
+AGAIN = "free again after a crash of the holder (liveness)"
+KILL = "free again after `kill -9` of the holder (liveness)"
 
 SYSTEMS = {
     "postgresql": System("postgres_server", "", 1.5, ("postgresql", CRASH, 0), "the lease + 250 ms", 1.75),

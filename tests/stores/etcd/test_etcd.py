@@ -63,7 +63,7 @@ def test_a_reader_beside_others_and_a_cell_cost_what_the_page_says(etcd_server, 
         await cell.put(1)
         before = etcd_server.calls()
         second = await locks.rw_lock("x").reader().acquire(timeout=5)
-        assert calls_of(etcd_server, before) == {"Txn": stated("acquire of a reader or of permits beside others")}
+        assert calls_of(etcd_server, before) == {"Txn": stated("acquire of a reader or of permits alongside others")}
         before = etcd_server.calls()
         await cell.get()
         assert sum(calls_of(etcd_server, before).values()) == stated("cell: read")

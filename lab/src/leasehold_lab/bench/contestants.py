@@ -91,7 +91,7 @@ CONTESTANTS: tuple[Contestant, ...] = (
         "floors.scripts",
         BOTH,
         "hiredis",
-        settings="the very bytes that leasehold sends, from a bare socket (or one asyncio protocol) with hiredis",
+        settings="the same bytes that leasehold sends, from a bare socket (or one asyncio protocol) with hiredis",
     ),
     Contestant(
         "floor-token",
@@ -100,7 +100,7 @@ CONTESTANTS: tuple[Contestant, ...] = (
         "floors.token",
         BOTH,
         "hiredis",
-        settings="one token passed around by RPUSH and BLPOP; no lease, nobody is told of a loss",
+        settings="one token passed around by RPUSH and BLPOP; no lease, no notice of a loss",
     ),
     Contestant(
         "floor-renewals",
@@ -119,7 +119,7 @@ CONTESTANTS: tuple[Contestant, ...] = (
         "floors.transactions",
         BLOCKING,
         "sqlite3",
-        settings="two times BEGIN IMMEDIATE, one row written, COMMIT; WAL, synchronous=FULL as leasehold has it",
+        settings="two times BEGIN IMMEDIATE, one row written, COMMIT; WAL, synchronous=FULL as in leasehold",
         places=FILE,
     ),
     Contestant(
@@ -159,7 +159,7 @@ CONTESTANTS: tuple[Contestant, ...] = (
         "floors.nodes",
         BLOCKING,
         "kazoo",
-        settings="one ephemeral node made and deleted over a bare session of kazoo; no queue",
+        settings="one ephemeral node created and deleted over a bare session of kazoo; no queue",
         places=frozenset({Place.ZOOKEEPER}),
     ),
     Contestant(
@@ -169,7 +169,7 @@ CONTESTANTS: tuple[Contestant, ...] = (
         "floors.keys",
         BLOCKING,
         "",
-        settings="a key put unless it is there, and deleted, a transaction each, over bare HTTP; no lease, no queue",
+        settings="a key put unless it exists, and deleted, a transaction each, over bare HTTP; no lease, no queue",
         places=frozenset({Place.ETCD}),
     ),
     Contestant(
@@ -188,7 +188,7 @@ CONTESTANTS: tuple[Contestant, ...] = (
             OURS,
             key=f"leasehold-{harm}",
             title=f"leasehold, one of five {harm}",
-            settings=f"as leasehold; one server is {harm} as the trial begins, when all are connected to",
+            settings=f"as leasehold; one server is {harm} as the trial begins, after connecting to all",
             places=frozenset({Place.REDLOCK}),
             rests=False,
             harm=harm,
@@ -275,7 +275,7 @@ CONTESTANTS: tuple[Contestant, ...] = (
         "",
         BLOCKING,
         "",
-        settings="RLock, defaults: lease 30 s, renewed, unfair; a Java machine that has compiled what it runs often",
+        settings="RLock, defaults: lease 30 s, renewed, unfair; a Java virtual machine that has compiled its hot code",
         contends=False,
     ),
     Contestant(

@@ -58,36 +58,36 @@ AIMS = (
 )
 
 REASONS = """\
-Where an aim is missed, it is for this; the tables below say how much each part takes.
+The reasons where an aim is missed follow; the tables below show how much each part takes.
 
 - *One thread, one task*: the Python between two system calls. Each piece is a function call or an object that a promise
-  needs: an id chosen before anything is sent, a deadline read before that, a place with the keeper before that.
-  redis-py's lock sends one plain command to acquire and keeps nothing: its server part is cheaper than that of any lock
-  with a queue. What is left would take compiled code, which leasehold has none of: one wheel installs anywhere, and can
-  be read.
-- *1,000 tasks*: the state of 1,000 acquires does not fit the nearer caches, and the collector walks through it. Where
-  the floor itself hardly reaches what is aimed at beside redis-py, no client of Redis could.
-- *Hand-over*: the floor is two commands and one wake-up. A hand-over is a release, which reads and rewrites a queue (25
-  commands in two scripts with the next claim), a message, before it a word that counts who hears it, and a claim that
-  says "wait": one answer more to write, one more to read, and all of it stands between one holder and the next. It
-  takes as long whatever is done inside, so the longer the work, the nearer to one is the share.
+  needs: an id chosen before anything is sent, a deadline read before that, a registration with the watchdog before
+  that. redis-py's lock sends one plain command to acquire and keeps nothing: its server part is cheaper than that of
+  any lock with a queue. Only compiled code could save the rest. leasehold has none: one wheel installs anywhere, and
+  people can read it.
+- *1,000 tasks*: the state of 1,000 acquires does not fit the nearer caches, and the garbage collector walks through it.
+  Where the floor itself hardly reaches the aim set against redis-py, no client of Redis could.
+- *Hand-over*: the floor is two commands and one wake-up. A hand-over is more. A release reads and rewrites a queue (25
+  commands in two scripts with the next acquire), and sends two messages: an empty one that counts the receivers, then
+  the grant. An acquire gets the answer "wait": one more answer to write, and one more to read. All of it delays the
+  next holder. It takes the same time whatever is done inside, so the longer the work, the nearer the ratio is to one.
 - *Redlock*: the floor is one thread that sends five times and waits for three answers. leasehold does the same, and
-  pays for each node: what was asked and by whom, whether it rests, what its answer adds up to; and each node's script
-  has a token to compare, too. Where one of them is stalled, the first rounds of a trial find that out.
-- *Holding*: 10,000 leases of 30 s are 1,000 renewals a second, each with a command to write, an answer to read, a
-  deadline to move and the next renewal to put down, for a lease that was last touched ten seconds ago and has left the
+  has more to do for each node: what was asked and by whom, whether the node is skipped, what its answer adds up to. And
+  each node's script has a token to compare. Where one node is stalled, the first rounds of a trial find that out.
+- *Holding*: 10,000 leases of 30 s are 1,000 renewals a second. Each has a command to write, an answer to read, a
+  deadline to move and the next renewal to schedule, for a lease that was last used ten seconds ago and has left the
   nearer caches. One hundredth of a core is ten microseconds for each, so this depends on the core.
-- *A waiter's memory* under asyncio: a task of its own takes 0.9 KiB, whatever it does, and the seven nested calls in
-  which it waits 1.9 KiB, since each keeps its frame. The rest is its lock object, ticket and lease, its places with the
-  keeper and the store, a timer that should never ring, and what the first claims of all took at once.
+- *A waiter's memory* under asyncio: a task takes 0.9 KiB, whatever it does, and the seven nested calls in which it
+  waits 1.9 KiB, since each keeps its frame. The rest is its lock object, ticket and lease, its entries in the watchdog
+  and the store, a timer that should never fire, and what the first acquire requests of all took at once.
 
-Of the other stores no rate is aimed at, but the number of requests, each of which waits for its answer (the column
+For the other stores the aim is not a rate, but the number of requests, each of which waits for its answer (the column
 **reads**). An acquire and a release are one request each on etcd and ZooKeeper, as in their floors. On PostgreSQL and
-MySQL they are two each: one that locks the name's row and reads who is there, and one that writes and commits, because
-what is written depends on what was read. MySQL parses the text of each of their 15 statements anew, and PyMySQL reads
-the description of each column in Python: a pair takes more than a millisecond of processor time on either side, where
-a bare pair of statements takes 0.2 and 0.4. With one thread the disk hides half of that; eight threads of one
-process share one interpreter lock, so there it counts in full. Commits are two in both.
+MySQL they are two each: one locks the name's row and reads the queue, and one writes and commits, because what is
+written depends on what was read. MySQL parses the text of each of the 15 statements again, and PyMySQL reads the
+description of each column in Python. A pair takes more than a millisecond of processor time on either side, where a
+bare pair of statements takes 0.2 and 0.4. With one thread the disk hides half of that. Eight threads of one process
+share one interpreter lock, so there it counts in full. Commits are two in both.
 """
 
 
@@ -97,7 +97,7 @@ def aims(result: Result) -> str:
     lines = [line for aim in AIMS if (row := rows.get(aim.measure)) is not None for line in _lines(aim, row)]
     if not lines:
         return ""
-    head = ["| measure | beside | aim | reached |", "| --- | --- | ---: | ---: |"]
+    head = ["| measure | compared with | aim | reached |", "| --- | --- | ---: | ---: |"]
     return "\n".join(["## Aims\n", *head, *lines, "", REASONS])
 
 

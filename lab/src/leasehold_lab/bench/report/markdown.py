@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 
 from leasehold_lab.bench.report.aims import aims
@@ -23,48 +24,64 @@ python -m leasehold_lab.bench.foreign peers/bin
 leasehold bench --peers-python peers/bin/python
 ```
 
-The third command matters: an old pip takes many minutes to find versions that go together. The fifth builds a program
-each for Redisson and redsync, where the tools of Java (`java`, `mvn`) and of Go are installed; it may be left out, as
-may any library. The last starts a server of each kind that is installed: Redis, five of them for Redlock, PostgreSQL,
-MariaDB, ZooKeeper and etcd. With a URL it measures that store alone: `redis:`, `redlock:`, `sqlite:`, `postgresql:` and
-`mysql:` (with the tables made before, by `leasehold init URL`), `zookeeper:` or `etcd:`, without TLS.
-What it writes there has names that begin with `bench-` or `bench_`, and is deleted at the end.
-`--only KEY` chooses measures. `--full` adds 100 processes, 10,000 locks held and 10,000 waiters; `--profile` says where
-the time goes; `--report FILE.html` writes a page with charts, `--json` prints every round, `--docs FILE` writes this
-page and its picture.
+The third command matters: an old pip takes many minutes to find versions that work together. The fifth builds a program
+each for Redisson and redsync, where the tools of Java (`java`, `mvn`) and of Go are installed. You may leave it out,
+and any library too.
+
+The last command starts a server of each kind that is installed: Redis, five of them for Redlock, PostgreSQL, MariaDB,
+ZooKeeper and etcd. With a URL it measures only that store: `redis:`, `redlock:`, `sqlite:`, `postgresql:` and `mysql:`
+(after `leasehold init URL` has created the tables), `zookeeper:` or `etcd:`, without TLS. All names that it writes
+there begin with `bench-` or `bench_`, and are deleted at the end.
+
+| option | meaning |
+| --- | --- |
+| `--only KEY` | chooses measures |
+| `--full` | adds 100 processes, 10,000 locks held and 10,000 waiters |
+| `--profile` | shows where the time goes |
+| `--report FILE.html` | writes a page with charts |
+| `--json` | prints every round |
+| `--docs FILE` | writes this page and its picture |
 
 ## How to read it
 
-- Rates depend on the machine, and on what else it does. Read the ratios: they are taken between trials of the same
-  round, which follow each other; in parentheses stand the lowest and the highest of the rounds.
-- The **floor** is what the wire allows: for acquire + release the very bytes that leasehold sends, from a bare socket
-  or one hand-written asyncio protocol, with nothing around them; for hand-over one token in a list, passed on by
-  `RPUSH` and `BLPOP`, which knows no lease, no token and no loss; for databases two bare write transactions; for
-  ZooKeeper a bare create and delete, for etcd a bare put and delete; for Redlock one claim sent to all servers at once
-  until the majority has answered, which is the slowest of the three fastest of five single claims. None of them waits
-  in a queue or leaves a token. Beside them stand two small writes forced to the disk: a store that promises to keep
-  what it said pays for at least that.
+- Rates depend on the machine, and on its other work. Read the ratios: they compare trials of the same round, which run
+  one after the other. The lowest and the highest of the rounds are in parentheses.
+- The **floor** is the fastest that the protocol allows, see [below](#floors). No floor waits in a queue or leaves a
+  token.
+- Two small writes forced to the disk are shown too: a store that promises to keep what it confirmed pays at least that.
 - Where one of five servers fails, there is no floor: leasehold is compared with itself on all five. The server is
-  killed, or stalled by `SIGSTOP`, when the trial begins, so the moment in which that shows is part of it. What that
-  server did is not counted.
-- **ours is** says how many times the rate of the others leasehold reaches.
+  killed, or stalled by `SIGSTOP`, when the trial begins, so the time to notice it is included. What that server did is
+  not counted.
+- **ours is** shows how many times the rate of the others leasehold reaches.
 - A wake-up across cores costs two or three times as much as one on the same core, and the kernel's choice differs from
   trial to trial. So a single caller is kept on one core with the server (`--pin`), for all contestants alike.
-- **client µs** and **server µs** are processor time for one acquire and release. They suffer less from a busy machine
-  than rates do. **reads** is how often the server read from a connection, **commands** what it executed, those inside
-  scripts included.
-- In hand-over only turns count where the lock went to another contender, and p50 and p99 are from the release to the
-  next holder's entry. The contenders watch each other through shared memory: two inside at once would be shown.
-- Each contestant must refuse a name that is held, and give it after its release, or its trial fails.
-- A library of another language runs in a program of its own, by its language's threads: in Java after a run of five
-  seconds, in which the code is compiled, and with what the virtual machine does beside it counted as the client's time;
-  in Go by goroutines. These two are not measured in hand-over.
-- leasehold has everything on that it promises: lease and renewal, tokens, the queue, server time. Most others have none
-  of these. Each is set as its users are told to; see the settings below.
+- **client µs** and **server µs** are processor time for one acquire and release. A busy machine affects them less than
+  rates. **reads** is how often the server read from a connection, **commands** what it executed, including those inside
+  scripts.
+- In hand-over only turns count in which the lock went to another contender. p50 and p99 are from the release to the
+  next holder's entry. The contenders watch each other through shared memory: it would show two holders at once.
+- Each contestant must refuse a name that is held, and grant it after its release, or its trial fails.
+- A library of another language runs in a separate program, with its language's threads. Java first runs for five
+  seconds, in which the code is compiled; all other work of the virtual machine counts as the client's time. Go uses
+  goroutines. These two are not measured in hand-over.
+- In leasehold all that it promises is switched on: lease and renewal, tokens, the queue, server time. Most others have
+  none of these. Each is set up as its documentation tells its users; see the settings below.
 - Servers that are started for the run force to the disk what they have confirmed, as they do by default.
-- A dash stands for what is not known: of stores other than Redis **reads** are the requests on the wire, each of which
-  waits for its answer, and commands are not counted; **server µs** is known of a server that was started for the run,
-  in steps of 10 ms, so it means little in short trials.
+- A dash means that a figure is unknown. For stores other than Redis **reads** are the requests, each of which waits for
+  its answer, and commands are not counted. **server µs** is known only for a server that was started for the run, in
+  steps of 10 ms, so it means little in short trials.
+
+### Floors
+
+- Acquire + release: the same bytes that leasehold sends, from a bare socket or one hand-written asyncio protocol, with
+  nothing around them.
+- Hand-over: one token in a list, passed on by `RPUSH` and `BLPOP`, which has no lease, no fencing token and no notice
+  of a loss.
+- Databases: two bare write transactions.
+- ZooKeeper: a bare create and delete.
+- etcd: a bare put and delete.
+- Redlock: one acquire request sent to all servers at once until the majority has answered. That is the slowest of the
+  three fastest of five single requests.
 """
 
 
@@ -102,4 +119,8 @@ def _line(cells: Sequence[str]) -> str:
 
 
 def _list(pairs: Mapping[str, str]) -> str:
-    return "\n".join(f"- {name}: {text}" for name, text in pairs.items()) + "\n"
+    return "\n".join(_wrapped(f"- {name}: {text}") for name, text in pairs.items()) + "\n"
+
+
+def _wrapped(item: str) -> str:
+    return textwrap.fill(item, 120, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)

@@ -10,9 +10,9 @@ from leasehold_lab.bench.trials.sampling import KERNEL
 EXPLAINED = """\
 ## Where the time goes
 
-Microseconds of processor time for one acquire and release, in one more trial of each: in the client by samples, taken
-when a timer of its processor time rings; in the server by its own statistics. In hand-over all contenders are added up,
-those who wait as well.
+Microseconds of processor time for one acquire and release, in one more trial of each. For the client they are samples,
+taken each time a timer of its processor time fires; for the server they are its own statistics. In hand-over all
+contenders are added up, including those that wait.
 """
 
 

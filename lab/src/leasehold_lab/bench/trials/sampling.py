@@ -19,12 +19,11 @@ KERNEL = "of it in the kernel: system calls"
 """Beside the parts: it lies across them."""
 
 PARTS = (
-    ("/leasehold_lab/bench/", "the benchmark, and the floor"),
-    ("/connection/", "wire: sockets, encoding and decoding"),
-    ("/leasehold/stores/etcd/http/", "wire: sockets, encoding and decoding"),
-    ("/leasehold/stores/", "store: requests and what answers mean"),
-    ("/leasehold/_engine/", "engine: tickets, leases, keeper, waiting"),
-    ("/leasehold/_runtimes/", "runtime: clocks, timers, threads"),
+    ("/leasehold/bench/", "the benchmark, and the floor"),
+    ("/leasehold/wires/", "transport: sockets, encoding and decoding"),
+    ("/leasehold/stores/", "store: requests and the meaning of answers"),
+    ("/leasehold/engine/", "engine: tickets, leases, watchdog, waiting"),
+    ("/leasehold/runtimes/", "runtime: clocks, timers, threads"),
     ("/leasehold/", "lock and hold objects"),
     ("/asyncio/", "event loop"),
     ("/selectors.py", "event loop"),
