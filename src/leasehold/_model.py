@@ -144,14 +144,14 @@ class Wait:
         ask_again: seconds after which it is worth asking again even if no message arrives: the holder's lease,
             or that of the waiter ahead, has run out by then.
         held_by: who holds it, for messages to people.
-        barred: words that say why nobody may have it until then, where that is nobody's lease; for messages.
+        blocked_why: words that say why nobody may have it until then, where that is nobody's lease; for messages.
 
     """
 
     mark: object
     ask_again: float
     held_by: Owner | None = None
-    barred: str = ""
+    blocked_why: str = ""
 
 
 class RenewalResult(enum.Enum):

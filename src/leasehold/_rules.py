@@ -9,7 +9,7 @@ a primitive is, is a `LockMode` on that one queue:
 * a **writer** conflicts with every holder, a **reader** with writers only, an *upgradeable* reader also with its like;
 * a **semaphore** ticket conflicts when its permits and those of the holders exceed the limit.
 
-Whoever conflicts with no holder may enter, unless the name is *barred* (lock-delay: a holder's lease expired and it
+Whoever conflicts with no holder may enter, unless the name is *blocked_until* (lock-delay: a holder's lease expired and it
 asked that nobody gets the name for a while), or the ticket is *fair* and someone it must not overtake waits ahead.
 
 When a holder leaves, the store hands the name to `successors` in the same step. There is thus no moment at which
@@ -36,7 +36,7 @@ class Queue:
 
     Attributes:
         fence: the highest token given out.
-        barred: nobody enters before this time.
+        blocked_until: nobody enters before this time.
         holders: who holds.
         waiters: who waits, in order of arrival.
 
@@ -44,7 +44,7 @@ class Queue:
 
     name: str
     fence: int = 0
-    barred: float = 0.0
+    blocked_until: float = 0.0
     holders: tuple[QueueEntry, ...] = ()
     waiters: tuple[QueueEntry, ...] = ()
 
@@ -74,8 +74,8 @@ class Blocked:
 
 def decide(queue: Queue, me: Ticket, now: float) -> Enter | Blocked:
     """Say whether ticket ``me`` may hold the name at time ``now``. A seat that has expired does not count."""
-    if queue.barred > now:
-        return Blocked(queue.barred)
+    if queue.blocked_until > now:
+        return Blocked(queue.blocked_until)
     others = _others(queue, me, now)
     mode = me.terms.mode
     if conflicts(mode, [entry.ticket.terms.mode for entry in others]):
@@ -113,7 +113,7 @@ def successors(queue: Queue, now: float) -> Iterator[QueueEntry]:
     is passed over, for it may wait only for its like, and then it is nothing to the readers behind it; any writer
     behind it waits as well.
     """
-    if queue.barred > now:
+    if queue.blocked_until > now:
         return
     now_holding = [entry for entry in queue.holders if entry.expires > now]
     inside, others_wait = _inside_first(queue, now)

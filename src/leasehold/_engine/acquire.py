@@ -41,7 +41,7 @@ class AcquireLoop:
     """One call of `acquire`."""
 
     __slots__ = (
-        "_barred",
+        "_blocked",
         "_engine",
         "_gives_up",
         "_handle",
@@ -64,7 +64,7 @@ class AcquireLoop:
         self._until = None if timeout is None else self._start + timeout
         self._heard = False  # whether the store has answered
         self._held_by: Owner | None = None
-        self._barred: tuple[str, float] | None = None  # why nobody may have it, and until when
+        self._blocked: tuple[str, float] | None = None  # why nobody may have it, and until when
         self._may_be_there = False  # whether the store may know the ticket
         self._gives_up = False  # whether it has begun to: a signal handler may raise before it has left
         self._repeated = False  # whether a claim had no answer: it may arrive after one that was answered
@@ -88,7 +88,7 @@ class AcquireLoop:
                     await closed_meanwhile(engine, self._runtime.shield(engine.leave(self._lease)))
                 if answer is None:
                     await self._give_up("timeout", leave=self._request.join or self._repeated)
-                    return NotAcquired(self._waited(), self._held_by, self._why_barred())
+                    return NotAcquired(self._waited(), self._held_by, self._why_blocked())
                 await self._too_late()
         except GeneratorExit:  # the loop is gone with the task in it: nothing can be awaited any more
             self._abandon()
@@ -182,7 +182,7 @@ class AcquireLoop:
             if not self._heard and self._engine.observe.wants(Queued):
                 self._engine.observe(Queued(*self._who(), None if answer.held_by is None else str(answer.held_by)))
             self._held_by = answer.held_by
-            self._barred = (answer.barred, self._runtime.now() + answer.ask_again) if answer.barred else None
+            self._blocked = (answer.blocked_why, self._runtime.now() + answer.ask_again) if answer.blocked_why else None
         self._heard = True
         return answer
 
@@ -199,10 +199,10 @@ class AcquireLoop:
     def _who(self) -> tuple[str, str, float]:
         return self._lease.name, str(self._engine.owner), self._runtime.now()
 
-    def _why_barred(self) -> str:
-        if self._barred is None:
+    def _why_blocked(self) -> str:
+        if self._blocked is None:
             return ""
-        why, until = self._barred
+        why, until = self._blocked
         return f"{why} for {max(until - self._runtime.now(), 0.0):.1f} s more"
 
     def _waited(self) -> float:

@@ -10,11 +10,11 @@ from leasehold._model import LeaseTerms, Owner
 
 @dataclass(frozen=True, slots=True)
 class NotAcquired:
-    """An acquire that ended without the lock, because someone else had it, or (``barred``, for people) nobody may."""
+    """An acquire that ended without the lock, because someone else had it, or (``blocked_why``, for people) nobody may."""
 
     waited: float
     held_by: Owner | None
-    barred: str = ""
+    blocked_why: str = ""
 
 
 class AcquireRequest(NamedTuple):

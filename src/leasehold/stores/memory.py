@@ -200,7 +200,7 @@ class MemoryStore:
         space, now = self._space, self._runtime.now()
         for key in [key for key, used in space.used.items() if used + IDLE_LIFE < now]:
             queue = queues.settle(space.queues[key], now)
-            if not queue.entries() and queue.barred <= now:
+            if not queue.entries() and queue.blocked_until <= now:
                 del space.queues[key], space.used[key]
         seated = {entry.ticket.id for queue in space.queues.values() for entry in queue.waiters}
         for ticket in [ticket for ticket in space.signals if ticket not in seated]:

@@ -96,7 +96,7 @@ class AdvisoryLocks(Generic[S]):
         )
         (token,) = execute("SELECT fence FROM leasehold_name WHERE id = ?", found).fetchone()
         execute(
-            "DELETE FROM leasehold_seat WHERE name_id = ? AND ticket <> ? "
+            "DELETE FROM leasehold_entry WHERE name_id = ? AND ticket <> ? "
             "AND (place = 0 OR expires + lease < server_clock())",
             (*found, ticket),
         )

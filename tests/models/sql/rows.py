@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 
 from leasehold.stores._sql.transport import Row
 
-TABLES = ("leasehold_meta", "leasehold_name", "leasehold_seat", "leasehold_cell")
+TABLES = ("leasehold_meta", "leasehold_name", "leasehold_entry", "leasehold_cell")
 
 S = TypeVar("S")
 

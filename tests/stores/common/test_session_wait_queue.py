@@ -19,7 +19,7 @@ from support.stores.killed_clients import parties
 WAITERS = 40
 NOISE = 1.0
 
-ENTRIES = "SELECT count(*) FROM leasehold_seat JOIN leasehold_name ON id = name_id WHERE {} > 0"
+ENTRIES = "SELECT count(*) FROM leasehold_entry JOIN leasehold_name ON id = name_id WHERE {} > 0"
 
 
 class Database:

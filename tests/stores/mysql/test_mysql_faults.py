@@ -75,7 +75,7 @@ def through(server: MariaDBServer, proxy: FaultProxy, options: str = "") -> str:
 def entries(server: MariaDBServer) -> int:
     """Return how many seats that have not run out there are."""
     now = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) * 1000"
-    return int(server.query(f"SELECT COUNT(*) FROM leasehold_seat WHERE expires > {now}")[0][0])
+    return int(server.query(f"SELECT COUNT(*) FROM leasehold_entry WHERE expires > {now}")[0][0])
 
 
 def waits_for_rows(server: MariaDBServer) -> int:
@@ -265,13 +265,13 @@ def test_a_wrong_url_is_told_at_once(
 @both
 def test_a_table_without_transactions_is_refused(server: MariaDBServer, namespace: str, world: World) -> None:
     async def body(world: World) -> None:
-        server.query("ALTER TABLE leasehold_seat ENGINE = MyISAM")
+        server.query("ALTER TABLE leasehold_entry ENGINE = MyISAM")
         try:
             client = world.client(server.url, namespace=namespace)
-            with pytest.raises(Unsupported, match=r"leasehold_seat .* MyISAM, .* ENGINE = InnoDB"):
+            with pytest.raises(Unsupported, match=r"leasehold_entry .* MyISAM, .* ENGINE = InnoDB"):
                 await client.lock("x").acquire(timeout=5)
         finally:
-            server.query("ALTER TABLE leasehold_seat ENGINE = InnoDB")
+            server.query("ALTER TABLE leasehold_entry ENGINE = InnoDB")
 
     world.run(body)
 
@@ -284,7 +284,7 @@ def test_tables_that_are_missing_or_of_another_layout_are_told(server: MariaDBSe
                 client.inspect("x")
         finally:
             server.query("UPDATE leasehold_meta SET version = 1")
-        server.query("RENAME TABLE leasehold_seat TO aside")
+        server.query("RENAME TABLE leasehold_entry TO aside")
         try:
             with pytest.raises(StoreUnavailable, match="leasehold init") as caught:
                 client.inspect("x")
@@ -292,7 +292,7 @@ def test_tables_that_are_missing_or_of_another_layout_are_told(server: MariaDBSe
             errors = [one for one in client.diagnose() if one.severity is Severity.ERROR]
             assert [one.subject for one in errors] == ["mysql tables"]
         finally:
-            server.query("RENAME TABLE aside TO leasehold_seat")
+            server.query("RENAME TABLE aside TO leasehold_entry")
         assert all(one.severity < Severity.ERROR for one in client.diagnose())
 
 
@@ -367,7 +367,7 @@ def test_a_deadlock_is_tried_again(server: MariaDBServer, namespace: str, world:
                 "WITH RECURSIVE seq (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM seq WHERE n < 1000) SELECT n FROM seq"
             )
             cursor.execute(f"INSERT INTO heavy {rows}")  # so that the other one is the victim
-            cursor.execute("UPDATE leasehold_seat SET meta = 'touched'")
+            cursor.execute("UPDATE leasehold_entry SET meta = 'touched'")
             job = world.spawn(hold.release)
             await comes_true(world, lambda: waits_for_rows(server) == 1)
             cursor.execute("SELECT * FROM leasehold_name FOR UPDATE")

@@ -163,10 +163,10 @@ def test_the_rights_of_the_page_suffice_and_each_is_needed(world: World) -> None
                 assert await client.inspect("x") is None
                 assert [one for one in await client.diagnose() if one.severity >= Severity.ERROR] == []
             broken = world.client(url)
-            for table in ("leasehold_seat", "leasehold_name"):
+            for table in ("leasehold_entry", "leasehold_name"):
                 server.query(f"REVOKE UPDATE ON locks.{table} FROM 'locker'@'%'")
             findings = {one.subject: one for one in await broken.diagnose()}
-            assert "UPDATE on leasehold_seat" in findings["mysql rights"].found
+            assert "UPDATE on leasehold_entry" in findings["mysql rights"].found
             assert "leasehold_name" in findings["mysql rights"].found
             with pytest.raises(StoreUnavailable, match="rights") as caught:
                 await broken.lock("y").acquire(timeout=5)

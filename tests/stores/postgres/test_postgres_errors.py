@@ -97,7 +97,7 @@ def no_space(server: PostgresServer) -> Sequence[StoreUnavailable]:
     url = server.url.removesuffix("postgres") + "crammed"
     with server.connect(dbname="crammed") as there:
         there.execute(script())
-        ((name,),) = there.execute("SELECT pg_relation_filepath('leasehold_seat')").fetchall()
+        ((name,),) = there.execute("SELECT pg_relation_filepath('leasehold_entry')").fetchall()
     path: Path = server.data / name
     path.rename(path.with_name("aside"))
     path.symlink_to("/dev/full")
@@ -294,13 +294,13 @@ PROVOKED = {
     "40P01": Case(deadlocked, Outcome.AGAIN),
     "42501": Case(no_rights, Outcome.LASTING),
     "42P01": Case(
-        after("ALTER TABLE leasehold_seat RENAME TO aside", "ALTER TABLE aside RENAME TO leasehold_seat"),
+        after("ALTER TABLE leasehold_entry RENAME TO aside", "ALTER TABLE aside RENAME TO leasehold_entry"),
         Outcome.LASTING,
     ),
     "42703": Case(
         after(
-            "ALTER TABLE leasehold_seat RENAME COLUMN meta TO aside",
-            "ALTER TABLE leasehold_seat RENAME COLUMN aside TO meta",
+            "ALTER TABLE leasehold_entry RENAME COLUMN meta TO aside",
+            "ALTER TABLE leasehold_entry RENAME COLUMN aside TO meta",
         ),
         Outcome.LASTING,
     ),
@@ -392,7 +392,7 @@ KEEPS_EVERY_LOCK = """
 
 def test_the_trigger_goes_also_when_its_client_has_given_up_and_the_server_has_not(server: PostgresServer) -> None:
     with Client.from_url(server.url, response_timeout=0.5) as client:
-        with in_commit(server, "leasehold_seat", KEEPS_EVERY_LOCK), pytest.raises(StoreUnavailable):
+        with in_commit(server, "leasehold_entry", KEEPS_EVERY_LOCK), pytest.raises(StoreUnavailable):
             client.lock("x").acquire(timeout=0.5)
         assert server.query("SELECT tgname FROM pg_trigger WHERE NOT tgisinternal") == []
 
@@ -413,10 +413,10 @@ def test_an_error_of_the_commit_itself_is_unknown(code: str, server: PostgresSer
 def test_a_claim_whose_commit_fails_is_repeated(code: str, server: PostgresServer, world: World) -> None:
     async def body(world: World) -> None:
         client = world.client(server.url)
-        with in_commit(server, "leasehold_seat", IN_COMMIT[code], times=1):
+        with in_commit(server, "leasehold_entry", IN_COMMIT[code], times=1):
             hold = await client.lock("x").acquire(timeout=5)
             assert hold is not None
-            assert server.query("SELECT token FROM leasehold_seat") == [(hold.token,)]
+            assert server.query("SELECT token FROM leasehold_entry") == [(hold.token,)]
             assert await hold.release()
 
     world.run(body)
@@ -425,7 +425,7 @@ def test_a_claim_whose_commit_fails_is_repeated(code: str, server: PostgresServe
 @pytest.mark.parametrize("code", IN_COMMIT)
 def test_a_claim_whose_commit_fails_again_and_again_is_unknown(code: str, server: PostgresServer) -> None:
     with Client.from_url(server.url, response_timeout=0.5) as client:
-        with in_commit(server, "leasehold_seat", IN_COMMIT[code]):
+        with in_commit(server, "leasehold_entry", IN_COMMIT[code]):
             with pytest.raises(StoreUnavailable) as caught:
                 client.lock("x").acquire(timeout=0.5)
             assert caught.value.unknown
@@ -497,7 +497,7 @@ def test_a_commit_that_was_carried_out_and_not_confirmed_is_found(
                 await world.sleep(0.01)
             ((pid,),) = server.query(waits)
             server.query(f"SELECT pg_terminate_backend({pid}, 5000)")
-            ((token,),) = server.query("SELECT token FROM leasehold_seat")
+            ((token,),) = server.query("SELECT token FROM leasehold_entry")
         finally:
             server.configure(synchronous_standby_names="")
         hold = await job.result()

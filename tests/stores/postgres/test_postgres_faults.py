@@ -417,7 +417,7 @@ def test_a_server_that_cannot_write_says_so_and_nothing_was_done(
         error = await unavailable(client.lock("x").acquire(timeout=1))
         assert words in str(error)
         assert not error.unknown
-        server.execute("DROP TRIGGER failing ON leasehold_seat")
+        server.execute("DROP TRIGGER failing ON leasehold_entry")
         assert await client.inspect("x") is None
 
     world.run(body)
@@ -445,7 +445,7 @@ def failing(server: PostgresServer, code: str, times: int = 10**9) -> None:
             IF nextval('failures') <= {times} THEN RAISE EXCEPTION 'as told' USING ERRCODE = '{code}'; END IF;
             RETURN NEW;
         END $$;
-        CREATE TRIGGER failing BEFORE INSERT ON leasehold_seat FOR EACH ROW EXECUTE FUNCTION fail();
+        CREATE TRIGGER failing BEFORE INSERT ON leasehold_entry FOR EACH ROW EXECUTE FUNCTION fail();
         """
     )
 

@@ -57,7 +57,7 @@ def test_killed_waiters_hold_up_nobody(
         for number in range(4):
             waiters.append(start(postgres_server, namespace, flavor, "wait", 30.0, "x"))
             until(lambda n=number: len(locks.inspect("x").waiters) == n + 1, 20)  # type: ignore[misc,union-attr]
-        hints = "SELECT count(*) FROM leasehold_seat WHERE hint <> ''"
+        hints = "SELECT count(*) FROM leasehold_entry WHERE hint <> ''"
         until(lambda: postgres_server.query(hints)[0][0] >= 4, 10)
         for victim in victims:
             waiters[victim].kill()
@@ -81,7 +81,9 @@ def test_a_killed_waiter_that_was_passed_over_is_out_of_the_line_after_a_second(
         assert hold is not None
         dead = start(postgres_server, namespace, "blocking", "wait", 30.0, "x")
         until(lambda: len(locks.inspect("x").waiters) == 1, 20)  # type: ignore[union-attr]
-        hint = "SELECT count(*) FROM leasehold_seat JOIN leasehold_name ON id = name_id WHERE space = %s AND hint <> ''"
+        hint = (
+            "SELECT count(*) FROM leasehold_entry JOIN leasehold_name ON id = name_id WHERE space = %s AND hint <> ''"
+        )
         until(lambda: postgres_server.query(hint, (namespace.encode(),))[0][0] == 1, 10)
         dead.kill()
         time.sleep(0.2)
@@ -95,7 +97,7 @@ def test_a_killed_waiter_that_was_passed_over_is_out_of_the_line_after_a_second(
 
 
 def entries(server: PostgresServer, namespace: str) -> int:
-    text = "SELECT count(*) FROM leasehold_seat JOIN leasehold_name ON id = name_id WHERE space = %s"
+    text = "SELECT count(*) FROM leasehold_entry JOIN leasehold_name ON id = name_id WHERE space = %s"
     return int(server.query(text, (namespace.encode(),))[0][0])
 
 

@@ -173,7 +173,7 @@ STRANGERS = st.sampled_from(
 
 HISTORIES = {
     "readers and writers": made_of([READERS_AND_WRITERS]),
-    "beside": made_of([READERS_AND_WRITERS], alongside=True),
+    "alongside": made_of([READERS_AND_WRITERS], alongside=True),
     "permits": made_of([PERMITS]),
     "strangers": made_of([READERS_AND_WRITERS, STRANGERS]),
     "strange permits": made_of([PERMITS, STRANGERS]),

@@ -163,6 +163,6 @@ def test_seat_of_a_reused_pid_is_void(path: Path, locks: Client, peers: Callable
     peer = peers()
     peer.ask("take('x', lease=60)")
     assert locks.lock("x").acquire(timeout=0.1) is None
-    raw(path, "UPDATE seat SET started = started - 1")
+    raw(path, "UPDATE entry SET started = started - 1")
     with locks.lock("x", timeout=1):
         pass

@@ -59,7 +59,7 @@ def test_two_hundred_waiters(path: Path, locks: Client) -> None:
     assert boottime() - began < 10
     assert len(tokens) == 200
     assert tokens == sorted(set(tokens))
-    assert raw(path, "SELECT count(*) FROM seat") == [[0]]
+    assert raw(path, "SELECT count(*) FROM entry") == [[0]]
 
 
 def test_blocking_and_asyncio_clients_share_a_file(path: Path, locks: Client) -> None:

@@ -156,7 +156,7 @@ def test_a_claim_and_a_thread_that_ends_for_want_of_waiters_do_not_wait_for_each
 def test_a_claim_that_could_not_be_written_leaves_no_waiter(path: Path, locks: Client) -> None:
     with Client.from_url(f"sqlite:{path}") as holder, holder.lock("x"):
         with contextlib.closing(sqlite3.connect(path)) as other:
-            other.execute("CREATE TRIGGER full BEFORE INSERT ON seat BEGIN SELECT RAISE(ABORT, 'full'); END")
+            other.execute("CREATE TRIGGER full BEFORE INSERT ON entry BEGIN SELECT RAISE(ABORT, 'full'); END")
         with pytest.raises(StoreUnavailable):
             locks.lock("x").acquire(timeout=1)
         assert not locks.store._waiters._waiting  # type: ignore[attr-defined]

@@ -192,7 +192,7 @@ def test_unused_rows_are_swept(path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         left = raw(path, "SELECT CAST(name AS TEXT) FROM name ORDER BY name")
         assert left == [["kept"], ["used"]]
         assert raw(path, "SELECT CAST(name AS TEXT) FROM cell") == [["long"]]
-        assert raw(path, "SELECT count(*) FROM seat") == [[1]]
+        assert raw(path, "SELECT count(*) FROM entry") == [[1]]
         kept.raise_if_lost()
         with locks.lock("n149") as hold:  # forgotten, and the wall clock was set back to 1970
             assert hold.token > last

@@ -53,13 +53,13 @@ class Table:
         return result
 
     def apply(self, step: queues.Step) -> queues.Step:
-        barred_before = self.queue.barred > self.now
+        blocked_before = self.queue.blocked_until > self.now
         was_holding = {entry.ticket.id for entry in self.queue.holders}
         self.queue = step.queue
         for entry in self.queue.holders:
             assert entry.token is not None
             if entry.ticket.id not in was_holding:
-                assert not barred_before, "a grant while the name is barred"
+                assert not blocked_before, "a grant while the name is blocked_until"
                 assert entry.token > self.last_token, "tokens rise"
                 self.last_token = entry.token
         self.check()
@@ -75,7 +75,7 @@ class Table:
         orders = [entry.order for entry in self.queue.waiters]
         assert orders == sorted(orders)
         assert all(entry.token is None for entry in self.queue.waiters)
-        if self.queue.waiters and not holders and self.queue.barred <= self.now:
+        if self.queue.waiters and not holders and self.queue.blocked_until <= self.now:
             live = [entry for entry in self.queue.waiters if entry.expires > self.now]
             assert not live, "the name is free while somebody waits"
 
@@ -225,7 +225,7 @@ def test_a_break_bars_too_and_moves_the_fence() -> None:
     token = table.claim(careful).mine.token  # type: ignore[union-attr]
     table.leave(careful, ReleaseReason.BREAK)
     assert table.queue.fence > token  # type: ignore[operator]
-    assert table.queue.barred == table.now + 5.0
+    assert table.queue.blocked_until == table.now + 5.0
 
 
 def test_the_dead_are_dropped_at_once_where_the_store_can_know() -> None:
@@ -235,9 +235,9 @@ def test_the_dead_are_dropped_at_once_where_the_store_can_know() -> None:
     dead = {"t1", "t2"}
     after = queues.settle(table.queue, table.now, lambda entry: entry.ticket.id not in dead)
     assert after.entries() == ()
-    assert after.barred == table.now + 2.0, "its work may still be under way elsewhere: its delay applies"
+    assert after.blocked_until == table.now + 2.0, "its work may still be under way elsewhere: its delay applies"
     step = queues.claim(
-        replace(table.queue, barred=0.0),
+        replace(table.queue, blocked_until=0.0),
         ticket(3, MUTEX[0]),
         join=True,
         now=table.now + 2.0,

@@ -62,7 +62,7 @@ class SqlObserver(Started):
                 self._rows(f"DROP TABLE {table}")
         like = f"{namespace}%".encode()
         names = "SELECT id FROM leasehold_name WHERE space LIKE %s"
-        self._rows(f"DELETE FROM leasehold_seat WHERE name_id IN ({names})", like)
+        self._rows(f"DELETE FROM leasehold_entry WHERE name_id IN ({names})", like)
         self._rows("DELETE FROM leasehold_name WHERE space LIKE %s", like)
 
     def _rows(self, text: str, *args: object) -> list[tuple[Any, ...]]:

@@ -167,7 +167,7 @@ class AsyncMutex(AsyncDecorating):
 
     def _timed_out(self, not_acquired: NotAcquired) -> AcquireTimeout:
         held_by = None if not_acquired.held_by is None else str(not_acquired.held_by)
-        why = f"held by {held_by}" if held_by else not_acquired.barred
+        why = f"held by {held_by}" if held_by else not_acquired.blocked_why
         return AcquireTimeout(
             f"lock {self.name!r} was not had in {not_acquired.waited:.3g} s" + (f"; {why}" if why else ""),
             name=self.name,

@@ -86,7 +86,7 @@ def leave(
             queue = replace(
                 queue,
                 fence=next_token(queue.fence, floor),
-                barred=max(queue.barred, now + mine.ticket.terms.lock_delay),
+                blocked_until=max(queue.blocked_until, now + mine.ticket.terms.lock_delay),
             )
     queue, woken = hand_over(settle(queue, now, alive), now, floor)
     return Step(queue, None, woken=woken, found=mine is not None)
@@ -112,19 +112,19 @@ def hand_over(queue: Queue, now: float, floor: int) -> tuple[Queue, tuple[QueueE
 
 def settle(queue: Queue, now: float, alive: Alive | None = None) -> Queue:
     """Drop what has expired, and whose process is dead; a holder that asked for it bars the name for its delay."""
-    barred = queue.barred
+    blocked_until = queue.blocked_until
     for entry in queue.holders:
         if entry.expires <= now:
-            barred = max(barred, entry.expires + entry.ticket.terms.lock_delay)
+            blocked_until = max(blocked_until, entry.expires + entry.ticket.terms.lock_delay)
         elif alive is not None and not alive(entry):
-            barred = max(barred, now + entry.ticket.terms.lock_delay)
+            blocked_until = max(blocked_until, now + entry.ticket.terms.lock_delay)
 
     def stays(entry: QueueEntry) -> bool:
         return entry.expires > now and (alive is None or alive(entry))
 
     holders = tuple(entry for entry in queue.holders if stays(entry))
     waiters = tuple(entry for entry in queue.waiters if stays(entry))
-    return replace(queue, barred=barred, holders=holders, waiters=waiters)
+    return replace(queue, blocked_until=blocked_until, holders=holders, waiters=waiters)
 
 
 def view(queue: Queue, now: float) -> View:
@@ -136,7 +136,7 @@ def view(queue: Queue, now: float) -> View:
         return replace(entry, expires=entry.expires - now)
 
     holders, waiters = tuple(map(shown, queue.holders)), tuple(map(shown, queue.waiters))
-    return View(queue.name, kind, queue.fence, holders, waiters, max(0.0, queue.barred - now))
+    return View(queue.name, kind, queue.fence, holders, waiters, max(0.0, queue.blocked_until - now))
 
 
 def _grant(queue: Queue, entry: QueueEntry, now: float, floor: int) -> tuple[Queue, QueueEntry]:

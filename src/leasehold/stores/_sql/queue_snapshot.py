@@ -35,7 +35,7 @@ Key = tuple[bytes, bytes]
 
 COLUMNS = (
     "ticket, place, token, expires, kind, exclusive, upgradeable, permits, most, fair, lease, delay, owner, meta, "
-    "beside, hint"
+    "alongside, hint"
 )
 """The columns of a seat that all SQL stores have, in the order in which they are read and written."""
 
@@ -43,7 +43,7 @@ EntryRow = tuple[Any, ...]
 """The columns of `COLUMNS`, in that order; a store's own may follow."""
 
 NameRow = tuple[int, int, int, int]
-"""Id, fence, barred and used of a name."""
+"""Id, fence, blocked_until and used of a name."""
 
 
 def ns(seconds: float) -> int:
@@ -187,8 +187,8 @@ def name_differs(snapshot: QueueSnapshot, after: Queue, now: float) -> bool:
     """Say whether the name's row is to be written: fence or delay are others, or its last use is long ago."""
     if snapshot.row is None:
         return True
-    _, fence, barred, used = snapshot.row
-    return (fence, barred) != (after.fence, ns(after.barred)) or used + USED_TO_WITHIN < ns(now)
+    _, fence, blocked_until, used = snapshot.row
+    return (fence, blocked_until) != (after.fence, ns(after.blocked_until)) or used + USED_TO_WITHIN < ns(now)
 
 
 def entry_of(row: EntryRow) -> QueueEntry:

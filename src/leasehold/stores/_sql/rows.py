@@ -138,7 +138,7 @@ def writes(dialect: Dialect, snapshot: QueueSnapshot, after: Queue, now: float, 
     name_id = snapshot.row[0]
     changes = list(queue_snapshot.differences(snapshot, after, now, hint))
     if queue_snapshot.name_differs(snapshot, after, now):
-        yield Statement(dialect.set_name, (after.fence, ns(after.barred), ns(now), name_id))
+        yield Statement(dialect.set_name, (after.fence, ns(after.blocked_until), ns(now), name_id))
     for one in changes:
         if isinstance(one, Added):
             yield Statement(dialect.add_entry, (name_id, *row_of(one.entry, one.place, hint)))

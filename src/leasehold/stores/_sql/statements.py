@@ -12,30 +12,30 @@ from leasehold.stores._sql.transport import Statement
 
 ID = "(SELECT id FROM leasehold_name WHERE space = $1 AND name = $2)"
 
-LOCK_NAME = "SELECT id, fence, barred, used FROM leasehold_name WHERE space = $1 AND name = $2 FOR UPDATE"
+LOCK_NAME = "SELECT id, fence, blocked_until, used FROM leasehold_name WHERE space = $1 AND name = $2 FOR UPDATE"
 
-SET_NAME = "UPDATE leasehold_name SET fence = $1, barred = $2, used = $3 WHERE id = $4"
+SET_NAME = "UPDATE leasehold_name SET fence = $1, blocked_until = $2, used = $3 WHERE id = $4"
 
 SET_ENTRY = """
-    UPDATE leasehold_seat SET place = $1, token = $2, expires = $3, hint = $4 WHERE ticket = $5 AND name_id = $6
+    UPDATE leasehold_entry SET place = $1, token = $2, expires = $3, hint = $4 WHERE ticket = $5 AND name_id = $6
 """
 
-DROP_ENTRY = "DELETE FROM leasehold_seat WHERE ticket = $1 AND name_id = $2"
+DROP_ENTRY = "DELETE FROM leasehold_entry WHERE ticket = $1 AND name_id = $2"
 
 NAMES = f"""
-    SELECT id, name, fence, barred, {COLUMNS} FROM leasehold_name LEFT JOIN leasehold_seat ON name_id = id
-    WHERE space = $1 AND name >= $2 AND name < $3 AND (barred > $4 OR ticket IS NOT NULL) ORDER BY name, place
+    SELECT id, name, fence, blocked_until, {COLUMNS} FROM leasehold_name LEFT JOIN leasehold_entry ON name_id = id
+    WHERE space = $1 AND name >= $2 AND name < $3 AND (blocked_until > $4 OR ticket IS NOT NULL) ORDER BY name, place
 """
 
 SET_CELL = """
-    UPDATE leasehold_cell SET value = $1, version = $2, fence = $3, expires = $4, life = $5
+    UPDATE leasehold_cell SET value = $1, version = $2, fence = $3, expires = $4, ttl = $5
     WHERE space = $6 AND name = $7
 """
 
 LAST_NAME = "SELECT COALESCE(MAX(id), 0) FROM leasehold_name"
 
 LOCK_IDLE = """
-    SELECT fence FROM leasehold_name WHERE id = $1 AND used < $2 AND barred < $3 FOR UPDATE SKIP LOCKED
+    SELECT fence FROM leasehold_name WHERE id = $1 AND used < $2 AND blocked_until < $3 FOR UPDATE SKIP LOCKED
 """
 
 
@@ -44,7 +44,7 @@ def places(start: int, count: int) -> str:
     return ", ".join(f"${number}" for number in range(start, start + count))
 
 
-ADD_ENTRY = f"INSERT INTO leasehold_seat (name_id, {COLUMNS}) VALUES ({places(1, 17)})"
+ADD_ENTRY = f"INSERT INTO leasehold_entry (name_id, {COLUMNS}) VALUES ({places(1, 17)})"
 
 
 def clock(now: str) -> str:
@@ -64,16 +64,16 @@ def lock_cell(now: str) -> str:
 
 def unexpired(now: str) -> str:
     """Return what says whether a name has a seat that has not expired."""
-    return f"SELECT 1 FROM leasehold_seat WHERE name_id = $1 AND expires > {now} LIMIT 1"
+    return f"SELECT 1 FROM leasehold_entry WHERE name_id = $1 AND expires > {now} LIMIT 1"
 
 
 def sights(now: str, tickets: Sequence[str]) -> Statement:
     """Return what shows these seats to those who wait in them."""
     text = f"""
         SELECT {now}, mine.ticket, mine.token, mine.expires, mine.lease,
-        mine.place - (SELECT MIN(place) FROM leasehold_seat WHERE name_id = mine.name_id AND place > 0),
-        (SELECT MIN(expires) FROM leasehold_seat WHERE name_id = mine.name_id AND place = 0), fence
-        FROM leasehold_seat mine JOIN leasehold_name ON id = mine.name_id
+        mine.place - (SELECT MIN(place) FROM leasehold_entry WHERE name_id = mine.name_id AND place > 0),
+        (SELECT MIN(expires) FROM leasehold_entry WHERE name_id = mine.name_id AND place = 0), fence
+        FROM leasehold_entry mine JOIN leasehold_name ON id = mine.name_id
         WHERE mine.ticket IN ({places(1, len(tickets))})
     """
     return Statement(text, tuple(tickets))
@@ -82,7 +82,7 @@ def sights(now: str, tickets: Sequence[str]) -> Statement:
 def forget_name(name_id: int, fence: int) -> Sequence[Statement]:
     """Return what drops a name."""
     return (
-        Statement("DELETE FROM leasehold_seat WHERE name_id = $1", (name_id,)),
+        Statement("DELETE FROM leasehold_entry WHERE name_id = $1", (name_id,)),
         Statement("DELETE FROM leasehold_name WHERE id = $1", (name_id,)),
         Statement("UPDATE leasehold_meta SET fence = GREATEST(fence, $1)", (fence,)),
     )

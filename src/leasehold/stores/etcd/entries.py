@@ -52,7 +52,7 @@ def value(ticket: Ticket, length: float, *, holds: bool) -> bytes:
     if mode.fair:
         fields["fair"] = True
     if mode.kind is Kind.READ_WRITE:
-        fields |= {"mode": "w" if mode.exclusive else "u" if mode.upgradeable else "r", "beside": ticket.alongside}
+        fields |= {"mode": "w" if mode.exclusive else "u" if mode.upgradeable else "r", "alongside": ticket.alongside}
     if mode.kind is Kind.SEMAPHORE:
         fields |= {"permits": mode.permits, "limit": mode.limit}
     if mode.kind is not Kind.MUTEX:
@@ -81,7 +81,7 @@ def _ticket(entry: str, lease: int, stored: bytes) -> tuple[Ticket, bool]:
         _, dash, ticket = entry.partition("-")
         if not dash:
             raise ValueError("not a key of ours")
-        return Ticket(ticket, terms, str(fields.get("beside", ""))), bool(fields.get("holds"))
+        return Ticket(ticket, terms, str(fields.get("alongside", ""))), bool(fields.get("holds"))
     except (ValueError, KeyError, TypeError, AttributeError):  # another program's: an election has its proposal here
         return Ticket(entry, LeaseTerms(LockMode(), Owner(FOREIGN, 0, f"{lease:x}"), math.inf)), False
 

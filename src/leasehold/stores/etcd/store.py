@@ -157,7 +157,7 @@ class EtcdStore:
             await mine.signal.wait(timeout)
         mine.signal.clear()
         mine.news = False
-        if self._watch.barred is not None and mine.blockers:
+        if self._watch.denied is not None and mine.blockers:
             self._watch.listen(mine, mark)  # raises what is the matter
         return None
 

@@ -116,7 +116,7 @@ class Watch:
         self._from = 0  # the revision from which it has seen everything
         self._wake_up = self._runtime.signal()
         self._closed = False
-        self.barred: StoreUnavailable | None = None
+        self.denied: StoreUnavailable | None = None
 
     # --- who waits ---------------------------------------------------------------------------------------------
 
@@ -144,8 +144,8 @@ class Watch:
 
         """
         with self._mutex:
-            if self.barred is not None:
-                error, self.barred = self.barred, None
+            if self.denied is not None:
+                error, self.denied = self.denied, None
                 raise error
             if self._closed:
                 return False
@@ -286,7 +286,7 @@ class Watch:
 
     def _bar(self, error: StoreUnavailable) -> None:
         with self._mutex:
-            self.barred = error
+            self.denied = error
             self._job = None
         self._set_all()
 

@@ -16,7 +16,7 @@ from leasehold.stores.mysql.statements import CLOCK, DIALECT
 WITHIN = 10.0
 """Seconds for each part."""
 
-TABLES = ("leasehold_meta", "leasehold_name", "leasehold_seat", "leasehold_cell")
+TABLES = ("leasehold_meta", "leasehold_name", "leasehold_entry", "leasehold_cell")
 
 VARIABLES = (
     *("version", "innodb_flush_log_at_trx_commit", "sync_binlog", "log_bin", "binlog_format", "wsrep_on"),
@@ -32,10 +32,10 @@ TRIED: Mapping[str, Statement] = {
     "INSERT on leasehold_name": Statement(DIALECT.add_name, KEY),
     "SELECT and UPDATE on leasehold_name": Statement(DIALECT.lock_name, KEY),
     "DELETE on leasehold_name": Statement("DELETE FROM leasehold_name WHERE id = 0"),
-    "SELECT on leasehold_seat": Statement(DIALECT.unexpired, (0,)),
-    "INSERT on leasehold_seat": Statement("INSERT INTO leasehold_seat SELECT * FROM leasehold_seat WHERE 1 = 0"),
-    "UPDATE on leasehold_seat": Statement("UPDATE leasehold_seat SET expires = 0 WHERE ticket = '' AND name_id = 0"),
-    "DELETE on leasehold_seat": Statement("DELETE FROM leasehold_seat WHERE ticket = '' AND name_id = 0"),
+    "SELECT on leasehold_entry": Statement(DIALECT.unexpired, (0,)),
+    "INSERT on leasehold_entry": Statement("INSERT INTO leasehold_entry SELECT * FROM leasehold_entry WHERE 1 = 0"),
+    "UPDATE on leasehold_entry": Statement("UPDATE leasehold_entry SET expires = 0 WHERE ticket = '' AND name_id = 0"),
+    "DELETE on leasehold_entry": Statement("DELETE FROM leasehold_entry WHERE ticket = '' AND name_id = 0"),
     "INSERT on leasehold_cell": Statement(DIALECT.add_cell, KEY),
     "SELECT and UPDATE on leasehold_cell": Statement(f"{DIALECT.read_cell} FOR UPDATE", KEY),
     "DELETE on leasehold_cell": Statement("DELETE FROM leasehold_cell WHERE space = x'ff' AND name = x'ff'"),

@@ -15,13 +15,13 @@ CREATE TABLE IF NOT EXISTS leasehold_name (
     space VARBINARY(512) NOT NULL,  -- the client's namespace, UTF-8
     name VARBINARY(512) NOT NULL,   -- as the user gave it, UTF-8: compared byte by byte
     fence BIGINT NOT NULL,     -- highest token given out
-    barred BIGINT NOT NULL,    -- nobody enters before this time (lock-delay)
+    blocked_until BIGINT NOT NULL,    -- nobody enters before this time (lock-delay)
     used BIGINT NOT NULL,      -- last use, to within ten minutes: when to forget the row
     UNIQUE KEY leasehold_name_exact (space, name)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC;
 
 -- One row for each ticket that holds or waits.
-CREATE TABLE IF NOT EXISTS leasehold_seat (
+CREATE TABLE IF NOT EXISTS leasehold_entry (
     name_id BIGINT NOT NULL,   -- leasehold_name.id
     place BIGINT NOT NULL,     -- 0: holds; else its number in the queue
     ticket VARCHAR(22) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,  -- 128 random bits that the client chose
@@ -37,11 +37,11 @@ CREATE TABLE IF NOT EXISTS leasehold_seat (
     delay BIGINT NOT NULL,     -- lock-delay that it asked for, nanoseconds
     owner VARCHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,  -- host:pid:client, shown to people
     meta VARCHAR(1024) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,  -- what the owner says of itself, JSON
-    beside VARCHAR(22) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,  -- ticket beside which it may stand; empty: none
+    alongside VARCHAR(22) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,  -- ticket beside which it may stand; empty: none
     hint VARCHAR(20) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,    -- mode=session: number of its session; else empty
     PRIMARY KEY (ticket, name_id),
-    KEY leasehold_seat_place (name_id, place),
-    KEY leasehold_seat_beside (name_id, beside)
+    KEY leasehold_entry_place (name_id, place),
+    KEY leasehold_entry_alongside (name_id, alongside)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC;
 
 -- One row for each cell: a value with a version.
@@ -52,7 +52,7 @@ CREATE TABLE IF NOT EXISTS leasehold_cell (
     version BIGINT NOT NULL,   -- 1 at the first change, then one more each time
     fence BIGINT NOT NULL,     -- highest fencing token that ever wrote here
     expires BIGINT NOT NULL,   -- when it is forgotten unless changed again
-    life BIGINT NOT NULL,      -- how long that is from a change, nanoseconds
+    ttl BIGINT NOT NULL,      -- how long that is from a change, nanoseconds
     PRIMARY KEY (space, name),
     KEY leasehold_cell_expires (expires)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC;

@@ -64,17 +64,17 @@ def kill(session: int) -> Statement:
 
 def holder(key: Key) -> Statement:
     """Ask who is written down as holder."""
-    return Statement(f"SELECT owner FROM leasehold_seat WHERE name_id = {ID} AND place = 0", key)
+    return Statement(f"SELECT owner FROM leasehold_entry WHERE name_id = {ID} AND place = 0", key)
 
 
 def written(key: Key, ticket: str) -> Statement:
     """Ask for session and place of a ticket."""
-    return Statement(f"SELECT hint, place FROM leasehold_seat WHERE name_id = {ID} AND ticket = $3", (*key, ticket))
+    return Statement(f"SELECT hint, place FROM leasehold_entry WHERE name_id = {ID} AND ticket = $3", (*key, ticket))
 
 
 def leased(key: Key) -> Statement:
     """Ask whether the name is in use by lease rows; ``key`` is that of the rows."""
-    text = f"SELECT 1 FROM leasehold_seat WHERE name_id = {ID} AND expires > {CLOCK} LIMIT 1"
+    text = f"SELECT 1 FROM leasehold_entry WHERE name_id = {ID} AND expires > {CLOCK} LIMIT 1"
     return Statement(text, key)
 
 
@@ -82,7 +82,7 @@ def raise_token(key: Key) -> Statement:
     """Raise the name's token above all earlier ones, and to the server's clock in microseconds; make the name."""
     return Statement(
         f"""
-        INSERT INTO leasehold_name (space, name, fence, barred, used)
+        INSERT INTO leasehold_name (space, name, fence, blocked_until, used)
         SELECT $1, $2, GREATEST(meta.fence + 1, {CLOCK} DIV 1000), 0, {CLOCK} FROM leasehold_meta meta
         ON DUPLICATE KEY UPDATE
         leasehold_name.fence = GREATEST(leasehold_name.fence + 1, meta.fence + 1, {CLOCK} DIV 1000),
@@ -95,20 +95,18 @@ def raise_token(key: Key) -> Statement:
 def write_down(key: Key, ticket: Ticket, session: int) -> list[Statement]:
     """Write down who holds, and take out who held before, and who waited and was not renewed for two leases."""
     gone = f"(ticket = $3 OR place = 0 OR expires + lease < {CLOCK})"
-    drop = f"DELETE FROM leasehold_seat WHERE name_id = {ID} AND {gone}"
+    drop = f"DELETE FROM leasehold_entry WHERE name_id = {ID} AND {gone}"
     values = {"expires": f"{CLOCK} + {SHOWN_FOR}", "token": "named.fence", "place": "0"}
     return [Statement(drop, (*key, ticket.id)), _entry(key, ticket, str(session), values)]
 
 
 def line_up(key: Key, ticket: Ticket) -> list[Statement]:
     """Write down who waits; once more, if it is written down already."""
-    last = "(SELECT COALESCE(MAX(place), 0) + 1 FROM leasehold_seat others WHERE others.name_id = named.id)"
+    last = "(SELECT COALESCE(MAX(place), 0) + 1 FROM leasehold_entry others WHERE others.name_id = named.id)"
     values = {"expires": f"{CLOCK} + {ns(ticket.terms.lease)}", "token": "NULL", "place": last}
     entry = _entry(key, ticket, "", values)
-    beat = f"UPDATE leasehold_seat SET expires = {CLOCK} + lease WHERE name_id = {ID} AND ticket = $3"
-    new = (
-        f"{entry.text} AND NOT EXISTS (SELECT 1 FROM leasehold_seat mine WHERE mine.name_id = named.id AND ticket = $3)"
-    )
+    beat = f"UPDATE leasehold_entry SET expires = {CLOCK} + lease WHERE name_id = {ID} AND ticket = $3"
+    new = f"{entry.text} AND NOT EXISTS (SELECT 1 FROM leasehold_entry mine WHERE mine.name_id = named.id AND ticket = $3)"
     return [Statement(beat, (*key, ticket.id)), Statement(new, entry.args)]
 
 
@@ -116,7 +114,7 @@ def _entry(key: Key, ticket: Ticket, hint: str, values: Mapping[str, str]) -> St
     row = list(row_of(QueueEntry(ticket, 0, 0.0), 0, hint))
     columns = {name.strip(): f"${3 + at}" for at, name in enumerate(COLUMNS.split(","))} | dict(values)
     text = f"""
-        INSERT INTO leasehold_seat (name_id, {", ".join(columns)})
+        INSERT INTO leasehold_entry (name_id, {", ".join(columns)})
         SELECT named.id, {", ".join(columns.values())} FROM leasehold_name named WHERE space = $1 AND name = $2
     """
     return Statement(text, (*key, *row))
@@ -124,19 +122,19 @@ def _entry(key: Key, ticket: Ticket, hint: str, values: Mapping[str, str]) -> St
 
 def beats(tickets: Sequence[str]) -> Statement:
     """Move the expiry of those who wait."""
-    text = f"UPDATE leasehold_seat SET expires = {CLOCK} + lease WHERE ticket IN ({places(1, len(tickets))})"
+    text = f"UPDATE leasehold_entry SET expires = {CLOCK} + lease WHERE ticket IN ({places(1, len(tickets))})"
     return Statement(text, tuple(tickets))
 
 
 def stale(key: Key) -> Statement:
     """Take out those who waited and were not renewed for two leases."""
-    text = f"DELETE FROM leasehold_seat WHERE name_id = {ID} AND place > 0 AND expires + lease < {CLOCK}"
+    text = f"DELETE FROM leasehold_entry WHERE name_id = {ID} AND place > 0 AND expires + lease < {CLOCK}"
     return Statement(text, key)
 
 
 def strike_out(key: Key, ticket: str) -> Statement:
     """Take out who left."""
-    return Statement(f"DELETE FROM leasehold_seat WHERE name_id = {ID} AND ticket = $3", (*key, ticket))
+    return Statement(f"DELETE FROM leasehold_entry WHERE name_id = {ID} AND ticket = $3", (*key, ticket))
 
 
 def token(key: Key) -> Statement:

@@ -20,27 +20,27 @@ CLOCK = "(TIMESTAMPDIFF(MICROSECOND, '1970-01-01 00:00:00', UTC_TIMESTAMP(6)) * 
 
 FRONT = f"""
     SELECT {CLOCK}, meta.version, meta.fence, {COLUMNS} FROM leasehold_meta meta
-    LEFT JOIN leasehold_seat ON name_id = {ID} ORDER BY place LIMIT $3
+    LEFT JOIN leasehold_entry ON name_id = {ID} ORDER BY place LIMIT $3
 """
 
 ENTRIES = f"""
     SELECT {CLOCK}, meta.version, meta.fence, seats.* FROM leasehold_meta meta LEFT JOIN (
-        (SELECT {COLUMNS} FROM leasehold_seat WHERE name_id = {ID} AND place = 0)
+        (SELECT {COLUMNS} FROM leasehold_entry WHERE name_id = {ID} AND place = 0)
         UNION ALL
-        (SELECT {COLUMNS} FROM leasehold_seat WHERE name_id = {ID} AND place > 0 ORDER BY place LIMIT $3)
+        (SELECT {COLUMNS} FROM leasehold_entry WHERE name_id = {ID} AND place > 0 ORDER BY place LIMIT $3)
     ) seats ON TRUE
 """
 
 EDGES = f"""
-    (SELECT {COLUMNS} FROM leasehold_seat WHERE name_id = {ID} AND place > 0 ORDER BY place DESC LIMIT 1)
+    (SELECT {COLUMNS} FROM leasehold_entry WHERE name_id = {ID} AND place > 0 ORDER BY place DESC LIMIT 1)
     UNION ALL
-    (SELECT {COLUMNS} FROM leasehold_seat WHERE name_id = {ID} AND ticket = $3)
+    (SELECT {COLUMNS} FROM leasehold_entry WHERE name_id = {ID} AND ticket = $3)
     UNION ALL
-    (SELECT {COLUMNS} FROM leasehold_seat WHERE name_id = {ID} AND beside > '' AND place > 0)
+    (SELECT {COLUMNS} FROM leasehold_entry WHERE name_id = {ID} AND alongside > '' AND place > 0)
 """
 
 ADD_NAME = f"""
-    INSERT INTO leasehold_name (space, name, fence, barred, used)
+    INSERT INTO leasehold_name (space, name, fence, blocked_until, used)
     SELECT $1, $2, meta.fence, 0, {CLOCK} FROM leasehold_meta meta
     ON DUPLICATE KEY UPDATE leasehold_name.used = leasehold_name.used
 """
@@ -69,12 +69,12 @@ def _of(ids: Sequence[int], tickets: Sequence[str]) -> str:
 
 
 def _renew(ids: Sequence[int], tickets: Sequence[str]) -> Statement:
-    text = f"UPDATE leasehold_seat FORCE INDEX (PRIMARY) SET expires = {CLOCK} + lease WHERE {_of(ids, tickets)}"
+    text = f"UPDATE leasehold_entry FORCE INDEX (PRIMARY) SET expires = {CLOCK} + lease WHERE {_of(ids, tickets)}"
     return Statement(text, (*ids, *tickets))
 
 
 def _results(ids: Sequence[int], tickets: Sequence[str]) -> Statement:
-    text = f"SELECT ticket, token FROM leasehold_seat FORCE INDEX (PRIMARY) WHERE {_of(ids, tickets)}"
+    text = f"SELECT ticket, token FROM leasehold_entry FORCE INDEX (PRIMARY) WHERE {_of(ids, tickets)}"
     return Statement(text, (*ids, *tickets))
 
 
@@ -97,14 +97,14 @@ DIALECT = Dialect(
     lock_cell=statements.lock_cell(CLOCK),
     read_cell=statements.read_cell(CLOCK),
     add_cell="""
-        INSERT INTO leasehold_cell (space, name, version, fence, expires, life) VALUES ($1, $2, 0, 0, 0, 0)
+        INSERT INTO leasehold_cell (space, name, version, fence, expires, ttl) VALUES ($1, $2, 0, 0, 0, 0)
         ON DUPLICATE KEY UPDATE leasehold_cell.version = leasehold_cell.version
     """,
     set_cell=statements.SET_CELL,
     notify=None,
     last_name=statements.LAST_NAME,
     some_names="""
-        SELECT id, CASE WHEN used < $1 AND barred < $2 THEN 1 ELSE 0 END FROM leasehold_name
+        SELECT id, CASE WHEN used < $1 AND blocked_until < $2 THEN 1 ELSE 0 END FROM leasehold_name
         WHERE id > $3 ORDER BY id LIMIT $4
     """,
     lock_idle=statements.LOCK_IDLE,

@@ -34,13 +34,13 @@ GRANT = f"""
         fence = greatest(fence + 1, {CLOCK} / 1000, (SELECT meta.fence + 1 FROM leasehold_meta meta))
         WHERE space = $1 AND name = $2 RETURNING id, fence
     ), stale AS (
-        SELECT ticket AS whose FROM leasehold_seat JOIN granted ON name_id = granted.id
-        WHERE place > 0 AND expires + lease < {CLOCK} FOR UPDATE OF leasehold_seat SKIP LOCKED
+        SELECT ticket AS whose FROM leasehold_entry JOIN granted ON name_id = granted.id
+        WHERE place > 0 AND expires + lease < {CLOCK} FOR UPDATE OF leasehold_entry SKIP LOCKED
     ), gone AS (
-        DELETE FROM leasehold_seat USING granted WHERE name_id = granted.id AND ticket <> $3
+        DELETE FROM leasehold_entry USING granted WHERE name_id = granted.id AND ticket <> $3
         AND (place = 0 OR ticket IN (SELECT whose FROM stale))
     )
-    INSERT INTO leasehold_seat (name_id, {COLUMNS})
+    INSERT INTO leasehold_entry (name_id, {COLUMNS})
     SELECT granted.id, $3, 0, granted.fence, {CLOCK} + $4::bigint, {_SHOWN} FROM granted
     ON CONFLICT (ticket, name_id) DO UPDATE SET place = 0, token = excluded.token, expires = excluded.expires,
     hint = excluded.hint
@@ -50,29 +50,29 @@ GRANT = f"""
 has a seat that holds is gone, and so is who waited and was not renewed for two leases."""
 
 QUEUE = f"""
-    INSERT INTO leasehold_seat (name_id, {COLUMNS})
-    SELECT id, $3, (SELECT coalesce(max(place), 0) + 1 FROM leasehold_seat WHERE name_id = id), NULL,
+    INSERT INTO leasehold_entry (name_id, {COLUMNS})
+    SELECT id, $3, (SELECT coalesce(max(place), 0) + 1 FROM leasehold_entry WHERE name_id = id), NULL,
     {CLOCK} + $4::bigint, {_SHOWN} FROM leasehold_name WHERE space = $1 AND name = $2
     ON CONFLICT (ticket, name_id) DO UPDATE SET hint = excluded.hint, expires = excluded.expires
 """
 """(space, name, ticket, lease, owner, meta, hint): shows to people who waits, and by which session if by one."""
 
 STALE = f"""
-    DELETE FROM leasehold_seat WHERE (ticket, name_id) IN (
-        SELECT ticket, name_id FROM leasehold_seat JOIN leasehold_name ON id = name_id
+    DELETE FROM leasehold_entry WHERE (ticket, name_id) IN (
+        SELECT ticket, name_id FROM leasehold_entry JOIN leasehold_name ON id = name_id
         WHERE space = $1 AND name = $2 AND place > 0 AND expires + lease < {CLOCK}
-        FOR UPDATE OF leasehold_seat SKIP LOCKED
+        FOR UPDATE OF leasehold_entry SKIP LOCKED
     )
 """
 """(space, name): takes out those who waited and were not renewed for two leases."""
 
 HOLDER = """
-    SELECT owner FROM leasehold_seat JOIN leasehold_name ON id = name_id WHERE space = $1 AND name = $2 AND place = 0
+    SELECT owner FROM leasehold_entry JOIN leasehold_name ON id = name_id WHERE space = $1 AND name = $2 AND place = 0
 """
-BEAT = f"UPDATE leasehold_seat SET expires = {CLOCK} + lease WHERE ticket = $1"
+BEAT = f"UPDATE leasehold_entry SET expires = {CLOCK} + lease WHERE ticket = $1"
 
-DROP = "DELETE FROM leasehold_seat WHERE ticket = $1"
-HINT_OF = "SELECT hint FROM leasehold_seat WHERE ticket = $1"
+DROP = "DELETE FROM leasehold_entry WHERE ticket = $1"
+HINT_OF = "SELECT hint FROM leasehold_entry WHERE ticket = $1"
 RAISE = f"UPDATE leasehold_name SET fence = greatest(fence + 1, {CLOCK} / 1000) WHERE space = $1 AND name = $2"
 LOCKS = """
     SELECT pid, (classid::bigint << 32) | objid::bigint FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 1
@@ -102,5 +102,5 @@ def key_of(namespace: str, name: str) -> int:
 
 def beats(tickets: Sequence[str]) -> Statement:
     """Move the expiry of those who wait."""
-    text = f"UPDATE leasehold_seat SET expires = {CLOCK} + lease WHERE ticket IN ({places(1, len(tickets))})"
+    text = f"UPDATE leasehold_entry SET expires = {CLOCK} + lease WHERE ticket IN ({places(1, len(tickets))})"
     return Statement(text, tuple(tickets))

@@ -25,8 +25,8 @@ RIGHTS = Statement("""
         ('leasehold_meta', 'SELECT'), ('leasehold_meta', 'UPDATE'),
         ('leasehold_name', 'SELECT'), ('leasehold_name', 'INSERT'), ('leasehold_name', 'UPDATE'),
         ('leasehold_name', 'DELETE'),
-        ('leasehold_seat', 'SELECT'), ('leasehold_seat', 'INSERT'), ('leasehold_seat', 'UPDATE'),
-        ('leasehold_seat', 'DELETE'),
+        ('leasehold_entry', 'SELECT'), ('leasehold_entry', 'INSERT'), ('leasehold_entry', 'UPDATE'),
+        ('leasehold_entry', 'DELETE'),
         ('leasehold_cell', 'SELECT'), ('leasehold_cell', 'INSERT'), ('leasehold_cell', 'UPDATE'),
         ('leasehold_cell', 'DELETE')
     ) AS needed (wanted, privilege)
@@ -34,7 +34,7 @@ RIGHTS = Statement("""
 """)
 
 TABLES = Statement("""
-    SELECT string_agg(wanted, ', ') FROM (VALUES ('leasehold_meta'), ('leasehold_name'), ('leasehold_seat'),
+    SELECT string_agg(wanted, ', ') FROM (VALUES ('leasehold_meta'), ('leasehold_name'), ('leasehold_entry'),
     ('leasehold_cell')) AS needed (wanted) WHERE to_regclass(wanted) IS NULL
 """)
 

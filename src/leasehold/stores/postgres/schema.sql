@@ -15,13 +15,13 @@ CREATE TABLE IF NOT EXISTS leasehold_name (
     space BYTEA NOT NULL,      -- the client's namespace, UTF-8
     name BYTEA NOT NULL,       -- as the user gave it, UTF-8: compared byte by byte
     fence BIGINT NOT NULL,     -- highest token given out
-    barred BIGINT NOT NULL,    -- nobody enters before this time (lock-delay)
+    blocked_until BIGINT NOT NULL,    -- nobody enters before this time (lock-delay)
     used BIGINT NOT NULL,      -- last use, to within ten minutes: when to forget the row
     UNIQUE (space, name)
 ) WITH (fillfactor = 70);
 
 -- One row for each ticket that holds or waits.
-CREATE TABLE IF NOT EXISTS leasehold_seat (
+CREATE TABLE IF NOT EXISTS leasehold_entry (
     name_id BIGINT NOT NULL,   -- leasehold_name.id
     place BIGINT NOT NULL,     -- 0: holds; else its number in the queue
     ticket TEXT COLLATE "C" NOT NULL,  -- 128 random bits that the client chose
@@ -37,12 +37,12 @@ CREATE TABLE IF NOT EXISTS leasehold_seat (
     delay BIGINT NOT NULL,     -- lock-delay that it asked for, nanoseconds
     owner TEXT NOT NULL,       -- host:pid:client, shown to people
     meta TEXT NOT NULL,        -- what the owner says of itself, JSON, shown to people
-    beside TEXT NOT NULL,      -- ticket of the same holder beside which it may stand; empty: none
+    alongside TEXT NOT NULL,      -- ticket of the same holder beside which it may stand; empty: none
     hint TEXT NOT NULL,        -- channel on which its client listens; empty: it looks by itself
     PRIMARY KEY (name_id, place, ticket)
 ) WITH (fillfactor = 70);
 
-CREATE UNIQUE INDEX IF NOT EXISTS leasehold_seat_ticket ON leasehold_seat (ticket, name_id);
+CREATE UNIQUE INDEX IF NOT EXISTS leasehold_entry_ticket ON leasehold_entry (ticket, name_id);
 
 -- One row for each cell: a value with a version.
 CREATE TABLE IF NOT EXISTS leasehold_cell (
@@ -52,7 +52,7 @@ CREATE TABLE IF NOT EXISTS leasehold_cell (
     version BIGINT NOT NULL,   -- 1 at the first change, then one more each time
     fence BIGINT NOT NULL,     -- highest fencing token that ever wrote here
     expires BIGINT NOT NULL,   -- when it is forgotten unless changed again
-    life BIGINT NOT NULL,      -- how long that is from a change, nanoseconds
+    ttl BIGINT NOT NULL,      -- how long that is from a change, nanoseconds
     PRIMARY KEY (space, name)
 );
 

@@ -18,28 +18,28 @@ CLOCK = "(extract(epoch FROM clock_timestamp()) * 1000000000)::bigint"
 FRONT = f"""
     SELECT clock.now, meta.version, meta.fence, seats.* FROM leasehold_meta meta
     CROSS JOIN (SELECT {CLOCK} AS now) clock LEFT JOIN (
-        SELECT {COLUMNS} FROM leasehold_seat WHERE name_id = {ID} ORDER BY place LIMIT $3::bigint
+        SELECT {COLUMNS} FROM leasehold_entry WHERE name_id = {ID} ORDER BY place LIMIT $3::bigint
     ) seats ON true
 """
 
 ENTRIES = f"""
     SELECT clock.now, meta.version, meta.fence, seats.* FROM leasehold_meta meta
     CROSS JOIN (SELECT {CLOCK} AS now) clock LEFT JOIN (
-        (SELECT {COLUMNS} FROM leasehold_seat WHERE name_id = {ID} AND place = 0)
+        (SELECT {COLUMNS} FROM leasehold_entry WHERE name_id = {ID} AND place = 0)
         UNION ALL
-        (SELECT {COLUMNS} FROM leasehold_seat WHERE name_id = {ID} AND place > 0 ORDER BY place LIMIT $3::bigint)
+        (SELECT {COLUMNS} FROM leasehold_entry WHERE name_id = {ID} AND place > 0 ORDER BY place LIMIT $3::bigint)
     ) seats ON true
 """
 
 EDGES = f"""
-    SELECT {COLUMNS} FROM leasehold_seat WHERE name_id = {ID} AND (
-        ticket = $3 OR (place > 0 AND beside <> '')
-        OR place = (SELECT max(place) FROM leasehold_seat WHERE name_id = {ID} AND place > 0)
+    SELECT {COLUMNS} FROM leasehold_entry WHERE name_id = {ID} AND (
+        ticket = $3 OR (place > 0 AND alongside <> '')
+        OR place = (SELECT max(place) FROM leasehold_entry WHERE name_id = {ID} AND place > 0)
     )
 """
 
 ADD_NAME = f"""
-    INSERT INTO leasehold_name (space, name, fence, barred, used)
+    INSERT INTO leasehold_name (space, name, fence, blocked_until, used)
     SELECT $1::bytea, $2::bytea, fence, 0, {CLOCK} FROM leasehold_meta ON CONFLICT DO NOTHING
 """
 
@@ -65,12 +65,12 @@ def _of(ids: Sequence[int], tickets: Sequence[str]) -> str:
 
 
 def _renew(ids: Sequence[int], tickets: Sequence[str]) -> Statement:
-    text = f"UPDATE leasehold_seat SET expires = {CLOCK} + lease WHERE {_of(ids, tickets)}"
+    text = f"UPDATE leasehold_entry SET expires = {CLOCK} + lease WHERE {_of(ids, tickets)}"
     return Statement(text, (*ids, *tickets))
 
 
 def _results(ids: Sequence[int], tickets: Sequence[str]) -> Statement:
-    return Statement(f"SELECT ticket, token FROM leasehold_seat WHERE {_of(ids, tickets)}", (*ids, *tickets))
+    return Statement(f"SELECT ticket, token FROM leasehold_entry WHERE {_of(ids, tickets)}", (*ids, *tickets))
 
 
 def _listening(channels: Sequence[str]) -> Statement:
@@ -103,7 +103,7 @@ DIALECT = Dialect(
     lock_cell=statements.lock_cell(CLOCK),
     read_cell=statements.read_cell(CLOCK),
     add_cell="""
-        INSERT INTO leasehold_cell (space, name, version, fence, expires, life) VALUES ($1, $2, 0, 0, 0, 0)
+        INSERT INTO leasehold_cell (space, name, version, fence, expires, ttl) VALUES ($1, $2, 0, 0, 0, 0)
         ON CONFLICT DO NOTHING
     """,
     set_cell=statements.SET_CELL,
@@ -111,7 +111,7 @@ DIALECT = Dialect(
     listening=_listening,
     last_name=statements.LAST_NAME,
     some_names="""
-        SELECT id, CASE WHEN used < $1 AND barred < $2 THEN 1 ELSE 0 END FROM leasehold_name
+        SELECT id, CASE WHEN used < $1 AND blocked_until < $2 THEN 1 ELSE 0 END FROM leasehold_name
         WHERE id > $3 ORDER BY id LIMIT $4::bigint
     """,
     lock_idle=statements.LOCK_IDLE,

@@ -30,8 +30,8 @@ def view(name: str, reply: Any) -> View:
 
 def _shared(name: str, reply: Any) -> View:
     now_ms, fence, use = int(reply[0]) / 1000, _text(reply[1][1]), _text(reply[1][6]) or Kind.READ_WRITE.value
-    entries, barred = [_text(part) for part in reply[3]], float(reply[1][7] or 0)
-    holders, barred_too = shared.holders([_text(part) for part in reply[4]], use, now_ms)
+    entries, blocked_until = [_text(part) for part in reply[3]], float(reply[1][7] or 0)
+    holders, shared_blocked_until = shared.holders([_text(part) for part in reply[4]], use, now_ms)
     found = (
         shared.waiter(ticket, float(order), float(expires), fields, use, now_ms)
         for ticket, order, expires, fields in zip(
@@ -41,7 +41,7 @@ def _shared(name: str, reply: Any) -> View:
     waiters = sorted(
         (entry for entry in found if entry is not None and entry.expires > 0), key=lambda entry: entry.order
     )
-    free_in = max(0.0, max(barred, barred_too) - now_ms) / 1000
+    free_in = max(0.0, max(blocked_until, shared_blocked_until) - now_ms) / 1000
     return View(name, shared.rule_of(use).kind, int(fence or 0), holders, tuple(waiters), free_in)
 
 

@@ -78,15 +78,15 @@ def holders(shares: Sequence[str], use: str, now_ms: float) -> tuple[tuple[Queue
 
     """
     found: list[QueueEntry] = []
-    barred = 0.0
+    blocked_until = 0.0
     for ticket, expires, fields in zip(shares[::3], shares[1::3], shares[2::3], strict=True):
         token, lease, lock_delay, owner, alone, upgradeable, permits, meta = fields.split(SEPARATOR, 7)
         if float(expires) <= now_ms:
-            barred = max(barred, float(expires) + int(lock_delay)) if int(lock_delay) else barred
+            blocked_until = max(blocked_until, float(expires) + int(lock_delay)) if int(lock_delay) else blocked_until
             continue
         terms = _terms(use, (lease, lock_delay, owner, alone, upgradeable, permits, meta))
         found.append(QueueEntry(Ticket(ticket, terms), 0, _left(float(expires) - now_ms, lease), int(token)))
-    return tuple(sorted(found, key=lambda entry: entry.token or 0)), barred
+    return tuple(sorted(found, key=lambda entry: entry.token or 0)), blocked_until
 
 
 def waiter(ticket: str, order: float, expires: float, fields: str, use: str, now_ms: float) -> QueueEntry | None:

@@ -171,7 +171,9 @@ class RedisStore:
         if reply[0] == 2:
             raise wrong_kind(name, reply[1].decode(), terms.mode)
         if reply[0] == strict.QUARANTINED:
-            return Wait(generation, int(reply[1]) / 1000 + ASK_AGAIN_AT_LEAST, barred=strict.barred(self.where))
+            return Wait(
+                generation, int(reply[1]) / 1000 + ASK_AGAIN_AT_LEAST, blocked_why=strict.quarantine_reason(self.where)
+            )
         after = self._waiting.told_to_wait(slot, ticket, since, int(reply[1]), int(reply[2]) / 1000)
         return Wait(generation, after, _owner(reply))
 

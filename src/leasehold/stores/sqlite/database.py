@@ -238,9 +238,9 @@ class Database:
             connection.execute("BEGIN IMMEDIATE")
             if not self._same_boot(connection, turn):
                 now = int(boottime() * 1e9)
-                connection.execute("DELETE FROM seat")
-                connection.execute("UPDATE name SET barred = 0, used = ?", (now,))
-                connection.execute("UPDATE cell SET expires = ? + life", (now,))
+                connection.execute("DELETE FROM entry")
+                connection.execute("UPDATE name SET blocked_until = 0, used = ?", (now,))
+                connection.execute("UPDATE cell SET expires = ? + ttl", (now,))
                 connection.execute("UPDATE host SET boot = ?, clock = ?", self._clock)
             connection.execute("COMMIT")
         finally:

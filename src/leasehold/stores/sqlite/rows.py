@@ -28,33 +28,33 @@ from leasehold.stores.sqlite.machine import Machine, Process
 __all__ = ["ALL", "WINDOW", "Key", "QueueSnapshot", "ns"]
 
 ENTRY = f"{COLUMNS}, pid, started, pids"
-FIND_NAME = "SELECT id, fence, barred, used FROM name WHERE space = ? AND name = ?"
-ADD_NAME = "INSERT INTO name (space, name, fence, barred, used) VALUES (?, ?, ?, ?, ?)"
-SET_NAME = "UPDATE name SET fence = ?, barred = ?, used = ? WHERE id = ?"
+FIND_NAME = "SELECT id, fence, blocked_until, used FROM name WHERE space = ? AND name = ?"
+ADD_NAME = "INSERT INTO name (space, name, fence, blocked_until, used) VALUES (?, ?, ?, ?, ?)"
+SET_NAME = "UPDATE name SET fence = ?, blocked_until = ?, used = ? WHERE id = ?"
 FIRST_ENTRIES = f"""
-    SELECT * FROM (SELECT {ENTRY} FROM seat WHERE name_id = ? AND place = 0)
-    UNION ALL SELECT * FROM (SELECT {ENTRY} FROM seat WHERE name_id = ? AND place > 0 ORDER BY place LIMIT ?)
+    SELECT * FROM (SELECT {ENTRY} FROM entry WHERE name_id = ? AND place = 0)
+    UNION ALL SELECT * FROM (SELECT {ENTRY} FROM entry WHERE name_id = ? AND place > 0 ORDER BY place LIMIT ?)
 """
-ALONGSIDE_ENTRIES = f"SELECT {ENTRY} FROM seat WHERE name_id = ? AND place > 0 AND beside <> ''"
-LAST_ENTRY = f"SELECT {ENTRY} FROM seat WHERE name_id = ? AND place > 0 ORDER BY place DESC LIMIT 1"
-OWN_ENTRY = f"SELECT {ENTRY} FROM seat WHERE ticket = ? AND name_id = ?"
-ADD_ENTRY = f"INSERT INTO seat (name_id, {ENTRY}) VALUES ({', '.join('?' * 20)})"
-SET_ENTRY = "UPDATE seat SET place = ?, token = ?, expires = ?, hint = ? WHERE ticket = ? AND name_id = ?"
-DROP_ENTRY = "DELETE FROM seat WHERE ticket = ? AND name_id = ?"
+ALONGSIDE_ENTRIES = f"SELECT {ENTRY} FROM entry WHERE name_id = ? AND place > 0 AND alongside <> ''"
+LAST_ENTRY = f"SELECT {ENTRY} FROM entry WHERE name_id = ? AND place > 0 ORDER BY place DESC LIMIT 1"
+OWN_ENTRY = f"SELECT {ENTRY} FROM entry WHERE ticket = ? AND name_id = ?"
+ADD_ENTRY = f"INSERT INTO entry (name_id, {ENTRY}) VALUES ({', '.join('?' * 20)})"
+SET_ENTRY = "UPDATE entry SET place = ?, token = ?, expires = ?, hint = ? WHERE ticket = ? AND name_id = ?"
+DROP_ENTRY = "DELETE FROM entry WHERE ticket = ? AND name_id = ?"
 FIND_EXPIRY = """
-    SELECT seat.token, seat.expires, name.id FROM seat JOIN name ON name.id = seat.name_id
-    WHERE seat.ticket = ? AND name.space = ? AND name.name = ?
+    SELECT entry.token, entry.expires, name.id FROM entry JOIN name ON name.id = entry.name_id
+    WHERE entry.ticket = ? AND name.space = ? AND name.name = ?
 """
-SET_EXPIRY = "UPDATE seat SET expires = ? WHERE ticket = ? AND name_id = ?"
+SET_EXPIRY = "UPDATE entry SET expires = ? WHERE ticket = ? AND name_id = ?"
 NAMES_IN_USE = """
     SELECT name FROM name WHERE space = ? AND name >= ? AND name < ?
-    AND (barred > ? OR EXISTS (SELECT 1 FROM seat WHERE name_id = name.id)) ORDER BY name
+    AND (blocked_until > ? OR EXISTS (SELECT 1 FROM entry WHERE name_id = name.id)) ORDER BY name
 """
 FIND_CELL = "SELECT value, version, fence FROM cell WHERE space = ? AND name = ? AND expires > ?"
 PUT_CELL = """
-    INSERT INTO cell (space, name, value, version, fence, expires, life) VALUES (?, ?, ?, ?, ?, ?, ?)
+    INSERT INTO cell (space, name, value, version, fence, expires, ttl) VALUES (?, ?, ?, ?, ?, ?, ?)
     ON CONFLICT (space, name) DO UPDATE SET value = excluded.value, version = excluded.version, fence = excluded.fence,
-    expires = excluded.expires, life = excluded.life
+    expires = excluded.expires, ttl = excluded.ttl
 """
 
 
@@ -150,9 +150,9 @@ def write_cell(db: sqlite3.Connection, key: Key, cell: Cell, now: float, ttl: fl
 
 
 def _write_name(db: sqlite3.Connection, key: Key, snapshot: QueueSnapshot, after: Queue, now: float) -> int:
-    barred = ns(after.barred)
+    blocked_until = ns(after.blocked_until)
     if snapshot.row is None:
-        return int(db.execute(ADD_NAME, (*key, after.fence, barred, ns(now))).lastrowid or 0)
+        return int(db.execute(ADD_NAME, (*key, after.fence, blocked_until, ns(now))).lastrowid or 0)
     if queue_snapshot.name_differs(snapshot, after, now):
-        db.execute(SET_NAME, (after.fence, barred, ns(now), snapshot.row[0]))
+        db.execute(SET_NAME, (after.fence, blocked_until, ns(now), snapshot.row[0]))
     return snapshot.row[0]

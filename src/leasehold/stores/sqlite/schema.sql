@@ -16,13 +16,13 @@ CREATE TABLE name (
     space BLOB NOT NULL,      -- the client's namespace, UTF-8
     name BLOB NOT NULL,       -- as the user gave it, UTF-8
     fence INTEGER NOT NULL,   -- highest token given out
-    barred INTEGER NOT NULL,  -- nobody enters before this time (lock-delay)
+    blocked_until INTEGER NOT NULL,  -- nobody enters before this time (lock-delay)
     used INTEGER NOT NULL,    -- last use, to within ten minutes: when to forget the row
     UNIQUE (space, name)
 );
 
 -- One row for each ticket that holds or waits. The key keeps holders first, then waiters in order of arrival.
-CREATE TABLE seat (
+CREATE TABLE entry (
     name_id INTEGER NOT NULL,   -- name.id
     place INTEGER NOT NULL,     -- 0: holds; else its number in the queue
     ticket TEXT NOT NULL,       -- 128 random bits that the client chose
@@ -42,12 +42,12 @@ CREATE TABLE seat (
     started INTEGER NOT NULL,   -- ... when that began, in ticks since boot: a pid is used again, the pair is not
     pids TEXT NOT NULL,         -- ... and the pid namespace in which the number counts; empty where there is none
     hint TEXT NOT NULL,         -- network namespace, UDP port and key to wake a waiter; empty: it polls
-    beside TEXT NOT NULL,       -- ticket of the same holder beside which it may stand; empty: none
+    alongside TEXT NOT NULL,       -- ticket of the same holder beside which it may stand; empty: none
     PRIMARY KEY (name_id, place, ticket)
 ) WITHOUT ROWID;
 
-CREATE UNIQUE INDEX seat_of_ticket ON seat (ticket, name_id);
-CREATE INDEX seat_beside ON seat (name_id) WHERE beside <> '';
+CREATE UNIQUE INDEX entry_of_ticket ON entry (ticket, name_id);
+CREATE INDEX entry_beside ON entry (name_id) WHERE alongside <> '';
 
 -- One row for each cell: a value with a version.
 CREATE TABLE cell (
@@ -58,6 +58,6 @@ CREATE TABLE cell (
     version INTEGER NOT NULL, -- 1 at the first change, then one more each time
     fence INTEGER NOT NULL,   -- highest fencing token that ever wrote here
     expires INTEGER NOT NULL, -- when it is forgotten unless changed again
-    life INTEGER NOT NULL,    -- how long that is from a change; counted anew from a boot
+    ttl INTEGER NOT NULL,    -- how long that is from a change; counted anew from a boot
     UNIQUE (space, name)
 );

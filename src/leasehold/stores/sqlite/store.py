@@ -266,7 +266,7 @@ class SQLiteStore:
         left = {entry.ticket.id for entry in step.queue.holders}
         void = any(entry.ticket.id not in left for entry in snapshot.queue.holders)
         tickets = [entry.ticket.id for entry in step.queue.holders]
-        return [*tickets, first] if void or not (snapshot.queue.holders or step.queue.barred > now) else tickets
+        return [*tickets, first] if void or not (snapshot.queue.holders or step.queue.blocked_until > now) else tickets
 
     # --- looking, cells ----------------------------------------------------------------------------------------
 

@@ -23,7 +23,7 @@ EVERY = 256
 STEP = 64
 """Rows that a step looks at."""
 
-SOME_NAMES = "SELECT id, space, name, fence, barred, used FROM name WHERE id > ? ORDER BY id LIMIT ?"
+SOME_NAMES = "SELECT id, space, name, fence, blocked_until, used FROM name WHERE id > ? ORDER BY id LIMIT ?"
 SOME_CELLS = "SELECT id, expires FROM cell WHERE id > ? ORDER BY id LIMIT ?"
 LAST_NAME = "SELECT coalesce(max(id), 0) FROM name"
 LAST_CELL = "SELECT coalesce(max(id), 0) FROM cell"
@@ -49,10 +49,10 @@ class Sweeper:
     def _sweep_names(self, db: sqlite3.Connection, now: float, me: Process) -> None:
         self._name = _start(db, LAST_NAME) if self._name is None else self._name
         found = db.execute(SOME_NAMES, (self._name, STEP)).fetchall()
-        for name_id, space, name, fence, barred, used in found:
-            if max(used, barred) + rows.ns(IDLE_LIFE) > rows.ns(now) or self._in_use(db, (space, name), now, me):
+        for name_id, space, name, fence, blocked_until, used in found:
+            if max(used, blocked_until) + rows.ns(IDLE_LIFE) > rows.ns(now) or self._in_use(db, (space, name), now, me):
                 continue
-            db.execute("DELETE FROM seat WHERE name_id = ?", (name_id,))
+            db.execute("DELETE FROM entry WHERE name_id = ?", (name_id,))
             db.execute("DELETE FROM name WHERE id = ?", (name_id,))
             db.execute(RAISE_FENCE, (fence,))
         self._name = found[-1][0] if len(found) == STEP else 0
@@ -62,7 +62,7 @@ class Sweeper:
             return queues.Step(queues.settle(snapshot.queue, now, snapshot.alive(self._machine, me)))
 
         _, step = rows.advance(db, key, None, now, settled)
-        return bool(step.queue.entries()) or step.queue.barred > now
+        return bool(step.queue.entries()) or step.queue.blocked_until > now
 
     def _sweep_cells(self, db: sqlite3.Connection, now: float) -> None:
         self._cell = _start(db, LAST_CELL) if self._cell is None else self._cell

@@ -89,14 +89,14 @@ class Cells:
         head, _, value = node.data.partition(b"\n")
         words = json.loads(head)
         now = await self._server_now(until)
-        if node.changed_ms / 1000 + words["life"] <= now:
+        if node.changed_ms / 1000 + words["ttl"] <= now:
             return Found(EMPTY, node, over=True)
         return Found(Cell(value, node.version + 1, words["fence"]), node)
 
     async def _write(self, path: str, found: Found, after: Cell, ttl: float, until: float) -> bool:
         """Write; False if somebody else was faster."""
         transport = self._transport
-        data = json.dumps({"fence": after.fence, "life": ttl}).encode() + b"\n" + (after.value or b"")
+        data = json.dumps({"fence": after.fence, "ttl": ttl}).encode() + b"\n" + (after.value or b"")
         if found.node is None:
             request = transport.create(path, data, 0)
         elif found.over:

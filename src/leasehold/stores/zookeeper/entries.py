@@ -27,7 +27,7 @@ def spell(ticket: Ticket) -> bytes:
     if mode.kind is Kind.SEMAPHORE:
         words.update(permits=mode.permits, limit=mode.limit)
     if ticket.alongside:
-        words["beside"] = ticket.alongside
+        words["alongside"] = ticket.alongside
     return json.dumps(words, ensure_ascii=False).encode()
 
 
@@ -76,6 +76,6 @@ def entry(
     seconds = float(lease) if isinstance(lease, int | float) and 0 < lease < 1e9 else FOREIGN_LEASE
     meta = meta if isinstance(meta, str) and len(meta) <= META_LIMIT else ""
     terms = LeaseTerms(mode, owner_of(node.data), seconds, meta=meta)
-    ticket = Ticket(one.ticket or one.child, terms, str(words.get("beside", "")))
+    ticket = Ticket(one.ticket or one.child, terms, str(words.get("alongside", "")))
     token = node.mzxid if mode.kind is Kind.READ_WRITE else node.czxid
     return QueueEntry(ticket, order, seconds, token if holds else None)

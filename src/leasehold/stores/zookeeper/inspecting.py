@@ -73,7 +73,7 @@ def _queue(name: str, contenders: Sequence[Contender], nodes: dict[str, Node]) -
     waiters: list[QueueEntry] = []
     for number, one in enumerate(contenders):
         if one.mark in (Mark.READER, Mark.WRITER):
-            alongside = str(entries.words_of(nodes[one.child].data).get("beside", ""))
+            alongside = str(entries.words_of(nodes[one.child].data).get("alongside", ""))
             holds = not order.in_way(one, alongside, contenders, born)
         else:
             holds = number == 0

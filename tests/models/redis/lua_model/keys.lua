@@ -1,28 +1,28 @@
 -- Keys of any type, strings and hashes.
 
 local function look(key)
-  local entry = entries[key]
-  if entry and entry.expires and now_ms > entry.expires then
+  local fields = entries[key]
+  if fields and fields.expires and now_ms > fields.expires then
     entries[key] = nil
     return nil
   end
-  return entry
+  return fields
 end
 
--- The entry of a key of that kind; nil if there is none.
+-- The fields of a key of that kind; nil if there is none.
 local function of(key, kind)
-  local entry = look(key)
-  if entry and entry.kind ~= kind then error(WRONG_TYPE, 0) end
-  return entry
+  local fields = look(key)
+  if fields and fields.kind ~= kind then error(WRONG_TYPE, 0) end
+  return fields
 end
 
 local function made(key, kind)
-  local entry = of(key, kind)
-  if not entry then
-    entry = {kind = kind, value = {}, order = {}}
-    entries[key] = entry
+  local fields = of(key, kind)
+  if not fields then
+    fields = {kind = kind, value = {}, order = {}}
+    entries[key] = fields
   end
-  return entry
+  return fields
 end
 
 local function drop(order, word)
@@ -33,18 +33,18 @@ end
 
 -- Take fields or members out; a key without any is gone.
 local function take(key, kind, ...)
-  local entry = of(key, kind)
-  if not entry then return 0 end
+  local fields = of(key, kind)
+  if not fields then return 0 end
   local gone = 0
   for at = 1, select('#', ...) do
     local word = select(at, ...)
-    if entry.value[word] ~= nil then
-      entry.value[word] = nil
-      drop(entry.order, word)
+    if fields.value[word] ~= nil then
+      fields.value[word] = nil
+      drop(fields.order, word)
       gone = gone + 1
     end
   end
-  if #entry.order == 0 then entries[key] = nil end
+  if #fields.order == 0 then entries[key] = nil end
   return gone
 end
 
@@ -69,31 +69,31 @@ local function delete(...)
 end
 
 local function kind_of(key)
-  local entry = look(key)
-  return {ok = entry and entry.kind or 'none'}
+  local fields = look(key)
+  return {ok = fields and fields.kind or 'none'}
 end
 
 local function pexpire(key, life)
   local when = whole(life) + now_ms
   if when >= 2 ^ 63 or when < 0 then error(BAD_EXPIRY, 0) end
   if when > EXACT then refuse('expiry so far away') end
-  local entry = look(key)
-  if not entry then return 0 end
-  entry.expires = when
+  local fields = look(key)
+  if not fields then return 0 end
+  fields.expires = when
   if when <= now_ms then entries[key] = nil end
   return 1
 end
 
 local function pttl(key)
-  local entry = look(key)
-  if not entry then return -2 end
-  if not entry.expires then return -1 end
-  return entry.expires - now_ms
+  local fields = look(key)
+  if not fields then return -2 end
+  if not fields.expires then return -1 end
+  return fields.expires - now_ms
 end
 
 local function get(key)
-  local entry = of(key, 'string')
-  return entry and entry.value or false
+  local fields = of(key, 'string')
+  return fields and fields.value or false
 end
 
 local function set(key, value)
@@ -104,8 +104,8 @@ end
 local function hset(key, ...)
   local count = select('#', ...)
   if count % 2 == 1 then error(WRONG_PAIRS, 0) end
-  local entry, words, added = made(key, 'hash'), {...}, 0
-  local value, order = entry.value, entry.order
+  local fields, words, added = made(key, 'hash'), {...}, 0
+  local value, order = fields.value, fields.order
   for at = 1, count, 2 do
     local field = words[at]
     if value[field] == nil then
@@ -118,30 +118,30 @@ local function hset(key, ...)
 end
 
 local function hget(key, field)
-  local entry = of(key, 'hash')
-  return entry and entry.value[field] or false
+  local fields = of(key, 'hash')
+  return fields and fields.value[field] or false
 end
 
 local function hmget(key, ...)
-  local entry, found = of(key, 'hash'), {...}
+  local fields, found = of(key, 'hash'), {...}
   for at = 1, #found do
-    found[at] = entry and entry.value[found[at]] or false
+    found[at] = fields and fields.value[found[at]] or false
   end
   return found
 end
 
 local function hgetall(key)
-  local entry, found = of(key, 'hash'), {}
-  for _, field in ipairs(entry and entry.order or {}) do
+  local fields, found = of(key, 'hash'), {}
+  for _, field in ipairs(fields and fields.order or {}) do
     found[#found + 1] = field
-    found[#found + 1] = entry.value[field]
+    found[#found + 1] = fields.value[field]
   end
   return found
 end
 
 local function hlen(key)
-  local entry = of(key, 'hash')
-  return entry and #entry.order or 0
+  local fields = of(key, 'hash')
+  return fields and #fields.order or 0
 end
 
 local function hdel(key, ...)

@@ -2,8 +2,8 @@
 
 local ZADD_OPTIONS = {XX = true, NX = true, GT = true, LT = true, CH = true, INCR = true}
 
-local function put(entry, member, score)
-  local value, order = entry.value, entry.order
+local function put(fields, member, score)
+  local value, order = fields.value, fields.order
   if value[member] ~= nil then drop(order, member) end
   local at = #order
   while at > 0 do
@@ -33,30 +33,30 @@ local function zadd(key, ...)
   local scores, added = {}, 0
   for place = at, #words, 2 do scores[place] = real(words[place]) end
   if on.XX and not of(key, 'zset') then return 0 end
-  local entry = made(key, 'zset')
+  local fields = made(key, 'zset')
   for place = at, #words, 2 do
     local member, score = words[place + 1], scores[place]
-    local old = entry.value[member]
+    local old = fields.value[member]
     if old == nil then
       if not on.XX then
-        put(entry, member, score)
+        put(fields, member, score)
         added = added + 1
       end
     elseif not (on.NX or on.GT and score <= old or on.LT and score >= old) then
-      put(entry, member, score)
+      put(fields, member, score)
     end
   end
   return added
 end
 
 local function zcard(key)
-  local entry = of(key, 'zset')
-  return entry and #entry.order or 0
+  local fields = of(key, 'zset')
+  return fields and #fields.order or 0
 end
 
 local function zscore(key, member)
-  local entry = of(key, 'zset')
-  local score = entry and entry.value[member]
+  local fields = of(key, 'zset')
+  local score = fields and fields.value[member]
   return score and written(score) or false
 end
 
@@ -64,12 +64,12 @@ local function zrem(key, ...)
   return take(key, 'zset', ...)
 end
 
-local function listed(entry, members, scores)
+local function listed(fields, members, scores)
   if not scores then return members end
   local found = {}
   for _, member in ipairs(members) do
     found[#found + 1] = member
-    found[#found + 1] = written(entry.value[member])
+    found[#found + 1] = written(fields.value[member])
   end
   return found
 end
@@ -79,13 +79,13 @@ local function zrange(key, start, stop, ...)
     if upper((select(at, ...))) ~= 'WITHSCORES' then refuse('ZRANGE but by rank') end
   end
   local first, last = whole(start), whole(stop)
-  local entry = of(key, 'zset')
-  if not entry then return {} end
-  local count, found = #entry.order, {}
+  local fields = of(key, 'zset')
+  if not fields then return {} end
+  local count, found = #fields.order, {}
   if first < 0 then first = math.max(0, first + count) end
   if last < 0 then last = last + count end
-  for at = first + 1, math.min(last + 1, count) do found[#found + 1] = entry.order[at] end
-  return listed(entry, found, select('#', ...) > 0)
+  for at = first + 1, math.min(last + 1, count) do found[#found + 1] = fields.order[at] end
+  return listed(fields, found, select('#', ...) > 0)
 end
 
 local function zrangebyscore(key, low, high, ...)
@@ -104,11 +104,11 @@ local function zrangebyscore(key, low, high, ...)
   end
   local above, not_above = bound(low)
   local below, not_below = bound(high)
-  local entry = of(key, 'zset')
-  if not entry or offset < 0 then return {} end
+  local fields = of(key, 'zset')
+  if not fields or offset < 0 then return {} end
   local found, skipped = {}, 0
-  for _, member in ipairs(entry.order) do
-    local score = entry.value[member]
+  for _, member in ipairs(fields.order) do
+    local score = fields.value[member]
     if (score > above or score == above and not not_above) and (score < below or score == below and not not_below) then
       if skipped < offset then
         skipped = skipped + 1
@@ -117,5 +117,5 @@ local function zrangebyscore(key, low, high, ...)
       end
     end
   end
-  return listed(entry, found, scores)
+  return listed(fields, found, scores)
 end

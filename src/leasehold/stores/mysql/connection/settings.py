@@ -34,7 +34,7 @@ ASK_SETTINGS = "SHOW VARIABLES WHERE Variable_name IN ('wsrep_on', 'super_read_o
 SSL_OPTIONS = ("ssl", "ssl_ca", "ssl_cert", "ssl_key", "ssl_check_hostname")
 ASK_ENGINES = (
     "SELECT TABLE_NAME, ENGINE FROM information_schema.TABLES WHERE TABLE_SCHEMA = DATABASE() "
-    "AND TABLE_NAME IN ('leasehold_name', 'leasehold_seat', 'leasehold_cell') AND ENGINE <> 'InnoDB'"
+    "AND TABLE_NAME IN ('leasehold_name', 'leasehold_entry', 'leasehold_cell') AND ENGINE <> 'InnoDB'"
 )
 
 URL_OPTIONS = ("unix_socket", *SSL_OPTIONS)

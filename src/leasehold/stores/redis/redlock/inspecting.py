@@ -50,13 +50,13 @@ def view(name: str, replies: Sequence[Any], answers: Mapping[int, Any], panel: Q
     """Add up what the nodes that answered know of one name."""
     silent = len(panel) - len(answers)
     voted: dict[str, list[QueueEntry]] = {}
-    barred: list[float] = []
+    blocked_until: list[float] = []
     for reply in replies:
         entry = _voted(reply)
         if entry is not None and entry.ticket.id:
             voted.setdefault(entry.ticket.id, []).append(entry)
         elif int(reply[2]) > 0:
-            barred.append(int(reply[2]) / 1000)
+            blocked_until.append(int(reply[2]) / 1000)
     top = max((int(reply[3]) for reply in replies), default=0)
     best = max(voted.values(), key=len, default=list[QueueEntry]())
     waiters = _waiters(replies, len(answers), best[0].ticket.id if best else "")
@@ -64,7 +64,7 @@ def view(name: str, replies: Sequence[Any], answers: Mapping[int, Any], panel: Q
         entry = best[0]
         left = sorted((one.expires for one in best), reverse=True)[min(panel.majority, len(best)) - 1]
         return View(name, Kind.MUTEX, entry.token or top, (replace(entry, expires=left),), waiters)
-    free_in = sorted(barred)[-panel.majority] if len(barred) >= panel.majority else 0.0
+    free_in = sorted(blocked_until)[-panel.majority] if len(blocked_until) >= panel.majority else 0.0
     return View(name, Kind.MUTEX, top, (), waiters, free_in)
 
 

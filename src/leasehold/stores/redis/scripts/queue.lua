@@ -101,10 +101,10 @@ local function hand_over(fence, me)
     local found = redis.call('ZRANGE', queue, tried, tried, 'WITHSCORES')
     local head, place = found[1], found[2]
     if not head then break end
-    local expires, entry = tonumber(redis.call('ZSCORE', beat, head) or 0), redis.call('HGET', waiters, head)
+    local expires, fields = tonumber(redis.call('ZSCORE', beat, head) or 0), redis.call('HGET', waiters, head)
     unqueue(head)            -- a removal first, after all types were looked at: then the rest is done even if memory is full
-    if entry and expires > now() / 1000 then
-      local channel, lease, delay, owner, meta = string.match(entry,
+    if fields and expires > now() / 1000 then
+      local channel, lease, delay, owner, meta = string.match(fields,
         '^([^' .. SEP .. ']*)' .. SEP .. '(%d+)' .. SEP .. '(%d+)' .. SEP .. '([^' .. SEP .. ']*)' .. SEP .. '(.*)$')
       local token = next_token(fence)
       local failed = hold(head, lease, delay, owner, meta, token)
@@ -113,7 +113,7 @@ local function hand_over(fence, me)
       local told = head == me or channel == '' or tell(channel, head, token)
       if told then return head, token, owner, tonumber(lease) + tonumber(delay) end
       let_go()
-      redis.call('HSET', waiters, head, entry)
+      redis.call('HSET', waiters, head, fields)
       redis.call('ZADD', queue, place, head)
       redis.call('ZADD', beat, math.floor(math.min(expires, later(COME_BACK))), head)
       keep_waiters(COME_BACK)

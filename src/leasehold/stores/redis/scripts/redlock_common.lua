@@ -29,10 +29,10 @@ local function vote_left()
 end
 
 local function stand_in_line(ticket, order, lease, channel, owner, meta)
-  local entry = table.concat({channel, text(lease), '0', owner, meta}, SEP)
+  local fields = table.concat({channel, text(lease), '0', owner, meta}, SEP)
   redis.call('ZADD', queue, order, ticket)
   redis.call('ZADD', beat, text(now() / 1000 + lease), ticket)
-  redis.call('HSET', waiters, ticket, entry)         -- again at each claim: the channel may be open by now
+  redis.call('HSET', waiters, ticket, fields)         -- again at each claim: the channel may be open by now
   keep_waiters(lease)
 end
 
@@ -47,8 +47,8 @@ local function wake(me)
     if tonumber(redis.call('ZSCORE', beat, head) or 0) <= now() / 1000 then
       unqueue(head)
     else
-      local entry = redis.call('HGET', waiters, head)
-      local channel = entry and string.match(entry, '^([^' .. SEP .. ']*)') or ''
+      local fields = redis.call('HGET', waiters, head)
+      local channel = fields and string.match(fields, '^([^' .. SEP .. ']*)') or ''
       if head ~= me and channel ~= '' then
         if redis.call('PUBLISH', channel, head) > 0 then return end
         if string.find(channel, '}:bus:', 1, true) then passed = passed + 1 end

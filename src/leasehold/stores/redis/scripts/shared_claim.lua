@@ -1,9 +1,9 @@
 -- Take a share of the name, or join its queue.
 -- ARGV  1 ticket  2 use  3 lease ms  4 delay ms  5 join 0/1  6 fair 0/1  7 channel  8 owner  9 meta  10 alone 0/1
---       11 upgradeable 0/1  12 permits  13 beside: a ticket, or ''
+--       11 upgradeable 0/1  12 permits  13 alongside: a ticket, or ''
 -- Reply as claim.lua
 local ticket, join, fair, lease = ARGV[1], ARGV[5] == '1', ARGV[6] == '1', tonumber(ARGV[3])
-local me = shape({channel = ARGV[7], beside = ARGV[13]}, lease, ARGV[4], ARGV[8], ARGV[10], ARGV[11], ARGV[12], ARGV[9])
+local me = shape({channel = ARGV[7], alongside = ARGV[13]}, lease, ARGV[4], ARGV[8], ARGV[10], ARGV[11], ARGV[12], ARGV[9])
 
 load(ARGV[2])
 
@@ -33,13 +33,13 @@ if mine then                                         -- a repeated claim: the sa
   return {1, mine.token, text(now())}
 end
 
-local beside = holding(me.beside)
-local free = s.complete and s.barred <= ms and fits(me, beside) and not (fair and redis.call('ZCARD', queue) > 0)
+local alongside = holding(me.alongside)
+local free = s.complete and s.blocked_until <= ms and fits(me, alongside) and not (fair and redis.call('ZCARD', queue) > 0)
 if join and not free then
   begin()
   if not waiting(ticket) then                        -- a place that was given up is not had back
     s.last = s.last + 1
-    redis.call('ZADD', queue, text(beside and s.last - FIRST or s.last), ticket)
+    redis.call('ZADD', queue, text(alongside and s.last - FIRST or s.last), ticket)
   end
   redis.call('ZADD', beat, text(now() / 1000 + lease), ticket)
   redis.call('HSET', waiters, ticket, table.concat({ARGV[7], ARGV[3], ARGV[4], ARGV[8], ARGV[10], ARGV[11], ARGV[12],
@@ -56,10 +56,10 @@ end
 -- Expiry and owner of the holder whose lease ends first, of those in my way: before that nothing changes by itself.
 local function first_to_end()
   local found = redis.call('ZRANGEBYSCORE', holders, '(' .. text(ms), '+inf', 'WITHSCORES', 'LIMIT', 0, 2)
-  local i = found[1] == me.beside and 3 or 1
+  local i = found[1] == me.alongside and 3 or 1
   if not found[i] then return nil end
-  local entry = redis.call('HGET', terms, found[i])
-  return tonumber(found[i + 1]), entry and holder_of(entry).owner
+  local fields = redis.call('HGET', terms, found[i])
+  return tonumber(found[i + 1]), fields and holder_of(fields).owner
 end
 
 -- The waiter ahead of me that I must not overtake: its ticket and owner. As rules.decide; who stands behind PASSED others
@@ -74,22 +74,22 @@ local function ahead()
     local inside = arrival < 0
     if inside then arrival = arrival + FIRST end
     if not inside and arrival >= place then return nil end
-    local seat = arrival < place and waiter(found[i])
-    if seat then
-      other, owner = found[i], seat.owner
-      if limit or me.alone == 1 or seat.alone == 1 then return other, owner end
+    local entry = arrival < place and waiter(found[i])
+    if entry then
+      other, owner = found[i], entry.owner
+      if limit or me.alone == 1 or entry.alone == 1 then return other, owner end
     end
   end
   if #found == 2 * PASSED then return other, owner end
 end
 
 if not s.complete then return done(waits(0, false)) end
-if s.barred > ms then return done(waits(s.barred - ms, false)) end
-if not fits(me, beside) then
+if s.blocked_until > ms then return done(waits(s.blocked_until - ms, false)) end
+if not fits(me, alongside) then
   local ends, owner = first_to_end()
   return done(waits((ends or ms + lease) - ms, owner or false))
 end
-if fair and not free and not beside then
+if fair and not free and not alongside then
   local other, owner = ahead()
   if other then
     local ends = tonumber(redis.call('ZSCORE', beat, other))

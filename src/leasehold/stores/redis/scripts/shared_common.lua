@@ -4,56 +4,56 @@
 --                  and by no mutex), c holders, w of them alone, u upgradeable, p permits out, b server time in ms before
 --                  which nobody enters, x longest delay of a holder, n last arrival. Its time to live is what is left of
 --                  the longest lease or place, + delay + KEEP: a mutex sees by it that the name is in use.
---       2 - 4      as of a mutex; an entry of waiters is channel, lease, delay, owner, alone, upgradeable, permits, beside, meta
+--       2 - 4      as of a mutex; an fields of waiters is channel, lease, delay, owner, alone, upgradeable, permits, alongside, meta
 --       5 holders  zset: ticket -> server time in ms at which its lease ends
 --       6 terms    hash: ticket -> token, lease, delay, owner, alone, upgradeable, permits, meta, joined by SEP
 --
 -- A step reads first (load), and writes after begin(), which is refused where memory is full, or after a ZREM, which never is.
 local MOST = 1000           -- holders taken out, and waiters let in, by one step: the next step goes on
 local PASSED = 100          -- waiters passed over by one step
-local FIRST = 2 ^ 52        -- who waits beside a ticket of its own that holds stands before all others: arrival - FIRST
+local FIRST = 2 ^ 52        -- who waits alongside a ticket of its own that holds stands before all others: arrival - FIRST
 
 local holders, terms = KEYS[5], KEYS[6]
 local ms = math.floor(now() / 1000)
 local use, limit            -- what this step takes the name for
 local s = {}                -- the name: counters as after the removal of s.expired
 
-local function words(entry)
+local function words(fields)
   local found = {}
-  for word in string.gmatch(entry .. SEP, '([^' .. SEP .. ']*)' .. SEP) do found[#found + 1] = word end
+  for word in string.gmatch(fields .. SEP, '([^' .. SEP .. ']*)' .. SEP) do found[#found + 1] = word end
   return found
 end
 
-local function shape(seat, lease, delay, owner, alone, upgradeable, permits, meta)
-  seat.lease, seat.delay, seat.owner, seat.meta = tonumber(lease), tonumber(delay), owner, meta
-  seat.alone, seat.upgradeable, seat.permits = tonumber(alone), tonumber(upgradeable), tonumber(permits)
-  return seat
+local function shape(entry, lease, delay, owner, alone, upgradeable, permits, meta)
+  entry.lease, entry.delay, entry.owner, entry.meta = tonumber(lease), tonumber(delay), owner, meta
+  entry.alone, entry.upgradeable, entry.permits = tonumber(alone), tonumber(upgradeable), tonumber(permits)
+  return entry
 end
 
-local function holder_of(entry)
-  local w = words(entry)
+local function holder_of(fields)
+  local w = words(fields)
   return shape({token = w[1]}, w[2], w[3], w[4], w[5], w[6], w[7], w[8])
 end
 
 -- The live waiter, or nothing.
 local function waiter(ticket)
   local alive = tonumber(redis.call('ZSCORE', beat, ticket) or 0) > now() / 1000
-  local entry = alive and redis.call('HGET', waiters, ticket)
-  local w = entry and words(entry) or {}
+  local fields = alive and redis.call('HGET', waiters, ticket)
+  local w = fields and words(fields) or {}
   if #w < 9 then return nil end                      -- of another kind: its lock was evicted
-  return shape({channel = w[1], beside = w[8]}, w[2], w[3], w[4], w[5], w[6], w[7], w[9])
+  return shape({channel = w[1], alongside = w[8]}, w[2], w[3], w[4], w[5], w[6], w[7], w[9])
 end
 
 -- The terms of a ticket that holds now, or nothing.
 local function holding(ticket)
   local expires = ticket ~= '' and redis.call('ZSCORE', holders, ticket)
-  local entry = expires and tonumber(expires) > ms and redis.call('HGET', terms, ticket)
-  return entry and holder_of(entry)
+  local fields = expires and tonumber(expires) > ms and redis.call('HGET', terms, ticket)
+  return fields and holder_of(fields)
 end
 
-local function count(seat, by)
-  s.count, s.permits = s.count + by, s.permits + by * seat.permits
-  s.alone, s.upgradeable = s.alone + by * seat.alone, s.upgradeable + by * seat.upgradeable
+local function count(entry, by)
+  s.count, s.permits = s.count + by, s.permits + by * entry.permits
+  s.alone, s.upgradeable = s.alone + by * entry.alone, s.upgradeable + by * entry.upgradeable
 end
 
 -- The counters are not those of the holders: a key of the name was evicted or deleted alone. Only who stands in both counts.
@@ -61,12 +61,12 @@ local function recount()
   s.count, s.alone, s.upgradeable, s.permits, s.delay = 0, 0, 0, 0, 0
   s.orphans, s.kept = {}, {}
   for _, ticket in ipairs(redis.call('ZRANGE', holders, 0, -1)) do
-    local entry = redis.call('HGET', terms, ticket)
-    if entry then
-      local seat = holder_of(entry)
-      count(seat, 1)
-      s.delay = math.max(s.delay, seat.delay)
-      s.kept[#s.kept + 1] = {ticket, entry}
+    local fields = redis.call('HGET', terms, ticket)
+    if fields then
+      local entry = holder_of(fields)
+      count(entry, 1)
+      s.delay = math.max(s.delay, entry.delay)
+      s.kept[#s.kept + 1] = {ticket, fields}
     else
       s.orphans[#s.orphans + 1] = ticket
     end
@@ -77,11 +77,11 @@ end
 local function note_expired(leaves)
   local found = redis.call('ZRANGEBYSCORE', holders, '-inf', ms, 'WITHSCORES', 'LIMIT', 0, MOST)
   for i = 1, #found, 2 do
-    local entry = redis.call('HGET', terms, found[i])
-    if entry then
-      local seat = holder_of(entry)
-      count(seat, -1)
-      if found[i] ~= leaves and seat.delay > 0 then s.barred = math.max(s.barred, found[i + 1] + seat.delay) end
+    local fields = redis.call('HGET', terms, found[i])
+    if fields then
+      local entry = holder_of(fields)
+      count(entry, -1)
+      if found[i] ~= leaves and entry.delay > 0 then s.blocked_until = math.max(s.blocked_until, found[i + 1] + entry.delay) end
     end
     s.expired[#s.expired + 1] = found[i]
   end
@@ -93,7 +93,7 @@ local function load(wanted, leaves)
   local f = redis.call('HMGET', lock, 'k', 'f', 'c', 'w', 'u', 'p', 'b', 'x', 'n', 't', 'd', 'g')
   s.kind, s.fence, s.refused, s.expired, s.complete = f[1], f[2], f[12], {}, true
   s.count, s.alone, s.upgradeable = tonumber(f[3] or 0), tonumber(f[4] or 0), tonumber(f[5] or 0)
-  s.permits, s.barred, s.delay = tonumber(f[6] or 0), tonumber(f[7] or 0), tonumber(f[8] or 0)
+  s.permits, s.blocked_until, s.delay = tonumber(f[6] or 0), tonumber(f[7] or 0), tonumber(f[8] or 0)
   redis.call('ZCARD', queue)                         -- ends with an error if a key is not ours, before the first write
   redis.call('ZCARD', beat)
   redis.call('HLEN', waiters)
@@ -103,7 +103,7 @@ local function load(wanted, leaves)
     local left = blocked(f[10])
     s.mutex = f[10] and f[10] ~= '' and left > tonumber(f[11] or 0)
     s.count, s.alone, s.upgradeable, s.permits, s.delay = 0, 0, 0, 0, 0
-    s.barred, s.void = left > 0 and ms + left or 0, held + known > 0
+    s.blocked_until, s.void = left > 0 and ms + left or 0, held + known > 0
     return
   end
   if s.count ~= held or held ~= known then recount() end
@@ -152,7 +152,7 @@ end
 -- Writes what the step made of the name; a name that nobody uses keeps its token for KEEP.
 local function save()
   if s.count == 0 then s.delay = 0 end
-  local taken = math.max(s.barred, last_of(holders) + s.delay, last_of(beat))
+  local taken = math.max(s.blocked_until, last_of(holders) + s.delay, last_of(beat))
   if taken <= ms then
     if s.fence then redis.call('HSET', lock, 'f', s.fence) end
     redis.call('HDEL', lock, 't', 'c', 'w', 'u', 'p', 'b', 'x', 'n')
@@ -160,7 +160,7 @@ local function save()
     return
   end
   redis.call('HSET', lock, 'k', s.kind or use, 'f', s.fence or 0, 't', '', 'c', s.count, 'w', s.alone, 'u', s.upgradeable,
-    'p', s.permits, 'b', text(s.barred), 'x', text(s.delay), 'n', text(s.last))
+    'p', s.permits, 'b', text(s.blocked_until), 'x', text(s.delay), 'n', text(s.last))
   redis.call('PEXPIRE', lock, text(taken - ms + KEEP))
 end
 
@@ -178,51 +178,51 @@ local function extend(ticket, lease)
   keep_holders(lease)
 end
 
-local function grant(ticket, seat, token)
-  redis.call('ZADD', holders, text(math.ceil(now() / 1000 + seat.lease)), ticket)
-  redis.call('HSET', terms, ticket, table.concat({text(token), text(seat.lease), text(seat.delay), seat.owner,
-    seat.alone, seat.upgradeable, text(seat.permits), seat.meta}, SEP))
-  count(seat, 1)
-  s.fence, s.delay = text(token), math.max(s.delay, seat.delay)
-  keep_holders(seat.lease)
+local function grant(ticket, entry, token)
+  redis.call('ZADD', holders, text(math.ceil(now() / 1000 + entry.lease)), ticket)
+  redis.call('HSET', terms, ticket, table.concat({text(token), text(entry.lease), text(entry.delay), entry.owner,
+    entry.alone, entry.upgradeable, text(entry.permits), entry.meta}, SEP))
+  count(entry, 1)
+  s.fence, s.delay = text(token), math.max(s.delay, entry.delay)
+  keep_holders(entry.lease)
 end
 
--- Whether a seat may hold beside all holders but BESIDE, a ticket of its own. As rules.conflicts.
-local function fits(seat, beside)
-  local mine = beside or {alone = 0, upgradeable = 0, permits = 0}
-  if limit then return s.permits - mine.permits + seat.permits <= limit end
-  if seat.alone == 1 then return s.count - (beside and 1 or 0) == 0 end
-  return s.alone - mine.alone == 0 and not (seat.upgradeable == 1 and s.upgradeable - mine.upgradeable > 0)
+-- Whether a entry may hold alongside all holders but ALONGSIDE, a ticket of its own. As rules.conflicts.
+local function fits(entry, alongside)
+  local mine = alongside or {alone = 0, upgradeable = 0, permits = 0}
+  if limit then return s.permits - mine.permits + entry.permits <= limit end
+  if entry.alone == 1 then return s.count - (alongside and 1 or 0) == 0 end
+  return s.alone - mine.alone == 0 and not (entry.upgradeable == 1 and s.upgradeable - mine.upgradeable > 0)
 end
 
 -- Lets in those who are next, as far as they fit together, and tells each one's client; returns the token of ME if it is
 -- among them, who is told by the reply. As rules.successors. One that nobody hears for keeps its place for COME_BACK.
 local function let_in(me)
   local mine, skipped, upgrade_waits = nil, 0, false
-  if s.barred > ms or not s.complete then return nil end
+  if s.blocked_until > ms or not s.complete then return nil end
   for _ = 1, MOST do
     local head = redis.call('ZRANGE', queue, skipped, skipped, 'WITHSCORES')
     if not head[1] or skipped >= PASSED then break end
-    local ticket, place, seat = head[1], tonumber(head[2]), waiter(head[1])
-    local beside = seat and holding(seat.beside)
-    if not seat then
+    local ticket, place, entry = head[1], tonumber(head[2]), waiter(head[1])
+    local alongside = entry and holding(entry.alongside)
+    if not entry then
       unqueue(ticket)
-    elseif place < 0 and not beside then             -- the one beside which it stood is gone: to its place by arrival
+    elseif place < 0 and not alongside then             -- the one alongside which it stood is gone: to its place by arrival
       redis.call('ZADD', queue, 'XX', text(place + FIRST), ticket)
     elseif place >= 0 and upgrade_waits then         -- it waits for the readers to go, so no more may come
       break
-    elseif fits(seat, beside) then
+    elseif fits(entry, alongside) then
       local token = next_token(s.fence)
       -- A channel that is not open yet is '': its client is about to ask again, and finds that it holds.
-      if ticket == me or seat.channel == '' or tell(seat.channel, ticket, token) then
+      if ticket == me or entry.channel == '' or tell(entry.channel, ticket, token) then
         unqueue(ticket)
-        grant(ticket, seat, token)
+        grant(ticket, entry, token)
         if ticket == me then mine = token end
       else
         redis.call('ZADD', beat, 'LT', text(now() / 1000 + COME_BACK), ticket)
         skipped = skipped + 1
       end
-    elseif place < 0 or seat.upgradeable == 1 then   -- the latter may wait for its like only: nothing to those behind it
+    elseif place < 0 or entry.upgradeable == 1 then   -- the latter may wait for its like only: nothing to those behind it
       upgrade_waits = upgrade_waits or place < 0
       skipped = skipped + 1
     else

@@ -9,12 +9,12 @@ if s.kind and s.kind ~= use then
   return 0
 end
 
-local expires, entry = redis.call('ZSCORE', holders, ticket), redis.call('HGET', terms, ticket)
+local expires, fields = redis.call('ZSCORE', holders, ticket), redis.call('HGET', terms, ticket)
 clear()                                              -- a removal first: then the rest is done even if memory is full
 local found = unqueue(ticket)
 if expires then
   found = 1
-  local mine = entry and holder_of(entry)
+  local mine = fields and holder_of(fields)
   if mine and tonumber(expires) > ms then            -- else it went with those whose lease has ended
     redis.call('ZREM', holders, ticket)
     redis.call('HDEL', terms, ticket)
@@ -22,7 +22,7 @@ if expires then
   end
   if mine and broken then                            -- the one who held may still be at work
     s.fence = text(next_token(s.fence))
-    s.barred = math.max(s.barred, mine.delay > 0 and math.ceil(now() / 1000) + mine.delay or 0)
+    s.blocked_until = math.max(s.blocked_until, mine.delay > 0 and math.ceil(now() / 1000) + mine.delay or 0)
   end
 end
 let_in()

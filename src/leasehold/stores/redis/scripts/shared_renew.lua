@@ -15,11 +15,11 @@ end
 for i = 1, #KEYS, 3 do
   local lock, holders, terms, use, ticket, lease = KEYS[i], KEYS[i + 1], KEYS[i + 2], ARGV[i], ARGV[i + 1], ARGV[i + 2]
   -- An error is of the wrong type: the share is gone, and only this one.
-  local state, expires, entry = redis.pcall('HMGET', lock, 'k', 'x'), redis.pcall('ZSCORE', holders, ticket),
+  local state, expires, fields = redis.pcall('HMGET', lock, 'k', 'x'), redis.pcall('ZSCORE', holders, ticket),
     redis.pcall('HGET', terms, ticket)
   local ours = not state.err and (not state[1] or state[1] == use)
   local reply = 0
-  if ours and type(expires) == 'string' and tonumber(expires) > math.floor(now) and type(entry) == 'string' then
+  if ours and type(expires) == 'string' and tonumber(expires) > math.floor(now) and type(fields) == 'string' then
     redis.call('ZADD', holders, 'XX', text(math.ceil(now + lease)), ticket)
     local life = lease + tonumber(state[2] or 0)
     if redis.call('PTTL', lock) < life + KEEP then

@@ -61,7 +61,7 @@ def from_url(url: StoreURL) -> tuple[Strict | None, StoreURL]:
     ), rest
 
 
-def barred(where: str) -> str:
+def quarantine_reason(where: str) -> str:
     """Say why a server in quarantine grants nothing."""
     return f"Redis at {where} may have forgotten grants (restarted, emptied, promoted), so in strict mode it makes none"
 
