@@ -31,7 +31,7 @@ class Contender:
 
     @classmethod
     def of(cls, entry: QueueEntry) -> Contender:
-        """Show a seat."""
+        """Show an entry."""
         terms = entry.ticket.terms
         try:
             meta = json.loads(terms.meta) if terms.meta else None

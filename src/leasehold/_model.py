@@ -2,7 +2,7 @@
 
 A **ticket** is one attempt to get a name. Its id is 128 random bits that the client chose *before* it asked, so a
 request whose reply was lost can be repeated, and one that was cancelled can be undone, whatever the store did
-with it. A **seat** is a ticket's place at a name as the store sees it: waiting, or holding with a token.
+with it. A **entry** is a ticket's place at a name as the store sees it: waiting, or holding with a token.
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ class QueueEntry:
 
     Attributes:
         order: arrival number; smaller came first.
-        expires: reading of the *store's* clock, in seconds, at which the seat is void.
+        expires: reading of the *store's* clock, in seconds, at which the entry is void.
         token: the fencing token while it holds; None while it waits.
 
     """

@@ -9,8 +9,8 @@ a primitive is, is a `LockMode` on that one queue:
 * a **writer** conflicts with every holder, a **reader** with writers only, an *upgradeable* reader also with its like;
 * a **semaphore** ticket conflicts when its permits and those of the holders exceed the limit.
 
-Whoever conflicts with no holder may enter, unless the name is *blocked_until* (lock-delay: a holder's lease expired and it
-asked that nobody gets the name for a while), or the ticket is *fair* and someone it must not overtake waits ahead.
+Whoever conflicts with no holder may enter, unless the name is *blocked_until* (lock-delay: a holder's lease expired and
+it asked that nobody gets the name for a while), or the ticket is *fair* and someone it must not overtake waits ahead.
 
 When a holder leaves, the store hands the name to `successors` in the same step. There is thus no moment at which
 the name is free while someone waits, no herd and no retry; a newcomer can be first only where a lease expired.
@@ -64,7 +64,7 @@ class Blocked:
 
     Attributes:
         until: reading of the store's clock.
-        by: the seat in the way, if it is a seat.
+        by: the entry in the way, if it is an entry.
 
     """
 
@@ -73,7 +73,7 @@ class Blocked:
 
 
 def decide(queue: Queue, me: Ticket, now: float) -> Enter | Blocked:
-    """Say whether ticket ``me`` may hold the name at time ``now``. A seat that has expired does not count."""
+    """Say whether ticket ``me`` may hold the name at time ``now``. An entry that has expired does not count."""
     if queue.blocked_until > now:
         return Blocked(queue.blocked_until)
     others = _others(queue, me, now)

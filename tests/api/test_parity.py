@@ -1,4 +1,4 @@
-"""The two faces of each class are the same but for the colour: names, parameters, defaults, annotations."""
+"""The two faces of each class are the same but for the flavor: names, parameters, defaults, annotations."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAGIC = {"__aenter__": "__enter__", "__aexit__": "__exit__", "__aiter__": "__ite
 """Special methods of ``async`` statements, and of their plain forms."""
 
 ONLY_ASYNC = {"AsyncClient.__init__": {"runtime"}}
-"""Parameters that one face has alone: a test may hand it a world; the blocking face chooses its own."""
+"""Parameters that one face has alone: a test may hand it a world; the sync facade chooses its own."""
 
 
 def twins() -> Iterator[tuple[type, type]]:
@@ -87,7 +87,7 @@ def is_async(member: object) -> bool:
 
 
 def takes_core(blocks: type) -> bool:
-    """Say whether it is made by the library, not by users: the blocking face is made of the asyncio one."""
+    """Say whether it is made by the library, not by users: the sync facade is made of the asyncio one."""
     return list(inspect.signature(blocks).parameters) == ["core"]
 
 

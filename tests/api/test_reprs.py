@@ -1,4 +1,4 @@
-"""What the objects say of themselves: their names, and a text that tells them apart, alike in both colours."""
+"""What the objects say of themselves: their names, and a text that tells them apart, alike in both flavors."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MADE: dict[str, Callable[[Any], Any]] = {
     "<VersionedCell 'a'>": lambda client: client.versioned("a"),
     "<Synchronized 'a:{b}'>": lambda client: client.synchronized("a:{b}"),
 }
-"""How the blocking face of each is shown; the other face has ``Async`` before it."""
+"""How the sync facade of each is shown; the other face has ``Async`` before it."""
 
 HELD: dict[str, Callable[[Any], Any]] = {
     "<Hold 'a' token={} held>": lambda client: client.lock("a"),

@@ -39,7 +39,7 @@ def child(*command: str) -> Iterator[subprocess.Popen[bytes]]:
             process.kill()
 
 
-@pytest.mark.parametrize("colour", ["blocking", "asyncio"])
+@pytest.mark.parametrize("flavor", ["blocking", "asyncio"])
 def test_a_machine_that_was_suspended(flavor: str, redis_server: RedisServer, namespace: str, tmp_path: Path) -> None:
     """A7: the clock that counts sleep has gone on, that of timers has not; the first call afterwards tells.
 

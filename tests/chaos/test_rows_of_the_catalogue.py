@@ -104,7 +104,7 @@ def test_nobody_is_refused_for_want_of_an_upgrade(tmp_path: Path) -> None:
             while not over.is_set():
                 try:
                     connection.execute("BEGIN")
-                    connection.execute("SELECT count(*) FROM seat").fetchone()
+                    connection.execute("SELECT count(*) FROM entry").fetchone()
                     time.sleep(0.002)
                     connection.execute("UPDATE name SET used = used")
                     connection.execute("COMMIT")

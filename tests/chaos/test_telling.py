@@ -1,4 +1,4 @@
-"""How soon a holder is told that it has lost its locks: on every store, in both colours, many at once.
+"""How soon a holder is told that it has lost its locks: on every store, in both flavors, many at once.
 
 Three ways to lose: nothing is heard of the store any more, the store has given the lock up, the process was stopped.
 Beside each bound there is no allowance but for time in which this process got no turn of the machine, measured as
@@ -165,7 +165,7 @@ def test_whose_locks_the_store_gave_up_is_told_at_the_next_renewal_or_at_once(
 
 
 @systems
-@pytest.mark.parametrize("colour", ["blocking", "asyncio"])
+@pytest.mark.parametrize("flavor", ["blocking", "asyncio"])
 def test_who_was_stopped_is_refused_at_every_call_and_told_as_soon_as_it_goes_on(
     name: str, flavor: str, site: Site, namespace: str, record_property: Any
 ) -> None:
@@ -208,7 +208,7 @@ def test_who_was_stopped_is_refused_at_every_call_and_told_as_soon_as_it_goes_on
 
 @pytest.mark.parametrize("url", ["memory:", "sqlite:"])
 def test_whose_event_loop_was_blocked_is_told_within_two_turns_of_it(url: str, tmp_path: Path) -> None:
-    """The first turn sees that the time is up, and the keeper's task has the second."""
+    """The first turn sees that the time is up, and the watchdog's task has the second."""
 
     async def main() -> None:
         told = list[int]()

@@ -74,14 +74,14 @@ BY_DAY: dict[str, tuple[int, ...]] = {
     "etcd": (0, 3),
     "zookeeper": (1, 2),
 }
-"""Stores of which by day a part runs: each case has four quarters, two neighbours by two colours.
+"""Stores of which by day a part runs: each case has four quarters, two neighbours by two flavors.
 
-By night all of it runs. Where a store has half by day, each case runs in one colour, in turn. Those that share an
+By night all of it runs. Where a store has half by day, each case runs in one flavor, in turn. Those that share an
 algorithm with `redis`, which runs all, have less.
 """
 
 SPARSE = {"strict": 15, "etcd-cluster": 15, "zookeeper-ensemble": 15}
-"""Stores of which by day only every so-manieth case runs, in one colour each: an algorithm that others run in full."""
+"""Stores of which by day only every so-manieth case runs, in one flavor each: an algorithm that others run in full."""
 
 
 def marks(store: str, world: str, number: int) -> list[pytest.MarkDecorator]:

@@ -1,6 +1,6 @@
 """Random sequences of lease rows on a model of an SQL server and on a real one: rows, waits and errors side by side.
 
-Several sessions send the statements of a dialect, in transactions that lock names, read and write their seats, and
+Several sessions send the statements of a dialect, in transactions that lock names, read and write their entries, and
 commit. A request waits on both or on none, until the same session lets go of what it waits for. Rows must be equal in
 some order, but for times: what is a time on one must be one on the other.
 """
@@ -319,14 +319,14 @@ class Playing:
         await self.both(pair, asked)
 
     async def writes(self, pair: Pair) -> None:
-        """Change seats of a name that is locked, and commit."""
+        """Change entries of a name that is locked, and commit."""
         if pair.locked:
             changes = self.changes(self.chance.choice(pair.locked))
             pair.locked = None
             await self.both(pair, [*changes, *self.servers.commit])
 
     def changes(self, name: bytes) -> list[Statement]:
-        """Return what changes seats of a name, and the name."""
+        """Return what changes entries of a name, and the name."""
         ticket, other = self.chance.sample(self.tickets, 2)
         place, token = self.chance.choice(((0, 7), (1 + self.tickets.index(ticket), None)))
         expires = self.chance.choice((FAR, FAR, PAST))

@@ -1,6 +1,6 @@
 """The model of MySQL beside a real server: the same requests on sessions side by side, the same rows, waits and errors.
 
-The requests are those of lease rows, spelled as the wire spells them.
+The requests are those of lease rows, spelled as the transport spells them.
 """
 
 from __future__ import annotations

@@ -137,14 +137,14 @@ class Pair:
         if isinstance(real, list) and isinstance(modelled, list):
             if len(real) != len(modelled):
                 return False
-            return all(map(self.alike, real, modelled)) or any(self.same_seats(real, modelled, by) for by in (2, 3))
+            return all(map(self.alike, real, modelled)) or any(self.same_entries(real, modelled, by) for by in (2, 3))
         if isinstance(real, ReplyError) and isinstance(modelled, ReplyError):
             return str(real).split()[0] == str(modelled).split()[0]
         if isinstance(modelled, str):
             return bool(real == modelled.encode())
         return bool(real == modelled) or self.same_time(real, modelled)
 
-    def same_seats(self, real: list[Any], modelled: list[Any], by: int) -> bool:
+    def same_entries(self, real: list[Any], modelled: list[Any], by: int) -> bool:
         """Whether both are the same members of a sorted set, each with its time behind it, ``by`` words for each.
 
         Of two times that are the same moment, either may come first; but each list must be in the order of its own.

@@ -236,7 +236,7 @@ class BothTransports(Asker):
 
 @dataclass(eq=False)
 class Party:
-    """A client, and its wires."""
+    """A client, and its transports."""
 
     store: ZooKeeperStore
     transports: BothTransports

@@ -61,7 +61,7 @@ KEEPS_PLACE = LEASE / 2
 TOLD = 0.01
 
 KEEPS_HOLD = LEASE
-"""Seconds of renewals, two of which may fail: who loses a hold then lost it by the store's fault, or the keeper's."""
+"""Seconds of renewals, two of which may fail: who loses a hold then lost it by the store's fault, or the watchdog's."""
 
 GIVES_UP = LEASE
 """Seconds after which a client has given up what nobody can release: a renewal is answered, and the next one is due."""
@@ -190,7 +190,7 @@ class Party:
             self.join(actor)
         for one in self.scenario.strikes:
             self.world.scheduler.at(one.at, self.world.fate, partial(self._strike, one))
-        for machine, job in self._jobs:  # heirs are added to it meanwhile
+        for machine, job in self._jobs:  # next waiters are added to it meanwhile
             while not job.done() and not machine.machine.killed:
                 if self.now() > ENDS_WITHIN:
                     raise TimeoutError(f"a worker of {machine.machine.name} waits for ever")

@@ -197,7 +197,7 @@ def _passing(plain: Scenario, chance: random.Random, menu: Menu, size: Size) -> 
     closes = closes if chance.random() < CLOSES else []
     return replace(
         plain,
-        what=frozenset(what | ({"seats"} if "read" in what else set())),
+        what=frozenset(what | ({"entries"} if "read" in what else set())),
         next_waiters=(*plain.next_waiters, *(_actor(chance, size) for _ in closes)),
         strikes=tuple(sorted((*plain.strikes, *closes), key=lambda strike: strike.at)),
         passed=PASSED_ON,

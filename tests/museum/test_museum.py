@@ -1,4 +1,4 @@
-"""Every known defect of the museum, done to our own lock in both colours, and with ``--peers`` to others."""
+"""Every known defect of the museum, done to our own lock in both flavors, and with ``--peers`` to others."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def shown() -> Iterator[Any]:
                 yield pytest.param(module, exhibit, flavor, id=f"{module}-{exhibit.id}-{flavor}", marks=marks)
 
 
-@pytest.mark.parametrize(("module", "exhibit", "colour"), list(shown()))
+@pytest.mark.parametrize(("module", "exhibit", "flavor"), list(shown()))
 def test_ours_is_sound(
     module: str, exhibit: Exhibit, flavor: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
@@ -48,7 +48,7 @@ def test_ours_is_sound(
 
 
 def test_every_scenario_applies_to_us() -> None:
-    """None is passed by being left out in both colours."""
+    """None is passed by being left out in both flavors."""
     for exhibit in EXHIBITS.values():
         assert any(not reason(exhibit, flavor, variant(module, flavor)) for module in OURS for flavor in FLAVORS)
 

@@ -109,7 +109,7 @@ def test_the_child_can_lock_by_itself_with_the_same_client() -> None:
         def child() -> None:
             assert client.owner != mine
             with client.rlock("b", lease=0.5) as hold, client.rlock("b"):
-                time.sleep(1.0)  # its own keeper renews
+                time.sleep(1.0)  # its own watchdog renews
                 hold.raise_if_lost()
             assert client.inspect("b") is None
 

@@ -1,4 +1,7 @@
-"""A signal handler that calls leasehold: whatever it interrupts, it works or raises at once, and the keeper goes on."""
+"""A signal handler that calls leasehold:
+
+whatever it interrupts, it works or raises at once, and the watchdog goes on.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ STORM = """
     from leasehold import Client, StoreUnavailable
 
     url, wanted = sys.argv[1], int(sys.argv[2])
-    LEASE = 3.0  # seconds; a busy machine takes the keeper off its processor for one
+    LEASE = 3.0  # seconds; a busy machine takes the watchdog off its processor for one
     client, count, refused = Client.from_url(url, namespace="storm"), 0, 0
     kept = client.lock("kept", lease=LEASE).acquire()
     spare = client.lock("spare", lease=LEASE).acquire()

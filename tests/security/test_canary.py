@@ -204,7 +204,7 @@ async def fail(record: Record, client: Any) -> None:
 
 
 def run(work: Callable[[Any], Any], make: Callable[..., Any], *args: Any, **options: Any) -> None:
-    """Run ``work(client)`` with a client that ``make`` makes, of either colour."""
+    """Run ``work(client)`` with a client that ``make`` makes, of either flavor."""
 
     async def body() -> None:
         client = make(*args, **options)

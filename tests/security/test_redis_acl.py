@@ -59,7 +59,7 @@ async def everything(world: World, url: str, namespace: str = "default") -> None
                 while info is None or len(info.waiters) < 2:
                     await world.sleep(0.01)
                     info = await locks.inspect(lock.name)
-                await world.sleep(0.4)  # the keeper renews holder and waiters
+                await world.sleep(0.4)  # the watchdog renews holder and waiters
                 await hold.release()
                 for job in (waiter, other):
                     held = await job.result()
@@ -80,7 +80,7 @@ async def shares(world: World, locks: Any) -> None:
     writer = world.spawn(lambda: stock.writer().acquire(timeout=5))
     two = await partner.acquire(2)
     permits = world.spawn(lambda: partner.acquire(2, timeout=5))
-    await world.sleep(0.4)  # the keeper renews holders and waiters
+    await world.sleep(0.4)  # the watchdog renews holders and waiters
     assert {info.name for info in await locks.holds()} >= {"stock", "partner"}
     for hold, job in ((reading, writer), (two, permits)):
         await hold.release()

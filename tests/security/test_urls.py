@@ -112,7 +112,7 @@ MALFORMED = [
 
 
 @pytest.mark.parametrize("url", MALFORMED, ids=ascii)
-def test_a_malformed_url_is_refused_at_once_in_both_colours(url: str) -> None:
+def test_a_malformed_url_is_refused_at_once_in_both_flavors(url: str) -> None:
     for make in (Client.from_url, AsyncClient.from_url):
         with pytest.raises(ValueError, match=r"URL|option|scheme") as caught:
             make(url)

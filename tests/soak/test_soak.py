@@ -40,10 +40,10 @@ AN_HOUR = 3600.0
 """Seconds after which the same holds for the memory that the system sees: before, holes come to lie in it."""
 
 THREADS_OF_A_CLIENT = 1
-"""Threads that a blocking client may have at rest: its keeper's."""
+"""Threads that a blocking client may have at rest: its watchdog's."""
 
 TASKS_OF_A_CLIENT = 1
-"""Tasks that a client of asyncio may have at rest: its keeper's."""
+"""Tasks that a client of asyncio may have at rest: its watchdog's."""
 
 FILES_OF_A_CLIENT = 4
 """Descriptors that a client may have at rest: two connections, of which one listens, and the bell of the listener."""

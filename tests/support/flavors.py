@@ -1,4 +1,4 @@
-"""The colours in which a test runs: with the blocking client, and with that of asyncio."""
+"""The flavors in which a test runs: with the blocking client, and with that of asyncio."""
 
 from __future__ import annotations
 
@@ -13,6 +13,6 @@ both = pytest.mark.parametrize("world", FLAVORS, ids=str)
 
 
 def by_day(world: World) -> pytest.MarkDecorator:
-    """Run a test in this colour by day, and in the other by night."""
+    """Run a test in this flavor by day, and in the other by night."""
     other = ASYNCIO if world is BLOCKING else BLOCKING
     return pytest.mark.parametrize("world", [world, pytest.param(other, marks=pytest.mark.nightly)], ids=str)

@@ -10,7 +10,7 @@ from leasehold._runtimes.base import Flavor
 from leasehold._runtimes.clock import boottime
 from leasehold_lab.history import Stall, stood_still
 from leasehold_lab.history.journal import Journal, Record
-from leasehold_lab.verify.clients.stall_detector import Pulse, waited_by_keeper, waited_by_main
+from leasehold_lab.verify.clients.stall_detector import Pulse, waited_by_main, waited_by_watchdog
 
 US = "us"
 
@@ -36,9 +36,9 @@ class Missed:
 
 @contextmanager
 def turns_missed(flavor: Flavor = Flavor.SYNC) -> Generator[Missed]:
-    """Note when this process, or the thread of a client of that colour that tells of losses, waited for its turn."""
+    """Note when this process, or the thread of a client of that flavor that tells of losses, waited for its turn."""
     records, over, missed = list[Record](), threading.Event(), Missed()
-    waited = waited_by_main if flavor is Flavor.ASYNC else waited_by_keeper
+    waited = waited_by_main if flavor is Flavor.ASYNC else waited_by_watchdog
     pulse = Pulse(Journal(US, boottime, records.append), boottime, waited=waited, noticed=NOTICED, every=EVERY)
 
     def beat() -> None:

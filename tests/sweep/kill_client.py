@@ -139,7 +139,7 @@ def live(order: dict[str, Any]) -> None:
             tell(id=me, did=name, effects=effects.end())
             await client.close()
 
-    world = BlockingWorld() if order["colour"] == "blocking" else AsyncioWorld()
+    world = BlockingWorld() if order["flavor"] == "blocking" else AsyncioWorld()
     world.run(body)
     tell(id=me, done=True)
 

@@ -82,7 +82,7 @@ def _things(place: Place, prefix: str) -> Iterable[tuple[str, str]]:
 
 ROWS = """
     SELECT space, name, 'name' FROM {0}name
-    UNION ALL SELECT space, name, ticket FROM {0}seat JOIN {0}name ON id = name_id
+    UNION ALL SELECT space, name, ticket FROM {0}entry JOIN {0}name ON id = name_id
     UNION ALL SELECT space, name, 'cell' FROM {0}cell
 """
 

@@ -154,7 +154,7 @@ async def visit(locks: AsyncClient, name: str, lease: float, room: Room) -> None
 
 
 def visit_in_a_thread(url: str, namespace: str, name: str, lease: float) -> None:
-    """Do as `visit` does, in the other colour; whoever waits beside it sees what it does."""
+    """Do as `visit` does, in the other flavor; whoever waits beside it sees what it does."""
     with Client.from_url(url, namespace=namespace, response_timeout=2.0) as locks:
         for _ in range(2):
             with contextlib.suppress(StoreUnavailable, LeaseLost):
@@ -207,7 +207,7 @@ async def next_gets_it(place: Place, name: str, others: AsyncClient, beats: Puls
 
 
 async def sweep(place: Place, namespace: str, deed: str, step: int) -> int:
-    """Meet each ``step``-th; return how many were met. The first differs by deed, so that both colours come."""
+    """Meet each ``step``-th; return how many were met. The first differs by deed, so that both flavors come."""
     begin, count = 1 + deeds(place).index(deed) % step, 0
     async with AsyncClient.from_url(place.url, namespace=namespace) as others:
         async with pulse(others) as beats:

@@ -1,7 +1,7 @@
 """Every operation of every primitive, on every real store, cut short or met by a fault at every step that it has.
 
 Cancelled at each of its suspensions, under asyncio; and each of its calls of the store refused, lost, doubled or not
-answered, in both colours. Either it is done, or it ends with an error of ours; and soon after, far sooner than a lease,
+answered, in both flavors. Either it is done, or it ends with an error of ours; and soon after, far sooner than a lease,
 nothing is left of it on the server, and the next has what it wanted.
 """
 
@@ -42,7 +42,7 @@ systems = pytest.mark.parametrize("system", list(SYSTEMS))
 
 
 def flavors() -> Iterator[Any]:
-    """Yield system, operation and world: by day an operation has one colour on a system, the other on the next."""
+    """Yield system, operation and world: by day an operation has one flavor on a system, the other on the next."""
     for row, system in enumerate(SYSTEMS):
         for column, name in enumerate(OPERATIONS):
             for number, world in enumerate(FLAVORS):

@@ -44,7 +44,7 @@ async def release(client: AsyncClient, hold: AsyncHold) -> None:
 
 
 async def renew(client: AsyncClient, hold: AsyncHold) -> None:
-    """Do what the keeper does."""
+    """Do what the watchdog does."""
     await client.store.renew([(hold.name, hold._lease.ticket)], within=SOON)
 
 

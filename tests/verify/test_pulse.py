@@ -66,11 +66,11 @@ def test_a_thread_that_tells_may_wait_while_this_one_has_its_turns() -> None:
 STARVED = """
 import os, threading, time
 from leasehold import Client
-from leasehold_lab.verify.clients.stall_detector import waited_by_keeper, waited_by_main
+from leasehold_lab.verify.clients.stall_detector import waited_by_watchdog, waited_by_main
 
 with Client.from_url("memory:") as locks:
     hold = locks.lock("x", lease=0.3).acquire()
-    keeper = [thread.native_id for thread in threading.enumerate() if thread.name == "leasehold-keeper"]
+    watchdog = [thread.native_id for thread in threading.enumerate() if thread.name == "leasehold-watchdog"]
     core = min(os.sched_getaffinity(0))
     if os.fork() == 0:
         os.sched_setaffinity(0, {core})
@@ -78,22 +78,22 @@ with Client.from_url("memory:") as locks:
         while time.monotonic() < end:
             pass
         os._exit(0)
-    print(*(round(waited(), 3) for waited in (waited_by_main, waited_by_keeper)))
+    print(*(round(waited(), 3) for waited in (waited_by_main, waited_by_watchdog)))
     os.sched_setaffinity(os.getpid(), {core})  # the main thread alone
     os.sched_setscheduler(os.getpid(), os.SCHED_IDLE, os.sched_param(0))
     time.sleep(0.2)
     sum(range(10 ** 6))
     os.wait()
-    print(*(round(waited(), 3) for waited in (waited_by_main, waited_by_keeper)))
+    print(*(round(waited(), 3) for waited in (waited_by_main, waited_by_watchdog)))
 """
 """Say how long two threads have waited for a processor, before and after one of them had to share it."""
 
 
 def test_linux_counts_how_long_each_thread_waits() -> None:
     said = subprocess.run([sys.executable, "-W", "ignore", "-c", STARVED], capture_output=True, text=True, check=True)
-    (main, watchdog), (main_after, keeper_after) = (map(float, line.split()) for line in said.stdout.splitlines())
+    (main, watchdog), (main_after, watchdog_after) = (map(float, line.split()) for line in said.stdout.splitlines())
     assert main_after - main > 0.2, "it shared its processor with one that goes first"
-    assert keeper_after - watchdog < main_after - main
+    assert watchdog_after - watchdog < main_after - main
 
 
 def test_pauses_that_overlap_count_once() -> None:
@@ -154,7 +154,7 @@ def test_what_the_run_itself_takes_is_written_down_if_it_is_long() -> None:
     assert late == [pytest.approx(2 * NOTICED)]
 
 
-@pytest.mark.parametrize(("colour", "whom"), [(Flavor.ASYNC, "7"), (Flavor.SYNC, "7.3")])
+@pytest.mark.parametrize(("flavor", "whom"), [(Flavor.ASYNC, "7"), (Flavor.SYNC, "7.3")])
 def test_of_a_task_it_is_the_whole_client_that_is_held_up(
     flavor: Flavor, whom: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,1 +1,1 @@
-"""The engine: the one acquire loop, the life of a hold, and the keeper that renews."""
+"""The engine: the one acquire loop, the life of a hold, and the watchdog that renews."""

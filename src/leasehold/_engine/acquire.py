@@ -25,7 +25,7 @@ def acquire(
     """Get what is wished for, waiting at most ``timeout`` seconds (None: for ever); it may be to try only once.
 
     Returns:
-        The grip of the lease, which is held; or `NotAcquired` if someone else had the name.
+        The handle of the lease, which is held; or `NotAcquired` if someone else had the name.
 
     Raises:
         StoreUnavailable: the store did not answer, so nobody knows who has it. Nothing is left behind for longer

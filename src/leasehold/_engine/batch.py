@@ -3,7 +3,7 @@
 Theory of operation
 -------------------
 A batch is what an `AcquireLoop` is for one name, without the waiting: every ticket has its id before anything is sent,
-is watched by the keeper before it is claimed, and is left by its id whatever cuts the batch off. No ticket of a batch
+is watched by the watchdog before it is claimed, and is left by its id whatever cuts the batch off. No ticket of a batch
 stands in a queue: the first name that cannot be had is then acquired alone (see
 `leasehold.primitives.locks.multi_lock`).
 """

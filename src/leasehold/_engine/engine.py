@@ -4,7 +4,7 @@ Theory of operation
 -------------------
 The ticket's id is chosen before anything is sent. So at every point where this can be cut off, the way out is the same:
 *leave by ticket*. If the claim never arrived, the leave finds nothing; if it was queued, it takes it out; if it was
-granted at the last moment, it frees the name and hands it on. A leave that gets no answer is owed to the keeper.
+granted at the last moment, it frees the name and hands it on. A leave that gets no answer is owed to the watchdog.
 
 A request whose reply was lost is repeated with the same ticket: a claim finds its own grant, with the same token; a
 leave finds nothing, and that is no loss. At first contact a store that refuses is an error at once; a waiter that has
@@ -36,7 +36,7 @@ FIRST_PAUSE = 0.005
 """Seconds before a request without an answer is sent again; each further pause is twice as long, with jitter."""
 
 LEAVE_WITHIN = 1.0
-"""Seconds that a caller waits at most for a leave to be confirmed; after that the keeper repeats it."""
+"""Seconds that a caller waits at most for a leave to be confirmed; after that the watchdog repeats it."""
 
 LONGEST_PAUSE = 1.0
 """Seconds between two attempts to reach a store that does not answer, at most."""
@@ -79,7 +79,7 @@ class Engine:
         return ours
 
     async def close(self, within: float) -> None:
-        """End every hold as a loss, leave with every ticket, and end the keeper; in about ``within`` seconds."""
+        """End every hold as a loss, leave with every ticket, and end the watchdog; in about ``within`` seconds."""
         if self.closed:
             return
         if self.runtime.interrupts():
@@ -170,7 +170,7 @@ class Engine:
         return Ticket(ticket_id(self.runtime.random_bytes(16)), terms, alongside)
 
     def lease(self, request: AcquireRequest) -> LeaseHandle:
-        """Begin the life of a ticket; it is kept while somebody can reach the grip."""
+        """Begin the life of a ticket; it is kept while somebody can reach the handle."""
         terms = request.terms
         if not request.renew or request.max_hold is not None:
             terms = replace(terms, fixed=True)
@@ -257,8 +257,8 @@ class Engine:
     async def leave(self, lease: Lease) -> bool | None:
         """Take the ticket off the store; return whether it was there, None if that is not known.
 
-        Without an answer the keeper goes on trying. It does all of it where a signal handler releases in the middle of
-        another call of its own thread.
+        Without an answer the watchdog goes on trying. It does all of it where a signal handler releases in the middle
+        of another call of its own thread.
         """
         if self.runtime.interrupts():
             self.watchdog.retry_release(lease.name, lease.ticket)

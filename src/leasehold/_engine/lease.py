@@ -2,7 +2,7 @@
 
 Theory of operation
 -------------------
-A `Lease` is one ticket's way through life, shared by the acquire loop, the keeper and the holder. It knows until
+A `Lease` is one ticket's way through life, shared by the acquire loop, the watchdog and the holder. It knows until
 when the holder may believe that it holds:
 
     deadline = since + lease * (1 - DRIFT) - MARGIN
@@ -21,14 +21,14 @@ deadline. But unknown does not extend life either: only a confirmed renewal move
 Who keeps a lease alive
 -----------------------
 One rule, for every primitive: a lease is kept while somebody can reach its `LeaseHandle`. The attempt that acquires it
-has the grip first, then the hold that it becomes, or the block that this hold is used in. It does not matter which
-thread or task acquired. When nobody has the grip any more, nobody can release the lease: the keeper gives it up. It
+has the handle first, then the hold that it becomes, or the block that this hold is used in. It does not matter which
+thread or task acquired. When nobody has the handle any more, nobody can release the lease: the watchdog gives it up. It
 does so as a loss, since somebody may have asked to be called back.
 
 No mutex
 --------
 A signal handler may interrupt a thread anywhere here, and call in again. If it found a mutex locked by the frame that
-it interrupted, it would wait for ever, and the keeper behind it. So nothing here takes a mutex. A lease ends by one
+it interrupted, it would wait for ever, and the watchdog behind it. So nothing here takes a mutex. A lease ends by one
 step that cannot be interrupted: the first entry in a list decides how (`_end`). Whoever comes later, or finds a step
 that somebody left half done, completes it.
 """
@@ -364,7 +364,7 @@ class Lease:
     def _call(self, callback: OnLost) -> None:
         try:
             outside(callback, self.error())
-        except (Exception, SystemExit):  # an exit would end the keeper, and with it the renewal of all other holds
+        except (Exception, SystemExit):  # an exit would end the watchdog, and with it the renewal of all other holds
             log.exception("an on_lost callback of lock %r failed", self.name)
 
     def _who(self) -> tuple[str, str, float]:

@@ -10,7 +10,7 @@ from leasehold._model import LeaseTerms, Owner
 
 @dataclass(frozen=True, slots=True)
 class NotAcquired:
-    """An acquire that ended without the lock, because someone else had it, or (``blocked_why``, for people) nobody may."""
+    """An acquire that ended without the lock: someone else holds it, or nobody may (``blocked_why``, for people)."""
 
     waited: float
     held_by: Owner | None
@@ -24,7 +24,7 @@ class AcquireRequest(NamedTuple):
         name: the name.
         terms: of its tickets.
         join: it waits in the queue; else it tries once.
-        renew: the keeper renews it.
+        renew: the watchdog renews it.
         max_hold: seconds for which it does; None for as long as the holder lives.
         beside: see `Ticket`.
 

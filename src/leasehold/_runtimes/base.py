@@ -263,7 +263,7 @@ def interrupts() -> bool:
 
 
 async def ready(value: Awaitable[T] | T) -> T:
-    """Await ``value`` if it can be awaited, else return it: for callbacks that may be of either colour."""
+    """Await ``value`` if it can be awaited, else return it: for callbacks that may be of either flavor."""
     if isinstance(value, Awaitable):
         return await cast("Awaitable[T]", value)
     return value

@@ -9,7 +9,7 @@ it would be renewed for ever. So the lock does not keep it. The block's own fram
 1. Python looks up ``__exit__`` *before* it calls ``__enter__``, and keeps what it found on the stack of the frame until
    the block ends (PEP 343). Here that look-up makes a new `Block`.
 2. ``__enter__`` finds the `Block` of its own statement (`opened`), and puts into it what is acquired.
-3. However the frame is unwound, the `Block` goes with it, and so does the grip of the lease that was in it.
+3. However the frame is unwound, the `Block` goes with it, and so does the handle of the lease that was in it.
 
 `contextlib.ExitStack` looks both methods up in the class, in the same order, and keeps what it found: it owns a
 `Block`, too. Whoever calls ``__enter__`` by hand has no `Block`: the lock keeps that hold until ``__exit__`` is called.
@@ -38,7 +38,7 @@ class Block:
 
     Attributes:
         hold: what is held in the block; None if somebody entered without it.
-        grip: what keeps the lease of that hold alive, for as long as the block lasts.
+        handle: what keeps the lease of that hold alive, for as long as the block lasts.
 
     """
 

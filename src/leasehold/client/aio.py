@@ -49,7 +49,7 @@ RESPONSE_TIMEOUT = 5.0
 """Seconds after which a store that has not answered counts as unavailable."""
 
 CLOSE_WITHIN = 2.0
-"""Seconds that closing may take for what is still held and for the keeper's end."""
+"""Seconds that closing may take for what is still held and for the watchdog's end."""
 
 
 class AsyncClient:
@@ -409,7 +409,7 @@ class AsyncClient:
         return await self._engine.store.diagnose()
 
     async def close(self) -> None:
-        """Release what is still held, end the keeper, give back connections. Further calls do nothing."""
+        """Release what is still held, end the watchdog, give back connections. Further calls do nothing."""
         await self._engine.close(CLOSE_WITHIN)
 
     async def __aenter__(self) -> AsyncClient:

@@ -238,7 +238,7 @@ class Client:
         return run_sync(self._core.diagnose())
 
     def close(self) -> None:
-        """Release what is still held, end the keeper, give back connections. Further calls do nothing."""
+        """Release what is still held, end the watchdog, give back connections. Further calls do nothing."""
         run_sync(self._core.close())
 
     def __enter__(self) -> Client:

@@ -1,8 +1,8 @@
-"""A user's database connection of either colour, whatever its driver: statements in, rows and counts out.
+"""A user's database connection of either flavor, whatever its driver: statements in, rows and counts out.
 
 Known are psycopg 2 and 3, sqlite3, PyMySQL, asyncmy, Django's connections, SQLAlchemy's connections and sessions, and
 whatever else has DB-API's ``cursor()``. An algorithm is a generator of `Ask`, answered by `Answer`: so it is written
-once for both colours.
+once for both flavors.
 """
 
 from __future__ import annotations

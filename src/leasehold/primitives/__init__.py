@@ -1,1 +1,1 @@
-"""Primitives: one file is one primitive, its algorithm and its blocking face side by side."""
+"""Primitives: one file is one primitive, its algorithm and its sync facade side by side."""

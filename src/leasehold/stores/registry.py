@@ -102,7 +102,7 @@ def adopt(client: object, flavor: Flavor, *, strict: Strict | None = None) -> Op
     A list of them are the nodes of a Redlock.
 
     Raises:
-        TypeError: it is not known, or of the other colour, or has no strict mode.
+        TypeError: it is not known, or of the other flavor, or has no strict mode.
 
     """
     if isinstance(client, list | tuple):

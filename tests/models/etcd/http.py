@@ -1,7 +1,7 @@
 """The connections of the etcd store over a simulated network: the store and its gateway are the shipped ones.
 
 What is modelled is what a connection of HTTP does: a request and its answer, or a stream; how they are spelled in bytes
-is left to the tests of the wire.
+is left to the tests of the transport.
 """
 
 from __future__ import annotations

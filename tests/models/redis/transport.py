@@ -1,7 +1,7 @@
 """The wire of the Redis store over a simulated network, and an opener: the shipped store, in simulated time.
 
-As the asyncio wire, it has one connection for calls and messages alike. A call that gets no answer in time ends the
-connection, since all later answers stand behind that one.
+As the asyncio transport, it has one connection for calls and messages alike. A call that gets no answer in time ends
+the connection, since all later answers stand behind that one.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class SimulatedRedis(InVirtualTime):
 
 
 def transports(servers: Sequence[RedisServerModel]) -> MakeTransport:
-    """Return what makes the wire of a model: that whose name the settings have at the end of ``where``."""
+    """Return what makes the transport of a model: that whose name the settings have at the end of ``where``."""
     by_name = {server.machine.name: server for server in servers}
 
     def make(

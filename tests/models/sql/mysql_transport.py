@@ -1,4 +1,4 @@
-"""The wire on MySQL over a simulated network: the shipped one, but for the driver's connection."""
+"""The transport on MySQL over a simulated network: the shipped one, but for the driver's connection."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class ModelConnection:
 
 
 class SimulatedMySQLTransport(MySQLTransport):
-    """The shipped wire, over `ModelConnection`."""
+    """The shipped transport, over `ModelConnection`."""
 
     def __init__(self, runtime: SimulatedRuntime, settings: Settings, server: MySQLModel) -> None:
         super().__init__(runtime, settings)

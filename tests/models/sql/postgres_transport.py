@@ -1,4 +1,4 @@
-"""The wire on PostgreSQL over a simulated network: the shipped one, but for libpq's connection."""
+"""The transport on PostgreSQL over a simulated network: the shipped one, but for libpq's connection."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ class ModelConnection:
 
 
 class SimulatedPostgresTransport(PostgresTransport):
-    """The shipped wire, over `ModelConnection`."""
+    """The shipped transport, over `ModelConnection`."""
 
     def __init__(
         self,

@@ -37,7 +37,7 @@ class ModelMember(Whole):
     def transport(
         self, runtime: Runtime, namespace: str, channel: bytes, on_message: OnMessage, on_silence: OnSilence
     ) -> Transport:
-        """Make the wire."""
+        """Make the transport."""
         return transports([self.server])(runtime, self.settings, channel, on_message, on_silence)
 
     async def diagnose(self, runtime: Runtime, transport: Transport, namespace: str, channel: bytes) -> list[Finding]:

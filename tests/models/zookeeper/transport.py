@@ -30,7 +30,7 @@ _errors: Any = importlib.import_module("kazoo.exceptions")
 
 PORT = 2181
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
-"""Seconds before another member is tried, as the wire tells kazoo."""
+"""Seconds before another member is tried, as the transport tells kazoo."""
 
 CLOSE_WITHIN = 3.0
 

@@ -15,9 +15,9 @@ from museum.port import Place, Variant
 def main(module: str, text: str) -> None:
     """Acquire, say so, and die."""
     spec = json.loads(text)
-    variant = import_module(f"museum.subjects.{module}").VARIANTS[spec["colour"]]
+    variant = import_module(f"museum.subjects.{module}").VARIANTS[spec["flavor"]]
     place = Place(**spec["place"])
-    if spec["colour"] == "asyncio":
+    if spec["flavor"] == "asyncio":
         asyncio.run(_hold(variant, place, spec["name"], spec["lease"]))
     client = variant.open(place)
     lock = client.lock(spec["name"], spec["lease"])  # some release when they are collected

@@ -204,7 +204,7 @@ class Hall:
 
     def crash(self, lease: float | None) -> None:
         """Let another process acquire the lock, and be killed while it holds it."""
-        spec = {"place": asdict(self._place), "name": self.name, "lease": lease, "colour": self.flavor}
+        spec = {"place": asdict(self._place), "name": self.name, "lease": lease, "flavor": self.flavor}
         child = subprocess.Popen(
             command(sys.executable, "museum.crash", self.module, json.dumps(spec)), stdout=subprocess.PIPE
         )

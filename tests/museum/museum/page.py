@@ -77,7 +77,7 @@ Without `--peers`, `LEASEHOLD_PEERS` may name the interpreters, separated by col
 
 @dataclass(slots=True)
 class Column:
-    """One lock on show: its title with colour, its version, and what was seen by scenario."""
+    """One lock on show: its title with flavor, its version, and what was seen by scenario."""
 
     title: str
     version: str

@@ -1,6 +1,6 @@
 """What a lock must offer to be put through the scenarios: small enough that each library's file fits on a page.
 
-A library's module offers `VARIANTS`, by colour. A client of a blocking variant has plain methods, one of an asyncio
+A library's module offers `VARIANTS`, by flavor. A client of a blocking variant has plain methods, one of an asyncio
 variant the same as coroutines; `lock` is plain in both. Each lock object is used by an actor: a thread of its own, or
 tasks that share a context of their own, so that what a library keeps by thread or by context is kept rightly.
 """
@@ -29,7 +29,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """One colour of a library's lock.
+    """One flavor of a library's lock.
 
     Attributes:
         open: makes a client; a coroutine function in asyncio.

@@ -32,7 +32,7 @@ class Report:
     Attributes:
         version: empty if it is missing.
         missing: why.
-        seen: by colour and scenario.
+        seen: by flavor and scenario.
         errors: scenarios that came to no verdict.
 
     """
@@ -66,6 +66,6 @@ def _take(report: Report, said: dict[str, str]) -> None:
     elif "version" in said:
         report.version = said["version"]
     elif "error" in said:
-        report.errors[said["colour"], said["exhibit"]] = said["error"]
+        report.errors[said["flavor"], said["exhibit"]] = said["error"]
     else:
-        report.seen[said["colour"], said["exhibit"]] = Seen(Verdict(said["verdict"]), said["words"])
+        report.seen[said["flavor"], said["exhibit"]] = Seen(Verdict(said["verdict"]), said["words"])

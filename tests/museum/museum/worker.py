@@ -17,7 +17,7 @@ from museum.port import Place
 
 
 def main(module: str, text: str) -> None:
-    """Print a line about the library, and one for each colour and scenario."""
+    """Print a line about the library, and one for each flavor and scenario."""
     spec = json.loads(text)
     answers = os.dup(1)
     os.dup2(2, 1)  # what a library prints is no answer

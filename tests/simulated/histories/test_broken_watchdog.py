@@ -67,7 +67,7 @@ def shown(promise: Promise, kept: Assumptions, spoilt: Spoilt = GOOD) -> bool:
     ],
     ids=["from the reply", "too late", "loss is not noticed"],
 )
-def test_a_mistake_of_the_keeper_is_found(
+def test_a_mistake_of_the_watchdog_is_found(
     mistake: Callable[[Patch], None], promise: Promise, kept: Assumptions, monkeypatch: Patch
 ) -> None:
     mistake(monkeypatch)

@@ -45,4 +45,4 @@ def test_a_history_in_which_time_stands_still_is_a_failure(monkeypatch: pytest.M
     outcome = next(outcome for seed in range(1000, 1100) if not (outcome := run(seed)).ok)
     assert outcome.broken == "Stuck"
     assert "does not get on" in report(outcome)
-    assert "leasehold-keeper" in report(outcome)
+    assert "leasehold-watchdog" in report(outcome)

@@ -108,7 +108,7 @@ def scenario(world: SimulatedWorld, plan: Plan, *, drop_dead: bool, workers: int
         await disturb(world, those, chance, times, LEASE, pause=2.0, kills=0.4)
         await all_end(world, those, jobs, LEASE, by=2000.0)
         await world.sleep(2 * LEASE)
-        assert await world.client(Memory()).holds() == [], "a seat outlives its member's lease"
+        assert await world.client(Memory()).holds() == [], "an entry outlives its member's lease"
 
     world.run(body)
     return record
@@ -162,7 +162,7 @@ BOUND = LEASE + LOOK * PARTIES + LOST_MESSAGE + 1.0
 
 
 ARRIVED = 9
-"""Steps after which a member has surely arrived: a seat, two looks, and a write; each is sent and answered."""
+"""Steps after which a member has surely arrived: an entry, two looks, and a write; each is sent and answered."""
 
 
 def crash_after(steps: int, seed: int, *, drop_dead: bool, stays: bool) -> bool:

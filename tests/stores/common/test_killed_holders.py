@@ -64,7 +64,7 @@ SYSTEMS = {
 }
 
 
-@pytest.mark.parametrize("colour", ["blocking", "asyncio"])
+@pytest.mark.parametrize("flavor", ["blocking", "asyncio"])
 @pytest.mark.parametrize("name", list(SYSTEMS))
 def test_the_next_has_it_within_the_time_that_the_page_states(
     name: str, flavor: str, namespace: str, request: pytest.FixtureRequest, record_property: Any

@@ -23,7 +23,7 @@ ENTRIES = "SELECT count(*) FROM leasehold_entry JOIN leasehold_name ON id = name
 
 
 class Database:
-    """A server, and how to ask it who waits in its queue, and how many seats are written down in a namespace."""
+    """A server, and how to ask it who waits in its queue, and how many entries are written down in a namespace."""
 
     def __init__(
         self,

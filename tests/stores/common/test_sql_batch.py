@@ -22,7 +22,7 @@ NAMES = ("a", "b", "c")
 
 
 class Database:
-    """One kind of server: where it is, and what a commit looks like on its wire."""
+    """One kind of server: where it is, and what a commit looks like on its transport."""
 
     def __init__(self, server: Any, url: str, commit: bytes, deadlocks: Callable[[], int]) -> None:
         self.server = server

@@ -169,8 +169,8 @@ def test_names_are_spelled_so_that_no_two_meet():
     assert [unspelled(spelled(name)) for name in names] == names
     assert all("/" not in spelled(name) and "\n" not in spelled(name) for name in names)
     keys = Keys("l/", "c/", "g/", "m/")
-    assert [keys.name_of(f"{keys.queue(name)}seat") for name in names] == names
-    assert keys.name_of("l/a/b/seat") is None
+    assert [keys.name_of(f"{keys.queue(name)}entry") for name in names] == names
+    assert keys.name_of("l/a/b/entry") is None
 
 
 def test_a_lease_is_whole_seconds_and_as_the_server_grants_it():

@@ -24,7 +24,7 @@ LATE = 1.0
 
 NOISE = 1.0
 
-flavors = pytest.mark.parametrize("colour", ["blocking", "asyncio"])
+flavors = pytest.mark.parametrize("flavor", ["blocking", "asyncio"])
 
 
 @contextmanager

@@ -195,7 +195,7 @@ def test_a_user_at_a_server_without_users(etcd_server):
 
 
 @pytest.mark.leaks(why="the module's server")
-@pytest.mark.parametrize("colour", ["blocking", "asyncio"])
+@pytest.mark.parametrize("flavor", ["blocking", "asyncio"])
 def test_a_token_that_expires_during_a_hold_is_refreshed(guarded_server, flavor):
     """The server forgets it two seconds after its last use; the next renewal comes later than that."""
     if flavor == "blocking":

@@ -194,7 +194,8 @@ def forced_to_read(server: MariaDBServer) -> Sequence[StoreUnavailable]:
         return refusals(damaged.url)
 
 
-# --- by the wire: what a claim has no cause for, or not at will ----------------------------------------------------
+# --- by the transport: what a claim has no cause for, or not at will
+# ----------------------------------------------------
 
 
 @contextlib.contextmanager

@@ -73,7 +73,7 @@ def through(server: MariaDBServer, proxy: FaultProxy, options: str = "") -> str:
 
 
 def entries(server: MariaDBServer) -> int:
-    """Return how many seats that have not run out there are."""
+    """Return how many entries that have not run out there are."""
     now = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) * 1000"
     return int(server.query(f"SELECT COUNT(*) FROM leasehold_entry WHERE expires > {now}")[0][0])
 
@@ -352,7 +352,7 @@ def test_a_row_that_somebody_keeps_locked_is_an_error_in_time(
 
 @both
 def test_a_deadlock_is_tried_again(server: MariaDBServer, namespace: str, world: World) -> None:
-    """Somebody has the holder's seat locked and wants the name; the release wants the seat and has the name."""
+    """Somebody has the holder's entry locked and wants the name; the release wants the entry and has the name."""
 
     async def body(world: World) -> None:
         client = world.client(server.url, namespace=namespace)

@@ -189,7 +189,7 @@ def test_every_hint_is_provoked() -> None:
 @pytest.mark.usefixtures("server", "encrypted")
 @pytest.mark.parametrize("words", HINTS)
 def test_it_is_not_applied_and_says_what_to_do(words: str, request: pytest.FixtureRequest) -> None:
-    """The drivers of the two colours have words of their own: one of them says these, and both the same remedy."""
+    """The drivers of the two flavors have words of their own: one of them says these, and both the same remedy."""
     said = PROVOKED[words](request)
     assert any(words in str(error) for error in said), said
     for error in said:

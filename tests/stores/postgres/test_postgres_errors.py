@@ -92,7 +92,7 @@ def no_schema(server: PostgresServer) -> Sequence[StoreUnavailable]:
 
 
 def no_space(server: PostgresServer) -> Sequence[StoreUnavailable]:
-    """In a database of its own the file of the seats leads to a device that is always full."""
+    """In a database of its own the file of the entries leads to a device that is always full."""
     server.query("CREATE DATABASE crammed")
     url = server.url.removesuffix("postgres") + "crammed"
     with server.connect(dbname="crammed") as there:
@@ -197,7 +197,8 @@ def dead_behind_a_pooler(server: PostgresServer) -> Sequence[StoreUnavailable]:
         return said[1:]
 
 
-# --- by the wire: what a claim has no cause for, or not at will ----------------------------------------------------
+# --- by the transport: what a claim has no cause for, or not at will
+# ----------------------------------------------------
 
 
 @contextlib.contextmanager

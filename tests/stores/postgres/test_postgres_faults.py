@@ -437,7 +437,7 @@ def test_a_deadlock_is_tried_again(server: PostgresServer, world: World, code: s
 
 
 def failing(server: PostgresServer, code: str, times: int = 10**9) -> None:
-    """Let the writing of a seat fail with this SQLSTATE, so often."""
+    """Let the writing of an entry fail with this SQLSTATE, so often."""
     server.execute(
         f"""
         CREATE SEQUENCE IF NOT EXISTS failures;

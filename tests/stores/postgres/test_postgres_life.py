@@ -24,7 +24,7 @@ from support.steps import TO_THE_END, after_steps
 from support.stores.doc_pages import numbers
 from support.stores.killed_clients import CRASH_BOUND, crash, parties
 
-flavors = pytest.mark.parametrize("colour", ["blocking", "asyncio"])
+flavors = pytest.mark.parametrize("flavor", ["blocking", "asyncio"])
 
 SLOW = 2.0
 """Seconds of a busy machine."""
@@ -104,7 +104,7 @@ def entries(server: PostgresServer, namespace: str) -> int:
 async def gone(server: PostgresServer, namespace: str, limit: float = 2.0) -> None:
     end = asyncio.get_running_loop().time() + limit
     while entries(server, namespace):
-        assert asyncio.get_running_loop().time() < end, "a seat is left behind"
+        assert asyncio.get_running_loop().time() < end, "an entry is left behind"
         await asyncio.sleep(0.01)
 
 
@@ -302,20 +302,20 @@ def test_what_each_operation_costs(postgres_server: PostgresServer, namespace: s
         cost()
         hold = await client.lock("x").acquire(timeout=5)
         assert hold is not None
-        assert cost() == stated("acquire") == (2, 7)  # begin, limits, lock, seats; name, seat, commit
+        assert cost() == stated("acquire") == (2, 7)  # begin, limits, lock, entries; name, entry, commit
         await hold.renew()
         # begin, limits, lock; renew, standings, commit
         assert cost() == stated("renewal of all holds of a client") == (2, 6)
         await hold.release()
-        assert cost() == stated("release") == (2, 6)  # begin, limits, lock, seats; seat, commit
+        assert cost() == stated("release") == (2, 6)  # begin, limits, lock, entries; entry, commit
         await (await client.lock("new").acquire(timeout=5)).release()
         first, (once, again) = stated("first use of a name in an hour"), (stated("acquire"), stated("release"))
         assert cost() == (first[0] + once[0] + again[0], first[1] + once[1] + again[1])
         three = await several.acquire(timeout=5)
-        # begin, limits, 3 locks, 3 times seats; 3 names, 3 seats, commit
+        # begin, limits, 3 locks, 3 times entries; 3 names, 3 entries, commit
         assert cost() == stated("acquire of three names at once") == (2, 15)
         await three.release()
-        # begin, limits, 3 locks, 3 times seats; 3 seats, commit
+        # begin, limits, 3 locks, 3 times entries; 3 entries, commit
         assert cost() == stated("release of three names at once") == (2, 12)
         hold = await client.lock("x").acquire(timeout=5)
         assert hold is not None
@@ -327,7 +327,7 @@ def test_what_each_operation_costs(postgres_server: PostgresServer, namespace: s
         await hold.release()
         got = await job.result()
         assert got is not None
-        # as a release, and who listens, the fence, the heir's seat, the message; no claim
+        # as a release, and who listens, the fence, the next waiter's entry, the message; no claim
         assert cost() == stated("release with a hand-over to another client") == (3, 10)
         await got.release()
 
@@ -351,13 +351,13 @@ def test_what_each_operation_costs_with_sessions(
         cost()
         hold = await client.lock("x", lease=9.0).acquire(timeout=5)
         assert hold is not None
-        # try the lock, how long it lives without news; token and seat
+        # try the lock, how long it lives without news; token and entry
         assert cost() == stated("`mode=session`: acquire") == (2, 3)
         await hold.renew()
-        # the seat, which is news for the server
+        # the entry, which is news for the server
         assert cost() == stated("`mode=session`: renewal of one hold") == (1, 1)
         await hold.release()
-        assert cost() == stated("`mode=session`: release") == (1, 2)  # seat, lock
+        assert cost() == stated("`mode=session`: release") == (1, 2)  # entry, lock
         hold = await client.lock("x", lease=9.0).acquire(timeout=5)
         assert hold is not None
         job = world.spawn(lambda: other.lock("x", lease=9.0).acquire(timeout=20))
@@ -368,7 +368,7 @@ def test_what_each_operation_costs_with_sessions(
         await hold.release()
         got = await job.result()
         assert got is not None
-        # as a release, and the token and the seat of who waited
+        # as a release, and the token and the entry of who waited
         assert cost() == stated("`mode=session`: release with a hand-over to another client") == (2, 3)
         await got.release()
 

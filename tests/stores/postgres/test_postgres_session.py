@@ -18,7 +18,7 @@ from support.descriptors import WatchedWorld
 from support.steps import TO_THE_END, after_steps
 from support.stores.killed_clients import parties
 
-flavors = pytest.mark.parametrize("colour", ["blocking", "asyncio"])
+flavors = pytest.mark.parametrize("flavor", ["blocking", "asyncio"])
 
 NOISE = 1.0
 STEPS = 30

@@ -72,7 +72,7 @@ import asyncio, sys, time
 import psycopg
 from leasehold.postgres import async_transaction_lock, transaction_lock
 
-url, namespace, colour = sys.argv[1:]
+url, namespace, flavor = sys.argv[1:]
 write = f"INSERT INTO {namespace} VALUES (1)"
 
 async def hold():
@@ -82,7 +82,7 @@ async def hold():
         print("held", flush=True)
         await asyncio.sleep(60)
 
-if colour == "asyncio":
+if flavor == "asyncio":
     asyncio.run(hold())
 with psycopg.connect(url) as connection:
     transaction_lock(connection, "x", namespace=namespace)
@@ -92,7 +92,7 @@ with psycopg.connect(url) as connection:
 """
 
 
-@pytest.mark.parametrize("colour", ["blocking", "asyncio"])
+@pytest.mark.parametrize("flavor", ["blocking", "asyncio"])
 def test_a_killed_holders_lock_is_free_at_once_and_its_writes_are_undone(
     postgres_server: PostgresServer, namespace: str, flavor: str
 ) -> None:

@@ -16,7 +16,7 @@ from leasehold._runtimes.base import finish
 from support.patience import until
 from support.stores.killed_clients import CRASH_BOUND, crash, parties
 
-flavors = pytest.mark.parametrize("colour", ["blocking", "asyncio"])
+flavors = pytest.mark.parametrize("flavor", ["blocking", "asyncio"])
 
 
 @flavors
@@ -94,7 +94,7 @@ def test_a_holder_that_was_stopped_beyond_its_lease(redis_server, namespace, fla
         assert successor.release()
 
 
-# --- an heir in the same client --------------------------------------------------------------------------------
+# --- an next waiter in the same client --------------------------------------------------------------------------------
 
 
 def test_the_next_of_a_client_watches_a_holder_of_the_same_client(redis_server, namespace):

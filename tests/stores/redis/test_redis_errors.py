@@ -69,7 +69,7 @@ def claim(name: str = "a") -> tuple[Script, Any, Any]:
 
 @contextlib.contextmanager
 def transport_to(server: RedisServer, user: str = "", mode: str = "standalone") -> Iterator[BlockingTransport]:
-    """Open a wire that takes servers of any role."""
+    """Open a transport that takes servers of any role."""
     reached = settings.from_url(parse(f"redis://{user}127.0.0.1:{server.port}"))
     transport = BlockingTransport(
         RUNTIME, replace(reached, mode=mode, any_role=True), b"", lambda _: None, lambda: None

@@ -1,4 +1,7 @@
-"""Lost requests and replies of writes to values, on both wires: each write is made once, and the writer knows it."""
+"""Lost requests and replies of writes to values, on both transports:
+
+each write is made once, and the writer knows it.
+"""
 
 from __future__ import annotations
 

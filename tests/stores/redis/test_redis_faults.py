@@ -1,4 +1,7 @@
-"""Lost requests and replies, at every chunk of a whole run, on both wires: right result, same token, no remains."""
+"""Lost requests and replies, at every chunk of a whole run, on both transports:
+
+right result, same token, no remains.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Forks, closing, many clients and many holds: no foreign release, nothing left open, one keeper for ten thousand."""
+"""Forks, closing, many clients and many holds: no foreign release, nothing left open, one watchdog for ten thousand."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_fork_while_holding_and_waiting(server):
             assert locks.lock("x").acquire(timeout=0.2) is None
             with locks.lock("y") as mine:
                 mine.raise_if_lost()
-            time.sleep(0.5)  # a keeper would pay now what it owed
+            time.sleep(0.5)  # a watchdog would pay now what it owed
             locks.close()
             return 0
 
@@ -180,7 +180,7 @@ def test_close_gives_up_what_is_held_and_every_connection(server, world):
 
 
 @both
-def test_ten_thousand_holds_cost_one_keeper(server, world):
+def test_ten_thousand_holds_cost_one_watchdog(server, world):
     """Renewals go in scripts of a hundred, from one thread or task, and from one more for each batch under way."""
     count, lease = 10_000, 15.0
 
@@ -193,7 +193,7 @@ def test_ten_thousand_holds_cost_one_keeper(server, world):
                     holds += await world.gather(*(locks.lock(f"n{i}", lease=lease).acquire() for i in names))
                 else:
                     holds += [await locks.lock(f"n{i}", lease=lease).acquire() for i in range(start, start + 500)]
-            threads = [thread for thread in threading.enumerate() if thread.name == "leasehold-keeper"]
+            threads = [thread for thread in threading.enumerate() if thread.name == "leasehold-watchdog"]
             assert len(threads) == (1 if isinstance(world, BlockingWorld) else 0)
             assert threading.active_count() < 40
             server.reset_stats()

@@ -237,7 +237,7 @@ def test_full_memory_refuses_a_cell_and_changes_nothing(server, store, full):
 
 
 def test_a_waiter_that_holds_unheard_is_renewed_when_it_is_told(server, store):
-    """Held means that the lease was set to full length: the keeper counts it from before it asked."""
+    """Held means that the lease was set to full length: the watchdog counts it from before it asked."""
     name, holder, waiter = next(NAMES), a_ticket(), a_ticket(lease=10.0)
     claim(store, name, holder)
     claim(store, name, waiter)

@@ -1,4 +1,4 @@
-"""Real hand-overs among processes of both colours: no wake-up is lost, and each is soon there."""
+"""Real hand-overs among processes of both flavors: no wake-up is lost, and each is soon there."""
 
 from __future__ import annotations
 

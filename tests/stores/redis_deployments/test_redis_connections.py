@@ -1,4 +1,7 @@
-"""The two wires in isolation and under the store: connections that died unseen, elections of the reader, closing."""
+"""The two transports in isolation and under the store:
+
+connections that died unseen, elections of the reader, closing.
+"""
 
 from __future__ import annotations
 

@@ -98,8 +98,8 @@ class Both(BothSides):
         self.last_end = max([self.last_end, *(entry.expires for entry in self.queue.holders)])
         super().compare()
 
-    def compare_seats(self, mine: QueueEntry, its: QueueEntry) -> None:
-        super().compare_seats(mine, its)
+    def compare_entries(self, mine: QueueEntry, its: QueueEntry) -> None:
+        super().compare_entries(mine, its)
         mode, other = mine.ticket.terms.mode, its.ticket.terms.mode
         assert (other.exclusive, other.upgradeable, other.permits) == (mode.exclusive, mode.upgradeable, mode.permits)
         assert same_use(mode, other)

@@ -159,7 +159,7 @@ def test_hidden_process_counts_as_alive(tmp_path: Path) -> None:
 
 
 @linux
-def test_seat_of_a_reused_pid_is_void(path: Path, locks: Client, peers: Callable[..., Peer]) -> None:
+def test_entry_of_a_reused_pid_is_void(path: Path, locks: Client, peers: Callable[..., Peer]) -> None:
     peer = peers()
     peer.ask("take('x', lease=60)")
     assert locks.lock("x").acquire(timeout=0.1) is None

@@ -1,4 +1,4 @@
-"""Many waiters, both colours, cancellation, repeated requests, a busy file, and the end of a client, on SQLite."""
+"""Many waiters, both flavors, cancellation, repeated requests, a busy file, and the end of a client, on SQLite."""
 
 from __future__ import annotations
 

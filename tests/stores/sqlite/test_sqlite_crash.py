@@ -51,7 +51,7 @@ def test_killed_side_of_a_read_write_lock(locks: Client, peers: Callable[..., Pe
 
 
 def test_killed_while_it_upgrades(locks: Client, peers: Callable[..., Peer]) -> None:
-    """Neither its seat nor its place in the queue stands in the way of others."""
+    """Neither its entry nor its place in the queue stands in the way of others."""
     peer, reader = peers(), locks.rw_lock("x").reader().acquire()
     assert reader is not None
     peer.ask("holds.setdefault('x', locks.rw_lock('x', lease=60).upgradeable().acquire()).token")

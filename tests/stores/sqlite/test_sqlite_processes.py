@@ -25,7 +25,7 @@ WORKER = """
 import asyncio, sys, time
 from pathlib import Path
 from leasehold import AsyncClient, Client
-url, shared, rounds, colour = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+url, shared, rounds, flavor = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
 
 def work(token):
     entered = time.clock_gettime(time.CLOCK_BOOTTIME)
@@ -41,7 +41,7 @@ async def tasks():
             async with locks.lock("count") as hold:
                 work(hold.token)
 
-if colour == "asyncio":
+if flavor == "asyncio":
     asyncio.run(tasks())
 else:
     with Client.from_url(url) as locks:
@@ -81,7 +81,7 @@ def test_counts_correctly_over_processes(path: Path) -> None:
         assert left <= entered
 
 
-@pytest.mark.parametrize("colours", [["blocking", "blocking"], ["asyncio", "blocking"]], ids="-".join)
+@pytest.mark.parametrize("flavors", [["blocking", "blocking"], ["asyncio", "blocking"]], ids="-".join)
 def test_wakes_the_next_process_long_before_it_would_look_by_itself(path: Path, flavors: list[str]) -> None:
     records = contend(path, 200, flavors)  # how often they alternate, the scheduler decides
     pauses = [later[1] - earlier[2] for earlier, later in itertools.pairwise(records) if earlier[3] != later[3]]

@@ -83,7 +83,7 @@ def test_agrees_with_the_memory_store(path: Path, seed: int, monkeypatch: pytest
             how = chance.choice(list(ReleaseReason))
             there = any(one[1].id in str(view) for view in views[0])
             outcomes = [outcome(store.leave(*one, how=how, within=1)) for store in stores]
-            if not there:  # a void seat far back in the queue may still have its row
+            if not there:  # a void entry far back in the queue may still have its row
                 outcomes = [None, None]
         elif what < 0.95:
             some = chance.sample(tickets, min(5, len(tickets)))

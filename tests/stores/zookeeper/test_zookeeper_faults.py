@@ -1,4 +1,4 @@
-"""ZooKeeper and its faults: lost replies, lost connections, sessions that end, holders that stop. Both colours."""
+"""ZooKeeper and its faults: lost replies, lost connections, sessions that end, holders that stop. Both flavors."""
 
 from __future__ import annotations
 

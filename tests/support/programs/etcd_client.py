@@ -1,6 +1,6 @@
 """A process for interoperation tests: takes a lock again and again and visits a room that has place for one.
 
-Arguments: colour, URL, name, lease, room, log. It ends when it is killed, or with exit code 3 when it met somebody.
+Arguments: flavor, URL, name, lease, room, log. It ends when it is killed, or with exit code 3 when it met somebody.
 """
 
 from __future__ import annotations

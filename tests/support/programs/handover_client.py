@@ -1,4 +1,4 @@
-"""Processes of both colours among which one lock goes from hand to hand: a line of JSON tells what it took.
+"""Processes of both flavors among which one lock goes from hand to hand: a line of JSON tells what it took.
 
     python handover_client.py URL NAMESPACE '{"handovers": 1000, "fair": true, "lease": 3.0, "deaf": 0}'
 

@@ -1,6 +1,6 @@
 """A process that holds many locks, is stopped, and says what it was told and when, and what it could still do.
 
-Arguments: colour, URL, namespace, lease, how many. Its words are two lines of JSON: that it holds, and the rest.
+Arguments: flavor, URL, namespace, lease, how many. Its words are two lines of JSON: that it holds, and the rest.
 """
 
 from __future__ import annotations

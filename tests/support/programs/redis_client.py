@@ -1,6 +1,6 @@
 """A process for crash tests: holds or waits for locks on command, and tells what happens, a JSON line each.
 
-Arguments: colour, URL, namespace, role (``hold``, ``wait``), lease, then the names.
+Arguments: flavor, URL, namespace, role (``hold``, ``wait``), lease, then the names.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def hold_blocking(locks: Client, name: str, lease: float) -> None:
     except LeaseLost:
         facts["release"] = "lost"
     tell(**facts)
-    sys.stdin.readline()  # what the keeper still owes is paid meanwhile
+    sys.stdin.readline()  # what the watchdog still owes is paid meanwhile
 
 
 async def hold_asyncio(locks: AsyncClient, name: str, lease: float) -> None:

@@ -1,4 +1,4 @@
-"""A process with many clients of both colours that work for hours; it says what it has, whenever it is asked.
+"""A process with many clients of both flavors that work for hours; it says what it has, whenever it is asked.
 
     python soak_client.py URL NAMESPACE '{"clients": 500, "threads": 25, "tasks": 50, "lease": 1.0}'
 

@@ -143,7 +143,7 @@ class BothSides(ABC):
         self.check_wait(ticket, step.blocked, answer)
 
     def forget(self, i: int) -> None:
-        """Leave, as a client does whose claim was refused: it finds its own dead seat at most, and touches nobody."""
+        """Leave, as a client does whose claim was refused: it finds its own dead entry at most, and touches nobody."""
         finish(self.store.leave(self.name, self.tickets[i], how=ReleaseReason.RELEASE, within=5.0))
         self.slots.discard(self.tickets[i].id)
 
@@ -207,7 +207,7 @@ class BothSides(ABC):
         assert [s.ticket.id for s in real.holders] == [s.ticket.id for s in model.holders]
         assert [s.ticket.id for s in real.waiters] == [s.ticket.id for s in model.waiters]
         for mine, its in zip(model.holders + model.waiters, real.holders + real.waiters, strict=True):
-            self.compare_seats(mine, its)
+            self.compare_entries(mine, its)
         for mine, its in zip(model.holders, real.holders, strict=True):
             assert mine.token is not None
             assert its.token is not None
@@ -216,8 +216,8 @@ class BothSides(ABC):
         if model.holders or model.waiters:
             assert real.kind is model.kind
 
-    def compare_seats(self, mine: QueueEntry, its: QueueEntry) -> None:
-        """Compare a seat of the model with the server's."""
+    def compare_entries(self, mine: QueueEntry, its: QueueEntry) -> None:
+        """Compare an entry of the model with the server's."""
         assert its.ticket.terms.owner == mine.ticket.terms.owner
         assert its.ticket.terms.meta == mine.ticket.terms.meta
         assert mine.expires - 1.0 < its.expires <= mine.expires + self.ROUNDED

@@ -1,6 +1,6 @@
 """What is told of a transaction that a database refuses, and that nothing of it lasts: the same for every database.
 
-An error is provoked by a client of each colour that claims the name "x", or by a wire of the store's. Each database of
+An error is provoked by a client of each flavor that claims the name "x", or by a wire of the store's. Each database of
 these tests has the tables, and one more, ``mark``, that only what is rolled back writes into.
 """
 
@@ -49,7 +49,7 @@ class Case(Generic[S]):
 
 
 def refusals(url: str, within: float = 5.0) -> Sequence[StoreUnavailable]:
-    """Claim the name "x" by a client of each colour, the blocking one first; return what each is told."""
+    """Claim the name "x" by a client of each flavor, the blocking one first; return what each is told."""
 
     async def body(world: World) -> StoreUnavailable:
         with pytest.raises(StoreUnavailable) as caught:
@@ -82,7 +82,7 @@ def after(
 def rolled_back(
     transport: SQLTransport, steps: Sequence[str | Callable[[], object]], *last: Statement
 ) -> Sequence[StoreUnavailable]:
-    """Write the mark, take these steps and commit, with these last statements; return what is told, of one colour."""
+    """Write the mark, take these steps and commit, with these last statements; return what is told, of one flavor."""
 
     async def work(tx: Transaction) -> None:
         await tx.ask(MARK)

@@ -231,7 +231,7 @@ def test_a_client_that_is_closed_waits_for_no_more_leaves_than_it_has_time() -> 
 def test_who_is_granted_less_than_it_asked_for_is_renewed_in_time(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As by a store whose sessions are shorter: the keeper had put it down for a third of the longer lease."""
+    """As by a store whose sessions are shorter: the watchdog had put it down for a third of the longer lease."""
 
     async def body(world: World) -> None:
         client = world.client()

@@ -1,4 +1,4 @@
-"""Locks of several names, and seats of read-write locks, that are granted too late or lost while more is waited for."""
+"""Multi-locks and read-write locks: a part is granted too late, or lost, while another part is waited for."""
 
 from __future__ import annotations
 

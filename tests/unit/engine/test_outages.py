@@ -86,7 +86,7 @@ def test_who_may_not_listen_for_cells_is_told_when_it_waits_for_a_latch(
     world.run(body)
 
 
-def test_who_may_not_look_is_told_when_it_comes_to_a_barrier_and_takes_no_seat(
+def test_who_may_not_look_is_told_when_it_comes_to_a_barrier_and_takes_no_entry(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def body(world: World) -> None:
@@ -137,7 +137,7 @@ def test_who_may_not_claim_any_more_is_told_when_it_campaigns_again(
 
 
 async def following(stream: Any) -> Leader | None:
-    """Return what an observer sees next, in either colour."""
+    """Return what an observer sees next, in either flavor."""
     found: Leader | None = await anext(stream) if hasattr(stream, "__anext__") else next(stream)
     return found
 

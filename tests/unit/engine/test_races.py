@@ -1,4 +1,4 @@
-"""What may come in between two steps of the keeper, its stand-in and a release, made to happen there and then."""
+"""What may happen between two steps of the watchdog, its backup thread and a release: made to happen there."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def simulate(body: Callable[[SimulatedWorld, AsyncClient], Any]) -> None:
 
 
 class Between(dict[Lease, float]):
-    """The keeper's fresh tickets; something happens as soon as it has seen that there are some."""
+    """The watchdog's fresh tickets; something happens as soon as it has seen that there are some."""
 
     def __init__(self, happens: Callable[[], None]) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class Between(dict[Lease, float]):
         return found
 
 
-def test_a_ticket_that_is_forgotten_as_the_keeper_takes_it_in_is_not_watched() -> None:
+def test_a_ticket_that_is_forgotten_as_the_watchdog_takes_it_in_is_not_watched() -> None:
     async def body(world: SimulatedWorld, client: AsyncClient) -> None:
         watchdog, seen = client._engine.watchdog, list[Lease]()
 
@@ -70,7 +70,7 @@ def test_a_ticket_that_is_forgotten_as_the_keeper_takes_it_in_is_not_watched() -
     simulate(body)
 
 
-def test_a_ticket_that_comes_as_the_keeper_decides_until_when_to_sleep_is_taken_in_at_once() -> None:
+def test_a_ticket_that_comes_as_the_watchdog_decides_until_when_to_sleep_is_taken_in_at_once() -> None:
     async def body(world: SimulatedWorld, client: AsyncClient) -> None:
         watchdog, came = client._engine.watchdog, list[Lease]()
         agendas = watchdog._timers
@@ -90,7 +90,7 @@ def test_a_ticket_that_comes_as_the_keeper_decides_until_when_to_sleep_is_taken_
     simulate(body)
 
 
-def test_a_hold_that_ends_as_the_keeper_finds_its_holder_gone_is_not_left_twice(
+def test_a_hold_that_ends_as_the_watchdog_finds_its_holder_gone_is_not_left_twice(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def body(world: SimulatedWorld, client: AsyncClient) -> None:
@@ -150,7 +150,7 @@ class Failing(logging.Filter):
 
 
 @both
-def test_a_keeper_that_stumbles_goes_on_with_all_whom_it_was_to_look_at(
+def test_a_watchdog_that_stumbles_goes_on_with_all_whom_it_was_to_look_at(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It fails to say that a lock was dropped, as others are due and a debt is owed."""
@@ -173,7 +173,7 @@ def test_a_keeper_that_stumbles_goes_on_with_all_whom_it_was_to_look_at(
 
     with Failing("never released"):
         world.run(body)
-    assert "the keeper stumbled; it goes on" in caplog.text
+    assert "the watchdog stumbled; it goes on" in caplog.text
 
 
 @both
@@ -250,7 +250,7 @@ def test_a_holder_may_close_its_client_when_it_is_told(monkeypatch: pytest.Monke
     assert finish(job.join(SOON)), "its thread ends"
 
 
-# --- the stand-in ------------------------------------------------------------------------------------------------
+# --- the backup thread ------------------------------------------------------------------------------------------------
 
 
 class JustOver(ThreadSignal):
@@ -292,7 +292,7 @@ def test_without_a_thread_for_a_stand_in_calls_are_made_all_the_same(
     spawn, refused = BlockingRuntime.spawn, list[str]()
 
     def no_thread(self: BlockingRuntime, work: Any, name: str) -> Job:
-        if name == "leasehold-stand-in" and len(refused) < times:
+        if name == "leasehold-backup thread" and len(refused) < times:
             refused.append(name)
             raise RuntimeError("can't start new thread")
         return spawn(self, work, name)
@@ -314,7 +314,7 @@ def test_without_a_thread_for_a_stand_in_calls_are_made_all_the_same(
 def test_a_client_that_is_closed_as_another_thread_takes_over_the_schedule_ends_both(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The holder that is called back takes its time; the keeper is closed before another goes on in its place."""
+    """The holder that is called back takes its time; the watchdog is closed before another goes on in its place."""
     called, closing, go_on = threading.Event(), threading.Event(), threading.Event()
     take_over, close = Watchdog._take_over, BackupThread.close
 

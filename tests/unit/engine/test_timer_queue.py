@@ -1,4 +1,4 @@
-"""The agenda against a plain dict, by random changes."""
+"""The timer queue against a plain dict, by random changes."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st

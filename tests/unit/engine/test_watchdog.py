@@ -1,4 +1,4 @@
-"""The keeper renews at a third, doubts, ends at the deadline, batches, lingers, pays debts, releases the dropped."""
+"""The watchdog renews at a third, doubts, ends at the deadline, batches, lingers, pays debts, releases the dropped."""
 
 import asyncio
 import gc
@@ -231,7 +231,7 @@ def test_an_extended_fixed_lease_still_ends_by_the_timer() -> None:
     simulate(body)
 
 
-def test_ten_thousand_holds_are_renewed_in_batches_by_one_keeper() -> None:
+def test_ten_thousand_holds_are_renewed_in_batches_by_one_watchdog() -> None:
     async def body(world: SimulatedWorld, client: AsyncClient, plan: Switch, events: list[Event]) -> None:
         holds = [await client.lock(f"n{number}", lease=300.0).acquire() for number in range(10_000)]
         assert all(holds)
@@ -243,7 +243,7 @@ def test_ten_thousand_holds_are_renewed_in_batches_by_one_keeper() -> None:
     simulate(body)
 
 
-def test_many_holds_cost_one_keeper_thread() -> None:
+def test_many_holds_cost_one_watchdog_thread() -> None:
     plan = Switch()
     with Client(Faulty(Memory("threads"), plan)) as client:
         before = threading.active_count()
@@ -254,7 +254,7 @@ def test_many_holds_cost_one_keeper_thread() -> None:
             most = max(most, threading.active_count() - before)
             time.sleep(0.01)
         assert not any(hold is None or hold.lost for hold in holds)
-        assert [thread.name for thread in threading.enumerate()].count("leasehold-keeper") == 1
+        assert [thread.name for thread in threading.enumerate()].count("leasehold-watchdog") == 1
         assert len(plan.times("renew")) < 200
 
 
@@ -275,7 +275,7 @@ def test_with_nothing_to_do_it_ends_and_the_next_ticket_starts_it() -> None:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_a_ticket_that_comes_as_the_keeper_ends_is_not_forgotten(seed: int) -> None:
+def test_a_ticket_that_comes_as_the_watchdog_ends_is_not_forgotten(seed: int) -> None:
     world = SimulatedWorld(seed)
 
     async def body(_: World) -> None:
@@ -380,7 +380,7 @@ def test_closing_waits_for_a_payment_that_is_under_way(fault: Fault) -> None:
         plan.fault = Fault(Kind.REFUSE)
         await hold.release()
         plan.fault = fault
-        await world.sleep(0.1)  # the keeper asks
+        await world.sleep(0.1)  # the watchdog asks
         plan.fault = None
         await client.close()
         assert await world.client(Memory()).inspect("a") is None
@@ -420,7 +420,7 @@ def test_a_renewal_that_is_under_way_does_not_end_a_grant_that_it_did_not_see() 
     simulate(body)
 
 
-def test_closing_ends_the_keeper_at_once() -> None:
+def test_closing_ends_the_watchdog_at_once() -> None:
     for _ in range(30):
         client = Client(Memory("close"))
         with client.lock("a", lease=30.0):
@@ -443,8 +443,8 @@ def test_closing_releases_what_is_held_and_says_so() -> None:
     simulate(body)
 
 
-def test_an_eager_task_factory_does_not_stop_the_keeper() -> None:
-    """An eager task runs its first step inside `create_task`: not while the keeper's mutex is held."""
+def test_an_eager_task_factory_does_not_stop_the_watchdog() -> None:
+    """An eager task runs its first step inside `create_task`: not while the watchdog's mutex is held."""
 
     def eager(loop: asyncio.AbstractEventLoop, work: object, **options: object) -> asyncio.Task[None]:
         started = threading.Event()
@@ -559,7 +559,7 @@ def test_what_a_store_hears_by_itself_is_told_at_once() -> None:
 
 @pytest.mark.parametrize("seed", range(30))
 def test_whatever_came_and_went_before_each_hold_is_renewed_in_time(seed: int) -> None:
-    """The keeper sleeps by tickets that may be gone when it wakes, and others come meanwhile with shorter leases."""
+    """The watchdog sleeps by tickets that may be gone when it wakes, and others come meanwhile with shorter leases."""
     world = SimulatedWorld(seed)
 
     async def body(_: World) -> None:

@@ -1,4 +1,4 @@
-"""Locks as decorators, in both colours: each call is under the lock, and what cannot be is refused."""
+"""Locks as decorators, in both flavors: each call is under the lock, and what cannot be is refused."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_call_that_does_not_get_the_lock_is_not_made() -> None:
             never()
 
 
-def test_the_other_colour_and_generators_are_refused() -> None:
+def test_the_other_flavor_and_generators_are_refused() -> None:
     async def coroutine() -> None: ...
 
     def generator() -> Any:

@@ -86,12 +86,12 @@ def test_a_forked_child_holds_nothing() -> None:
         assert client.holds() == []
 
 
-def test_a_lock_of_the_other_colour_is_refused() -> None:
+def test_a_lock_of_the_other_flavor_is_refused() -> None:
     with Client.from_url("memory:multi") as client:
         other = AsyncClient.from_url("memory:multi")
         with pytest.raises(TypeError, match="AsyncClient"):
             client.multi_lock([other.lock("a")])  # type: ignore[list-item]
-        with pytest.raises(TypeError, match="same colour"):
+        with pytest.raises(TypeError, match="same flavor"):
             other.multi_lock([client.lock("a")])  # type: ignore[list-item]
 
 

@@ -1,4 +1,4 @@
-"""Read-write locks and semaphores as a client sees them: options, seats across threads and forks, what is refused."""
+"""Read-write locks and semaphores as a client sees them: options, entries across threads and forks, what is refused."""
 
 import os
 import threading
@@ -60,12 +60,12 @@ def test_permits_are_whole_numbers(locks: Client, permits: object) -> None:
         locks.semaphore("a", permits)  # type: ignore[arg-type]
 
 
-def test_a_thread_has_seats_of_its_own(locks: Client) -> None:
+def test_a_thread_has_entries_of_its_own(locks: Client) -> None:
     lock = locks.rw_lock("a")
     with lock.reader() as hold:
         assert isinstance(elsewhere(lambda: lock.reader().release()), NotHeld)
         other = elsewhere(lambda: lock.reader().acquire(blocking=False))
-        assert other.token > hold.token, "another seat"
+        assert other.token > hold.token, "another entry"
         assert elsewhere(lambda: lock.writer().acquire(blocking=False)) is None, (
             "not refused: that thread does not read"
         )
@@ -90,8 +90,8 @@ def test_a_hold_that_was_released_is_not_upgraded(locks: Client) -> None:
         hold.upgrade()
 
 
-def test_the_seat_of_a_thread_that_ended_is_not_another_threads(locks: Client) -> None:
-    """A thread's key may be given to the next one: it does not inherit the seat."""
+def test_the_entry_of_a_thread_that_ended_is_not_another_threads(locks: Client) -> None:
+    """A thread's key may be given to the next one: it does not inherit the entry."""
     lock = locks.rw_lock("a", lease=60)
     tokens = {elsewhere(lambda: lock.reader().acquire(timeout=5).token) for _ in range(5)}  # type: ignore[union-attr]
     assert len(tokens) == 5
@@ -112,7 +112,7 @@ def test_releases_in_any_order(locks: Client) -> None:
     assert not lock.writer().locked()
 
 
-def test_a_lost_seat_is_told_at_the_next_acquire_of_any_side(locks: Client) -> None:
+def test_a_lost_entry_is_told_at_the_next_acquire_of_any_side(locks: Client) -> None:
     lock = locks.rw_lock("a", lease=0.1, renew=False)
     hold = lock.writer().acquire()
     assert hold is not None
@@ -127,7 +127,7 @@ def test_a_lost_seat_is_told_at_the_next_acquire_of_any_side(locks: Client) -> N
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_a_forked_child_has_no_seats(locks: Client) -> None:
+def test_a_forked_child_has_no_entries(locks: Client) -> None:
     lock, told = locks.rw_lock("a"), os.pipe()
     with lock.writer():
         pid = os.fork()

@@ -71,7 +71,7 @@ class Table:
             others = [other.ticket.terms.mode for other in holders if other is not entry]
             assert not conflicts(entry.ticket.terms.mode, others), f"{entry} beside {others}"
         ids = [entry.ticket.id for entry in self.queue.entries()]
-        assert len(ids) == len(set(ids)), "a ticket has two seats"
+        assert len(ids) == len(set(ids)), "a ticket has two entries"
         orders = [entry.order for entry in self.queue.waiters]
         assert orders == sorted(orders)
         assert all(entry.token is None for entry in self.queue.waiters)
@@ -286,7 +286,7 @@ def test_a_view_tells_what_is_left_of_each_lease() -> None:
     assert view.token == table.last_token
 
 
-def test_an_expired_seat_does_not_block() -> None:
+def test_an_expired_entry_does_not_block() -> None:
     queue = Queue("name")
     step = queues.claim(queue, ticket(1, MUTEX[0]), join=True, now=0.0, floor=0)
     assert isinstance(decide(step.queue, ticket(2, MUTEX[0]), LEASE), Enter)

@@ -77,7 +77,7 @@ def role_of(entry: QueueEntry) -> Role:
 
 
 class Library(Table):
-    """Parties that read and write, each as `rw_seats` lets it."""
+    """Parties that read and write, each as `rw_entries` lets it."""
 
     def __init__(self, *, fair: bool) -> None:
         super().__init__(fair=fair)
@@ -142,7 +142,7 @@ def play(table: Library, steps: list[tuple[str, int, Role]]) -> None:
             case "leave" | "break" if role in mine:
                 how = ReleaseReason.RELEASE if what == "leave" else ReleaseReason.BREAK
                 table.leave(mine[role].ticket.id, how)
-            case "lose":  # one of its leases ends early, as after a stall of that one keeper
+            case "lose":  # one of its leases ends early, as after a stall of that one watchdog
                 for entry in table.queue.entries():
                     if party_of(entry) != party and table.renew(entry.ticket.id) is RenewalResult.GONE:
                         table.leave(entry.ticket.id)

@@ -518,7 +518,7 @@ def test_one_seed_is_one_history_line_by_line() -> None:
     for each in (first, again, other):
         each.run(body)
     assert first.trace() == again.trace() != other.trace()
-    assert "leasehold-keeper" in first.trace()
+    assert "leasehold-watchdog" in first.trace()
 
 
 # --- systems that have less --------------------------------------------------------------------------------------

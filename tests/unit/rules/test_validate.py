@@ -1,4 +1,4 @@
-"""Bad input: a clear error at once, in both colours, before anything is sent; it names what is allowed."""
+"""Bad input: a clear error at once, in both flavors, before anything is sent; it names what is allowed."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ DURATIONS: list[tuple[dict[str, Any], type[Exception], str]] = [
 
 
 def in_both(use: Callable[[Any], Any]) -> None:
-    """Call ``use`` with a client of each colour."""
+    """Call ``use`` with a client of each flavor."""
     with Client.from_url(NOWHERE) as client:
         use(client)
 

@@ -25,7 +25,7 @@ GRANTED = [1, b"7", b"1", 2]
 
 
 class Answers:
-    """A wire that answers from a list, and keeps what it was asked."""
+    """A transport that answers from a list, and keeps what it was asked."""
 
     def __init__(self, *answers: list[Any]) -> None:
         self.answers = list(answers)

@@ -18,7 +18,7 @@ URL = "redis+sentinel://a,b,c/main/3?sentinel_password=x"
 
 
 class Told:
-    """The wire to a sentinel that says one thing."""
+    """The transport to a sentinel that says one thing."""
 
     def __init__(self, reply: Any) -> None:
         self.reply = reply

@@ -46,7 +46,7 @@ class Site:
         observer: who looks at it.
         server: what this process started, where it is one process that can be pinned.
         servers: those that this process started, where there are several of a kind.
-        relay: in front of it, for counting requests; None where the server counts, or there is no wire.
+        relay: in front of it, for counting requests; None where the server counts, or there is no transport.
         relayed: the URL through the relay.
 
     """

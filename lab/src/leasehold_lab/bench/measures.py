@@ -28,7 +28,7 @@ class Measure:
         trial: what is done.
         mode: how the contestants are called.
         concurrency: threads, tasks or processes that contend or take turns.
-        floor: key of the contestant that says what the wire allows.
+        floor: key of the contestant that says what the transport allows.
         work: seconds of work inside the lock.
         full: only in a full run.
         processes: the contenders are processes, not tasks of one.

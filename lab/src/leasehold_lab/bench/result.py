@@ -133,7 +133,7 @@ class Row:
 
     @property
     def floor(self) -> Entry | None:
-        """What the wire allows."""
+        """What the transport allows."""
         return next((one for one in self.entries if one.contestant.key == self.measure.floor and one.samples), None)
 
     @property

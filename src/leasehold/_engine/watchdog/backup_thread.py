@@ -1,10 +1,10 @@
-"""Calls holders back in the keeper's own thread, and has another go on with the schedule if one takes its time.
+"""Calls holders back in the watchdog's own thread, and has another go on with the schedule if one takes its time.
 
 Theory of operation
 -------------------
 A holder is to hear of its loss at once, so no other thread comes in between: on a busy machine each switch takes
 milliseconds. But what users do when they have lost a lock may take seconds, and the renewals and deadlines of all
-others cannot wait for it. So a second thread waits beside the keeper's. It is told when calls begin and when they are
+others cannot wait for it. So a second thread waits beside the watchdog's. It is told when calls begin and when they are
 over; if they are not over in `PATIENCE`, it takes over the schedule, and whoever called has none to come back to.
 
 Who has the schedule is decided by one step that cannot be interrupted: each call of holders has a list of one entry.
@@ -25,13 +25,13 @@ PATIENCE = 0.01
 """Seconds that calls may take before the schedule goes on without whoever makes them."""
 
 LINGER = 30.0
-"""Seconds after which a stand-in that was not needed ends; who is to be called back starts another."""
+"""Seconds after which a backup thread that was not needed ends; who is to be called back starts another."""
 
 TakeOver = Callable[[Job], Coroutine[Any, Any, None]]
 
 
 class BackupThread:
-    """The second thread of a keeper, there for as long as somebody wants to be called back."""
+    """The second thread of a watchdog, there for as long as somebody wants to be called back."""
 
     def __init__(self, runtime: Runtime, take_over: TakeOver) -> None:
         self._runtime = runtime
@@ -50,7 +50,7 @@ class BackupThread:
         """Be there, from now on, for calls that take their time. Called by whoever has the schedule."""
         if not self.is_prepared():
             try:
-                self._job = self._runtime.spawn(self._wait, "leasehold-stand-in")
+                self._job = self._runtime.spawn(self._wait, "leasehold-backup thread")
             except RuntimeError:  # no thread to be had: the schedule waits for the calls
                 self._job = None
 

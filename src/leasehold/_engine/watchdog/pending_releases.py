@@ -1,6 +1,6 @@
 """What is *owed*: leaves whose outcome is not known. They are repeated until the store confirms them.
 
-After its lease a ticket is gone by itself, and nothing is owed. When each is tried is on the keeper's schedule.
+After its lease a ticket is gone by itself, and nothing is owed. When each is tried is on the watchdog's schedule.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The keeper: one schedule that keeps all tickets of a client alive, in batches, and ends those it cannot.
+"""The watchdog: one schedule that keeps all tickets of a client alive, in batches, and ends those it cannot.
 
 Theory of operation
 -------------------
@@ -7,20 +7,20 @@ at which a ticket is on the server and nobody looks after it. A renewal that a l
 
 A ticket is renewed at a third of its lease, waiting or holding. A renewal that fails is tried again, at growing
 intervals, until the hold's deadline; the deadline itself is an entry in the schedule and needs no network. Therefore
-the keeper never does I/O on its own thread: it hands each batch to a job of its own, and a server that does not answer
-cannot keep it from telling a holder in time. Nor can a holder that takes its time when it is called back: then another
-thread takes over the schedule (`engine.backup_thread`). A job that hears of a loss makes its calls when all else is
-done.
+the watchdog never does I/O on its own thread: it hands each batch to a job of its own, and a server that does not
+answer cannot keep it from telling a holder in time. Nor can a holder that takes its time when it is called back: then
+another thread takes over the schedule (`engine.backup_thread`). A job that hears of a loss makes its calls when all
+else is done.
 
 Who is told what, if something dies here: the client dies, and the store ends the leases; a batch dies without an
-answer, and its holds are in doubt and tried again; the keeper's thread is gone (a fork), and the next ticket
-starts a new one; nobody can reach a hold any more, and the keeper gives the lease up: first it tells the holder that
+answer, and its holds are in doubt and tried again; the watchdog's thread is gone (a fork), and the next ticket
+starts a new one; nobody can reach a hold any more, and the watchdog gives the lease up: first it tells the holder that
 the lease is lost, in case somebody listens, then it leaves.
 
 Most locks are held for milliseconds, and a schedule for them would cost more than they do. So a ticket is *fresh* at
-first: in one dictionary, without a lock and without a place in any schedule, until the keeper wakes the next time; it
+first: in one dictionary, without a lock and without a place in any schedule, until the watchdog wakes the next time; it
 sees to it that this is before the ticket is due. The order of steps is what makes that safe: a ticket is put down
-before it is looked until when the keeper sleeps, and the keeper says until when before it looks for tickets.
+before it is looked until when the watchdog sleeps, and the watchdog says until when before it looks for tickets.
 
 A leave whose outcome is not known is on the schedule, too, to be repeated in the background (`engine.pending`).
 
@@ -60,7 +60,7 @@ BATCH = 500
 NEVER = float("inf")
 
 LINGER = 30.0
-"""Seconds after which a keeper with nothing to do ends its thread; the next ticket starts another."""
+"""Seconds after which a watchdog with nothing to do ends its thread; the next ticket starts another."""
 
 log = logging.getLogger("leasehold")
 
@@ -199,7 +199,7 @@ class Watchdog:
         with self._starting:
             if self._in_charge is None and (self._job is None or not self._job.alive()):
                 self._sleeps_until = 0.0
-                self._job = self._runtime.spawn(self._run, "leasehold-keeper")
+                self._job = self._runtime.spawn(self._run, "leasehold-watchdog")
             else:
                 self._wake.set()
 
@@ -291,7 +291,7 @@ class Watchdog:
         try:
             self._look_at_all(later)
         except Exception:
-            log.exception("the keeper stumbled; it goes on")
+            log.exception("the watchdog stumbled; it goes on")
             self._put_back()
         return not later or self._backup_thread.call(later)
 

@@ -1,4 +1,4 @@
-"""Functions that users pass in: which colour they are, and what cannot be called in whose stead."""
+"""Functions that users pass in: which flavor they are, and what cannot be called in whose stead."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A lock as a decorator: each call of the function runs under it. `AsyncDecorating` and its blocking face `Decorating`.
+"""A lock as a decorator: each call of the function runs under it. `AsyncDecorating` and its sync facade `Decorating`.
 
 As `contextlib.ContextDecorator`, for locks of a fixed name. Where the call's arguments decide the name, or the function
 wants the hold, there is `synchronized`.

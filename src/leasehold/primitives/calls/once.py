@@ -1,4 +1,4 @@
-"""Do it once and keep the result: `AsyncOnce` and its blocking face `Once`.
+"""Do it once and keep the result: `AsyncOnce` and its sync facade `Once`.
 
 Theory of operation
 -------------------

@@ -1,4 +1,4 @@
-"""A job that runs once per tick, whatever the number of instances: `AsyncScheduled` and its blocking face `Scheduled`.
+"""A job that runs once per tick, whatever the number of instances: `AsyncScheduled` and its sync facade `Scheduled`.
 
 Theory of operation
 -------------------

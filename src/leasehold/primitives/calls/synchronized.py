@@ -1,4 +1,4 @@
-"""A function under a lock that its arguments name: `AsyncSynchronized` and its blocking face `Synchronized`."""
+"""A function under a lock that its arguments name: `AsyncSynchronized` and its sync facade `Synchronized`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A barrier: so many go on together, and may leave together. `AsyncBarrier` and its blocking face `Barrier`."""
+"""A barrier: so many go on together, and may leave together. `AsyncBarrier` and its sync facade `Barrier`."""
 
 from __future__ import annotations
 

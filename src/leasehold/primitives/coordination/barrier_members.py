@@ -2,19 +2,19 @@
 
 Theory of operation
 -------------------
-A member takes a *seat*: a permit of a semaphore with as many permits as the barrier has parties. So its lease is kept
-by the keeper, a dead member's seat ends within its lease (or as soon as the store knows), and newcomers wait until
+A member takes a *entry*: a permit of a semaphore with as many permits as the barrier has parties. So its lease is kept
+by the watchdog, a dead member's entry ends within its lease (or as soon as the store knows), and newcomers wait until
 there is room. Then it looks for the dead and writes itself into the rounds (`barrier_rounds`), in one step of a
-journal. Going, it takes itself out of the rounds first and gives back the seat after that: so who is in the rounds
-without a seat is dead, whatever was lost on the way.
+journal. Going, it takes itself out of the rounds first and gives back the entry after that: so who is in the rounds
+without an entry is dead, whatever was lost on the way.
 
-Who judges reads the rounds *before* it looks at the seats: whoever was in them then had a seat before. The step that
-follows concerns only those who are still members. The dead are looked for by each newcomer, and every `LOOK` seconds
-by the first in line, half as often by the second, and so on, so that many who wait do not ask much; that bounds the
-delay after the lease.
+Who judges reads the rounds *before* it looks at the entries: whoever was in them then had an entry before. The step
+that follows concerns only those who are still members. The dead are looked for by each newcomer, and every `LOOK`
+seconds by the first in line, half as often by the second, and so on, so that many who wait do not ask much; that bounds
+the delay after the lease.
 
-What if a member dies after each step: with a seat and not in the rounds, its seat ends; arrived, it is buried; the last
-to arrive, the round met in that same step, and nobody needs it any more; inside, it is buried by those who leave.
+What if a member dies after each step: with an entry and not in the rounds, its entry ends; arrived, it is buried; the
+last to arrive, the round met in that same step, and nobody needs it any more; inside, it is buried by those who leave.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Member:
         return self.lease.ticket.id[:SHORT]
 
     def lives(self) -> bool:
-        """Return whether its seat is still its own, and its thread or task has not ended."""
+        """Return whether its entry is still its own, and its thread or task has not ended."""
         return self.caller.alive() and self.lease.check_deadline() and self.lease.is_kept()
 
 
@@ -93,7 +93,7 @@ class Members:
     # --- coming ------------------------------------------------------------------------------------------------
 
     async def meet(self, timeout: Seconds | None, *, stays: bool) -> Member:
-        """Come, and wait for the others; with ``stays`` the member keeps its seat."""
+        """Come, and wait for the others; with ``stays`` the member keeps its entry."""
         limit = _validate.timeout(timeout)
         limit = self._options.timeout if timeout is None else limit
         self._engine.ready()
@@ -155,7 +155,7 @@ class Members:
             await self.book.changed(seen.version, min(until, look_at, member.lease.deadline) - now, pace)
 
     async def _give_up(self, member: Member, start: float) -> None:
-        """End the wait of one who came too late or lost its seat, unless the round met at the last moment."""
+        """End the wait of one who came too late or lost its entry, unless the round met at the last moment."""
         late = member.lease.check_deadline()  # else it was stopped for too long
 
         def step(rounds: Rounds) -> Rounds | None:
@@ -249,7 +249,7 @@ class Members:
         try:
             if member.round:
                 await self.book.change(step)
-        except LeaseholdError:  # the others see that its seat is gone
+        except LeaseholdError:  # the others see that its entry is gone
             pass
         finally:
             await self._stand_up(member)

@@ -1,4 +1,4 @@
-"""What is kept of a barrier: its rounds in a journal, beside the seats of its members; and who of them is dead."""
+"""What is kept of a barrier: its rounds in a journal, beside the entries of its members; and who of them is dead."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Book:
     """The rounds of one barrier, as one client sees them.
 
     Attributes:
-        queue: the name at which members have their seats.
+        queue: the name at which members have their entries.
         parties: how many meet.
         drop_dead: whether the dead are left out.
 
@@ -48,7 +48,7 @@ class Book:
         self._engine.refuse_closed()
 
     async def change(self, step: Step) -> Rounds:
-        """Make a step, exactly once, through an outage too: there is a seat already, and others wait."""
+        """Make a step, exactly once, through an outage too: there is an entry already, and others wait."""
         patience = self._engine.response_timeout
         seen = await self._journal.change(lambda rounds: step(self._mine(rounds)), patience)
         return self._mine(seen.state)
@@ -67,7 +67,7 @@ class Book:
         await self._journal.change(step)
 
     async def look_for_dead(self, seen: Seen[Rounds], *, touch: bool = False) -> None:
-        """Bury members of the rounds that were ``seen`` who have no seat; with ``touch`` write in any case."""
+        """Bury members of the rounds that were ``seen`` who have no entry; with ``touch`` write in any case."""
         members = () if seen.state is None else seen.state.members()
         if not members:
             return

@@ -9,7 +9,7 @@ with the others is *inside* from the meeting until it departs; its leaving is ov
 
 A round that ends otherwise (broken, reset) is noted with the reason, for its members and for those inside.
 
-A member is told apart by the first `SHORT` characters of its ticket, 66 random bits. Its ticket holds a seat at the
+A member is told apart by the first `SHORT` characters of its ticket, 66 random bits. Its ticket holds an entry at the
 store for as long as it is a member: whoever is listed here without having one is dead.
 """
 
@@ -158,7 +158,7 @@ class Broken:
 
 @dataclass(frozen=True, slots=True)
 class Over:
-    """The barrier went on without this member, which had lost its seat."""
+    """The barrier went on without this member, which had lost its entry."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""One leader at a time, and what it says of itself: `AsyncElection` and its blocking face `Election`.
+"""One leader at a time, and what it says of itself: `AsyncElection` and its sync facade `Election`.
 
 Theory of operation
 -------------------

@@ -1,4 +1,4 @@
-"""A count-down latch: who waits goes on when so many have counted. `AsyncLatch` and its blocking face `Latch`.
+"""A count-down latch: who waits goes on when so many have counted. `AsyncLatch` and its sync facade `Latch`.
 
 Theory of operation
 -------------------

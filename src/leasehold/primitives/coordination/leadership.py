@@ -1,4 +1,4 @@
-"""The lead that was won, and where its value is shown: `AsyncLeadership` and its blocking face `Leadership`."""
+"""The lead that was won, and where its value is shown: `AsyncLeadership` and its sync facade `Leadership`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A hold: what an acquire returns. `AsyncHold` is the algorithm, `Hold` its blocking face."""
+"""A hold: what an acquire returns. `AsyncHold` is the algorithm, `Hold` its sync facade."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class AsyncHold:
         self._engine.watchdog.expect_calls()
 
     async def renew(self) -> None:
-        """Set the lease to its full length now, as the keeper does by itself unless ``renew=False``.
+        """Set the lease to its full length now, as the watchdog does by itself unless ``renew=False``.
 
         Raises:
             LeaseLost: it has ended.
@@ -121,7 +121,7 @@ class AsyncHold:
         """Release; further calls do nothing.
 
         Returns:
-            Whether the store confirmed. If it did not answer, the keeper goes on trying in the background, and
+            Whether the store confirmed. If it did not answer, the watchdog goes on trying in the background, and
             the name is free by the end of the lease at the latest.
 
         Raises:

@@ -1,4 +1,4 @@
-"""The exclusive lock, not re-entrant: `AsyncLock` and its blocking face `Lock`."""
+"""The exclusive lock, not re-entrant: `AsyncLock` and its sync facade `Lock`."""
 
 from __future__ import annotations
 

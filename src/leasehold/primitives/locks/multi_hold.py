@@ -1,4 +1,4 @@
-"""Several locks that are held together: `AsyncMultiHold` and its blocking face `MultiHold`."""
+"""Several locks that are held together: `AsyncMultiHold` and its sync facade `MultiHold`."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ class AsyncMultiHold(AsyncHold):
             part.engine.watchdog.expect_calls()
 
     async def renew(self) -> None:
-        """Set all leases to their full length now, as the keeper does by itself unless ``renew=False``.
+        """Set all leases to their full length now, as the watchdog does by itself unless ``renew=False``.
 
         Raises:
             LeaseLost: one has ended.

@@ -1,4 +1,4 @@
-"""Several locks at once, all or none: `AsyncMultiLock` and its blocking face `MultiLock`.
+"""Several locks at once, all or none: `AsyncMultiLock` and its sync facade `MultiLock`.
 
 Theory of operation
 -------------------
@@ -47,7 +47,7 @@ class Course:
         until: boot-time clock at which it gives up.
         waits: whether it waits at all.
         parts: what it has so far.
-        grips: what keeps the leases of these alive.
+        handles: what keeps the leases of these alive.
 
     """
 

@@ -18,7 +18,7 @@ def members_of(
     """Return the locks in order of their names; ``named`` makes one of a name.
 
     Raises:
-        TypeError: something is neither a name nor a lock of the same colour.
+        TypeError: something is neither a name nor a lock of the same flavor.
         ValueError: there is none, or two different ones have the same name.
 
     """
@@ -47,7 +47,7 @@ def _spread(item: object, named: Callable[[str], AsyncLock]) -> tuple[AsyncMutex
     if isinstance(item, AsyncMutex):
         return (item,)
     raise TypeError(
-        "multi_lock takes names, and locks of clients of the same colour (of an RWLock its reader() or writer()), "
+        "multi_lock takes names, and locks of clients of the same flavor (of an RWLock its reader() or writer()), "
         f"not {item!r}"
     )
 
@@ -62,7 +62,7 @@ def _same(one: AsyncMutex, other: AsyncMutex) -> bool:
 
 
 def cores_of(locks: Iterable[str | Mutex | Semaphore]) -> list[str | AsyncMutex | AsyncSemaphore]:
-    """Return what is under blocking faces, for `members_of`."""
+    """Return what is under sync facade, for `members_of`."""
     refuse_no_list(locks)
     return [_core(item) for item in locks]
 

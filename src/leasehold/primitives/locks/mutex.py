@@ -1,4 +1,4 @@
-"""What the exclusive locks have in common: acquire, release, ``with``. `AsyncMutex` and its blocking face `Mutex`."""
+"""What the exclusive locks have in common: acquire, release, ``with``. `AsyncMutex` and its sync facade `Mutex`."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ class AsyncMutex(AsyncDecorating):
 
 
 class Mutex(Decorating):
-    """An exclusive lock for threads: the blocking face of an `AsyncMutex`."""
+    """An exclusive lock for threads: the sync facade of an `AsyncMutex`."""
 
     __slots__ = ("__weakref__", "_core")
 

@@ -44,7 +44,7 @@ class Options:
 
     Attributes:
         terms: what the store is told with each ticket.
-        renew: whether the keeper renews; False is a fixed lease.
+        renew: whether the watchdog renews; False is a fixed lease.
         max_hold: how long it renews; None for as long as the holder lives.
         timeout: how long an acquire waits by default; None for ever.
 

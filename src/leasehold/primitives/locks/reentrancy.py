@@ -26,7 +26,7 @@ class Entry:
         lease.kept = weakref.ref(self)
 
     def handle(self) -> LeaseHandle:
-        """Return the grip of the lease; a new one if all holds were dropped and the lease was not given up yet."""
+        """Return the handle of the lease; a new one if all holds were dropped and the lease was not given up yet."""
         return self.lease.handle() or LeaseHandle(self.lease)
 
     def add(self, hold: Any, asked: object = None) -> None:

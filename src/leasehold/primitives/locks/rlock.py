@@ -1,4 +1,4 @@
-"""The re-entrant lock: `AsyncRLock` and its blocking face `RLock`.
+"""The re-entrant lock: `AsyncRLock` and its sync facade `RLock`.
 
 It belongs to the thread or the asyncio task that acquired it, across all objects of one client with the same name: a
 function that locks may call another that locks the same name. The store sees one hold, whatever the depth.

@@ -1,8 +1,8 @@
-"""Which seats of read-write locks a thread or task has, and on or beside which of them the next one stands. No I/O.
+"""Which entries of read-write locks a thread or task has, and on or beside which of them the next one stands. No I/O.
 
 Theory of operation
 -------------------
-One thread or task has at most one seat in each role at a name; asking again for a role that it has makes that seat
+One thread or task has at most one entry in each role at a name; asking again for a role that it has makes that entry
 deeper, as with a re-entrant lock. What it asks for beside another role of its own:
 
 =================  ======================  ===========================  ======================
@@ -44,7 +44,7 @@ class Role(enum.Enum):
 
 
 class Taken(Entry):
-    """A seat of one thread or task, as deep as it has holds; each with the role that was asked for."""
+    """An entry of one thread or task, as deep as it has holds; each with the role that was asked for."""
 
     __slots__ = ("role",)
 
@@ -54,22 +54,22 @@ class Taken(Entry):
 
 
 class Entries:
-    """All seats of one client at read-write locks, by name, role and the key of the thread or task."""
+    """All entries of one client at read-write locks, by name, role and the key of the thread or task."""
 
     def __init__(self) -> None:
         self._taken = weakref.WeakValueDictionary[tuple[str, int, Role], Taken]()  # it keeps none of them alive
 
     def of(self, name: str, key: int) -> dict[Role, Taken]:
-        """Return the seats of the thread or task that has this key now, not of one that ended and had it before."""
+        """Return the entries of the thread or task that has this key now, not of one that ended and had it before."""
         entries = [self._taken.get((name, key, role)) for role in Role]
         return {taken.role: taken for taken in entries if taken is not None and taken.caller.alive()}
 
     def add(self, name: str, taken: Taken) -> None:
-        """Take note of a seat."""
+        """Take note of an entry."""
         self._taken[name, taken.caller.key, taken.role] = taken
 
     def drop(self, name: str, taken: Taken) -> None:
-        """Forget a seat."""
+        """Forget an entry."""
         key = (name, taken.caller.key, taken.role)
         if self._taken.get(key) is taken:
             self._taken.pop(key, None)
@@ -80,14 +80,14 @@ class Entries:
 
 
 def same_entry(role: Role, mine: dict[Role, Taken]) -> Taken | None:
-    """Return the seat of mine that becomes deeper when I ask for ``role``; None if it takes another seat."""
+    """Return the entry of mine that becomes deeper when I ask for ``role``; None if it takes another entry."""
     if role is Role.READER:
         return mine.get(Role.READER) or mine.get(Role.UPGRADEABLE)
     return mine.get(role)
 
 
 def alongside(name: str, role: Role, mine: dict[Role, Taken]) -> Taken | None:
-    """Return the seat of mine beside which a new one in ``role`` stands; None if I have none.
+    """Return the entry of mine beside which a new one in ``role`` stands; None if I have none.
 
     Raises:
         RuntimeError: it could wait for ever.

@@ -1,4 +1,4 @@
-"""The read-write lock: many readers, or one writer. `AsyncRWLock`, its sides, and their blocking faces."""
+"""The read-write lock: many readers, or one writer. `AsyncRWLock`, its sides, and their sync facade."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from leasehold.primitives.locks.rw_entries import Entries, Role, Taken, alongsid
 from leasehold.primitives.locks.taken import held_as
 
 Rise = Callable[[Seconds | None], Awaitable[AsyncHold | NotAcquired]]
-"""Acquires the writer's side beside an upgradeable seat, for whoever has that."""
+"""Acquires the writer's side beside an upgradeable entry, for whoever has that."""
 
 
 class AsyncSide(AsyncMutex):
@@ -85,7 +85,7 @@ class AsyncSide(AsyncMutex):
             raise taken.lease.error()
 
     async def _check_mate(self, mate: Taken | None, lease: Lease) -> None:
-        """Give the lease back if the seat that it stands beside was lost meanwhile: a writer may have been between."""
+        """Give the lease back if the entry that it stands beside was lost meanwhile: a writer may have been between."""
         if mate is not None and not mate.lease.check_deadline():
             await self._engine.release(lease)
             raise mate.lease.error()
@@ -169,7 +169,7 @@ class AsyncUpgradeable(AsyncSide):
         writer = AsyncSide(self._engine, self.name, self._options, self._entries, Role.WRITER)
 
         async def rise(timeout: Seconds | None) -> AsyncHold | NotAcquired:
-            # Not for who calls: the hold may have been passed to another task, which has no seat to stand beside.
+            # Not for who calls: the hold may have been passed to another task, which has no entry to stand beside.
             return await writer._take(taken.caller, writer._limit(True, timeout))
 
         return AsyncUpgradeableHold(self._engine, handle.lease, self._leaver(taken), self._kept.ref, rise)

@@ -1,4 +1,4 @@
-"""The semaphore: at most so many permits at a time. `AsyncSemaphore` and its blocking face `Semaphore`."""
+"""The semaphore: at most so many permits at a time. `AsyncSemaphore` and its sync facade `Semaphore`."""
 
 from __future__ import annotations
 

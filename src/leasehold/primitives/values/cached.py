@@ -1,4 +1,4 @@
-"""Fetch it once for all: `AsyncCachedValue` and its blocking face `CachedValue`.
+"""Fetch it once for all: `AsyncCachedValue` and its sync facade `CachedValue`.
 
 Theory of operation
 -------------------

@@ -1,4 +1,4 @@
-"""Optimistic locking: a value with a version. `AsyncVersionedCell` and its blocking face `VersionedCell`.
+"""Optimistic locking: a value with a version. `AsyncVersionedCell` and its sync facade `VersionedCell`.
 
 Nobody waits for anybody: who writes names the version that it read, and whoever comes second is refused. Right where
 conflicts are rare; where many write the same value all the time, a lock costs less than their repetitions.

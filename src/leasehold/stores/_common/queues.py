@@ -14,7 +14,7 @@ from leasehold._rules import Blocked, Queue, decide, next_token, successors
 from leasehold.stores._common.uses import refuse_other_use
 
 Alive = Callable[[QueueEntry], bool]
-"""Says whether the process behind a seat still lives, where a store can know; a dead one's seat is void at once."""
+"""Says whether the process behind an entry still lives, where a store can know; a dead one's entry is void at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,10 +23,10 @@ class Step:
 
     Attributes:
         queue: the queue afterwards.
-        mine: the seat of the ticket concerned, None if it has none.
+        mine: the entry of the ticket concerned, None if it has none.
         blocked: why it does not hold, if it was claimed and does not.
         woken: waiters that hold the name now, by this step.
-        found: whether the ticket had a seat before.
+        found: whether the ticket had an entry before.
 
     """
 
@@ -43,7 +43,7 @@ def claim(queue: Queue, ticket: Ticket, *, join: bool, now: float, floor: int, a
     Args:
         now: the store's clock in seconds.
         floor: the least token to give, the store's clock in microseconds.
-        alive: whether a seat's process lives, if the store can know.
+        alive: whether an entry's process lives, if the store can know.
 
     Raises:
         NameInUse: the name is in use as something else.
@@ -93,7 +93,7 @@ def leave(
 
 
 def renew(queue: Queue, ticket_id: str, now: float) -> tuple[Queue, RenewalResult]:
-    """Set the seat's expiry to its full lease, unless it has expired."""
+    """Set the entry's expiry to its full lease, unless it has expired."""
     mine = _entry_of(queue, ticket_id)
     if mine is None or mine.expires <= now:
         return queue, RenewalResult.GONE

@@ -6,7 +6,7 @@ others in front of it: none of these pauses is longer than `LONGEST_LOOK`. Waite
 are looked for together, and a client never asks more than once in `FIRST_LOOK`. So a client with a thousand waiters
 asks as often as one with a single one, and after a long wait twice a second.
 
-What a look finds is a hint, as a message is. It brings the grant; or it says that the seat is gone, or that nobody is
+What a look finds is a hint, as a message is. It brings the grant; or it says that the entry is gone, or that nobody is
 in the way any more: then the ticket asks again.
 """
 
@@ -40,7 +40,7 @@ class Sight:
 
     Attributes:
         token: it holds with this token; None while it waits.
-        expires: when its seat is void.
+        expires: when its entry is void.
         lease: its length.
         ahead: how many wait in front of it.
         freed: when the first lease of the holders ends; None if nobody holds.
@@ -69,7 +69,7 @@ class Watched:
 
 
 Look = Callable[[Sequence[str]], Coroutine[Any, Any, tuple[int, list[Sight]]]]
-"""Takes tickets; returns what was seen of those that have a seat, and if there is any, the server's clock."""
+"""Takes tickets; returns what was seen of those that have an entry, and if there is any, the server's clock."""
 
 
 class Poller:

@@ -5,7 +5,7 @@ one is among those that were read, all that come after it would not have been lo
 waiting, the step, which is pure, is taken again with twice as many. So 1,000 waiters cost a step no more than ten do,
 and a thousand dead ones are cleared away once. Those whom a step passes over when they must stay prove nothing (see
 `rules.successors`), and whoever stands beside a ticket may enter before all others: neither counts as the one that
-stays, and the latter are always read. So are holders, the ticket's own seat, and the last row of the queue, whose
+stays, and the latter are always read. So are holders, the ticket's own entry, and the last row of the queue, whose
 number the next arrival counts from.
 """
 
@@ -37,7 +37,7 @@ COLUMNS = (
     "ticket, place, token, expires, kind, exclusive, upgradeable, permits, most, fair, lease, delay, owner, meta, "
     "alongside, hint"
 )
-"""The columns of a seat that all SQL stores have, in the order in which they are read and written."""
+"""The columns of an entry that all SQL stores have, in the order in which they are read and written."""
 
 EntryRow = tuple[Any, ...]
 """The columns of `COLUMNS`, in that order; a store's own may follow."""
@@ -64,10 +64,10 @@ class QueueSnapshot:
         row: the name's row; None if there is none.
         queue: as the ledger takes it.
         whole: whether all waiters were read.
-        last: the highest number in the queue, though its seat may be void; 0 if nobody waits.
+        last: the highest number in the queue, though its entry may be void; 0 if nobody waits.
         window: tickets of the first waiters whose leases last and whom no step passes over. Not the others: one whose
             lease ran out goes to the end when it claims again.
-        hints: where to ring for each seat.
+        hints: where to ring for each entry.
         away: waiters who are passed over, for nobody listens for them. They are not in ``queue``.
 
     """
@@ -98,13 +98,13 @@ class QueueSnapshot:
         return self.whole or any(entry.ticket.id in self.window for entry in after.waiters)
 
     def hints_of(self, entries: Sequence[QueueEntry]) -> dict[str, str]:
-        """Return where to ring for these seats, by ticket."""
+        """Return where to ring for these entries, by ticket."""
         return {entry.ticket.id: self.hints.get(entry.ticket.id, "") for entry in entries}
 
 
 @dataclass(frozen=True, slots=True)
 class Added:
-    """A seat that is new, with its place."""
+    """An entry that is new, with its place."""
 
     entry: QueueEntry
     place: int
@@ -112,7 +112,7 @@ class Added:
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """A seat with another place, token, expiry or hint than before."""
+    """An entry with another place, token, expiry or hint than before."""
 
     entry: QueueEntry
     place: int
@@ -121,7 +121,7 @@ class Changed:
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """A ticket that has no seat any more."""
+    """A ticket that has no entry any more."""
 
     ticket: str
 
@@ -135,7 +135,7 @@ def snapshot_of(
         name: the name.
         row: its row.
         first: all holders, and the first waiters.
-        more: None if ``first`` has all waiters; else the seat of the ticket concerned, the last one of the queue and
+        more: None if ``first`` has all waiters; else the entry of the ticket concerned, the last one of the queue and
             all that stand beside another, in any order and twice if need be.
         now: the store's clock in seconds.
 
@@ -158,7 +158,7 @@ def snapshot_of(
 
 
 def differences(snapshot: QueueSnapshot, after: Queue, now: float, hint: str) -> Iterator[Dropped | Added | Changed]:
-    """Yield what to write. New seats get ``hint``; the seats that go are told first.
+    """Yield what to write. New entries get ``hint``; the entries that go are told first.
 
     A waiter that asked again while half of its lease is left stays as it is: that saves a write to the disk each time.
     """
@@ -173,7 +173,7 @@ def differences(snapshot: QueueSnapshot, after: Queue, now: float, hint: str) ->
     for ticket, entry in remaining.items():
         old_entry = before.get(ticket)
         if old_entry is None or old_entry.expires <= now:
-            # Not the ledger's number: it counts from the last seat that is not void, and others may stand behind that.
+            # Not the ledger's number: it counts from the last entry that is not void, and others may stand behind that.
             yield Added(entry, snapshot.last + 1 if entry.token is None else 0)
         elif (old_entry.token, old_entry.expires) != (entry.token, entry.expires):  # it was granted, or it asked again
             same_hint = snapshot.hints[ticket] == hint

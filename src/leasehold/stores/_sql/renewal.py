@@ -1,6 +1,6 @@
-"""Renewals: the seats of many names in one transaction, under the locks of their names.
+"""Renewals: the entries of many names in one transaction, under the locks of their names.
 
-Under the locks, for else a step that has read a seat as expired could drop it after a renewal had found it alive by a
+Under the locks, for else a step that has read an entry as expired could drop it after a renewal had found it alive by a
 clock that was set back. Names that somebody has locked are passed over, so that one of them does not hold up the rest.
 """
 

@@ -2,12 +2,12 @@
 
 Theory of operation
 -------------------
-One transaction is one step: lock the name's row, read clock and seats by the next statement (see `Transaction`), let
-`ledger` say what becomes of them, write the differences and commit. Seats are written only under the lock of their
+One transaction is one step: lock the name's row, read clock and entries by the next statement (see `Transaction`), let
+`ledger` say what becomes of them, write the differences and commit. Entries are written only under the lock of their
 name, so whoever has the lock sees them as they are.
 
-A name's row is made, and committed, before a seat is: there is always a row to wait for. So a leave that follows a
-claim of which nobody knows whether it was committed finds either its seat or nothing, and never overtakes it.
+A name's row is made, and committed, before an entry is: there is always a row to wait for. So a leave that follows a
+claim of which nobody knows whether it was committed finds either its entry or nothing, and never overtakes it.
 
 A step at several names locks them one after another in order of name, whoever takes it, and nobody else waits while he
 holds the lock of a name (renewals and the sweep pass over what is locked): so there is no deadlock of ours. Others, as
@@ -30,7 +30,7 @@ from leasehold.stores._sql.tables import schema
 from leasehold.stores._sql.transport import Statement, Transaction
 
 CONSTANTS = 3
-"""Columns of `Dialect.entries` before those of the seat."""
+"""Columns of `Dialect.entries` before those of the entry."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +61,9 @@ Taken = tuple[QueueSnapshot, Clock, Step | None]
 
 
 async def read(tx: Transaction, dialect: Dialect, targets: Sequence[Target], window: int) -> list[Found | None]:
-    """Lock the names in order, whatever order they come in, and read clock and seats; None for a name without a row.
+    """Lock the names in order, whatever order they come in, and read clock and entries; None for a name without a row.
 
-    At most names there are few seats, and a plain look at the first of them finds all.
+    At most names there are few entries, and a plain look at the first of them finds all.
     """
     front = 2 * window
     count, order = len(targets), sorted(range(len(targets)), key=lambda index: targets[index][0])
@@ -91,7 +91,7 @@ def _found(key: Key, row: EntryRow, rows: Sequence[EntryRow], more: Sequence[Ent
 
 
 def clock_of(rows: Sequence[EntryRow]) -> Clock:
-    """Read the columns before the seat, and check the layout of the tables."""
+    """Read the columns before the entry, and check the layout of the tables."""
     schema.check(rows)
     return Clock(rows[0][0] / 1e9, rows[0][2])
 

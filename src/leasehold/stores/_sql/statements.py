@@ -63,12 +63,12 @@ def lock_cell(now: str) -> str:
 
 
 def unexpired(now: str) -> str:
-    """Return what says whether a name has a seat that has not expired."""
+    """Return what says whether a name has an entry that has not expired."""
     return f"SELECT 1 FROM leasehold_entry WHERE name_id = $1 AND expires > {now} LIMIT 1"
 
 
 def sights(now: str, tickets: Sequence[str]) -> Statement:
-    """Return what shows these seats to those who wait in them."""
+    """Return what shows these entries to those who wait in them."""
     text = f"""
         SELECT {now}, mine.ticket, mine.token, mine.expires, mine.lease,
         mine.place - (SELECT MIN(place) FROM leasehold_entry WHERE name_id = mine.name_id AND place > 0),

@@ -7,13 +7,13 @@ what becomes of its queue, write what changed, commit. The transaction's mutual 
 milliseconds; ours is a lease in the rows, with a token and an expiry on the server's clock, read after the lock was
 had.
 
-A client that dies in the middle holds the row's lock until the server notices; how long that may be is for each wire to
-bound. One that is cancelled is rolled back or committed before the leave that undoes it is sent.
+A client that dies in the middle holds the row's lock until the server notices; how long that may be is for each
+transport to bound. One that is cancelled is rolled back or committed before the leave that undoes it is sent.
 
 Who waits is told in three ways. The transaction that hands the name on sends a message with the grant to the client
 of the waiter, and to no other, when it commits. A renewal, at a third of the lease, finds a grant of which nobody
 heard. And one waiter of each client and name has a timer that ends with the holder's lease. Where no messages are to be
-had, waiters look at their seats, first often and then less (see `sql.waiting`).
+had, waiters look at their entries, first often and then less (see `sql.waiting`).
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class RowStore:
         dialect: Dialect,
         connect: Callable[[Callable[[str], None], Callable[[], None]], SQLTransport],
     ) -> None:
-        """Make a store; ``connect`` makes its wire from what is called with messages, and when it hears no more."""
+        """Make a store. ``connect`` makes its transport; it takes what is called with messages, and on silence."""
         self._runtime = runtime
         self._space = namespace.encode()
         self._dialect = dialect
@@ -284,7 +284,7 @@ class RowStore:
             pass
 
     async def _look_for(self, tickets: Sequence[str]) -> tuple[int, list[Sight]]:
-        """Look, without a lock, at the seats of tickets that wait."""
+        """Look, without a lock, at the entries of tickets that wait."""
 
         async def work(tx: Transaction) -> list[Row]:
             (found,) = await tx.commit(self._dialect.sights(tickets))

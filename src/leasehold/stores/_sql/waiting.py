@@ -20,7 +20,10 @@ LISTEN_WITHIN = 2.0
 """Seconds that opening the subscription may take."""
 
 IDLE = 10
-"""Leases after which a waiter asks again that need not: another watches the holder, and the keeper renews its place."""
+"""Leases after which a waiter asks again that need not:
+
+another watches the holder, and the watchdog renews its place.
+"""
 
 ASK_AGAIN_AT_LEAST = 0.001
 """Seconds. A clock that counts microseconds has surely passed an expiry one millisecond after it."""

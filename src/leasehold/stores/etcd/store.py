@@ -47,7 +47,7 @@ from leasehold.stores.etcd.shared import Entering
 from leasehold.stores.etcd.waiting import Mine, Watch
 
 IDLE = 10
-"""Leases after which a waiter asks again that need not: it is told, and the keeper's renewals look after it."""
+"""Leases after which a waiter asks again that need not: it is told, and the watchdog's renewals look after it."""
 
 AGAIN = 0.05
 """Seconds after which a claim is asked again that found its own grave."""

@@ -12,8 +12,8 @@ begins before the revision up to which it compacted, while one that begins at th
 there (etcd issue 18089, mended there in 2024). So the watch begins at a revision of which nothing more is to be told.
 
 If the watch breaks and cannot be had again, all are woken, too, and find out what is the matter. If it is silently
-dead, the keeper's renewal of a waiter, at a third of its lease, sees that the key is gone, wakes the waiter and has the
-watch opened anew elsewhere.
+dead, the watchdog's renewal of a waiter, at a third of its lease, sees that the key is gone, wakes the waiter and has
+the watch opened anew elsewhere.
 """
 
 from __future__ import annotations

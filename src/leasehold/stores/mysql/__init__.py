@@ -54,7 +54,7 @@ def adopt(client: Any, flavor: Flavor) -> MySQL:
     """Reach the database as ``client`` does: a connection of PyMySQL, one or a pool of asyncmy, or SQLAlchemy's engine.
 
     Raises:
-        TypeError: it is of the other colour, or on another driver.
+        TypeError: it is of the other flavor, or on another driver.
         ValueError: it names no database.
 
     """

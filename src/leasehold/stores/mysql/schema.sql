@@ -9,7 +9,7 @@ CREATE TABLE IF NOT EXISTS leasehold_meta (
     fence BIGINT NOT NULL      -- highest token of all names that were forgotten: new names begin above it
 ) ENGINE = InnoDB;
 
--- One row for each name in use, and for an hour after. Who locks it may change the seats of the name.
+-- One row for each name in use, and for an hour after. Who locks it may change the entries of the name.
 CREATE TABLE IF NOT EXISTS leasehold_name (
     id BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY,
     space VARBINARY(512) NOT NULL,  -- the client's namespace, UTF-8
@@ -26,7 +26,7 @@ CREATE TABLE IF NOT EXISTS leasehold_entry (
     place BIGINT NOT NULL,     -- 0: holds; else its number in the queue
     ticket VARCHAR(22) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,  -- 128 random bits that the client chose
     token BIGINT,              -- fencing token of a holder; NULL for a waiter
-    expires BIGINT NOT NULL,   -- when the seat is void unless renewed
+    expires BIGINT NOT NULL,   -- when the entry is void unless renewed
     kind VARCHAR(16) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,    -- what the name is used as: mutex, rw, semaphore
     exclusive TINYINT NOT NULL,     -- 1: alone, 0: beside other readers
     upgradeable TINYINT NOT NULL,   -- 1: a reader that may become the writer, one at a time

@@ -106,7 +106,8 @@ def line_up(key: Key, ticket: Ticket) -> list[Statement]:
     values = {"expires": f"{CLOCK} + {ns(ticket.terms.lease)}", "token": "NULL", "place": last}
     entry = _entry(key, ticket, "", values)
     beat = f"UPDATE leasehold_entry SET expires = {CLOCK} + lease WHERE name_id = {ID} AND ticket = $3"
-    new = f"{entry.text} AND NOT EXISTS (SELECT 1 FROM leasehold_entry mine WHERE mine.name_id = named.id AND ticket = $3)"
+    there = "SELECT 1 FROM leasehold_entry mine WHERE mine.name_id = named.id AND ticket = $3"
+    new = f"{entry.text} AND NOT EXISTS ({there})"
     return [Statement(beat, (*key, ticket.id)), Statement(new, entry.args)]
 
 

@@ -24,11 +24,11 @@ FRONT = f"""
 """
 
 ENTRIES = f"""
-    SELECT {CLOCK}, meta.version, meta.fence, seats.* FROM leasehold_meta meta LEFT JOIN (
+    SELECT {CLOCK}, meta.version, meta.fence, entries.* FROM leasehold_meta meta LEFT JOIN (
         (SELECT {COLUMNS} FROM leasehold_entry WHERE name_id = {ID} AND place = 0)
         UNION ALL
         (SELECT {COLUMNS} FROM leasehold_entry WHERE name_id = {ID} AND place > 0 ORDER BY place LIMIT $3)
-    ) seats ON TRUE
+    ) entries ON TRUE
 """
 
 EDGES = f"""

@@ -47,7 +47,7 @@ GRANT = f"""
     RETURNING token, (SELECT version FROM leasehold_meta)
 """
 """(space, name, ticket, lease, owner, meta, hint) → token, version. Run while the advisory lock is held: whoever else
-has a seat that holds is gone, and so is who waited and was not renewed for two leases."""
+has an entry that holds is gone, and so is who waited and was not renewed for two leases."""
 
 QUEUE = f"""
     INSERT INTO leasehold_entry (name_id, {COLUMNS})

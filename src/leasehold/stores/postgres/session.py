@@ -11,8 +11,8 @@ is a statement on that very session. So a holder that stalls, or whose host vani
 lease, as with lease rows, and is told before; one whose process or connection dies loses it at once. Before 14 only
 TCP's keep-alive ends a session whose host has vanished.
 
-The row of the name keeps the token; seats show to people who holds and waits. One with a session is believed only while
-the server's own list of locks says the same; one that waits in line, until its expiry, which its renewals move.
+The row of the name keeps the token; entries show to people who holds and waits. One with a session is believed only
+while the server's own list of locks says the same; one that waits in line, until its expiry, which its renewals move.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ class SessionStore(PostgresStore):
         return [view for view in views if view.holders or view.waiters]
 
     def _living(self, queue: Queue, hints: dict[str, str], there: set[tuple[str, int]], now: float) -> Queue:
-        """Keep the seats whose sessions the server knows, and those in line that were renewed."""
+        """Keep the entries whose sessions the server knows, and those in line that were renewed."""
         key = self._sessions.key(queue.name)
 
         def living(entry: QueueEntry) -> bool:

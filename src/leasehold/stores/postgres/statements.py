@@ -16,19 +16,19 @@ from leasehold.stores.postgres.connection.notifications import SUBSCRIBERS, ear_
 CLOCK = "(extract(epoch FROM clock_timestamp()) * 1000000000)::bigint"
 
 FRONT = f"""
-    SELECT clock.now, meta.version, meta.fence, seats.* FROM leasehold_meta meta
+    SELECT clock.now, meta.version, meta.fence, entries.* FROM leasehold_meta meta
     CROSS JOIN (SELECT {CLOCK} AS now) clock LEFT JOIN (
         SELECT {COLUMNS} FROM leasehold_entry WHERE name_id = {ID} ORDER BY place LIMIT $3::bigint
-    ) seats ON true
+    ) entries ON true
 """
 
 ENTRIES = f"""
-    SELECT clock.now, meta.version, meta.fence, seats.* FROM leasehold_meta meta
+    SELECT clock.now, meta.version, meta.fence, entries.* FROM leasehold_meta meta
     CROSS JOIN (SELECT {CLOCK} AS now) clock LEFT JOIN (
         (SELECT {COLUMNS} FROM leasehold_entry WHERE name_id = {ID} AND place = 0)
         UNION ALL
         (SELECT {COLUMNS} FROM leasehold_entry WHERE name_id = {ID} AND place > 0 ORDER BY place LIMIT $3::bigint)
-    ) seats ON true
+    ) entries ON true
 """
 
 EDGES = f"""

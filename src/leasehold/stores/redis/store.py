@@ -7,7 +7,7 @@ has expired. A lease is the time to live of the lock's key, less a constant by w
 outlives the lease; so a renewal is one PEXPIRE, which a server without memory still carries out.
 
 A release hands the lock to the first waiter in the same script and tells that waiter's client alone, on a channel of
-its own. Messages are hints that may be lost. Whoever waits asks again after each new subscription; the keeper's
+its own. Messages are hints that may be lost. Whoever waits asks again after each new subscription; the watchdog's
 renewal of its place, at a third of the lease, finds a grant that nobody heard of; and one waiter of each client has a
 timer that ends with the holder's lease.
 """
@@ -66,7 +66,7 @@ SUBSCRIBE_WITHIN = 2.0
 
 
 def single_transport(runtime: Runtime) -> MakeTransport:
-    """Return what makes the wire of one server.
+    """Return what makes the transport of one server.
 
     Raises:
         Unsupported: the runtime is a simulated one, which has models for servers.

@@ -11,7 +11,10 @@ from leasehold.stores._common.slots import Slot, Slots
 from leasehold.stores.redis import shared
 
 IDLE = 10
-"""Leases after which a waiter asks again that need not: another watches the holder, and the keeper renews its place."""
+"""Leases after which a waiter asks again that need not:
+
+another watches the holder, and the watchdog renews its place.
+"""
 
 ASK_AGAIN_AT_LEAST = 0.001
 """Seconds. The server counts in milliseconds, so a lease has surely ended one after its count did."""

@@ -5,7 +5,8 @@ Theory of operation
 * Every change is one ``BEGIN IMMEDIATE`` transaction: a deferred one that reads first can fail with BUSY however long
   it would wait. Waiting for another writer is bounded, and is our own (see `turns`): SQLite sleeps for up to 100 ms.
 * ``synchronous=FULL`` in WAL mode: a token that was given out survives a loss of power.
-* Times in the file belong to one boot and one clock. Whoever finds another boot voids all seats, but only while nobody
+* Times in the file belong to one boot and one clock. Whoever finds another boot voids all entries, but only while
+  nobody
   else has the file open: a real boot leaves no such process, while a machine or container that merely gives another
   identity is found out. Each transaction looks at the identity again.
 * A fork copies SQLite's own record of which file locks it holds, but not the locks: a child that opens the file anew
@@ -216,7 +217,7 @@ class Database:
         return int(fence)
 
     def _take_over(self, turn: Turn) -> None:
-        """Void all seats and delays, since they are of an earlier boot; or pause, while others have the file open.
+        """Void all entries and delays, since they are of an earlier boot; or pause, while others have the file open.
 
         Nothing is open in a pause: it must not be in the way of another who tries the same.
         """

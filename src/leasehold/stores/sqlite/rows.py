@@ -60,12 +60,12 @@ PUT_CELL = """
 
 @dataclass(slots=True)
 class QueueSnapshot(queue_snapshot.QueueSnapshot):
-    """What was read of one name, and who sits in each seat."""
+    """What was read of one name, and who sits in each entry."""
 
     processes: dict[str, Process] = field(default_factory=dict[str, Process])
 
     def alive(self, machine: Machine, me: Process) -> Alive:
-        """Return what tells whether a seat's process lives, asking the kernel once for each process."""
+        """Return what tells whether an entry's process lives, asking the kernel once for each process."""
         gone: dict[Process, bool] = {}
 
         def lives(entry: QueueEntry) -> bool:
@@ -78,7 +78,7 @@ class QueueSnapshot(queue_snapshot.QueueSnapshot):
 
 
 def read(db: sqlite3.Connection, key: Key, ticket: str | None, now: float, window: int) -> QueueSnapshot:
-    """Read the name's row, all holders, the first ``window`` waiters, the last one, and the seat of ``ticket``."""
+    """Read the name's row, all holders, the first ``window`` waiters, the last one, and the entry of ``ticket``."""
     name = key[1].decode("utf-8", "surrogatepass")
     row = db.execute(FIND_NAME, key).fetchone()
     if row is None:
@@ -111,7 +111,7 @@ def advance(
 def write(
     db: sqlite3.Connection, key: Key, snapshot: QueueSnapshot, after: Queue, now: float, me: Process, hint: str
 ) -> None:
-    """Write what differs from the page that was read. Seats that are new sit in process ``me``, with that hint."""
+    """Write what differs from the page that was read. Entries that are new sit in process ``me``, with that hint."""
     if snapshot.row is None and not after.entries():
         return
     name_id = _write_name(db, key, snapshot, after, now)
@@ -133,7 +133,7 @@ def names(db: sqlite3.Connection, space: bytes, prefix: bytes, now: float, *, ex
 
 
 def expiry(db: sqlite3.Connection, key: Key, ticket: str) -> tuple[int | None, float, int] | None:
-    """Return token, expiry in seconds and the name's row id of a seat; None if there is no such seat."""
+    """Return token, expiry in seconds and the name's row id of an entry; None if there is no such entry."""
     row = db.execute(FIND_EXPIRY, (ticket, *key)).fetchone()
     return None if row is None else (row[0], row[1] / 1e9, row[2])
 

@@ -5,7 +5,7 @@
 -- One row: which clock the times in this file belong to.
 CREATE TABLE host (
     one INTEGER PRIMARY KEY CHECK (one = 1),
-    boot TEXT NOT NULL,       -- identity of the boot; another one voids every seat and every delay
+    boot TEXT NOT NULL,       -- identity of the boot; another one voids every entry and every delay
     clock TEXT NOT NULL,      -- offset of the boot-time clock in this time namespace; empty where there is none
     fence INTEGER NOT NULL    -- highest token of all names that were forgotten: new names begin above it
 );
@@ -27,7 +27,7 @@ CREATE TABLE entry (
     place INTEGER NOT NULL,     -- 0: holds; else its number in the queue
     ticket TEXT NOT NULL,       -- 128 random bits that the client chose
     token INTEGER,              -- fencing token of a holder; NULL for a waiter
-    expires INTEGER NOT NULL,   -- when the seat is void unless renewed
+    expires INTEGER NOT NULL,   -- when the entry is void unless renewed
     kind TEXT NOT NULL,         -- what the name is used as: mutex, rw, semaphore
     exclusive INTEGER NOT NULL, -- 1: alone, 0: beside other readers
     upgradeable INTEGER NOT NULL, -- 1: a reader that may become the writer, one at a time

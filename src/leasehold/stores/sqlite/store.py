@@ -4,12 +4,12 @@ Theory of operation
 -------------------
 Every operation is one transaction: read the name's queue, let `ledger` say what becomes of it, write what changed. The
 transaction's mutual exclusion is the file's; ours is a lease in it, with a token and an expiry on the host's boot-time
-clock. Client and store have the same clock, so a seat's row alone says since when it is valid.
+clock. Client and store have the same clock, so an entry's row alone says since when it is valid.
 
 Who waits is woken in one of three ways, all of which only say "look": the one that leaves rings the next one's bell (a
 function call in this process, a datagram between processes); a renewal finds the ticket granted or gone; and one thread
 looks every `LOOK_EVERY` at each name that this store waits for. That look also finds holders whose process has died:
-their seats are void at once, whatever is left of their leases.
+their entries are void at once, whatever is left of their leases.
 
 Under asyncio each transaction runs as one call on the runtime's worker thread. Cancellation cannot tear it, and the
 leave that undoes it is queued behind it. While another process writes, the calls of a client take turns: what has long
@@ -199,7 +199,7 @@ class SQLiteStore:
 
         results = self._database.transact(work, until)
         for (_, ticket), result in zip(tickets, results, strict=True):
-            if result is not RenewalResult.QUEUED:  # a hint was lost, or the seat: who waits must ask again
+            if result is not RenewalResult.QUEUED:  # a hint was lost, or the entry: who waits must ask again
                 self._waiters.wake(ticket.id)
         return results
 
@@ -208,7 +208,8 @@ class SQLiteStore:
         if found is None:
             return RenewalResult.GONE
         token, expires, name_id = found
-        alone = Queue(name, holders=(QueueEntry(ticket, 0, expires, token),))  # the seats of others have no part in it
+        entry = QueueEntry(ticket, 0, expires, token)
+        alone = Queue(name, holders=(entry,))  # the entries of others have no part in it
         queue, result = queues.renew(alone, ticket.id, now)
         if result is not RenewalResult.GONE:
             db.execute(rows.SET_EXPIRY, (rows.ns(queue.holders[0].expires), ticket.id, name_id))
@@ -251,7 +252,7 @@ class SQLiteStore:
         return [ticket for tickets in worth for ticket in tickets]
 
     def _worth_asking(self, db: sqlite3.Connection, name: str, first: str) -> list[str]:
-        """Return the tickets that hold or may enter, and our first one if a holder's seat is void or the name is free.
+        """Return the tickets that hold or may enter, and our first one if a holder's entry is void or the name is free.
 
         The first one because the next in line may be a process that is stopped: then someone else settles the queue.
         """

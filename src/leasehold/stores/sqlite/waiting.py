@@ -38,7 +38,7 @@ class Waiters:
     def expect(self, name: str, ticket: str) -> str | None:
         """Register a waiter; return the address of its bell, None if it has to ask again by itself.
 
-        Called before its seat is written, so that no hint finds nobody.
+        Called before its entry is written, so that no hint finds nobody.
         """
         with self._mutex:
             if ticket not in self._waiting:

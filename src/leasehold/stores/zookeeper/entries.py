@@ -1,4 +1,4 @@
-"""What stands in a contender's node, for people and for rules that Curator does not have; and seats made of it.
+"""What stands in a contender's node, for people and for rules that Curator does not have; and entries made of it.
 
 The data is one line of JSON, at most some 1.5 KiB. Curator does not read it, and writes an address of its own.
 """

@@ -81,7 +81,7 @@ class ZooKeeperStore:
         chroot: str,
         make: Callable[[Callable[[Link], None]], Transport] | None = None,
     ) -> None:
-        """Make one; ``make`` makes its wire, as to a model, from what hears of the connection."""
+        """Make one; ``make`` makes its transport, as to a model, from what hears of the connection."""
         self._runtime = runtime
         self._settings = settings
         self._paths = Paths(chroot, namespace)

@@ -14,7 +14,7 @@ WIDTH, LABEL, BAR, GAP, ROOM = 760, 190, 18, 6, 130
 TITLE = 34
 """Pixels for the title of each measure in a picture of all."""
 
-FLAVORS = {Role.FLOOR: "#9aa0a6", Role.OURS: "#1a7f5a", Role.PEER: "#c9802b"}
+COLORS = {Role.FLOOR: "#9aa0a6", Role.OURS: "#1a7f5a", Role.PEER: "#c9802b"}
 
 
 def bars(row: Row) -> str:
@@ -59,10 +59,10 @@ def _bar(entry: Entry, row: Row, part: float, at: int) -> str:
     top = GAP + at * (BAR + GAP)
     long = max(1.0, part * (WIDTH - LABEL - ROOM))
     said = f"{entry.share('client'):.2%} of a core" if row.measure.rests else f"{rate(entry.rate.median)}/s"
-    flavor, middle, title = FLAVORS[entry.contestant.role], top + BAR - 5, escape(entry.contestant.title)
+    color, middle, title = COLORS[entry.contestant.role], top + BAR - 5, escape(entry.contestant.title)
     return (
         f'<text x="{LABEL - 8}" y="{middle}" text-anchor="end" fill="currentColor">{title}</text>'
-        f'<rect x="{LABEL}" y="{top}" width="{long:.1f}" height="{BAR}" rx="2" fill="{flavor}"/>'
+        f'<rect x="{LABEL}" y="{top}" width="{long:.1f}" height="{BAR}" rx="2" fill="{color}"/>'
         f"{_whisker(entry, row, part, top)}"
         f'<text x="{_right(entry, row, long) + 8:.1f}" y="{middle}" fill="currentColor">{said}</text>'
     )

@@ -152,7 +152,7 @@ async def a_writer_who_gave_up_lets_readers_in(arena: Arena) -> None:
 
 @case(needs=RW)
 async def a_reader_that_reads_again_never_waits_for_a_writer(arena: Arena) -> None:
-    """Reading inside reading is one seat, whoever waits; it is free after the last release."""
+    """Reading inside reading is one entry, whoever waits; it is free after the last release."""
     client = arena.client()
     lock = rw(arena, client)
     outer = held(await lock.reader().acquire())

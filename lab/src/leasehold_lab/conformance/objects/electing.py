@@ -21,7 +21,7 @@ def candidate(arena: Arena, value: Any = None, client: AsyncClient | None = None
 
 
 async def following(stream: Any) -> Leader | None:
-    """Return what an observer sees next, in either colour."""
+    """Return what an observer sees next, in either flavor."""
     if hasattr(stream, "__anext__"):
         seen: Leader | None = await anext(stream)
         return seen

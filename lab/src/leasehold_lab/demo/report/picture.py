@@ -1,6 +1,6 @@
 """The result as a static picture for a README: counted and lost updates of each row, and a close-up of what happened.
 
-It carries its own background, and its colours follow the reader's light or dark scheme.
+It carries its own background, and its colors follow the reader's light or dark scheme.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from leasehold_lab.demo.result import RowResult
 COLUMNS = ("", "final count", "lost updates", "errors", "requests/s", "p50", "p99", "overlapping pairs")
 
 Paint = Callable[[str, bool], str]
-"""Colours a text as good or bad."""
+"""Flavors a text as good or bad."""
 
 
 def cells(row: RowResult) -> tuple[str, ...]:
@@ -27,7 +27,7 @@ def cells(row: RowResult) -> tuple[str, ...]:
 
 
 def table(rows: Sequence[RowResult], paint: Paint) -> str:
-    """Lay out the rows; ``paint`` colours the final counts."""
+    """Lay out the rows; ``paint`` colors the final counts."""
     lines = [COLUMNS, *(cells(row) for row in rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(COLUMNS))]
     printed = [

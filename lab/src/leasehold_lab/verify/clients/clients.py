@@ -1,4 +1,4 @@
-"""The processes that a run starts: clients of both colours, each reaching the store through a proxy of its own."""
+"""The processes that a run starts: clients of both flavors, each reaching the store through a proxy of its own."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ class Process:
 
 
 def _as_line(orders: Orders, url: Secret) -> bytes:
-    facts = {**asdict(replace(orders, url="")), "url": url.reveal(), "colour": orders.flavor.value}
+    facts = {**asdict(replace(orders, url="")), "url": url.reveal(), "flavor": orders.flavor.value}
     return json.dumps(facts).encode() + b"\n"
 
 

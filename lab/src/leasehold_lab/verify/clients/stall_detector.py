@@ -7,7 +7,7 @@ meanwhile, is time in which it was kept from running. A client that holds itself
 a lock of the interpreter that is not given away, uses the processor and is not excused.
 
 Threads of one process get their turns one by one: this one may have its own while the one that tells holders of their
-losses, an event loop's or the keeper's, waits for a processor for half a second. Linux counts that, for each thread.
+losses, an event loop's or the watchdog's, waits for a processor for half a second. Linux counts that, for each thread.
 
 So it is with the process that steers the run, while bytes of clients pass through its proxies.
 
@@ -32,7 +32,7 @@ EVERY = 0.01
 NOTICED = 0.01
 """Seconds that are written down: less is what every machine takes for this and that."""
 
-TELLS = "leasehold-keeper"
+TELLS = "leasehold-watchdog"
 """The thread of a blocking client that tells of losses."""
 
 CALLS = ("leasehold-renew", "leasehold-close")
@@ -61,10 +61,10 @@ def waited_by_main() -> float:
     return _waited(os.getpid())
 
 
-def waited_by_keeper() -> float:
-    """Return the seconds for which keepers, and those who called holders, have waited for a processor."""
-    keepers = [each.native_id for each in threading.enumerate() if each.name == TELLS]
-    return sum(_waited(each) for each in keepers if each is not None) + CALLERS.waited
+def waited_by_watchdog() -> float:
+    """Return the seconds for which watchdogs, and those who called holders, have waited for a processor."""
+    watchdogs = [each.native_id for each in threading.enumerate() if each.name == TELLS]
+    return sum(_waited(each) for each in watchdogs if each is not None) + CALLERS.waited
 
 
 class Callers:
@@ -86,7 +86,7 @@ CALLERS = Callers()
 
 
 def called_back(callback: Callable[[E], object]) -> Callable[[E], None]:
-    """Make a callback for `Hold.on_lost` of which `waited_by_keeper` knows."""
+    """Make a callback for `Hold.on_lost` of which `waited_by_watchdog` knows."""
 
     def called_back(error: E) -> None:
         CALLERS.ask()

@@ -23,7 +23,7 @@ from leasehold._runtimes.clock import boottime as now
 from leasehold.client import AsyncClient, Client
 from leasehold_lab.history.journal import Journal, Record, into_file
 from leasehold_lab.verify.clients.resource import Visitor
-from leasehold_lab.verify.clients.stall_detector import Pulse, timed, waited_by_keeper, waited_by_main
+from leasehold_lab.verify.clients.stall_detector import Pulse, timed, waited_by_main, waited_by_watchdog
 from leasehold_lab.verify.clients.workload import Load, Worker, note_queueing
 
 ENDS_WITHIN = 20.0
@@ -49,7 +49,7 @@ class Orders:
     def read(cls, line: str) -> Orders:
         """Read what `as_line` wrote."""
         facts: dict[str, Any] = json.loads(line)
-        facts["colour"], facts["load"] = Flavor(facts["colour"]), Load(**facts["load"])
+        facts["flavor"], facts["load"] = Flavor(facts["flavor"]), Load(**facts["load"])
         return cls(**facts)
 
     def __repr__(self) -> str:
@@ -62,7 +62,7 @@ def main() -> int:
     stop = threading.Event()
     threading.Thread(target=_listen, args=(stop,), daemon=True).start()
     put = into_file(Path(orders.journal))
-    waited = waited_by_keeper if orders.flavor is Flavor.SYNC else waited_by_main
+    waited = waited_by_watchdog if orders.flavor is Flavor.SYNC else waited_by_main
     Pulse(Journal(orders.who, now, put), now, waited=waited).start()
     if orders.flavor is Flavor.SYNC:
         _in_threads(orders, stop, put)

@@ -1,6 +1,6 @@
 """What each thread or task of a run does, again and again: acquire something, work, write under its token, release.
 
-Written once for both colours: in a thread the client's ports block.
+Written once for both flavors: in a thread the client's ports block.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class Worker:
         self._random = random_
         self._targets = targets(client, load, kinds)
         self._engine = client._engine
-        self._colour = client._engine.runtime.flavor
+        self._flavor = client._engine.runtime.flavor
 
     @property
     def closed(self) -> bool:
@@ -219,7 +219,7 @@ class Worker:
         length = self._random.uniform(0.5, 1.5) * self._load.lease
         time.sleep(length)
         whole = self._journal.who.partition(".")[0]
-        self._journal.blocked(n, length, whole if self._colour is Flavor.ASYNC else self._journal.who)
+        self._journal.blocked(n, length, whole if self._flavor is Flavor.ASYNC else self._journal.who)
 
 
 def targets(client: AsyncClient, load: Load, kinds: Collection[str] | None = None) -> list[Target]:
@@ -278,6 +278,6 @@ KINDS: Mapping[str, Callable[[AsyncClient, Load, int], list[Target]]] = {
     "read": _sides,
     "permits": _permits,
     "reentrant": _reentrant,
-    "seats": _entries,
+    "entries": _entries,
 }
 """By the first word of their names."""

@@ -76,7 +76,7 @@ def _reader(file: File, spell: Spell) -> None:
     """Keep an old state in view, so that the log of changes cannot begin anew."""
     with _open(file) as reader, _open(file) as other:
         reader.execute("BEGIN")
-        reader.execute("SELECT count(*) FROM seat").fetchone()
+        reader.execute("SELECT count(*) FROM entry").fetchone()
         spell.sleep(spell.lease)
         other.execute("PRAGMA wal_checkpoint(PASSIVE)")
         reader.execute("ROLLBACK")

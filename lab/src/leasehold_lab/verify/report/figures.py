@@ -14,7 +14,7 @@ from leasehold_lab.verify.run import Outcome
 HAND_OVER, TOLD, HEIR, RESUMED, REMOVED, RECOVERY = (
     "hand-over",
     "told of a loss after",
-    "told after its heir",
+    "told after its next waiter",
     "told after a stop",
     "told of a removal after",
     "free after a kill",
@@ -53,7 +53,8 @@ class Figures:
             kept from it.
         told: from the deadline to the moment at which the holder had heard of its loss; time that it stood still and
             losses told before the deadline count as 0.
-        heir: of holds that ran out, from the moment at which the next one had the name, to the moment at which the
+        next waiter: of holds that ran out, from the moment at which the next one had the name, to the moment at which
+        the
             holder had heard of its loss; 0 where it had heard before, and time that it stood still does not count.
         resumed: from the moment at which a holder that had been stopped beyond its deadline went on, to the moment at
             which it had heard of its loss.

@@ -26,7 +26,7 @@ svg text { font: 9px system-ui, sans-serif; fill: currentColor }
 """
 
 READING = (
-    "Each lane is a thread or task. A bar is a hold, in its name's colour, from the grant to the end of its claim; "
+    "Each lane is a thread or task. A bar is a hold, in its name's color, from the grant to the end of its claim; "
     "a dotted line is a wait or an acquire that was never answered; a red stroke is the moment at which a holder was "
     "told that it had lost its lock. Bands behind a lane are faults done to that client, violet ones to the servers. "
     "Point at anything to "

@@ -16,14 +16,14 @@ Scale = Callable[[float], float]
 WIDTH, LABEL, LANE = 1200.0, 64.0, 12.0
 """In pixels: of the whole, of the lanes' names, and the height of a lane."""
 
-FLAVORS = ("#1a7f5a", "#2b6cb0", "#8a5cc2", "#b7791f", "#0d8a99", "#b83280", "#5a6b1f", "#4a5568")
+COLORS = ("#1a7f5a", "#2b6cb0", "#8a5cc2", "#b7791f", "#0d8a99", "#b83280", "#5a6b1f", "#4a5568")
 """One for each name, in turn."""
 
 BAND = {"stall": "#888", "kill": "#c00", "block": "#888"}
-"""Colours of faults that are done to processes; those of links are orange."""
+"""Flavors of faults that are done to processes; those of links are orange."""
 
 SERVERS_BAND = "#7a5cff"
-"""Colour of faults of the servers, which lie behind all lanes."""
+"""Flavor of faults of the servers, which lie behind all lanes."""
 
 AROUND = 0.6
 """How much of a violation's length is shown before it and after it."""
@@ -63,7 +63,7 @@ def _draw(outcome: Outcome, begin: float, end: float, holds: Iterable[Hold], fra
         parts.append(f'<text class="who" x="0" y="{top + LANE - 3:.1f}">{escape(who)}</text>')
         parts += [_band(fault, top, x, says[fault.kind]) for fault in outcome.faults if _hits(fault, who, begin, end)]
         parts += [
-            _bar(hold, top, x, FLAVORS[names.index(hold.name) % len(FLAVORS)], hold in framed)
+            _bar(hold, top, x, COLORS[names.index(hold.name) % len(COLORS)], hold in framed)
             for hold in inside
             if hold.who == who
         ]
@@ -82,14 +82,14 @@ def _hits(fault: Done, who: str, begin: float, end: float) -> bool:
 
 def _band(fault: Done, top: float, x: Scale, says: str) -> str:
     left, right = x(fault.begin), x(fault.end)
-    flavor = SERVERS_BAND if fault.who == SERVERS else BAND.get(fault.kind, "#e08a00")
+    color = SERVERS_BAND if fault.who == SERVERS else BAND.get(fault.kind, "#e08a00")
     return (
         f'<rect class="fault" x="{left:.2f}" y="{top:.1f}" width="{max(1.0, right - left):.2f}" height="{LANE:.1f}" '
-        f'fill="{flavor}"><title>{fault.kind}: {escape(says)}</title></rect>'
+        f'fill="{color}"><title>{fault.kind}: {escape(says)}</title></rect>'
     )
 
 
-def _bar(hold: Hold, top: float, x: Scale, flavor: str, framed: bool) -> str:
+def _bar(hold: Hold, top: float, x: Scale, color: str, framed: bool) -> str:
     title = f"<title>{escape(str(hold))}</title>"
     parts = list[str]()
     if hold.queued is not None or hold.granted is None:
@@ -97,14 +97,14 @@ def _bar(hold: Hold, top: float, x: Scale, flavor: str, framed: bool) -> str:
         middle = top + LANE / 2
         parts.append(
             f'<line x1="{left:.2f}" x2="{max(left + 0.2, right):.2f}" y1="{middle:.1f}" y2="{middle:.1f}" '
-            f'stroke="{flavor}" stroke-width="1" stroke-dasharray="1.5 1.5">{title}</line>'
+            f'stroke="{color}" stroke-width="1" stroke-dasharray="1.5 1.5">{title}</line>'
         )
     if hold.granted is not None:
         left, right = x(hold.granted), x(hold.until)
         frame = ' class="framed"' if framed else ""
         parts.append(
             f'<rect{frame} x="{left:.2f}" y="{top + 1.5:.1f}" width="{max(0.4, right - left):.2f}" '
-            f'height="{LANE - 3:.1f}" fill="{flavor}">{title}</rect>'
+            f'height="{LANE - 3:.1f}" fill="{color}">{title}</rect>'
         )
     return "".join(parts)
 

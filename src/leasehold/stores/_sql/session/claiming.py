@@ -24,7 +24,7 @@ HasLock = Callable[[str, S, float], Awaitable[bool]]
 """Asks, beside a session that waits for a name, whether it has the lock: its own answer may be on the way."""
 
 Beat = Callable[[Sequence[str], float], Awaitable[None]]
-"""Moves the expiry of the seats of these tickets, before a reading of the clock."""
+"""Moves the expiry of the entries of these tickets, before a reading of the clock."""
 
 
 class Claims(Generic[S]):

@@ -68,7 +68,7 @@ class Gateway:
     """One cluster, seen from one client. Used from many threads or tasks at once."""
 
     def __init__(self, runtime: Runtime, settings: Settings, http: Http | None = None) -> None:
-        """Make one; ``http`` has the connections, if they are not those of the runtime's colour."""
+        """Make one; ``http`` has the connections, if they are not those of the runtime's flavor."""
         self._runtime = runtime
         self._settings = settings
         blocks = runtime.flavor is Flavor.SYNC

@@ -1,4 +1,4 @@
-"""One at a time does what is done once for all; the others wait. In either colour, and with a deadline."""
+"""One at a time does what is done once for all; the others wait. In either flavor, and with a deadline."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What both colours of the HTTP wire share: where a server is, one exchange as bytes, and how an exchange can fail."""
+"""What both flavors of the HTTP client share: the address, one exchange as bytes, and how an exchange fails."""
 
 from __future__ import annotations
 

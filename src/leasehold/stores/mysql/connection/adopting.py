@@ -21,7 +21,7 @@ def from_client(client: Any, flavor: Flavor) -> Settings:
     So it does not matter whether it commits by itself, is in a transaction, or is in use by another thread.
 
     Raises:
-        TypeError: it is not known, or of the other colour.
+        TypeError: it is not known, or of the other flavor.
         ValueError: it names no database, or speaks over a socket that was made elsewhere.
 
     """

@@ -52,7 +52,7 @@ class Settings:
         database: which one.
         options: ``host``, ``port``, ``unix_socket``, ``user``, ``password``, ``database``, ``ssl``, as the drivers name
             them.
-        connect: what makes connections instead, for those of a user's own engine, by colour.
+        connect: what makes connections instead, for those of a user's own engine, by flavor.
 
     """
 
@@ -149,7 +149,7 @@ def from_engine(engine: Any, flavor: Flavor) -> Settings:
     Ours are new ones, made by the engine and then taken off its pool, since a session of ours is set up for locks.
 
     Raises:
-        TypeError: it is of the other colour, or on another driver.
+        TypeError: it is of the other flavor, or on another driver.
 
     """
     asynchronous, driver = hasattr(engine, "sync_engine"), engine.dialect.driver

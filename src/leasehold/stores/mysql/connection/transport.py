@@ -1,4 +1,4 @@
-"""The wire of lease rows on MySQL and MariaDB: transactions, each on a connection from the pool.
+"""The transport of lease rows on MySQL and MariaDB: transactions, each on a connection from the pool.
 
 Theory of operation ------------------- A transaction is one request for each decision: what is asked first goes out
 with what begins it, what is written last with the commit. Until the commit is sent nothing lasts, so any failure
@@ -179,7 +179,7 @@ def _lists(answers: Sequence[Rows]) -> list[list[Row]]:
 
 
 async def open_line(settings: Settings, runtime: Runtime, within: float) -> Connection:
-    """Open a connection by the driver of the runtime's colour.
+    """Open a connection by the driver of the runtime's flavor.
 
     Raises:
         MissingDriver: it is not installed.

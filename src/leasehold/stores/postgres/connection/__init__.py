@@ -1,1 +1,1 @@
-"""PostgreSQL's wire: libpq through psycopg, one algorithm for both colours."""
+"""PostgreSQL's transport: libpq through psycopg, one algorithm for both flavors."""

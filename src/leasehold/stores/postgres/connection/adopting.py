@@ -21,7 +21,7 @@ def from_client(client: Any, flavor: Flavor) -> Settings:
     """Take over how an object of the user reaches its database. It is neither used nor closed.
 
     Raises:
-        TypeError: it is not known, or of the other colour.
+        TypeError: it is not known, or of the other flavor.
 
     """
     if isinstance(client, psycopg.Connection | psycopg.AsyncConnection):

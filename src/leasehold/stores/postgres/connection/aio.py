@@ -1,4 +1,4 @@
-"""The asyncio wire: who drives an exchange suspends until the loop says that the socket is ready.
+"""The asyncio transport: who drives an exchange suspends until the loop says that the socket is ready.
 
 A transaction runs in a task of its own. When its caller is cancelled, it goes on to its end, mostly a matter of
 milliseconds; a server that is silent gets `GRACE`, and then the connection is closed. So the cancellation is never long

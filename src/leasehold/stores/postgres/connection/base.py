@@ -1,4 +1,4 @@
-"""Transactions and connections of one client, written once: what differs by colour is how to wait for a socket.
+"""Transactions and connections of one client, written once: what differs by flavor is how to wait for a socket.
 
 Theory of operation
 -------------------
@@ -83,7 +83,7 @@ class PostgresTransport(ABC):
         self._subscriptions = Subscriptions(self._runtime, self, self._on_message, self._on_silence)
         self.facts: dict[str, Any] = {}
 
-    # --- what differs by colour --------------------------------------------------------------------------------
+    # --- what differs by flavor --------------------------------------------------------------------------------
 
     @abstractmethod
     async def run(self, steps: Steps[T], until: float | None, *, goes_on: bool = False) -> T:

@@ -1,4 +1,4 @@
-"""The blocking wire: who drives an exchange blocks until the socket is ready."""
+"""The blocking transport: who drives an exchange blocks until the socket is ready."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ EAR_SEEN = Statement(
 
 
 class Connecting(Protocol):
-    """What is needed of the wire; see `leasehold.stores.postgres.connection.base.PostgresTransport`."""
+    """What is needed of the transport; see `leasehold.stores.postgres.connection.base.PostgresTransport`."""
 
     settings: Settings
     where: str

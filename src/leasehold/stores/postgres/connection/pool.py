@@ -1,4 +1,4 @@
-"""The connections of one client: a bounded number, each used by one transaction at a time. For both colours."""
+"""The connections of one client: a bounded number, each used by one transaction at a time. For both flavors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The wire to a node of a cluster for slots that are on their way to it: it says ``ASKING`` before each command."""
+"""The transport to a cluster node that is importing a slot: it sends ``ASKING`` before each command."""
 
 from __future__ import annotations
 

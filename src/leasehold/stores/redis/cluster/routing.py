@@ -1,8 +1,8 @@
-"""Asking without waiting where one wire stands for several servers: each command goes to the one that it is for.
+"""Asking without waiting where one transport stands for several servers: each command goes to the one that it is for.
 
 What is known without waiting decides: if there is doubt who has a command's keys, or who is the primary, it is not
-posted, and goes by the wire, which finds out. A server that lost a question is doubted from then on. A server that
-the wire has left is left here, too; whatever it owed is told as lost.
+posted, and goes by the transport, which finds out. A server that lost a question is doubted from then on. A server that
+the transport has left is left here, too; whatever it owed is told as lost.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class RoutedPipelining:
         runtime: of the client.
         route: returns the wire of the server that a packed command is for; None if that is in doubt.
         served: returns the wires of all servers that commands may be for now.
-        doubt: told of a wire on which a question was lost. None of the three waits.
+        doubt: told of a transport on which a question was lost. None of the three waits.
 
     """
 

@@ -66,7 +66,7 @@ class ClusterStore:
     def __init__(
         self, runtime: Runtime, seeds: Sequence[Settings], namespace: str, *, make: MakeTransport | None = None
     ) -> None:
-        """Make one; ``make`` makes the wire of each node, as of a model."""
+        """Make one; ``make`` makes the transport of each node, as of a model."""
         self._runtime = runtime
         self._namespace = namespace
         self._make = make or single_transport(runtime)

@@ -211,7 +211,7 @@ def _generation(info: bytes) -> int:
 
 
 def _nothing(message: bytes) -> None:
-    """Hear nothing: these wires do not subscribe."""
+    """Hear nothing: these transports do not subscribe."""
 
 
 def _silence() -> None:

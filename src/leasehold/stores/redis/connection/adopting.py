@@ -35,7 +35,7 @@ def watched(client: Any, flavor: Flavor) -> Watched:
     """Take over how a ``Sentinel``, or a client made by its ``master_for``, finds and reaches the primary.
 
     Raises:
-        TypeError: it is of the other colour, or one for replicas.
+        TypeError: it is of the other flavor, or one for replicas.
 
     """
     check_flavor(client, flavor)
@@ -58,7 +58,7 @@ def seeds(client: Any, flavor: Flavor) -> Sequence[Settings]:
     """Take over how a ``RedisCluster`` reaches its nodes.
 
     Raises:
-        TypeError: it is of the other colour.
+        TypeError: it is of the other flavor.
 
     """
     check_flavor(client, flavor)

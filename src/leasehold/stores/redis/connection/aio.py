@@ -1,4 +1,4 @@
-"""The asyncio wire: all tasks of a client share one connection, which carries calls and messages alike (RESP3).
+"""The asyncio transport: all tasks of a client share one connection, which carries calls and messages alike (RESP3).
 
 Calls made in one turn of the loop leave in few writes: the first at once, so that the server starts at once, the rest
 joined at the end of the turn. Replies come in the order of the calls. A cancelled call leaves its place in that

@@ -1,4 +1,4 @@
-"""The wire port of the Redis store, the packing of commands, and which error means what."""
+"""The transport port of the Redis store, the packing of commands, and which error means what."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ class Transport(Protocol):
 
 
 class MakeTransport(Protocol):
-    """Makes the wire of one server."""
+    """Makes the transport of one server."""
 
     def __call__(
         self, runtime: Runtime, settings: Any, channel: bytes, on_message: OnMessage, on_silence: OnSilence, /

@@ -1,4 +1,4 @@
-"""The blocking wire: a connection for each call under way, and one for the client's channel."""
+"""The blocking transport: a connection for each call under way, and one for the client's channel."""
 
 from __future__ import annotations
 

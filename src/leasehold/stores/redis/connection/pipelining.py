@@ -84,7 +84,7 @@ class Pipelining(Protocol):
 
 @runtime_checkable
 class Routing(Protocol):
-    """A wire that stands for several servers."""
+    """A transport that stands for several servers."""
 
     def posting(self) -> Pipelining:
         """Return what asks the right one of them without waiting."""
@@ -92,7 +92,7 @@ class Routing(Protocol):
 
 
 def posting(runtime: Runtime, transport: Transport) -> Pipelining | None:
-    """Return what asks the server of a wire without waiting; None if that wire cannot."""
+    """Return what asks the server of a transport without waiting; None if that transport cannot."""
     if isinstance(transport, BlockingTransport):
         return PipelinedConnections(runtime, transport)
     if isinstance(transport, Routing):
@@ -298,10 +298,10 @@ class LoopPipelining:
         return False
 
     def hang_up(self) -> None:
-        """Leave that to the wire, whose connection it is."""
+        """Leave that to the transport, whose connection it is."""
 
     def close(self) -> None:
-        """Leave that to the wire, too."""
+        """Leave that to the transport, too."""
 
     def after_fork(self) -> None:
         """Keep nothing."""

@@ -62,7 +62,7 @@ class Settings:
         where: for messages to people: host and port, or the socket's path.
         kind: ``tcp``, ``tls`` or ``unix``, for those made from a URL.
         options: keyword arguments of redis-py's connections.
-        classes: the connection class of a user's own client, by colour.
+        classes: the connection class of a user's own client, by flavor.
         mode: what the server must be: ``standalone``, ``cluster`` or ``sentinel``.
         any_role: whether a replica will do, as it does to ask for the nodes of a cluster.
         strict: the options of strict mode; None if it is off.
@@ -221,7 +221,7 @@ def from_client(client: Any, flavor: Flavor) -> Settings:
     """Take over how a client object of redis-py reaches its server.
 
     Raises:
-        TypeError: it is of the other colour, or not a client of one server.
+        TypeError: it is of the other flavor, or not a client of one server.
     """
     asynchronous = isinstance(client, redis.asyncio.Redis)
     if not asynchronous and not isinstance(client, redis.Redis):

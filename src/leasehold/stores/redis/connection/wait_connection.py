@@ -1,4 +1,4 @@
-"""The asyncio wire of strict mode: what waits for replicas does so on a connection of its own.
+"""The asyncio transport of strict mode: what waits for replicas does so on a connection of its own.
 
 ``WAIT`` speaks of what its own connection wrote, and the server reads nothing more from a connection that waits. On the
 one connection that all tasks share, one stalled replica would hold up everybody's renewals.
@@ -22,7 +22,7 @@ MOST_TRANSPORTS = 32
 def aio_transport(
     runtime: Runtime, settings: Settings, channel: bytes, on_message: OnMessage, on_silence: OnSilence
 ) -> Transport:
-    """Return the asyncio wire that these settings need."""
+    """Return the asyncio transport that these settings need."""
     kind = AioTransport if settings.strict is None else WaitTransport
     return kind(runtime, settings, channel, on_message, on_silence)
 
@@ -70,7 +70,7 @@ class WaitTransport(AioTransport):
         self._free = list(self._apart)
 
     def _taken(self) -> tuple[AioTransport, bool]:
-        """Take a wire that nobody uses, or share one if there are `MOST_TRANSPORTS`; say whether it is for us alone."""
+        """Take a transport that nobody uses, or share one of `MOST_TRANSPORTS`; return whether it is ours alone."""
         if self._free:
             return self._free.pop(), True
         if len(self._apart) < MOST_TRANSPORTS:
@@ -82,7 +82,7 @@ class WaitTransport(AioTransport):
 
 
 def _nothing(message: bytes) -> None:
-    """Hear nothing: these wires do not subscribe."""
+    """Hear nothing: these transports do not subscribe."""
 
 
 def _silence() -> None:

@@ -40,7 +40,7 @@ class Member(Protocol):
     def transport(
         self, runtime: Runtime, namespace: str, channel: bytes, on_message: OnMessage, on_silence: OnSilence
     ) -> Transport:
-        """Make the wire; it connects at the first call."""
+        """Make the transport; it connects at the first call."""
         ...
 
     def channel(self, channel: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""One node of a Redlock: its wire, whether it answers, and how long it is left alone when it does not."""
+"""One node of a Redlock: its transport, whether it answers, and how long it is left alone when it does not."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""The wire to a cluster that is one node of a Redlock: each command goes to the shard that has its keys.
+"""The transport to a cluster that is one node of a Redlock: each command goes to the shard that has its keys.
 
 Theory of operation
 -------------------
-Behind it is one wire of a single server for each primary. The first key of a script says which slot it is for, the map
-of the cluster which primary has that. What was certainly not carried out there (another has the slot, the server is no
-primary any more) is sent to where it belongs, at once and a few times at most: a Redlock goes on without this node.
+Behind it is one transport of a single server for each primary. The first key of a script says which slot it is for, the
+map of the cluster which primary has that. What was certainly not carried out there (another has the slot, the server is
+no primary any more) is sent to where it belongs, at once and a few times at most: a Redlock goes on without this node.
 
 Commands for several shards are sent to all of them at once, and one shard that gives no answer takes none from the
 commands of another.
@@ -96,7 +96,7 @@ class ShardedTransport:
         return keys.memory_key(self._namespace, str(number or 0))
 
     async def shards(self, within: float) -> Sequence[Transport]:
-        """Return the wire of each primary.
+        """Return the transport of each primary.
 
         Raises:
             StoreUnavailable: no node tells which they are.
@@ -108,7 +108,8 @@ class ShardedTransport:
         """Return what asks the shard that has a script's keys without waiting, as long as it is known which."""
         return RoutedPipelining(self._runtime, self._known, self._served, self._lost_one)
 
-    # --- the wire --------------------------------------------------------------------------------------------------
+    # --- the transport
+    # --------------------------------------------------------------------------------------------------
 
     async def call(self, command: bytes, *, within: float) -> Any:
         (reply,) = await self.call_all([command], within=within)

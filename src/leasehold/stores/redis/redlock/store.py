@@ -15,7 +15,7 @@ claim that arrives after its ticket has left finds that the leave has raised the
 If the votes are split, all give back, and ask again after a random time that grows. If a majority has voted for
 another, the ticket stands in line on all nodes, each of which tells the first in line alone when it has its vote to
 give again. A waiter claims when a majority has told it, or shortly after the first did. The line decides who is told,
-not who gets it: order is not promised. A lost message costs at most the holder's lease, or the time to the keeper's
+not who gets it: order is not promised. A lost message costs at most the holder's lease, or the time to the watchdog's
 next renewal of the place.
 
 A renewal and a leave need a majority as well. See docs/backends/redlock.md for what is promised when nodes fail.

@@ -13,7 +13,10 @@ from leasehold.stores.redis.redlock.nodes import QuorumNodes
 from leasehold.stores.redis.redlock.subscriptions import SUBSCRIBE_WITHIN, Subscriptions
 
 IDLE = 10
-"""Leases after which a waiter asks again that need not: another watches the holder, and the keeper renews its place."""
+"""Leases after which a waiter asks again that need not:
+
+another watches the holder, and the watchdog renews its place.
+"""
 
 GRACE = 0.01
 """Seconds after the first node's word that its vote can be had, for which a waiter waits for that of a majority."""

@@ -13,10 +13,10 @@ from leasehold.stores.redis.scripts.commands import Command
 
 
 class Calls:
-    """Calls over one wire.
+    """Calls over one transport.
 
     Args:
-        wire: what it calls through.
+        transport: what it calls through.
         where: the server, for messages to people.
         host: its host; "" if it has none.
         check: finds out, within so many seconds, which right is missing, and raises an error that names it.

@@ -1,9 +1,9 @@
-"""The wire that follows the primary: it finds out which server that is, talks to it, and leaves it when it is not.
+"""The transport that follows the primary: it finds out which server that is, talks to it, and leaves it when it is not.
 
 Theory of operation
 -------------------
-Behind it is one wire of a single server at a time, unchanged. A guide (the sentinels) says which server that is; the
-server itself confirms it, since each new connection asks for its role. The question is put again
+Behind it is one transport of a single server at a time, unchanged. A guide (the sentinels) says which server that is;
+the server itself confirms it, since each new connection asks for its role. The question is put again
 
 * after each failure: no connection, a lost reply, a server that answers that it is a replica, or still loading;
 * when the guide hears that another was chosen, even if the old one goes on answering its side of a network.

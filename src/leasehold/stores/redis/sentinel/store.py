@@ -1,4 +1,4 @@
-"""The store on servers under Sentinel: that of a single server, over a wire that follows the primary."""
+"""The store on servers under Sentinel: that of a single server, over a transport that follows the primary."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class SentinelStore(RedisStore):
     def __init__(
         self, runtime: Runtime, watched: Watched, namespace: str, *, make: MakeTransport | None = None
     ) -> None:
-        """Make one; ``make`` makes the wire of each server, as of a model."""
+        """Make one; ``make`` makes the transport of each server, as of a model."""
         self._watched = watched
         self._make = make or single_transport(runtime)
         # Word of another primary: whoever waits asks again, and so finds out whether it is true.

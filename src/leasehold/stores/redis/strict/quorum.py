@@ -1,4 +1,4 @@
-"""Strict mode's part on the wire: what is asked of it, and how a connection waits until replicas have its writes."""
+"""Strict mode on a connection: its options, and how a connection waits until replicas have its writes."""
 
 from __future__ import annotations
 

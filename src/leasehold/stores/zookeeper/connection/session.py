@@ -1,4 +1,4 @@
-"""One session with an ensemble, for both colours, over kazoo's connection. What is asked is in ``requests.py``.
+"""One session with an ensemble, for both flavors, over kazoo's connection. What is asked is in ``requests.py``.
 
 A request is put in kazoo's queue, and its answer sets a `Signal` of the runtime, which a thread or a task waits for: no
 thread of ours, none for each call. How kazoo is used is in ``kazoo_client.py``.
