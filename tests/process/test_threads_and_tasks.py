@@ -178,7 +178,7 @@ def test_a_client_whose_loop_was_closed_goes_on_in_the_next() -> None:
 
     async def second() -> None:
         assert held[0].lost, "nobody renewed it while no loop ran"
-        held[1].check()
+        held[1].raise_if_lost()
         assert await held[1].release() is True
         async with client.lock("a", lease=0.6) as hold:
             await asyncio.sleep(1.0)

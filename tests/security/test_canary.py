@@ -167,7 +167,7 @@ def shown(record: Record, client: Any) -> None:
         record.pickled(part)
 
 
-INNER = ("_settings", "_wire", "_watched", "_sentinels", "_topology")
+INNER = ("_settings", "_transport", "_watched", "_sentinels", "_topology")
 """What stores keep that knows a password."""
 
 

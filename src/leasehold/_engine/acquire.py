@@ -125,9 +125,8 @@ class AcquireLoop:
             self._engine.watchdog.forget(self._lease)
 
     def _acquired(self, handle: LeaseHandle) -> LeaseHandle:
-        self._handle = (
-            None  # the traceback of an error may refer to this attempt, for as long as no garbage is collected
-        )
+        # The traceback of an error may refer to this attempt, for as long as no garbage is collected.
+        self._handle = None
         engine = self._engine
         engine.watchdog.granted(self._lease)
         if engine.observe.wants(Acquired):

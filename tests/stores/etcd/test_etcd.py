@@ -319,7 +319,7 @@ def test_closing_leaves_no_key_and_no_lease(etcd_server, namespace):
             waiting = asyncio.ensure_future(locks.lock("a").acquire())
             await asyncio.sleep(0.2)
         with pytest.raises(RuntimeError):  # it was refused, or had the lock for a moment while the client closed
-            (await waiting).check()
+            (await waiting).raise_if_lost()
 
     before = set(etcd_server.leases())
     asyncio.run(body())

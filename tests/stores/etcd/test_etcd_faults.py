@@ -523,7 +523,7 @@ def test_a_cluster_that_is_restored_from_an_older_copy(namespace, tmp_path):
         server.start()
         thread.join(20)
         assert got, "it waits for a revision that is long to come"
-        got[0].check()
+        got[0].raise_if_lost()
         until(lambda: hold.lost, 3.0 / 3 + NOISE)
         got[0].release()
 

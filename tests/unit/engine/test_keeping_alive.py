@@ -95,7 +95,7 @@ def test_a_hold_outlives_the_thread_that_acquired_it(kind: str) -> None:
         until = time.monotonic() + 2 * lease
         while time.monotonic() < until:
             assert client.inspect("a") is not None
-            holds[0].check()
+            holds[0].raise_if_lost()
             time.sleep(lease / 20)
         assert holds[0].release()
 

@@ -525,7 +525,7 @@ def test_who_was_granted_less_than_asked_is_renewed_in_time() -> None:
         assert kept is not None
         assert ends is not None
         await world.sleep(LEASE * 0.9)
-        ends.check()
+        ends.raise_if_lost()
         await world.sleep(LEASE * 0.1)
         assert ends.lost
         kept.raise_if_lost()

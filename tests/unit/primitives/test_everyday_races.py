@@ -230,7 +230,9 @@ def test_a_store_that_takes_no_long_lease_refuses_the_lock_when_it_is_made(
 
     async def body(world: World) -> None:
         client = world.client(space())
-        with pytest.raises(Unsupported, match="no lease longer than 10 s, delay included, and this is one of 11 s"):
+        with pytest.raises(
+            Unsupported, match="no lease longer than 10 s, lock delay included, and this is one of 11 s"
+        ):
             client.lock("a", lease=9, lock_delay=2)
         async with client.lock("a", lease=8, lock_delay=2):
             pass

@@ -86,8 +86,8 @@ def test_a_subscription_is_not_closed_while_a_thread_reads_it(
     silences = list[None]()
     channel = Channel(runtime, lambda *_: cast(Any, line), "there", b"c", lambda _: None, lambda: silences.append(None))
     channel.open(1.0)
-    assert channel._bell is not None
-    bell = channel._bell[0]
+    assert channel._wake_up is not None
+    bell = channel._wake_up[0]
 
     def ends_it() -> None:
         getattr(channel, how)()

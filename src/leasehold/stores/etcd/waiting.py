@@ -68,9 +68,8 @@ class Mine:
         self.key = keys.queue(name) + self.entry
         self.mark = keys.marks(name) + self.entry  # made if it enters a shared lock past others
         self.held = False
-        self.unknown = (
-            False  # a claim was sent whose answer did not come: it may arrive yet, whatever later ones are told
-        )
+        # A claim was sent whose answer did not come: it may arrive yet, whatever later ones are told.
+        self.unknown = False
         self.claiming = True  # a claim is under way: what etcd says to it counts, and nobody takes its key out
         self.doomed = False  # its key is being taken out: nobody may enter under it any more
         self.until = kept.sent + kept.length  # boot-time clock at which its own lease ends, if it is not renewed

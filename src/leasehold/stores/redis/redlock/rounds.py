@@ -93,9 +93,8 @@ class Rounds:
                 self._proposals.propose(proposal, top)
                 continue
             self._give_back(proposal, call, votes, channels, join=join)
-            self._proposals.propose(
-                proposal, top
-            )  # what is given back may arrive late, and must not undo a later round
+            # What is given back may arrive late, and must not undo a later round.
+            self._proposals.propose(proposal, top)
             if outcome is Outcome.SILENT:
                 raise self._too_few(call, votes)
             if outcome is Outcome.TAKEN:
