@@ -140,7 +140,7 @@ class Wait:
     """The ticket does not hold the name.
 
     Attributes:
-        mark: what the store wants back in `changed`, so that nothing that happened since is missed.
+        mark: what the store wants back in `wait`, so that nothing that happened since is missed.
         ask_again: seconds after which it is worth asking again even if no message arrives: the holder's lease,
             or that of the waiter ahead, has run out by then.
         held_by: who holds it, for messages to people.
@@ -189,7 +189,7 @@ class QueueEntry:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """One name as `look` shows it; times in seconds from the moment of looking.
+    """One name as `inspect` shows it; times in seconds from the moment of looking.
 
     Attributes:
         token: the highest fencing token given out so far, 0 if none is known.
@@ -232,7 +232,7 @@ CELL_LIMIT = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A cell after `Store.cell`: its value (None: there is none), version and highest fence; whether it was changed."""
+    """A cell after `Store.compare_and_set`: its value (None: there is none), version and highest fence; whether it was changed."""
 
     value: bytes | None
     version: int
@@ -254,7 +254,7 @@ class Capabilities:
         notifies: waiters are woken by messages; otherwise they poll.
         hands_over: who leaves hands the name to who waits longest; otherwise it is free for whoever asks first.
         together: several names can be claimed and left in one request (`ManyStore`).
-        watches: it has `leasehold.store_api.Watching.cell_changed`; otherwise who waits for a cell polls.
+        watches: it has `leasehold.store_api.Watching.wait_for_cell`; otherwise who waits for a cell polls.
         shortest: seconds of the shortest lease, or life of a cell, that it can keep; what is shorter is lengthened.
         longest: seconds of the longest lease with its delay that it takes; infinity for any.
         tardy: seconds by which it may be late to notice that a lease or a cell's life has run out.

@@ -34,7 +34,7 @@ class Store(Protocol):
     @property
     def capabilities(self) -> Capabilities: ...
 
-    async def claim(self, name: str, ticket: Ticket, *, join: bool, within: float) -> Granted | Wait:
+    async def try_acquire(self, name: str, ticket: Ticket, *, join: bool, within: float) -> Granted | Wait:
         """Try to take ``name`` for ``ticket``; with ``join`` stay in the queue if that is not possible now.
 
         Idempotent: a ticket that holds already is answered `Granted` with the same token and its lease is set to
@@ -48,7 +48,7 @@ class Store(Protocol):
         """
         ...
 
-    async def leave(self, name: str, ticket: Ticket, *, how: ReleaseReason, within: float) -> bool:
+    async def release(self, name: str, ticket: Ticket, *, reason: ReleaseReason, within: float) -> bool:
         """Remove ``ticket`` from ``name``, holding or waiting, and hand the name to the next in the same step.
 
         Return whether it was there. It touches no other ticket, whatever happened meanwhile; repeating it is
@@ -63,7 +63,7 @@ class Store(Protocol):
         """
         ...
 
-    async def changed(self, name: str, ticket: Ticket, mark: object, *, timeout: float) -> Granted | None:
+    async def wait(self, name: str, ticket: Ticket, mark: object, *, timeout: float) -> Granted | None:
         """Sleep until ``name`` is worth asking for again, at most ``timeout`` seconds.
 
         Nothing that happened after the `Wait` which brought ``mark`` is missed, except that a lost message may
@@ -72,11 +72,11 @@ class Store(Protocol):
         """
         ...
 
-    async def look(self, prefix: str, *, exact: bool = False) -> list[View]:
+    async def inspect(self, prefix: str, *, exact: bool = False) -> list[View]:
         """Show the names that begin with ``prefix`` (or are it) and are held, waited for or kept free."""
         ...
 
-    async def cell(self, name: str, change: Change) -> Cell:
+    async def compare_and_set(self, name: str, change: Change) -> Cell:
         """Make a conditional change of the cell ``name``, or look at it."""
         ...
 
@@ -105,34 +105,34 @@ class ReportsLosses(Protocol):
     them.
     """
 
-    def tell(self, hear: LossCallback) -> None:
-        """Tell ``hear`` from now on."""
+    def report_losses(self, callback: LossCallback) -> None:
+        """Call ``callback`` from now on."""
         ...
 
 
 class ManyStore(Store, Protocol):
     """A store that claims and leaves several names in one request, as `Capabilities.together` says."""
 
-    async def claim_many(
+    async def try_acquire_many(
         self, claims: Sequence[tuple[str, Ticket]], *, keep: bool, within: float
     ) -> Sequence[Granted | Wait]:
         """Claim different names in order, up to the first that cannot be had now; no ticket joins a queue.
 
         With ``keep`` the answers are one for each name that was claimed, `Granted` for those that are held and `Wait`
         for the last if it could not be had. Without it they are all `Granted`, or one `Wait` alone, and then none is
-        held. Otherwise each claim is as `claim` without ``join``. Who gets an error leaves with all tickets.
+        held. Otherwise each claim is as `try_acquire` without ``join``. Who gets an error leaves with all tickets.
         """
         ...
 
-    async def leave_many(self, leaves: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[bool]:
-        """Release several names, each as `leave` does; return for each in order whether the ticket was there."""
+    async def release_many(self, leaves: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[bool]:
+        """Release several names, each as `release` does; return for each in order whether the ticket was there."""
         ...
 
 
 class Watching(Protocol):
     """What a store has beside the rest if it can wake those who wait for a cell (`Capabilities.watches`)."""
 
-    async def cell_changed(self, name: str, version: int, *, timeout: float) -> None:
+    async def wait_for_cell(self, name: str, version: int, *, timeout: float) -> None:
         """Sleep until the cell may have another version than ``version``, at most ``timeout`` seconds.
 
         A hint: whoever wakes looks again. It ends at once if the cell has another version already.

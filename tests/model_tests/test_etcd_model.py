@@ -325,12 +325,12 @@ class Playing:
             self.tickets.append((client, name, ticket))
         join = self.chance.random() < 0.7
         if self.claiming is not None:
-            finish(client.claim(name, ticket, join=join, within=WITHIN))
+            finish(client.try_acquire(name, ticket, join=join, within=WITHIN))
             return
         self.claiming, self.both.before = client, self.between
         self.both.fate = self.chance.choice((None, None, None, None, "lost", "late"))
         try:
-            finish(client.claim(name, ticket, join=join, within=WITHIN))
+            finish(client.try_acquire(name, ticket, join=join, within=WITHIN))
         finally:
             self.claiming, self.both.before, self.both.fate = None, lambda: None, None
 
@@ -344,7 +344,7 @@ class Playing:
             client, name, ticket = self.chance.choice(known)
             if self.chance.random() < 0.2:
                 client = self.chance.choice(self.ready())
-            finish(client.leave(name, ticket, how=ReleaseReason.RELEASE, within=WITHIN))
+            finish(client.release(name, ticket, reason=ReleaseReason.RELEASE, within=WITHIN))
 
     def renews(self) -> None:
         """Renew some tickets of a client."""
@@ -355,14 +355,14 @@ class Playing:
 
     def looks(self) -> None:
         """Show who is there."""
-        finish(self.clients[0].look(self.chance.choice(("", "a")), exact=self.chance.random() < 0.3))
+        finish(self.clients[0].inspect(self.chance.choice(("", "a")), exact=self.chance.random() < 0.3))
 
     def changes_a_cell(self) -> None:
         """Write a cell, or look at it."""
         value = self.chance.choice((None, b"v", b"\x00\xff"))
         version, fence = self.chance.choice((None, None, 0, 1, 2)), self.chance.choice((None, 7, 9, *LARGE))
         change = Change(value, version, fence, self.chance.choice((60.0, 90.0)))
-        finish(self.chance.choice(self.clients).cell("cell", change))
+        finish(self.chance.choice(self.clients).compare_and_set("cell", change))
 
     def arrives(self) -> None:
         """Let a request arrive that its client has given up."""

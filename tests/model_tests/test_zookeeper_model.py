@@ -385,7 +385,7 @@ class Playing:
             ticket = Ticket(ticket_id(self.chance.randbytes(16)), LeaseTerms(mode, OWNER, 60.0), alongside)
             self.tickets.append((number, name, ticket))
         party, join = self.parties[number], self.chance.random() < 0.7
-        claim = party.store.claim(name, ticket, join=join, within=WITHIN)
+        claim = party.store.try_acquire(name, ticket, join=join, within=WITHIN)
         if self.claiming is not None:
             await claim
             return
@@ -402,7 +402,7 @@ class Playing:
             number, name, ticket = self.chance.choice(known)
             if self.chance.random() < 0.2:
                 number = self.some_client()
-            await self.parties[number].store.leave(name, ticket, how=ReleaseReason.RELEASE, within=WITHIN)
+            await self.parties[number].store.release(name, ticket, reason=ReleaseReason.RELEASE, within=WITHIN)
 
     async def renews(self) -> None:
         """Renew some tickets of a client."""
@@ -412,13 +412,13 @@ class Playing:
 
     async def looks(self) -> None:
         """Show who is there."""
-        await self.parties[0].store.look(self.chance.choice(("", "a")), exact=self.chance.random() < 0.3)
+        await self.parties[0].store.inspect(self.chance.choice(("", "a")), exact=self.chance.random() < 0.3)
 
     async def changes_a_cell(self) -> None:
         """Write a cell, or look at it."""
         value = self.chance.choice((None, b"v", b"\x00\xff"))
         version, fence = self.chance.choice((None, None, 0, 1, 2)), self.chance.choice((None, 7, 9))
-        await self.parties[self.some_client()].store.cell("cell", Change(value, version, fence, 60.0))
+        await self.parties[self.some_client()].store.compare_and_set("cell", Change(value, version, fence, 60.0))
 
     async def asks(self) -> None:
         """Make requests of all kinds on nodes that are there or not, with any version."""

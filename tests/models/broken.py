@@ -32,16 +32,16 @@ class Broken:
 class CountsFromTheReply(Broken):
     """Counts a lease from when its grant was heard of."""
 
-    async def claim(self, name: str, ticket: Ticket, *, join: bool, within: float) -> Granted | Wait:
+    async def try_acquire(self, name: str, ticket: Ticket, *, join: bool, within: float) -> Granted | Wait:
         """Claim, and forget when it was asked."""
-        answer: Granted | Wait = await self._store.claim(name, ticket, join=join, within=within)
+        answer: Granted | Wait = await self._store.try_acquire(name, ticket, join=join, within=within)
         return answer._replace(since=self._runtime.now()) if isinstance(answer, Granted) else answer
 
 
 class SleepsOn(Broken):
     """Does not look again, whatever it is told."""
 
-    async def changed(self, name: str, ticket: Ticket, mark: object, *, timeout: float) -> Granted | None:
+    async def wait(self, name: str, ticket: Ticket, mark: object, *, timeout: float) -> Granted | None:
         """Sleep to the end."""
         await self._runtime.sleep(timeout)
         return None
@@ -58,10 +58,10 @@ class RenewsInWordsOnly(Broken):
 class GivesWhatIsTaken(Broken):
     """Lets in, now and then, who should wait."""
 
-    async def claim(self, name: str, ticket: Ticket, *, join: bool, within: float) -> Granted | Wait:
+    async def try_acquire(self, name: str, ticket: Ticket, *, join: bool, within: float) -> Granted | Wait:
         """Claim, and sometimes take a wait for a grant."""
         since = self._runtime.now()
-        answer: Granted | Wait = await self._store.claim(name, ticket, join=join, within=within)
+        answer: Granted | Wait = await self._store.try_acquire(name, ticket, join=join, within=within)
         if isinstance(answer, Wait) and self._runtime.jitter() < 0.1:
             return Granted(self._runtime.wall_us(), since, ticket.terms.lease)
         return answer

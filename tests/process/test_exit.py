@@ -70,7 +70,7 @@ def test_an_interpreter_that_ends_while_a_daemon_thread_waits() -> None:
     time.sleep(0.3)
     """
     said = run(textwrap.dedent(REPORT) + textwrap.dedent(code))
-    assert said.count("leave") >= 1
+    assert said.count("release") >= 1
 
 
 def test_an_exit_inside_the_block_is_passed_on() -> None:

@@ -95,7 +95,7 @@ def test_the_childs_end_of_the_block_leaves_the_parents_hold_alone() -> None:
         def child() -> None:
             with pytest.raises(LeaseLost):
                 lock.__exit__(None, None, None)
-            assert "leave" not in counted.mine()
+            assert "release" not in counted.mine()
 
         in_child(child)
         hold.raise_if_lost()

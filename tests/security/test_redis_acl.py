@@ -69,8 +69,8 @@ async def everything(world: World, url: str, namespace: str = "default") -> None
         broken = await locks.rlock("broken").acquire()
         assert broken is not None
         assert await locks.force_release("broken", broken.token)
-        assert (await locks.store.cell("cell", Change(b"v", fence=broken.token))).changed
-        assert (await locks.store.cell("cell", Change())).value == b"v"
+        assert (await locks.store.compare_and_set("cell", Change(b"v", fence=broken.token))).changed
+        assert (await locks.store.compare_and_set("cell", Change())).value == b"v"
 
 
 async def shares(world: World, locks: Any) -> None:

@@ -48,7 +48,7 @@ class SlowStore:
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(self._inner, name)
-        if name not in (*METHODS, "changed", "cell_changed"):
+        if name not in (*METHODS, "wait", "wait_for_cell"):
             return value
 
         async def call(*args: Any, **options: Any) -> Any:
@@ -361,7 +361,7 @@ def test_the_sweep_can_see_a_task_that_runs() -> None:
 
 def test_a_request_that_was_overtaken_by_its_leave_ends_with_its_lease() -> None:
     """What cannot be undone, a claim that arrives after its leave, blocks others for one lease and no longer."""
-    plan_of = {"claim": Fault(Kind.LATE, 1.0)}
+    plan_of = {"try_acquire": Fault(Kind.LATE, 1.0)}
 
     async def body(world: World) -> None:
         client = world.client(Faulty(Memory(), lambda call: plan_of.get(call.method)), response_timeout=0.1)

@@ -81,8 +81,8 @@ def run(world: World, plan: Callable[[Call], Fault | None]) -> list[Call]:
 
 def test_the_scenario_without_faults_makes_fewer_calls_than_are_swept() -> None:
     calls = run(SimulatedWorld(), lambda call: None)
-    assert 5 <= len([call for call in calls if call.method != "changed"]) <= CALLS
-    assert {"claim", "leave", "renew"} <= {call.method for call in calls}
+    assert 5 <= len([call for call in calls if call.method != "wait"]) <= CALLS
+    assert {"try_acquire", "release", "renew"} <= {call.method for call in calls}
 
 
 @pytest.mark.parametrize("number", range(CALLS))

@@ -265,4 +265,4 @@ def test_the_room_sees_two_at_once_and_tokens_that_do_not_rise(tmp_path: Path) -
 
 def test_a_plan_counts_calls_from_zero() -> None:
     plan = nth(2, Fault(Kind.REFUSE))
-    assert [plan(Call(number, "claim", "x")) is not None for number in range(4)] == [False, False, True, False]
+    assert [plan(Call(number, "try_acquire", "x")) is not None for number in range(4)] == [False, False, True, False]

@@ -129,7 +129,7 @@ def test_the_sweep_sees_what_is_left(url: str, world: World, namespace: str, mon
 
     async def body(world: World) -> None:
         looker = world.client(url, namespace=namespace)
-        deaf = Faulty(registry.opener(url), always(Fault(Kind.DROP_REQUEST), ["leave"]))
+        deaf = Faulty(registry.opener(url), always(Fault(Kind.DROP_REQUEST), ["release"]))
         client = world.client(deaf, namespace=namespace)
         await done(OPERATIONS["acquire"](world, client, LEASE))
         with pytest.raises(AssertionError, match="left behind"):

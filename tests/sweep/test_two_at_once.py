@@ -50,7 +50,7 @@ async def renew(client: AsyncClient, hold: AsyncHold) -> None:
 
 async def repeat(client: AsyncClient, hold: AsyncHold) -> None:
     """Claim again with the ticket that holds, as after a lost reply."""
-    await client.store.claim(hold.name, hold._lease.ticket, join=False, within=SOON)
+    await client.store.try_acquire(hold.name, hold._lease.ticket, join=False, within=SOON)
 
 
 async def wait(client: AsyncClient, hold: AsyncHold) -> None:

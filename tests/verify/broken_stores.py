@@ -27,31 +27,31 @@ class Broken:
 class ForgetsWhoseItIs(Broken):
     """Its release deletes the lock, whoever holds it: no look at the token."""
 
-    async def leave(self, name: str, ticket: Ticket, *, how: ReleaseReason, within: float) -> bool:
-        was_there = await self._store.leave(name, ticket, how=how, within=within)
-        if not was_there and how is ReleaseReason.RELEASE:
-            for view in await self._store.look(name, exact=True):
+    async def release(self, name: str, ticket: Ticket, *, reason: ReleaseReason, within: float) -> bool:
+        was_there = await self._store.release(name, ticket, reason=reason, within=within)
+        if not was_there and reason is ReleaseReason.RELEASE:
+            for view in await self._store.inspect(name, exact=True):
                 for entry in view.holders:
-                    await self._store.leave(name, entry.ticket, how=how, within=within)
+                    await self._store.release(name, entry.ticket, reason=reason, within=within)
         return was_there
 
 
 class CountsFromTheReply(Broken):
     """Its lease begins, for the holder, when the reply or the message has come: later than for the server."""
 
-    async def claim(self, name: str, ticket: Ticket, *, join: bool, within: float) -> Granted | Wait:
-        answer = await self._store.claim(name, ticket, join=join, within=within)
+    async def try_acquire(self, name: str, ticket: Ticket, *, join: bool, within: float) -> Granted | Wait:
+        answer = await self._store.try_acquire(name, ticket, join=join, within=within)
         return answer._replace(since=self._runtime.now()) if isinstance(answer, Granted) else answer
 
-    async def changed(self, name: str, ticket: Ticket, mark: object, *, timeout: float) -> Granted | None:
-        granted = await self._store.changed(name, ticket, mark, timeout=timeout)
+    async def wait(self, name: str, ticket: Ticket, mark: object, *, timeout: float) -> Granted | None:
+        granted = await self._store.wait(name, ticket, mark, timeout=timeout)
         return granted and granted._replace(since=self._runtime.now())
 
 
 class SleepsOn(Broken):
     """Its waiters subscribe, and do not look whether the lock was handed over before they had."""
 
-    async def changed(self, name: str, ticket: Ticket, mark: object, *, timeout: float) -> Granted | None:
+    async def wait(self, name: str, ticket: Ticket, mark: object, *, timeout: float) -> Granted | None:
         await self._runtime.sleep(timeout)
         return None
 

@@ -10,7 +10,7 @@ Example:
     ```python
     from leasehold.stores import registry
 
-    store = Faulty(registry.opener("memory:"), nth(0, Fault(Kind.DROP_REPLY), method="claim"))
+    store = Faulty(registry.opener("memory:"), nth(0, Fault(Kind.DROP_REPLY), method="try_acquire"))
     with Client(store) as locks:
         with locks.lock("stock:42"):  # the first claim is carried out, its reply is lost: it is asked again
             ...
@@ -55,7 +55,7 @@ class Kind(enum.Enum):
     DELAY_REQUEST = "delay request"  # carried out later, if the caller's patience lasts; else as LATE
     DELAY_REPLY = "delay reply"  # carried out now, answered later, if the caller's patience lasts
     LATE = "late"  # the caller gives up; the request is carried out after that
-    DEAF = "deaf"  # `changed` and `cell_changed` only: the message that wakes the waiter is lost
+    DEAF = "deaf"  # `changed` and `wait_for_cell` only: the message that wakes the waiter is lost
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class Call:
 
 Plan = Callable[[Call], Fault | None]
 
-METHODS = ("claim", "claim_many", "leave", "leave_many", "renew", "look", "cell")
+METHODS = ("try_acquire", "try_acquire_many", "release", "release_many", "renew", "inspect", "compare_and_set")
 """All that a store is asked, but for `changed`."""
 
 
@@ -107,7 +107,7 @@ def sometimes(chance: random.Random, rates: Mapping[Kind, float], longest: float
     def plan(call: Call) -> Fault | None:
         draw = chance.random()
         for kind, rate in rates.items():
-            if (kind is Kind.DEAF) != (call.method in ("changed", "cell_changed")):
+            if (kind is Kind.DEAF) != (call.method in ("wait", "wait_for_cell")):
                 continue
             draw -= rate
             if draw < 0:
@@ -148,29 +148,31 @@ class FaultyStore:
     def capabilities(self) -> Capabilities:
         return self._inner.capabilities
 
-    async def claim(self, name: str, ticket: Ticket, *, join: bool, within: float) -> Granted | Wait:
+    async def try_acquire(self, name: str, ticket: Ticket, *, join: bool, within: float) -> Granted | Wait:
         since = self._runtime.now()
         answer = await self._meet(
-            "claim", name, within, lambda: self._inner.claim(name, ticket, join=join, within=within)
+            "try_acquire", name, within, lambda: self._inner.try_acquire(name, ticket, join=join, within=within)
         )
         return _since(answer, since)
 
-    async def claim_many(
+    async def try_acquire_many(
         self, claims: Sequence[tuple[str, Ticket]], *, keep: bool, within: float
     ) -> Sequence[Granted | Wait]:
         since, inner = self._runtime.now(), cast(ManyStore, self._inner)
         name = claims[0][0] if claims else ""
         answers = await self._meet(
-            "claim_many", name, within, lambda: inner.claim_many(claims, keep=keep, within=within)
+            "try_acquire_many", name, within, lambda: inner.try_acquire_many(claims, keep=keep, within=within)
         )
         return [_since(answer, since) for answer in answers]
 
-    async def leave_many(self, leaves: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[bool]:
+    async def release_many(self, leaves: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[bool]:
         name, inner = leaves[0][0] if leaves else "", cast(ManyStore, self._inner)
-        return await self._meet("leave_many", name, within, lambda: inner.leave_many(leaves, within=within))
+        return await self._meet("release_many", name, within, lambda: inner.release_many(leaves, within=within))
 
-    async def leave(self, name: str, ticket: Ticket, *, how: ReleaseReason, within: float) -> bool:
-        return await self._meet("leave", name, within, lambda: self._inner.leave(name, ticket, how=how, within=within))
+    async def release(self, name: str, ticket: Ticket, *, reason: ReleaseReason, within: float) -> bool:
+        return await self._meet(
+            "release", name, within, lambda: self._inner.release(name, ticket, reason=reason, within=within)
+        )
 
     async def renew(self, tickets: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[RenewalResult]:
         name = tickets[0][0] if tickets else ""
@@ -181,12 +183,12 @@ class FaultyStore:
                 deaf.set()  # the renewal tells what the lost message said
         return results
 
-    async def changed(self, name: str, ticket: Ticket, mark: object, *, timeout: float) -> Granted | None:
-        fault = self._next("changed", name)
+    async def wait(self, name: str, ticket: Ticket, mark: object, *, timeout: float) -> Granted | None:
+        fault = self._next("wait", name)
         if fault is None:
-            return await self._inner.changed(name, ticket, mark, timeout=timeout)
+            return await self._inner.wait(name, ticket, mark, timeout=timeout)
         if fault.kind is not Kind.DEAF:
-            raise await self._failure("changed", fault, timeout)
+            raise await self._failure("wait", fault, timeout)
         signal = self._deaf[ticket.id] = self._runtime.signal()
         try:
             await signal.wait(timeout)
@@ -194,20 +196,20 @@ class FaultyStore:
             del self._deaf[ticket.id]
         return None
 
-    async def look(self, prefix: str, *, exact: bool = False) -> list[View]:
-        return await self._meet("look", prefix, 5.0, lambda: self._inner.look(prefix, exact=exact))
+    async def inspect(self, prefix: str, *, exact: bool = False) -> list[View]:
+        return await self._meet("inspect", prefix, 5.0, lambda: self._inner.inspect(prefix, exact=exact))
 
-    async def cell(self, name: str, change: Change) -> Cell:
-        return await self._meet("cell", name, 5.0, lambda: self._inner.cell(name, change))
+    async def compare_and_set(self, name: str, change: Change) -> Cell:
+        return await self._meet("compare_and_set", name, 5.0, lambda: self._inner.compare_and_set(name, change))
 
-    async def cell_changed(self, name: str, version: int, *, timeout: float) -> None:
-        fault = self._next("cell_changed", name)
+    async def wait_for_cell(self, name: str, version: int, *, timeout: float) -> None:
+        fault = self._next("wait_for_cell", name)
         if fault is None:
-            await cast(Watching, self._inner).cell_changed(name, version, timeout=timeout)
+            await cast(Watching, self._inner).wait_for_cell(name, version, timeout=timeout)
         elif fault.kind is Kind.DEAF:
             await self._runtime.sleep(timeout)
         else:
-            raise await self._failure("cell_changed", fault, timeout)
+            raise await self._failure("wait_for_cell", fault, timeout)
 
     async def diagnose(self) -> list[Finding]:
         return await self._inner.diagnose()

@@ -147,7 +147,7 @@ class AcquireLoop:
         while self._request.join and not self._is_over():
             pause, granted = max(0.0, min(self._left(), answer.ask_again)), None
             try:
-                granted = await self._engine.store.changed(lease.name, lease.ticket, answer.mark, timeout=pause)
+                granted = await self._engine.store.wait(lease.name, lease.ticket, answer.mark, timeout=pause)
             except StoreUnavailable as error:  # the claim that follows finds out whether the store is down
                 if error.lasting:
                     raise
@@ -190,7 +190,7 @@ class AcquireLoop:
         before, self._may_be_there = self._may_be_there, True
         try:
             within = min(within, engine.response_timeout)
-            return await engine.store.claim(lease.name, lease.ticket, join=self._request.join, within=within)
+            return await engine.store.try_acquire(lease.name, lease.ticket, join=self._request.join, within=within)
         except StoreUnavailable as error:
             self._may_be_there = before or error.unknown
             raise

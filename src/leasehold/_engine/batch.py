@@ -75,7 +75,7 @@ class Batch:
         async def ask(within: float) -> Sequence[Granted | Wait]:
             before, self._may_be_there = self._may_be_there, True
             try:
-                return await self._store.claim_many(claims, keep=keep, within=within)
+                return await self._store.try_acquire_many(claims, keep=keep, within=within)
             except StoreUnavailable as error:
                 self._may_be_there = before or error.unknown
                 raise
@@ -136,7 +136,7 @@ async def _leave_some(engine: Engine, leases: Sequence[Lease]) -> list[bool | No
     leaves = [(lease.name, lease.ticket) for lease in leases]
 
     def ask(within: float) -> Coroutine[Any, Any, Sequence[bool]]:
-        return store.leave_many(leaves, within=within)
+        return store.release_many(leaves, within=within)
 
     try:
         found, repeated = await engine.repeat(ask, engine.leave_within)

@@ -37,7 +37,7 @@ async def changed(engine: Engine, cell: str, version: int, *, timeout: float, pa
     if engine.store.capabilities.watches:
         try:
             store = cast(Watching, engine.store)
-            return await store.cell_changed(cell, version, timeout=min(timeout, LOST_MESSAGE))
+            return await store.wait_for_cell(cell, version, timeout=min(timeout, LOST_MESSAGE))
         except StoreUnavailable as error:  # the look that follows finds out whether the store is down
             if error.lasting:
                 raise

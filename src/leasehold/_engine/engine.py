@@ -55,7 +55,7 @@ class Engine:
         self._terms: LeaseTerms | None = None  # those of the last lock that was made
         self.leave_within = min(response_timeout, LEAVE_WITHIN)  # for which a caller waits at most for a leave
         if isinstance(store, ReportsLosses):
-            store.tell(self.watchdog.hear)
+            store.report_losses(self.watchdog.on_report)
         self.closed = False  # whether the client was closed
         self.attempts: set[object] = set()  # acquires and releases under way: a close waits for them
         self._ended = runtime.signal()  # one of them ended, while the client closes
@@ -265,12 +265,14 @@ class Engine:
             return None
         until = self.runtime.now() + self.leave_within
         try:
-            return await self.store.leave(lease.name, lease.ticket, how=ReleaseReason.RELEASE, within=self.leave_within)
+            return await self.store.release(
+                lease.name, lease.ticket, reason=ReleaseReason.RELEASE, within=self.leave_within
+            )
         except StoreUnavailable as error:
             failed = error
 
         def ask(within: float) -> Coroutine[Any, Any, bool]:
-            return self.store.leave(lease.name, lease.ticket, how=ReleaseReason.RELEASE, within=within)
+            return self.store.release(lease.name, lease.ticket, reason=ReleaseReason.RELEASE, within=within)
 
         try:
             was_there, repeated = await self.again(failed, ask, until)

@@ -376,13 +376,13 @@ class AsyncClient:
     async def holds(self, prefix: str = "") -> list[LockInfo]:
         """Show all names that begin with ``prefix`` and are held, waited for or kept free, in order of name."""
         self._engine.ready()
-        views = await self._engine.store.look(prefix)
+        views = await self._engine.store.inspect(prefix)
         return sorted((LockInfo.of(view) for view in views), key=lambda info: info.name)
 
     async def inspect(self, name: str) -> LockInfo | None:
         """Show who holds ``name`` and who waits for it; None if nobody does."""
         self._engine.ready()
-        views = await self._engine.store.look(_validate.name(name), exact=True)
+        views = await self._engine.store.inspect(_validate.name(name), exact=True)
         return LockInfo.of(views[0]) if views else None
 
     async def force_release(self, name: str, token: int) -> bool:
@@ -396,11 +396,13 @@ class AsyncClient:
 
         """
         self._engine.ready()
-        for view in await self._engine.store.look(_validate.name(name), exact=True):
+        for view in await self._engine.store.inspect(_validate.name(name), exact=True):
             for entry in view.holders:
                 if entry.token == token:
                     within = self._engine.response_timeout
-                    return await self._engine.store.leave(name, entry.ticket, how=ReleaseReason.BREAK, within=within)
+                    return await self._engine.store.release(
+                        name, entry.ticket, reason=ReleaseReason.BREAK, within=within
+                    )
         return False
 
     async def diagnose(self) -> list[Finding]:

@@ -64,11 +64,11 @@ class MemoryStore:
         self._name = space
         self._space = _spaces.setdefault(space, Space(runtime.mutex()))
 
-    async def claim(self, name: str, ticket: Ticket, *, join: bool, within: float) -> Granted | Wait:
+    async def try_acquire(self, name: str, ticket: Ticket, *, join: bool, within: float) -> Granted | Wait:
         """Try to take ``name``."""
         since = self._runtime.now()
         with self._space.mutex:
-            step = queues.claim(self._queue(name), ticket, join=join, now=since, floor=self._runtime.wall_us())
+            step = queues.try_acquire(self._queue(name), ticket, join=join, now=since, floor=self._runtime.wall_us())
             self._write(name, step)
             if step.blocked is None:
                 self._space.signals.pop(ticket.id, None)
@@ -76,18 +76,18 @@ class MemoryStore:
                 self._space.signals[ticket.id] = self._runtime.signal()
         return _answer(step, since)
 
-    async def leave(self, name: str, ticket: Ticket, *, how: ReleaseReason, within: float) -> bool:
+    async def release(self, name: str, ticket: Ticket, *, reason: ReleaseReason, within: float) -> bool:
         """Remove ``ticket`` and hand the name over."""
         with self._space.mutex:
             waiting = self._space.signals.pop(ticket.id, None)
             if waiting is not None:
                 waiting.set()
             now, floor = self._runtime.now(), self._runtime.wall_us()
-            step = queues.leave(self._queue(name), ticket.id, how=how, now=now, floor=floor)
+            step = queues.release(self._queue(name), ticket.id, reason=reason, now=now, floor=floor)
             self._write(name, step)
         return step.found
 
-    async def claim_many(
+    async def try_acquire_many(
         self, claims: Sequence[tuple[str, Ticket]], *, keep: bool, within: float
     ) -> Sequence[Granted | Wait]:
         """Claim in order, up to the first that cannot be had."""
@@ -95,7 +95,7 @@ class MemoryStore:
         with self._space.mutex:
             for name, ticket in claims:
                 floor = self._runtime.wall_us()
-                steps.append((name, queues.claim(self._queue(name), ticket, join=False, now=since, floor=floor)))
+                steps.append((name, queues.try_acquire(self._queue(name), ticket, join=False, now=since, floor=floor)))
                 if steps[-1][1].blocked is not None:
                     steps = steps if keep else steps[-1:]
                     break
@@ -103,9 +103,11 @@ class MemoryStore:
                 self._write(name, step)
         return [_answer(step, since) for _, step in steps]
 
-    async def leave_many(self, leaves: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[bool]:
+    async def release_many(self, leaves: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[bool]:
         """Remove each ticket and hand its name over."""
-        return [await self.leave(name, ticket, how=ReleaseReason.RELEASE, within=within) for name, ticket in leaves]
+        return [
+            await self.release(name, ticket, reason=ReleaseReason.RELEASE, within=within) for name, ticket in leaves
+        ]
 
     async def renew(self, tickets: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[RenewalResult]:
         """Set leases to full length."""
@@ -118,7 +120,7 @@ class MemoryStore:
                 results.append(result)
         return results
 
-    async def changed(self, name: str, ticket: Ticket, mark: object, *, timeout: float) -> Granted | None:
+    async def wait(self, name: str, ticket: Ticket, mark: object, *, timeout: float) -> Granted | None:
         """Sleep until the ticket was granted; the next claim brings the grant."""
         with self._space.mutex:
             signal = self._space.signals.get(ticket.id)
@@ -127,7 +129,7 @@ class MemoryStore:
             signal.clear()
         return None
 
-    async def look(self, prefix: str, *, exact: bool = False) -> list[View]:
+    async def inspect(self, prefix: str, *, exact: bool = False) -> list[View]:
         """Show names in use."""
         with self._space.mutex:
             now = self._runtime.now()
@@ -135,7 +137,7 @@ class MemoryStore:
         views = [queues.view(queue, now) for queue in known if _matches(queue.name, prefix, exact)]
         return [view for view in views if view.holders or view.waiters or view.free_in > 0]
 
-    async def cell(self, name: str, change: Change) -> Cell:
+    async def compare_and_set(self, name: str, change: Change) -> Cell:
         """Change or read a cell."""
         key, now = (self._namespace, name), self._runtime.now()
         with self._space.mutex:
@@ -147,7 +149,7 @@ class MemoryStore:
                     subscriber.set()
         return after
 
-    async def cell_changed(self, name: str, version: int, *, timeout: float) -> None:
+    async def wait_for_cell(self, name: str, version: int, *, timeout: float) -> None:
         """Sleep until the cell is written."""
         key, signal = (self._namespace, name), self._runtime.signal()
         with self._space.mutex:

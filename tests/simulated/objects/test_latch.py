@@ -164,7 +164,7 @@ def test_a_refusal_after_a_lost_reply_does_not_say_that_nothing_was_done() -> No
 def test_who_cannot_know_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """More changes of others followed than are kept apart: no silent second count."""
     monkeypatch.setattr(journal, "KEPT", 2)
-    lost = nth(1, Fault(Kind.DROP_REPLY, 0.5), method="cell")
+    lost = nth(1, Fault(Kind.DROP_REPLY, 0.5), method="compare_and_set")
 
     async def body(world: World) -> None:
         client, other = world.client(Faulty(Memory(), lost)), world.client(Memory()).latch("a", 10)
@@ -186,7 +186,7 @@ def test_what_a_lost_message_costs(polls: bool) -> None:
         if polls:
             opener = Faulty(Memory(), lambda call: None)
         else:
-            opener = Faulty(Memory(), always(Fault(Kind.DEAF), ("cell_changed",)))
+            opener = Faulty(Memory(), always(Fault(Kind.DEAF), ("wait_for_cell",)))
         client = world.client(opener)
         if polls:
             object.__setattr__(client.store._inner._inner, "capabilities", Mute)  # type: ignore[attr-defined]
@@ -196,7 +196,7 @@ def test_what_a_lost_message_costs(polls: bool) -> None:
         start = world.now()
         assert await waits.result()
         assert world.now() - start <= (0.25 if polls else LOST_MESSAGE) + 4 * LATENCY[1]
-        looks = [call for call in opener.calls if call.method == "cell"]
+        looks = [call for call in opener.calls if call.method == "compare_and_set"]
         assert len(looks) < 40
 
     SimulatedWorld(3, latency=LATENCY).run(body)

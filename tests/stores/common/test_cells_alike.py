@@ -86,8 +86,8 @@ def test_fences_of_any_size_decide_alike(store: str, opened: Store, changes: lis
     for change in changes:
         if change.value is not None and (change.fence or 0) > most:
             with pytest.raises(ValueError, match=rf"{change.fence}.*{most}"):
-                finish(opened.cell(name, change))
+                finish(opened.compare_and_set(name, change))
             continue
         after = apply_change(cell, change)
-        assert finish(opened.cell(name, change)) == after
+        assert finish(opened.compare_and_set(name, change)) == after
         cell = Cell(after.value, after.version, after.fence)

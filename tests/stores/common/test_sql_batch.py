@@ -75,16 +75,16 @@ def test_all_or_nothing_when_one_is_taken(database: Database, namespace: str, wo
         hold = await other.lock(taken).acquire(timeout=5)
         assert hold is not None
         before = await held_by(client)
-        (answer,) = await client.store.claim_many(tickets(), keep=False, within=5)
+        (answer,) = await client.store.try_acquire_many(tickets(), keep=False, within=5)
         assert isinstance(answer, Wait)
         assert answer.held_by is not None
         assert await held_by(client) == before == {taken: [hold.token]}
         some = tickets()
-        answers = await client.store.claim_many(some, keep=True, within=5)
+        answers = await client.store.try_acquire_many(some, keep=True, within=5)
         had = NAMES.index(taken)
         assert [type(one) for one in answers] == [Granted] * had + [Wait]
         assert set(await held_by(client)) == set(NAMES[: had + 1])
-        assert await client.store.leave_many(some, within=5) == [True] * had + [False] * (3 - had)
+        assert await client.store.release_many(some, within=5) == [True] * had + [False] * (3 - had)
         await hold.release()
 
     world.run(body)
@@ -121,18 +121,18 @@ def test_a_claim_that_is_repeated_too_late_leaves_nothing_behind(
     async def body(world: World) -> None:
         client, other = (world.client(database.url, namespace=namespace) for _ in range(2))
         mine = tickets()
-        first = await client.store.claim_many(mine, keep=keep, within=5)
-        again = await client.store.claim_many(mine, keep=keep, within=5)
+        first = await client.store.try_acquire_many(mine, keep=keep, within=5)
+        again = await client.store.try_acquire_many(mine, keep=keep, within=5)
         assert [one.token for one in again] == [one.token for one in first]  # type: ignore[union-attr]
-        await other.store.leave(*mine[1], how=ReleaseReason.BREAK, within=5)
+        await other.store.release(*mine[1], reason=ReleaseReason.BREAK, within=5)
         hold = await other.lock("b").acquire(timeout=5)
         assert hold is not None
-        late = await client.store.claim_many(mine, keep=keep, within=5)
+        late = await client.store.try_acquire_many(mine, keep=keep, within=5)
         assert isinstance(late[-1], Wait)
         assert len(late) == (2 if keep else 1)
         kept = {"a": [first[0].token]} if keep else {}  # type: ignore[union-attr]
         assert await held_by(client) == {"b": [hold.token]} | kept
-        await client.store.leave_many(mine, within=5)
+        await client.store.release_many(mine, within=5)
         await hold.release()
 
     world.run(body)
@@ -171,9 +171,9 @@ def test_a_hundred_names_and_any_order_make_no_deadlock(database: Database, name
     async def body(world: World) -> None:
         clients = [world.client(database.url, namespace=namespace) for _ in range(3)]
         everything = tickets(names)
-        granted = await clients[0].store.claim_many(everything, keep=False, within=30)
+        granted = await clients[0].store.try_acquire_many(everything, keep=False, within=30)
         assert all(isinstance(one, Granted) for one in granted)
-        assert await clients[0].store.leave_many(everything, within=30) == [True] * 100
+        assert await clients[0].store.release_many(everything, within=30) == [True] * 100
         before = database.deadlocks()
 
         async def contend(number: int) -> None:
@@ -181,8 +181,8 @@ def test_a_hundred_names_and_any_order_make_no_deadlock(database: Database, name
             for turn in range(30):
                 known = names[:12] if turn % 2 else [f"new{turn}-{name}" for name in names[:12]]
                 some = tickets(chance.sample(known, 8))
-                await clients[number].store.claim_many(some, keep=bool(chance.randrange(2)), within=30)
-                await clients[number].store.leave_many(some, within=30)
+                await clients[number].store.try_acquire_many(some, keep=bool(chance.randrange(2)), within=30)
+                await clients[number].store.release_many(some, within=30)
 
         await world.gather(*[contend(number) for number in range(3)])
         assert await held_by(clients[0]) == {}

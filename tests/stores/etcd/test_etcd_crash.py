@@ -82,7 +82,7 @@ def test_a_holder_that_was_stopped_beyond_its_lease(etcd_server, namespace, flav
         successor = locks.lock("x", lease=5.0).acquire(timeout=20)
         assert time.monotonic() - start < lease + LATE + NOISE
         assert successor.token > token
-        assert finish(locks.store.cell("x:data", Change(b"new", fence=successor.token))).changed
+        assert finish(locks.store.compare_and_set("x:data", Change(b"new", fence=successor.token))).changed
         os.kill(stopped.pid, signal.SIGCONT)
         stopped.stdin.write(b"\n")
         stopped.stdin.flush()
@@ -93,7 +93,7 @@ def test_a_holder_that_was_stopped_beyond_its_lease(etcd_server, namespace, flav
         time.sleep(1.0)  # whatever it still owes the server
         successor.raise_if_lost()
         successor.renew()
-        assert finish(locks.store.cell("x:data", Change())).value == b"new"
+        assert finish(locks.store.compare_and_set("x:data", Change())).value == b"new"
         assert successor.release()
 
 

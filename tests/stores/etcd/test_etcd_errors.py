@@ -76,7 +76,7 @@ def test_a_cluster_without_a_majority():
         (finding,) = [one for one in cluster_findings(locks) if "no leader" in one]
         assert finding
         with pytest.raises(StoreUnavailable):
-            finish(locks.store.cell("c", Change(b"v")))
+            finish(locks.store.compare_and_set("c", Change(b"v")))
         for member in dead:
             member.start()
         cluster.leader()

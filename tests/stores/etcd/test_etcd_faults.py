@@ -123,26 +123,26 @@ def test_a_key_is_not_taken_out_under_a_claim_that_enters(etcd_server, proxy, na
             world.client(etcd_server.url, namespace=namespace) as others,
         ):
             store, waits, busy, before, after = locks.store, *(ticket(number, lease=2.0) for number in range(4))
-            assert isinstance(await others.store.claim("x", before, join=True, within=2.0), Granted)
-            assert isinstance(await store.claim("busy", busy, join=True, within=2.0), Granted)
-            assert isinstance(await store.claim("x", waits, join=True, within=2.0), Wait)
-            await others.store.leave("x", before, how=ReleaseReason.RELEASE, within=2.0)
+            assert isinstance(await others.store.try_acquire("x", before, join=True, within=2.0), Granted)
+            assert isinstance(await store.try_acquire("busy", busy, join=True, within=2.0), Granted)
+            assert isinstance(await store.try_acquire("x", waits, join=True, within=2.0), Wait)
+            await others.store.release("x", before, reason=ReleaseReason.RELEASE, within=2.0)
             for _ in range(2):  # the session lives on, by another ticket
                 await world.sleep(0.9)
                 await store.renew([("busy", busy)], within=2.0)
             await world.sleep(0.3)
             slow = proxy.hold(Side.REPLIES, nth=1)
-            claim = world.spawn(lambda: store.claim("x", waits, join=True, within=5.0))
+            claim = world.spawn(lambda: store.try_acquire("x", waits, join=True, within=5.0))
             while not slow.hits:
                 await world.sleep(0.01)
             await store.renew([("busy", busy)], within=2.0)
             slow.remove()
             granted = await claim.result()
-            other = await others.store.claim("x", after, join=True, within=2.0)
+            other = await others.store.try_acquire("x", after, join=True, within=2.0)
             believed = isinstance(granted, Granted) and granted.since + granted.lease * 0.99 > world.now()
             assert believed is isinstance(other, Wait), (granted, other)
             for one, who in ((store, waits), (store, busy), (others.store, after)):
-                await one.leave("busy" if who is busy else "x", who, how=ReleaseReason.RELEASE, within=2.0)
+                await one.release("busy" if who is busy else "x", who, reason=ReleaseReason.RELEASE, within=2.0)
 
     world.run(body)
 
@@ -371,20 +371,20 @@ def test_a_waiter_whose_lease_ended_does_not_believe_the_deletion_that_it_saw(et
     with Client.from_url(etcd_server.url, namespace=namespace) as locks:
         store = locks.store
         holder, waiter, third = ticket(1), ticket(2), ticket(3, lease=20.0)
-        assert isinstance(finish(store.claim("x", holder, join=True, within=5.0)), Granted)
+        assert isinstance(finish(store.try_acquire("x", holder, join=True, within=5.0)), Granted)
         (key,) = etcd_server.keys(f"leasehold/{namespace}/lock/x/")
         stranger = ticket(4, lease=30.0)
-        waits = finish(store.claim("x", waiter, join=True, within=5.0))
+        waits = finish(store.try_acquire("x", waiter, join=True, within=5.0))
         assert isinstance(waits, Wait)
-        assert isinstance(finish(store.claim("x", third, join=True, within=5.0)), Wait)
+        assert isinstance(finish(store.try_acquire("x", third, join=True, within=5.0)), Wait)
         etcd_server.ask("/v3/lease/revoke", {"ID": lease_of(etcd_server, key)})  # the waiter's, too
-        assert finish(store.changed("x", waiter, waits.mark, timeout=10.0)) is None
-        answer = finish(store.claim("x", waiter, join=True, within=5.0))
+        assert finish(store.wait("x", waiter, waits.mark, timeout=10.0)) is None
+        answer = finish(store.try_acquire("x", waiter, join=True, within=5.0))
         assert isinstance(answer, Wait), "the third was before it"
-        assert isinstance(finish(store.claim("x", third, join=True, within=5.0)), Granted)
-        assert isinstance(finish(store.claim("x", stranger, join=True, within=5.0)), Wait)
+        assert isinstance(finish(store.try_acquire("x", third, join=True, within=5.0)), Granted)
+        assert isinstance(finish(store.try_acquire("x", stranger, join=True, within=5.0)), Wait)
         for one in (third, stranger, waiter):
-            finish(store.leave("x", one, how=ReleaseReason.RELEASE, within=5.0))
+            finish(store.release("x", one, reason=ReleaseReason.RELEASE, within=5.0))
 
 
 def test_a_key_that_an_operator_deletes_is_lost_at_the_next_renewal(etcd_server, namespace):

@@ -192,11 +192,11 @@ def test_hundreds_of_calls_cancelled_at_random_leave_the_answers_in_step(
         async with AsyncClient.from_url(postgres_server.url, namespace=namespace) as locks:
             store = locks.store
             for i in range(20):
-                await store.cell(f"cell-{i}", Change(b"value-%d" % i))
+                await store.compare_and_set(f"cell-{i}", Change(b"value-%d" % i))
 
             async def ask() -> bool:
                 i = next(numbers) % 20
-                cell = await store.cell(f"cell-{i}", Change())
+                cell = await store.compare_and_set(f"cell-{i}", Change())
                 assert cell.value == b"value-%d" % i
                 return True
 

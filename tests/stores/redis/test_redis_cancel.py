@@ -119,11 +119,11 @@ def test_hundreds_of_calls_cancelled_at_random_leave_the_replies_in_step(redis_s
         async with AsyncClient.from_url(redis_server.url, namespace=namespace) as locks:
             store = locks.store
             for i in range(50):
-                await store.cell(f"cell-{i}", Change(b"value-%d" % i))
+                await store.compare_and_set(f"cell-{i}", Change(b"value-%d" % i))
 
             async def ask():
                 i = next(numbers) % 50
-                cell = await store.cell(f"cell-{i}", Change())
+                cell = await store.compare_and_set(f"cell-{i}", Change())
                 assert cell.value == b"value-%d" % i
                 return True
 

@@ -76,7 +76,7 @@ def test_a_holder_that_was_stopped_beyond_its_lease(redis_server, namespace, fla
         successor = locks.lock("x", lease=5.0).acquire(timeout=5)
         assert time.monotonic() - start_at < lease + CRASH_BOUND
         assert successor.token > token
-        written = finish(locks.store.cell("x:data", Change(b"new", fence=successor.token)))
+        written = finish(locks.store.compare_and_set("x:data", Change(b"new", fence=successor.token)))
         assert written.changed
         os.kill(stopped.process.pid, signal.SIGCONT)
         resumed = time.monotonic()
@@ -90,7 +90,7 @@ def test_a_holder_that_was_stopped_beyond_its_lease(redis_server, namespace, fla
         successor.raise_if_lost()
         successor.renew()
         assert [holder.token for holder in locks.inspect("x").holders] == [successor.token]
-        assert finish(locks.store.cell("x:data", Change())).value == b"new"
+        assert finish(locks.store.compare_and_set("x:data", Change())).value == b"new"
         assert successor.release()
 
 

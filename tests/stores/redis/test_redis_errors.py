@@ -63,7 +63,7 @@ def cluster() -> Iterator[RedisCluster]:
 
 def claim(name: str = "a") -> tuple[Script, Any, Any]:
     ticket = Ticket(ticket_id(RUNTIME.random_bytes(16)), LeaseTerms(LockMode(), Owner("host", 1, "x"), 30.0, 0.0, ""))
-    script, those, words = commands.claim("default", name, ticket, join=False, channel=b"")
+    script, those, words = commands.try_acquire("default", name, ticket, join=False, channel=b"")
     return script, those, words
 
 

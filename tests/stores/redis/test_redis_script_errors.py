@@ -63,11 +63,11 @@ def a_ticket(*, fair: bool = False, lease: float = 30.0, lock_delay: float = 0.0
 
 
 def claim(store: RedisStore, name: str, ticket: Ticket, *, join: bool = True) -> Granted | Wait:
-    return finish(store.claim(name, ticket, join=join, within=5.0))
+    return finish(store.try_acquire(name, ticket, join=join, within=5.0))
 
 
-def leave(store: RedisStore, name: str, ticket: Ticket, how: ReleaseReason = ReleaseReason.RELEASE) -> bool:
-    return finish(store.leave(name, ticket, how=how, within=5.0))
+def leave(store: RedisStore, name: str, ticket: Ticket, reason: ReleaseReason = ReleaseReason.RELEASE) -> bool:
+    return finish(store.release(name, ticket, reason=reason, within=5.0))
 
 
 def renew(store: RedisStore, *those: tuple[str, Ticket]) -> list[RenewalResult]:
@@ -104,7 +104,7 @@ def attempts(store: RedisStore, name: str, holder: Ticket, waiter: Ticket) -> di
         "leave waiting": lambda: fails(lambda: leave(store, name, waiter)),
         "leave holding": lambda: fails(lambda: leave(store, name, holder)),
         "break": lambda: fails(lambda: leave(store, name, holder, ReleaseReason.BREAK)),
-        "look": lambda: fails(lambda: finish(store.look(name, exact=True))),
+        "look": lambda: fails(lambda: finish(store.inspect(name, exact=True))),
         "refusals": refusals,
     }
 
@@ -174,7 +174,7 @@ def test_a_cell_of_the_wrong_type_changes_nothing(server, store):
     key = keys.cell_key("default", "c")
     server.command("SET", key, "not ours")
     with pytest.raises(StoreUnavailable, match="WRONGTYPE"):
-        finish(store.cell("c", Change(b"value")))
+        finish(store.compare_and_set("c", Change(b"value")))
     assert server.command("GET", key) == "not ours"
 
 
@@ -199,7 +199,7 @@ def test_full_memory_refuses_claims_and_nothing_else(server, store, full):
         with pytest.raises(StoreUnavailable, match="OOM") as caught:
             claim(store, where, late)
         assert not caught.value.unknown
-        finish(store.leave(where, late, how=ReleaseReason.RELEASE, within=5.0))
+        finish(store.release(where, late, reason=ReleaseReason.RELEASE, within=5.0))
     assert (state(server, name), state(server, free)) == before
     assert renew(store, (name, holder), (name, first), (name, second)) == [
         RenewalResult.HELD,
@@ -207,12 +207,12 @@ def test_full_memory_refuses_claims_and_nothing_else(server, store, full):
         RenewalResult.QUEUED,
     ]
     assert leave(store, name, holder)
-    assert finish(store.changed(name, first, 1, timeout=1.0)) is not None
+    assert finish(store.wait(name, first, 1, timeout=1.0)) is not None
     assert renew(store, (name, first)) == [RenewalResult.HELD]
     assert leave(store, name, first, ReleaseReason.BREAK)
-    assert finish(store.changed(name, second, 1, timeout=1.0)) is not None
+    assert finish(store.wait(name, second, 1, timeout=1.0)) is not None
     assert leave(store, name, second)
-    assert finish(store.look(name, exact=True)) == []
+    assert finish(store.inspect(name, exact=True)) == []
 
 
 def test_full_memory_does_not_keep_a_dead_holders_lock(server, store, full):
@@ -222,15 +222,15 @@ def test_full_memory_does_not_keep_a_dead_holders_lock(server, store, full):
     full()
     server.command("PEXPIRE", keys.mutex_keys("default", name)[0], 3_600_000 - 1)
     assert renew(store, (name, waiter)) == [RenewalResult.QUEUED]  # and it hands the name over
-    assert finish(store.changed(name, waiter, 1, timeout=1.0)) is not None
+    assert finish(store.wait(name, waiter, 1, timeout=1.0)) is not None
 
 
 def test_full_memory_refuses_a_cell_and_changes_nothing(server, store, full):
-    finish(store.cell("full", Change(b"one")))
+    finish(store.compare_and_set("full", Change(b"one")))
     full()
     with pytest.raises(StoreUnavailable, match="OOM"):
-        finish(store.cell("full", Change(b"two")))
-    assert finish(store.cell("full", Change())).value == b"one"
+        finish(store.compare_and_set("full", Change(b"two")))
+    assert finish(store.compare_and_set("full", Change())).value == b"one"
 
 
 # --- what a standing means -------------------------------------------------------------------------------------
@@ -271,7 +271,7 @@ def test_a_message_from_before_the_last_answer_is_not_believed(server, store):
         assert isinstance(claim(second, name, other), Granted)
     again = claim(store, name, waiter)
     assert isinstance(again, Wait)
-    assert finish(store.changed(name, waiter, again.mark, timeout=0.1)) is None
+    assert finish(store.wait(name, waiter, again.mark, timeout=0.1)) is None
 
 
 class open_other:
@@ -320,8 +320,8 @@ def test_the_scripts_ever_sent_are_the_ones_in_the_package(server):
             claim(store, name, ticket)
             claim(store, name, a_ticket(fair=True))
             renew(store, (name, ticket))
-            finish(store.look(name))
-            finish(store.cell(name, Change(b"%d" % number)))
+            finish(store.inspect(name))
+            finish(store.compare_and_set(name, Change(b"%d" % number)))
             leave(store, name, ticket, ReleaseReason.BREAK if number % 2 else ReleaseReason.RELEASE)
             server.command("SCRIPT", "FLUSH")
         finish(store.close())

@@ -123,7 +123,7 @@ def test_renewals_do_not_wait_for_a_dead_shard(namespace: str) -> None:
         terms = LeaseTerms(LockMode(), Owner("host", 1, "x"), 30.0, 0.0, "")
         tickets = [(by_node[node][0], Ticket(ticket_id(runtime.random_bytes(16)), terms)) for node in (dead, *alive)]
         for name, ticket in tickets:
-            finish(store.claim(name, ticket, join=False, within=5.0))
+            finish(store.try_acquire(name, ticket, join=False, within=5.0))
         for node in alive:
             node.reset_stats()
         dead.pause()
@@ -154,7 +154,7 @@ def test_a_hold_lives_through_the_move_of_its_slot(cluster: RedisCluster, world:
             migration.move()
             await world.sleep(LEASE * 1.5)  # asked for by ASKING alone
             assert not hold.lost
-            assert (await locks.store.cell("x", Change(b"v"))).changed
+            assert (await locks.store.compare_and_set("x", Change(b"v"))).changed
             assert migration.target.command("CLUSTER", "COUNTKEYSINSLOT", migration.slot) == 2
             migration.finish()
             await world.sleep(LEASE * 1.5)
@@ -162,7 +162,7 @@ def test_a_hold_lives_through_the_move_of_its_slot(cluster: RedisCluster, world:
             assert not reader.lost
             await hold.release()
             await reader.release()
-            assert (await locks.store.cell("x", Change())).value == b"v"
+            assert (await locks.store.compare_and_set("x", Change())).value == b"v"
 
     world.run(body)
 

@@ -256,9 +256,9 @@ def test_a_hurried_caller_does_not_break_the_connection_for_others(redis_server,
         locks = AsyncClient.from_url(f"redis://127.0.0.1:{port}", namespace=namespace)
         store = locks.store
         terms = LeaseTerms(LockMode(), Owner("host", 1, "x"), 5.0)
-        hurried = asyncio.ensure_future(store.claim("x", Ticket("hurried", terms), join=False, within=0.02))
+        hurried = asyncio.ensure_future(store.try_acquire("x", Ticket("hurried", terms), join=False, within=0.02))
         await asyncio.sleep(0)
-        patient = await store.claim("y", Ticket("patient", terms), join=False, within=2.0)
+        patient = await store.try_acquire("y", Ticket("patient", terms), join=False, within=2.0)
         with pytest.raises(StoreUnavailable):
             await hurried
         assert not isinstance(patient, Wait)

@@ -75,14 +75,14 @@ def test_who_gives_up_when_the_name_has_become_free_passes_it_on(
             short, *waiting = (
                 Ticket(ticket_id(os.urandom(16)), LeaseTerms(LockMode(), owner, lease)) for lease in (0.3, 30.0, 30.0)
             )
-            await store.claim("x", short, join=False, within=1.0)
+            await store.try_acquire("x", short, join=False, within=1.0)
             for ticket in waiting:
-                await store.claim("x", ticket, join=True, within=1.0)
+                await store.try_acquire("x", ticket, join=True, within=1.0)
             await world.sleep(0.4)
-            await store.leave("x", waiting[0], how=ReleaseReason.RELEASE, within=1.0)
-            (view,) = await store.look("x", exact=True)
+            await store.release("x", waiting[0], reason=ReleaseReason.RELEASE, within=1.0)
+            (view,) = await store.inspect("x", exact=True)
             assert [entry.ticket.id for entry in view.holders] == [waiting[1].id]
-            await store.leave("x", waiting[1], how=ReleaseReason.RELEASE, within=1.0)
+            await store.release("x", waiting[1], reason=ReleaseReason.RELEASE, within=1.0)
 
     world.run(body)
 

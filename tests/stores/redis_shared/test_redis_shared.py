@@ -70,7 +70,7 @@ class Both(BothSides):
             step = self.claim_by_the_rules(i)
         except NameInUse:
             with pytest.raises(NameInUse) as caught:
-                finish(self.store.claim(self.name, ticket, join=self.joins[i], within=5.0))
+                finish(self.store.try_acquire(self.name, ticket, join=self.joins[i], within=5.0))
             assert caught.value.name == self.name
             self.forget(i)
             return

@@ -68,11 +68,11 @@ def permit(limit: int, n: int = 1) -> LockMode:
 
 
 def claim(store: RedisStore, name: str, ticket: Ticket, *, join: bool = True) -> Granted | Wait:
-    return finish(store.claim(name, ticket, join=join, within=5.0))
+    return finish(store.try_acquire(name, ticket, join=join, within=5.0))
 
 
-def leave(store: RedisStore, name: str, ticket: Ticket, how: ReleaseReason = ReleaseReason.RELEASE) -> bool:
-    return finish(store.leave(name, ticket, how=how, within=5.0))
+def leave(store: RedisStore, name: str, ticket: Ticket, reason: ReleaseReason = ReleaseReason.RELEASE) -> bool:
+    return finish(store.release(name, ticket, reason=reason, within=5.0))
 
 
 def renew(store: RedisStore, *those: tuple[str, Ticket]) -> list[RenewalResult]:
@@ -100,7 +100,7 @@ ATTEMPTS: dict[str, Callable[[RedisStore, str, Ticket, Ticket], object]] = {
     "leave waiting": lambda store, name, _, waiter: leave(store, name, waiter),
     "leave holding": lambda store, name, holder, _: leave(store, name, holder),
     "break": lambda store, name, holder, _: leave(store, name, holder, ReleaseReason.BREAK),
-    "look": lambda store, name, _, __: finish(store.look(name, exact=True)),
+    "look": lambda store, name, _, __: finish(store.inspect(name, exact=True)),
 }
 
 
@@ -169,11 +169,11 @@ def test_full_memory_refuses_claims_and_nothing_else(server, store, full):
     assert renew(store, (name, writer), (name, reader)) == [RenewalResult.QUEUED, RenewalResult.QUEUED]
     assert leave(store, name, first)
     assert leave(store, name, second)
-    assert finish(store.changed(name, writer, 1, timeout=1.0)) is not None
+    assert finish(store.wait(name, writer, 1, timeout=1.0)) is not None
     assert leave(store, name, writer, ReleaseReason.BREAK)
-    assert finish(store.changed(name, reader, 1, timeout=1.0)) is not None
+    assert finish(store.wait(name, reader, 1, timeout=1.0)) is not None
     assert leave(store, name, reader)
-    assert finish(store.look(name, exact=True)) == []
+    assert finish(store.inspect(name, exact=True)) == []
 
 
 # --- keys that vanish, and their life ----------------------------------------------------------------------------
@@ -199,7 +199,7 @@ def test_a_key_that_was_deleted_alone_leaves_no_nonsense(server, store, role):
         assert int(server.command("HGET", those[0], "u")) == 1
     for ticket in (*tickets, late, *waiters):
         leave(store, name, ticket)
-    assert finish(store.look(name, exact=True)) == []
+    assert finish(store.inspect(name, exact=True)) == []
     assert isinstance(claim(store, name, a_ticket(WRITER), join=False), Granted)
 
 
@@ -288,7 +288,7 @@ def test_who_waits_uses_the_name_too(server, store, first, others):
         with pytest.raises(NameInUse):
             claim(store, name, a_ticket(other))
     assert renew(store, (name, waiter)) == [RenewalResult.QUEUED]  # and it hands the name over
-    assert finish(store.changed(name, waiter, 1, timeout=1.0)) is not None
+    assert finish(store.wait(name, waiter, 1, timeout=1.0)) is not None
 
 
 def test_a_renewed_share_keeps_a_mutex_out(server, store):
@@ -327,7 +327,7 @@ def test_a_mutex_between_two_uses_leaves_nothing_of_the_first(server, store):
     for reader in readers:
         assert isinstance(claim(store, name, reader), Granted)
     assert renew(store, (name, ghost)) == [RenewalResult.GONE]
-    (view,) = finish(store.look(name, exact=True))
+    (view,) = finish(store.inspect(name, exact=True))
     assert [entry.ticket.id for entry in view.holders] == [reader.id for reader in readers]
 
 
@@ -349,8 +349,8 @@ def test_a_waiter_that_nobody_hears_for_is_passed_over_and_keeps_its_place_for_a
             break
         time.sleep(0.01)
     leave(store, name, writer)
-    assert finish(store.changed(name, reader, wait.mark, timeout=1.0)) is not None
-    (view,) = finish(store.look(name, exact=True))
+    assert finish(store.wait(name, reader, wait.mark, timeout=1.0)) is not None
+    (view,) = finish(store.inspect(name, exact=True))
     assert [entry.ticket.id for entry in view.waiters] == [deaf.id]
     assert 0 < view.waiters[0].expires <= 1.001  # the server counts in ms
 

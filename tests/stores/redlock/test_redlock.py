@@ -183,7 +183,7 @@ def test_what_cannot_be_promised_is_refused_with_the_reason(redlock_nodes, names
         with pytest.raises(Unsupported, match="versions"):
             locks.versioned("x")
         with pytest.raises(Unsupported, match="cannot agree"):
-            finish(locks.store.cell("x", Change()))
+            finish(locks.store.compare_and_set("x", Change()))
 
 
 def test_doctor_looks_at_all_nodes(redlock_nodes, namespace):

@@ -48,7 +48,7 @@ def claim(node, namespace, ticket, token, quarantine=0.0):
     proposal, memory = Proposal("x", ticket, token, token, 0.0), keys.memory_key(namespace, "")
     return run(
         node,
-        commands.claim(namespace, proposal, token, join=False, channel=b"", quarantine=quarantine, memory=memory),
+        commands.try_acquire(namespace, proposal, token, join=False, channel=b"", quarantine=quarantine, memory=memory),
     )
 
 
@@ -57,7 +57,7 @@ def remembered(node, namespace):
     assert claim(node, namespace, ticket("a", QUARANTINE), 1, QUARANTINE)[0] == 3
     time.sleep(QUARANTINE + NOISE)
     assert claim(node, namespace, ticket("a", QUARANTINE), 1, QUARANTINE) == [1, "1"]
-    assert run(node, commands.leave(namespace, "x", ticket("a"), 1, ReleaseReason.RELEASE)) == 1
+    assert run(node, commands.release(namespace, "x", ticket("a"), 1, ReleaseReason.RELEASE)) == 1
 
 
 def test_a_node_that_was_replaced_and_promoted_again_may_have_forgotten_votes(node, namespace):

@@ -24,7 +24,7 @@ def test_new_boot_voids_all(path: Path, tmp_path: Path) -> None:
         info = before.inspect("broken")
         assert info is not None
         before.force_release("broken", info.token)
-        finish(before.store.cell("c", Change(b"kept", ttl=1000)))
+        finish(before.store.compare_and_set("c", Change(b"kept", ttl=1000)))
         before._core._engine.store._close()  # type: ignore[attr-defined]  # power fails: nothing is released
         with client_on(path, fake_proc(tmp_path / "p", boot="another boot")) as after:
             assert after.holds() == []
@@ -32,7 +32,7 @@ def test_new_boot_voids_all(path: Path, tmp_path: Path) -> None:
                 hold = after.lock(name).acquire(blocking=False)
                 assert hold is not None
                 assert hold.token > held.token
-            assert finish(after.store.cell("c", Change())).value == b"kept"
+            assert finish(after.store.compare_and_set("c", Change())).value == b"kept"
 
 
 @linux

@@ -108,14 +108,14 @@ def test_cancellation_leaves_nothing(path: Path, held: bool) -> None:
 def test_repeated_claims_and_leaves(locks: Client) -> None:
     store = locks.store
     ticket = Ticket(ticket_id(os.urandom(16)), LeaseTerms(LockMode(), Owner("h", 1, "c"), 5.0))
-    first = finish(store.claim("x", ticket, join=True, within=1))
-    again = finish(store.claim("x", ticket, join=True, within=1))
+    first = finish(store.try_acquire("x", ticket, join=True, within=1))
+    again = finish(store.try_acquire("x", ticket, join=True, within=1))
     assert isinstance(first, Granted)
     assert isinstance(again, Granted)
     assert again.token == first.token
     assert finish(store.renew([("x", ticket), ("y", ticket)], within=1)) == [RenewalResult.HELD, RenewalResult.GONE]
-    assert finish(store.leave("x", ticket, how=ReleaseReason.RELEASE, within=1)) is True
-    assert finish(store.leave("x", ticket, how=ReleaseReason.RELEASE, within=1)) is False
+    assert finish(store.release("x", ticket, reason=ReleaseReason.RELEASE, within=1)) is True
+    assert finish(store.release("x", ticket, reason=ReleaseReason.RELEASE, within=1)) is False
     assert finish(store.renew([("x", ticket)], within=1)) == [RenewalResult.GONE]
 
 

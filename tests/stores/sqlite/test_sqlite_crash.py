@@ -138,7 +138,7 @@ def test_dead_permit_holders_make_room_for_all(path: Path, locks: Client, peers:
     peer = peers()
     for _ in range(2):
         row = "Rule(Kind.SEMAPHORE, permits=1, limit=2), locks._core._engine.owner, 60.0"
-        code = f"locks.store.claim('s', Ticket(ticket_id(os.urandom(16)), Terms({row})), join=True, within=5)"
+        code = f"locks.store.try_acquire('s', Ticket(ticket_id(os.urandom(16)), Terms({row})), join=True, within=5)"
         peer.ask("exec('from leasehold._model import *; from leasehold._model import ticket_id', globals())")
         peer.ask(f"finish({code}).token")
     got: list[float] = []
@@ -146,10 +146,10 @@ def test_dead_permit_holders_make_room_for_all(path: Path, locks: Client, peers:
     def enter() -> None:
         ticket = Ticket(ticket_id(os.urandom(16)), LeaseTerms(mode, Owner("h", 1, "c"), 60.0))
         while True:
-            answer = finish(locks.store.claim("s", ticket, join=True, within=5))
+            answer = finish(locks.store.try_acquire("s", ticket, join=True, within=5))
             if isinstance(answer, Granted):
                 break
-            if finish(locks.store.changed("s", ticket, answer.mark, timeout=min(answer.ask_again, 30))) is not None:
+            if finish(locks.store.wait("s", ticket, answer.mark, timeout=min(answer.ask_again, 30))) is not None:
                 break
         got.append(boottime())
 
@@ -168,20 +168,20 @@ def test_dead_permit_holders_make_room_for_all(path: Path, locks: Client, peers:
 def test_stopped_holder(locks: Client, peers: Callable[..., Peer]) -> None:
     peer = peers()
     old = peer.ask("take('x', lease=0.5)")
-    write = "finish(locks.store.cell('row', Change(b'old', fence=holds['x'].token))).changed"
+    write = "finish(locks.store.compare_and_set('row', Change(b'old', fence=holds['x'].token))).changed"
     assert peer.ask(write) is True
     peer.process.send_signal(signal.SIGSTOP)
     stopped = boottime()
     with locks.lock("x", timeout=5) as hold:
         assert boottime() - stopped < 0.5 + 0.5
         assert hold.token > old
-        assert finish(locks.store.cell("row", Change(b"new", fence=hold.token))).changed
+        assert finish(locks.store.compare_and_set("row", Change(b"new", fence=hold.token))).changed
         peer.process.send_signal(signal.SIGCONT)
         assert peer.ask("tell(holds['x'].check)") == "LeaseLost"
         assert peer.ask(write) is False
         assert peer.ask("tell(holds['x'].release)") == "LeaseLost"
         hold.raise_if_lost()
-        assert finish(locks.store.cell("row", Change())).value == b"new"
+        assert finish(locks.store.compare_and_set("row", Change())).value == b"new"
         info = locks.inspect("x")
         assert info is not None
         assert [one.token for one in info.holders] == [hold.token]

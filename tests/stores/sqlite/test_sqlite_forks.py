@@ -29,23 +29,24 @@ def test_fork(path: Path) -> None:
                 assert hold.remaining == 0
                 assert locks.lock("x").acquire(timeout=0) is None
                 with locks.lock("y"):
-                    finish(locks.store.cell("child", Change(b"1")))
+                    finish(locks.store.compare_and_set("child", Change(b"1")))
                 os.write(w, b"1")
                 os.read(r2, 1)  # the parent has closed
-                finish(locks.store.cell("child", Change(b"2")))
+                finish(locks.store.compare_and_set("child", Change(b"2")))
                 assert locks.inspect("x") is None
             except BaseException:
                 import traceback; traceback.print_exc(); os._exit(1)
             sys.exit(0)
         os.read(r, 1)
         hold.renew()
-        finish(locks.store.cell("parent", Change(b"1")))
+        finish(locks.store.compare_and_set("parent", Change(b"1")))
         hold.release()
         locks.close()
         os.write(w2, b"1")
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
         with Client.from_url("sqlite:" + sys.argv[1]) as again:
-            print(finish(again.store.cell("child", Change())).value, finish(again.store.cell("parent", Change())).value)
+            for name in ("child", "parent"):
+                print(finish(again.store.compare_and_set(name, Change())).value)
         """
     assert run_python(code, path).split() == ["b'2'", "b'1'"]
 

@@ -72,17 +72,17 @@ def test_agrees_with_the_memory_store(path: Path, seed: int, monkeypatch: pytest
             one = (name, Ticket(ticket_id(chance.randbytes(16)), terms, alongside))
             tickets.append(one)
             join = chance.random() < 0.9
-            outcomes = [outcome(store.claim(*one, join=join, within=1)) for store in stores]
+            outcomes = [outcome(store.try_acquire(*one, join=join, within=1)) for store in stores]
         elif what < 0.6:
             one = chance.choice(tickets)
-            outcomes = [outcome(store.claim(*one, join=True, within=1)) for store in stores]
+            outcomes = [outcome(store.try_acquire(*one, join=True, within=1)) for store in stores]
             for store in stores:  # the SQLite store may leave a waiter's expiry as it was
                 finish(store.renew([one], within=1))
         elif what < (0.75 if crowd else 0.9):
             one = tickets.pop(chance.randrange(len(tickets)))
             how = chance.choice(list(ReleaseReason))
             there = any(one[1].id in str(view) for view in views[0])
-            outcomes = [outcome(store.leave(*one, how=how, within=1)) for store in stores]
+            outcomes = [outcome(store.release(*one, reason=how, within=1)) for store in stores]
             if not there:  # a void entry far back in the queue may still have its row
                 outcomes = [None, None]
         elif what < 0.95:
@@ -92,7 +92,7 @@ def test_agrees_with_the_memory_store(path: Path, seed: int, monkeypatch: pytest
             runtime.at += chance.choice([0.5, 2.5, 20.0])
             outcomes = [None, None]
         assert outcomes[0] == outcomes[1]
-        views = [sorted((shown(view) for view in finish(store.look(""))), key=str) for store in stores]
+        views = [sorted((shown(view) for view in finish(store.inspect(""))), key=str) for store in stores]
         assert views[0] == views[1]
     for store in stores:
         finish(store.close())
@@ -124,7 +124,7 @@ def test_an_upgrade_far_behind_in_the_queue_passes_all(path: Path) -> None:
         return Ticket(ticket_id(os.urandom(16)), LeaseTerms(mode, owner, 60.0), alongside)
 
     def claim(mine: Ticket) -> bool:
-        return isinstance(finish(store.claim("rw", mine, join=True, within=5)), Granted)
+        return isinstance(finish(store.try_acquire("rw", mine, join=True, within=5)), Granted)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("leasehold.stores.sqlite.database.boottime", lambda: 0.0)
@@ -138,8 +138,8 @@ def test_an_upgrade_far_behind_in_the_queue_passes_all(path: Path) -> None:
         assert not claim(upgrade)
         writers.append(ticket(LockMode(Kind.READ_WRITE, fair=True)))
         assert not claim(writers[-1])
-        assert finish(store.leave("rw", reader, how=ReleaseReason.RELEASE, within=5))
-        (view,) = finish(store.look("rw", exact=True))
+        assert finish(store.release("rw", reader, reason=ReleaseReason.RELEASE, within=5))
+        (view,) = finish(store.inspect("rw", exact=True))
         assert [entry.ticket for entry in view.holders] == [upgradeable, upgrade]
         assert [entry.ticket for entry in view.waiters] == writers
         finish(store.close())
@@ -151,7 +151,7 @@ def test_a_step_costs_the_same_with_a_thousand_waiters(path: Path, locks: Client
         with locks.lock(name):
             terms = LeaseTerms(LockMode(fair=True), Owner("h", 1, "c"), 60.0)
             for _ in range(waiting):
-                finish(locks.store.claim(name, Ticket(ticket_id(os.urandom(16)), terms), join=True, within=5))
+                finish(locks.store.try_acquire(name, Ticket(ticket_id(os.urandom(16)), terms), join=True, within=5))
             seen: list[int] = []
             original = sweep.rows.snapshots.entry_of
 
@@ -161,7 +161,7 @@ def test_a_step_costs_the_same_with_a_thousand_waiters(path: Path, locks: Client
 
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(sweep.rows.snapshots, "entry_of", counted)
-                finish(locks.store.claim(name, Ticket(ticket_id(os.urandom(16)), terms), join=True, within=5))
+                finish(locks.store.try_acquire(name, Ticket(ticket_id(os.urandom(16)), terms), join=True, within=5))
             return len(seen)
 
     assert read_rows(1000) == read_rows(20) <= 12
@@ -172,15 +172,15 @@ def test_unused_rows_are_swept(path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         for number in range(150):
             with locks.lock(f"n{number}") as hold:
                 last = hold.token
-        finish(locks.store.cell("short", Change(b"1", ttl=0.01)))
-        finish(locks.store.cell("long", Change(b"1")))
+        finish(locks.store.compare_and_set("short", Change(b"1", ttl=0.01)))
+        finish(locks.store.compare_and_set("long", Change(b"1")))
         kept = locks.lock("kept", lease=86_000).acquire()
         assert kept is not None
     with Client.from_url(f"sqlite:{path}") as locks:
         kept = locks.lock("kept", lease=86_000).acquire()
         assert kept is not None
         dead = Ticket(ticket_id(os.urandom(16)), LeaseTerms(LockMode(), Owner("h", 1, "c"), 0.05))
-        finish(locks.store.claim("abandoned", dead, join=True, within=1))
+        finish(locks.store.try_acquire("abandoned", dead, join=True, within=1))
         time.sleep(0.06)
         monkeypatch.setattr(sweep, "IDLE_LIFE", 30.0)  # not longer than the machine has been up, by whose clock it is
         raw(path, "UPDATE name SET used = used - ?", int((sweep.IDLE_LIFE + 1) * 1e9))

@@ -355,6 +355,6 @@ def test_a_late_leave_of_a_ticket_that_is_not_known_is_harmless(
             assert hold is not None
             ticket = hold._lease.ticket
             assert await hold.release() is True
-            assert not await client.store.leave("a", ticket, how=ReleaseReason.RELEASE, within=5)
+            assert not await client.store.release("a", ticket, reason=ReleaseReason.RELEASE, within=5)
 
     asyncio.run(main())

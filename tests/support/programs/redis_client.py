@@ -34,7 +34,7 @@ def hold_blocking(locks: Client, name: str, lease: float) -> None:
         hold.raise_if_lost()
     except LeaseLost:
         facts["check"] = "lost"
-    written = finish(locks.store.cell(f"{name}:data", Change(b"late", fence=hold.token)))
+    written = finish(locks.store.compare_and_set(f"{name}:data", Change(b"late", fence=hold.token)))
     facts["written"] = written.changed
     try:
         hold.release()
@@ -55,7 +55,7 @@ async def hold_asyncio(locks: AsyncClient, name: str, lease: float) -> None:
                 await asyncio.sleep(60)
             except asyncio.CancelledError:
                 facts["check"] = "lost"
-                written = await locks.store.cell(f"{name}:data", Change(b"late", fence=token))
+                written = await locks.store.compare_and_set(f"{name}:data", Change(b"late", fence=token))
                 facts["written"] = written.changed
                 raise
     except LeaseLost:

@@ -122,13 +122,13 @@ class BothSides(ABC):
         self.claimed(i, self.claim_by_the_rules(i))
 
     def claim_by_the_rules(self, i: int) -> queues.Step:
-        return queues.claim(self.queue, self.tickets[i], join=self.joins[i], now=self.now, floor=0)
+        return queues.try_acquire(self.queue, self.tickets[i], join=self.joins[i], now=self.now, floor=0)
 
     def claimed(self, i: int, step: queues.Step) -> None:
         """Claim on the server what was claimed by the rules."""
         ticket, join = self.tickets[i], self.joins[i]
         self.queue = step.queue
-        answer = finish(self.store.claim(self.name, ticket, join=join, within=5.0))
+        answer = finish(self.store.try_acquire(self.name, ticket, join=join, within=5.0))
         if step.blocked is None:
             assert isinstance(answer, Granted)
             assert step.mine is not None
@@ -144,10 +144,10 @@ class BothSides(ABC):
 
     def forget(self, i: int) -> None:
         """Leave, as a client does whose claim was refused: it finds its own dead entry at most, and touches nobody."""
-        finish(self.store.leave(self.name, self.tickets[i], how=ReleaseReason.RELEASE, within=5.0))
+        finish(self.store.release(self.name, self.tickets[i], reason=ReleaseReason.RELEASE, within=5.0))
         self.slots.discard(self.tickets[i].id)
 
-    def leave(self, i: int, how: ReleaseReason) -> None:
+    def leave(self, i: int, reason: ReleaseReason) -> None:
         ticket = self.tickets[i]
         alive = any(entry.ticket.id == ticket.id for entry in self.entries())
         if not alive and ticket.terms.lock_delay:
@@ -155,9 +155,9 @@ class BothSides(ABC):
         if self.is_foreign(ticket):
             self.forget(i)
             return
-        step = queues.leave(self.queue, ticket.id, how=how, now=self.now, floor=0)
+        step = queues.release(self.queue, ticket.id, reason=reason, now=self.now, floor=0)
         self.queue = step.queue
-        found = finish(self.store.leave(self.name, ticket, how=how, within=5.0))
+        found = finish(self.store.release(self.name, ticket, reason=reason, within=5.0))
         assert found is step.found or not alive  # what has expired may have been cleared away by now, or not
         self.slots.discard(ticket.id)
 
@@ -184,7 +184,7 @@ class BothSides(ABC):
         if ticket.id not in self.slots or entry is None or entry.token is None:
             return
         for _ in range(3):  # stale news end a wait early, and the waiter asks again
-            granted = finish(self.store.changed(self.name, ticket, self.marks[ticket.id], timeout=0.2))
+            granted = finish(self.store.wait(self.name, ticket, self.marks[ticket.id], timeout=0.2))
             if granted is not None:
                 self.took(entry.token, granted.token)
                 self.slots.discard(ticket.id)
@@ -199,7 +199,7 @@ class BothSides(ABC):
     def compare(self) -> None:
         """Look at both."""
         model = queues.view(self.queue, self.now)
-        views = finish(self.store.look(self.name, exact=True))
+        views = finish(self.store.inspect(self.name, exact=True))
         if not (model.holders or model.waiters or model.free_in > 0):
             assert views == []
             return
@@ -236,7 +236,7 @@ def opened(server: RedisServer) -> Iterator[RedisStore]:
     store = registry.opener(server.url).open(BlockingRuntime(), "default")
     assert isinstance(store, RedisStore)
     finish(store._transport.listen(5.0))  # a waiter that nobody hears for is passed over
-    finish(store.look("x"))  # opens the other connection, which lasts as long as the store
+    finish(store.inspect("x"))  # opens the other connection, which lasts as long as the store
     try:
         yield store
     finally:

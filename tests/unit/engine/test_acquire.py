@@ -33,7 +33,7 @@ def test_a_claim_whose_reply_was_lost_finds_its_own_grant(world: World, times: i
         memory, left = space(), [times]
 
         def plan(call: Call) -> Fault | None:
-            if call.method == "claim" and left[0]:
+            if call.method == "try_acquire" and left[0]:
                 left[0] -= 1
                 return Fault(Kind.DROP_REPLY)
             return None
@@ -57,7 +57,7 @@ def test_a_claim_whose_reply_was_lost_finds_its_own_grant(world: World, times: i
 def test_a_leave_whose_reply_was_lost_is_repeated_and_no_loss(world: World, kind: Kind) -> None:
     async def body(world: World) -> None:
         memory = space()
-        client = world.client(faulty(memory, nth(0, Fault(kind), method="leave")))
+        client = world.client(faulty(memory, nth(0, Fault(kind), method="release")))
         hold = await client.lock("a", lease=LEASE).acquire()
         assert hold is not None
         if kind is Kind.DUPLICATE:
@@ -94,7 +94,7 @@ def test_refused_at_first_contact_is_an_error_at_once_and_nothing_is_left(world:
         assert not caught.value.unknown
         assert world.now() - start < BUSY
         await world.sleep(0.3)
-        assert [call.method for call in store.calls] == ["claim"], "what was refused needs no leave"
+        assert [call.method for call in store.calls] == ["try_acquire"], "what was refused needs no leave"
 
     world.run(body)
 
@@ -111,7 +111,7 @@ def test_no_answer_at_first_contact_is_an_error_in_time(world: World) -> None:
     world.run(body)
 
 
-@pytest.mark.parametrize("method", ["claim", "changed"])
+@pytest.mark.parametrize("method", ["try_acquire", "wait"])
 @pytest.mark.parametrize("kind", [Kind.REFUSE, Kind.DROP_REQUEST])
 def test_an_outage_while_queued_is_ridden_over(world: World, method: str, kind: Kind) -> None:
     async def body(world: World) -> None:
@@ -143,7 +143,7 @@ def test_an_outage_from_the_start_of_the_wait_is_ridden_over(world: World) -> No
 
     async def body(world: World) -> None:
         memory = space()
-        store = faulty(memory, always(Fault(Kind.REFUSE), ["changed"]))
+        store = faulty(memory, always(Fault(Kind.REFUSE), ["wait"]))
         other, client = world.client(memory), world.client(store)
         first = await other.lock("a", lease=LEASE).acquire()
         assert first is not None
@@ -159,7 +159,7 @@ def test_an_outage_from_the_start_of_the_wait_is_ridden_over(world: World) -> No
 def test_a_grant_that_comes_too_late_is_left_and_tried_again(world: World) -> None:
     async def body(world: World) -> None:
         memory, events = space(), list[Event]()
-        store = faulty(memory, nth(0, Fault(Kind.DELAY_REPLY, 0.5), method="claim"))
+        store = faulty(memory, nth(0, Fault(Kind.DELAY_REPLY, 0.5), method="try_acquire"))
         client = world.client(store, observer=events.append)
         hold = await client.lock("a", lease=0.4, renew=False).acquire()
         assert hold is not None
@@ -173,7 +173,7 @@ def test_a_grant_that_comes_too_late_is_left_and_tried_again(world: World) -> No
 
 def test_a_grant_that_comes_too_late_for_the_timeout_is_a_loss_and_is_left(world: World) -> None:
     async def body(world: World) -> None:
-        client = world.client(faulty(space(), nth(0, Fault(Kind.DELAY_REPLY, 0.5), method="claim")))
+        client = world.client(faulty(space(), nth(0, Fault(Kind.DELAY_REPLY, 0.5), method="try_acquire")))
         with pytest.raises(LeaseLost, match="too late"):
             await client.lock("a", lease=0.4, renew=False).acquire(timeout=0.2)
         assert not await client.lock("a").locked()
@@ -195,7 +195,7 @@ def test_a_try_leaves_no_trace(world: World, options: dict[str, object]) -> None
             assert info is not None
             assert info.waiters == ()
             assert [holder.token for holder in info.holders] == [first.token]
-        assert [call.method for call in store.calls] == ["claim"], "one question, and no leave"
+        assert [call.method for call in store.calls] == ["try_acquire"], "one question, and no leave"
         assert await other.inspect("a") is None
 
     world.run(body)
@@ -304,7 +304,7 @@ def test_closing_a_client_ends_its_waiters_with_a_clear_error(world: World, wher
 def test_closing_while_a_claim_is_under_way_leaves_nothing(world: World) -> None:
     async def body(world: World) -> None:
         memory = space()
-        client = world.client(faulty(memory, nth(0, Fault(Kind.DELAY_REQUEST, 0.3), method="claim")))
+        client = world.client(faulty(memory, nth(0, Fault(Kind.DELAY_REQUEST, 0.3), method="try_acquire")))
         job = world.spawn(client.lock("a", lease=LEASE).acquire)
         await world.sleep(0.1)
         await client.close()

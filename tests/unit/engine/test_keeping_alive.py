@@ -48,7 +48,7 @@ class Leaves:
         self.fault, self.left = Fault(Kind.DROP_REQUEST), 0
 
     def __call__(self, call: Call) -> Fault | None:
-        if call.method not in ("leave", "leave_many") or self.left == 0:
+        if call.method not in ("release", "release_many") or self.left == 0:
             return None
         self.left -= 1
         return self.fault

@@ -157,7 +157,7 @@ class Leaves:
             found: bool = await leave(*args, **options)
             return found
 
-        monkeypatch.setattr(store, "leave", left)
+        monkeypatch.setattr(store, "release", left)
 
 
 async def released(world: World, looker: Any, within: float) -> bool:
@@ -216,7 +216,7 @@ def test_a_client_that_is_closed_waits_for_no_more_leaves_than_it_has_time() -> 
     async def body(world: World) -> None:
         silent = [False]
         plan = Fault(Kind.DROP_REQUEST, 60.0)
-        client = world.client(Faulty(Memory(), lambda call: plan if silent[0] and call.method == "leave" else None))
+        client = world.client(Faulty(Memory(), lambda call: plan if silent[0] and call.method == "release" else None))
         holds = [await client.lock(f"{number}", lease=30.0).acquire() for number in range(10)]
         silent[0] = True
         await world.gather(*(hold.release() for hold in holds if hold is not None))
@@ -236,7 +236,7 @@ def test_who_is_granted_less_than_it_asked_for_is_renewed_in_time(
     async def body(world: World) -> None:
         client = world.client()
         store = core_of(client).store
-        claim, renew, renewed = store.claim, store.renew, list[float]()
+        claim, renew, renewed = store.try_acquire, store.renew, list[float]()
 
         async def brief(*args: Any, **options: Any) -> Granted | Wait:
             answer: Granted | Wait = await claim(*args, **options)
@@ -247,7 +247,7 @@ def test_who_is_granted_less_than_it_asked_for_is_renewed_in_time(
             found: Sequence[RenewalResult] = await renew(*args, **options)
             return found
 
-        monkeypatch.setattr(store, "claim", brief)
+        monkeypatch.setattr(store, "try_acquire", brief)
         monkeypatch.setattr(store, "renew", counted)
         hold = await client.lock("a", lease=30.0).acquire()
         assert hold is not None

@@ -36,7 +36,7 @@ async def force_release(client: AsyncClient, name: str) -> None:
 def test_several_that_are_granted_too_late_are_given_back(world: World, timeout: float | None) -> None:
     async def body(world: World) -> None:
         memory = space()
-        client = world.client(Faulty(memory, nth(0, Fault(Kind.DELAY_REPLY, 0.5), method="claim_many")))
+        client = world.client(Faulty(memory, nth(0, Fault(Kind.DELAY_REPLY, 0.5), method="try_acquire_many")))
         lock = client.multi_lock(["a", "b"], lease=0.4)
         if timeout is None:
             hold = await lock.acquire()
@@ -54,7 +54,7 @@ def test_several_that_are_granted_too_late_are_given_back(world: World, timeout:
 def test_closing_while_several_are_claimed_leaves_none(world: World) -> None:
     async def body(world: World) -> None:
         memory = space()
-        client = world.client(Faulty(memory, nth(0, Fault(Kind.DELAY_REQUEST, 0.3), method="claim_many")))
+        client = world.client(Faulty(memory, nth(0, Fault(Kind.DELAY_REQUEST, 0.3), method="try_acquire_many")))
         job = world.spawn(client.multi_lock(["a", "b"]).acquire)
         await world.sleep(0.1)
         await client.close()
@@ -70,7 +70,9 @@ def test_closing_while_a_late_grant_is_given_back_ends_the_acquire(world: World)
         memory = space()
 
         def plan(call: Call) -> Fault | None:
-            return {"claim": Fault(Kind.DELAY_REPLY, 0.4), "leave": Fault(Kind.DELAY_REPLY, 0.4)}.get(call.method)
+            return {"try_acquire": Fault(Kind.DELAY_REPLY, 0.4), "release": Fault(Kind.DELAY_REPLY, 0.4)}.get(
+                call.method
+            )
 
         client = world.client(Faulty(memory, plan))
         job = world.spawn(client.lock("a", lease=0.3).acquire)
@@ -87,7 +89,7 @@ def test_several_whose_release_has_no_answer_are_released_later(world: World) ->
     async def body(world: World) -> None:
         memory, lost = space(), [True]
         store = Faulty(
-            memory, lambda call: Fault(Kind.DROP_REQUEST) if lost[0] and call.method == "leave_many" else None
+            memory, lambda call: Fault(Kind.DROP_REQUEST) if lost[0] and call.method == "release_many" else None
         )
         looker, client = world.client(memory), world.client(store)
         hold = await client.multi_lock(["a", "b"], lease=30.0).acquire()
@@ -141,7 +143,7 @@ def test_one_that_is_lost_until_no_time_is_left_is_told_as_a_loss(world: World) 
     async def body(world: World) -> None:
         memory = space()
         slow = Fault(Kind.DELAY_REPLY, 0.6)
-        client = world.client(Faulty(memory, lambda call: slow if call.method == "leave" else None))
+        client = world.client(Faulty(memory, lambda call: slow if call.method == "release" else None))
         other = world.client(memory)
         first = await other.lock("b").acquire()
         assert first is not None
@@ -254,10 +256,10 @@ def test_a_store_that_brings_the_grant_with_its_message_is_asked_no_more(
         memory, asked = space(), list[str]()
         client, other = world.client(memory), world.client(memory)
         store = (client.blocking._core if hasattr(client, "blocking") else client).store
-        claim, changed = store.claim, store.changed
+        claim, changed = store.try_acquire, store.changed
 
         async def counted(*args: Any, **options: Any) -> Any:
-            asked.append("claim")
+            asked.append("try_acquire")
             return await claim(*args, **options)
 
         async def brings(name: str, ticket: Ticket, mark: object, *, timeout: float) -> Granted | None:
@@ -265,8 +267,8 @@ def test_a_store_that_brings_the_grant_with_its_message_is_asked_no_more(
             answer = await claim(name, ticket, join=True, within=1.0)
             return answer if isinstance(answer, Granted) else None
 
-        monkeypatch.setattr(store, "claim", counted)
-        monkeypatch.setattr(store, "changed", brings)
+        monkeypatch.setattr(store, "try_acquire", counted)
+        monkeypatch.setattr(store, "wait", brings)
         first = await other.lock("a").acquire()
         assert first is not None
         job = world.spawn(client.lock("a").acquire)
@@ -275,7 +277,7 @@ def test_a_store_that_brings_the_grant_with_its_message_is_asked_no_more(
         hold = await job.result()
         assert hold is not None
         hold.raise_if_lost()
-        assert asked == ["claim"]
+        assert asked == ["try_acquire"]
 
     world.run(body)
 
@@ -292,7 +294,7 @@ def test_a_fixed_lease_that_counts_from_long_ago_ends_in_time(world: World, monk
             answer = await claim(*args, **options)
             return answer._replace(since=answer.since - 2.4)
 
-        monkeypatch.setattr(store, "claim", since_long_ago)
+        monkeypatch.setattr(store, "try_acquire", since_long_ago)
         hold = await client.lock("a", lease=3.0, renew=False).acquire()
         assert hold is not None
         assert hold.remaining < 0.6

@@ -63,7 +63,7 @@ def test_who_may_not_listen_is_told_when_it_waits_and_leaves_the_queue(
     async def body(world: World) -> None:
         memory = space()
         client, other = world.client(memory), world.client(memory)
-        refuse(monkeypatch, client, "changed")
+        refuse(monkeypatch, client, "wait")
         async with other.lock("a"):
             with pytest.raises(NoRight):
                 await client.lock("a").acquire()
@@ -79,7 +79,7 @@ def test_who_may_not_listen_for_cells_is_told_when_it_waits_for_a_latch(
 ) -> None:
     async def body(world: World) -> None:
         client = world.client(space())
-        refuse(monkeypatch, client, "cell_changed")
+        refuse(monkeypatch, client, "wait_for_cell")
         with pytest.raises(NoRight):
             await client.latch("a", 2).wait()
 
@@ -94,7 +94,7 @@ def test_who_may_not_look_is_told_when_it_comes_to_a_barrier_and_takes_no_entry(
         client, other = world.client(memory), world.client(memory)
         waits = world.spawn(lambda: other.barrier("a", 2, lease=LEASE).wait())
         await until_in(world, lambda: other.barrier("a", 2).n_waiting())
-        refuse(monkeypatch, client, "look")
+        refuse(monkeypatch, client, "inspect")
         with pytest.raises(NoRight):
             await client.barrier("a", 2, lease=LEASE).wait()
         third = world.client(memory)
@@ -108,7 +108,7 @@ def test_who_may_not_look_any_more_is_told_when_it_observes(world: World, monkey
         client = world.client(space())
         stream = client.election("a").observe(every=0.01)
         assert await following(stream) is None
-        refuse(monkeypatch, client, "look")
+        refuse(monkeypatch, client, "inspect")
         with pytest.raises(NoRight):
             await following(stream)
 
@@ -122,7 +122,7 @@ def test_who_may_not_claim_any_more_is_told_when_it_campaigns_again(
         client = world.client(space())
 
         async def lead(leadership: AsyncLeadership) -> None:
-            refuse(monkeypatch, client, "claim")
+            refuse(monkeypatch, client, "try_acquire")
             await client.force_release("election/a", leadership.token)
             await until_in(world, lambda: leadership.lost)  # where a block can be cut short, this one is
             leadership.raise_if_lost()
@@ -144,7 +144,7 @@ async def following(stream: Any) -> Leader | None:
 
 def test_an_observer_goes_on_when_an_outage_is_over(world: World) -> None:
     async def body(world: World) -> None:
-        memory, outage = space(), Outage("look")
+        memory, outage = space(), Outage("inspect")
         client, candidate = world.client(Faulty(memory, outage)), world.client(memory)
         stream = client.election("a").observe(every=0.01)
         assert await following(stream) is None
@@ -162,7 +162,7 @@ def test_an_observer_goes_on_when_an_outage_is_over(world: World) -> None:
 
 def test_who_has_led_campaigns_through_an_outage_and_leads_again(world: World) -> None:
     async def body(world: World) -> list[int]:
-        outage, tokens = Outage("claim"), list[int]()
+        outage, tokens = Outage("try_acquire"), list[int]()
         client = world.client(Faulty(space(), outage))
 
         async def lead(leadership: AsyncLeadership) -> list[int]:
@@ -207,7 +207,7 @@ def test_a_loss_of_which_the_work_speaks_is_its_own_if_the_lead_goes_on(world: W
 
 def test_members_of_a_barrier_meet_though_nobody_can_be_looked_for(world: World) -> None:
     async def body(world: World) -> None:
-        memory, outage = space(), Outage("look")
+        memory, outage = space(), Outage("inspect")
         outage.lasts = True
         one, other = (world.client(Faulty(memory, outage)).barrier("a", 2, lease=LEASE) for _ in range(2))
         first = world.spawn(one.wait)
@@ -222,7 +222,7 @@ def test_members_of_a_barrier_meet_though_nobody_can_be_looked_for(world: World)
 def test_a_latch_is_looked_at_where_the_store_cannot_be_listened_to(world: World) -> None:
     async def body(world: World) -> None:
         memory = space()
-        client = world.client(Faulty(memory, always(Fault(Kind.REFUSE), ["cell_changed"])))
+        client = world.client(Faulty(memory, always(Fault(Kind.REFUSE), ["wait_for_cell"])))
         waits = world.spawn(client.latch("a", 1).wait)
         await world.sleep(0.3)
         assert not waits.done()
@@ -252,7 +252,7 @@ def test_a_latch_is_looked_at_where_the_store_sends_no_messages(world: World, mo
 
 def test_a_write_that_was_refused_is_told_as_such_and_not_made(world: World) -> None:
     async def body(world: World) -> None:
-        outage = Outage("cell")
+        outage = Outage("compare_and_set")
         value = world.client(Faulty(space(), outage)).versioned("a")
         await value.put(1)
         outage.lasts = True

@@ -33,7 +33,7 @@ class Switch:
 
     def __init__(self) -> None:
         self.fault: Fault | None = None
-        self.methods = ("claim", "leave", "renew")
+        self.methods = ("try_acquire", "release", "renew")
         self.seen: list[tuple[float, str]] = []
         self.now: Callable[[], float] = float
 
@@ -395,9 +395,9 @@ def test_debts_end_with_the_lease() -> None:
         plan.fault = Fault(Kind.DROP_REQUEST)
         await hold.release()
         await world.sleep(LEASE + 1)
-        count = len(plan.times("leave"))
+        count = len(plan.times("release"))
         await world.sleep(10 * LEASE)
-        assert len(plan.times("leave")) == count
+        assert len(plan.times("release")) == count
 
     simulate(body)
 
@@ -407,7 +407,7 @@ def test_a_renewal_that_is_under_way_does_not_end_a_grant_that_it_did_not_see() 
 
     async def body(world: SimulatedWorld, client: AsyncClient, plan: Switch, events: list[Event]) -> None:
         # the claim travels for longer than a third of the lease; the renewal asked meanwhile finds nothing
-        plan.fault, plan.methods = Fault(Kind.DELAY_REQUEST, LEASE / 3 + 0.5), ("claim",)
+        plan.fault, plan.methods = Fault(Kind.DELAY_REQUEST, LEASE / 3 + 0.5), ("try_acquire",)
         job = world.spawn(client.lock("a", lease=LEASE).acquire)
         await world.sleep(LEASE / 3 - 0.1)
         plan.fault, plan.methods = Fault(Kind.DELAY_REPLY, 1.0), ("renew",)
@@ -475,7 +475,7 @@ def test_an_eager_task_factory_does_not_stop_the_watchdog() -> None:
 def test_always_plans_every_call() -> None:
     plan = always(Fault(Kind.REFUSE), methods=["renew"])
     assert plan(Call(0, "renew", "a")) == Fault(Kind.REFUSE)
-    assert plan(Call(1, "claim", "a")) is None
+    assert plan(Call(1, "try_acquire", "a")) is None
 
 
 class Brief:
@@ -490,12 +490,12 @@ class Brief:
     def __getattr__(self, name: str) -> object:
         return getattr(self._inner, name)
 
-    async def claim(self, name: str, ticket: Ticket, *, join: bool, within: float) -> Granted | Wait:
-        answer = await self._inner.claim(name, ticket, join=join, within=within)
+    async def try_acquire(self, name: str, ticket: Ticket, *, join: bool, within: float) -> Granted | Wait:
+        answer = await self._inner.try_acquire(name, ticket, join=join, within=within)
         return answer._replace(lease=self.LENGTH) if isinstance(answer, Granted) else answer
 
-    def tell(self, hear: LossCallback) -> None:
-        self.hear = hear
+    def report_losses(self, callback: LossCallback) -> None:
+        self.callback = callback
 
 
 class BriefFaulty(Faulty):

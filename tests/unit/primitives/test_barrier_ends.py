@@ -204,10 +204,10 @@ def test_what_is_no_barrier_is_not_read_as_one(world: World) -> None:
     async def body(world: World) -> None:
         client = world.client(Memory(f"barrier-{next(numbers)}"))
         core = client.blocking._core if hasattr(client, "blocking") else client
-        await core.store.cell("barrier/a", Change(b"x"))
+        await core.store.compare_and_set("barrier/a", Change(b"x"))
         with pytest.raises(Exception, match="the cell 'barrier/a' holds something else"):
             await client.barrier("a", 2).n_waiting()
-        await core.store.cell("barrier/b", Change(b"s\x00\x00{"))
+        await core.store.compare_and_set("barrier/b", Change(b"s\x00\x00{"))
         with pytest.raises(Exception, match="the cell 'barrier/b' holds something else"):
             await client.barrier("b", 2).n_waiting()
 

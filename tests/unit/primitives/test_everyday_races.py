@@ -60,7 +60,7 @@ def test_a_leader_that_proclaims_two_things_at_once_proclaims_both_one_after_the
             leader = await client.election("a").leader()
             assert leader is not None
             assert leader.value in ("one", "two")
-            assert (await client.store.cell("election/a", Change())).version == 2
+            assert (await client.store.compare_and_set("election/a", Change())).version == 2
 
     for seed in range(5):
         SimulatedWorld(seed).run(body)
@@ -114,7 +114,9 @@ def test_a_tick_that_an_earlier_holder_stamps_at_the_last_moment_runs_here_no_mo
         await world.sleep(0.1)
         other = world.client(memory)
         core = other.blocking._core if hasattr(other, "blocking") else other
-        stamped = await core.store.cell("scheduled/a", Change(b'j12345678"an earlier holder"', if_version=0, fence=1))
+        stamped = await core.store.compare_and_set(
+            "scheduled/a", Change(b'j12345678"an earlier holder"', if_version=0, fence=1)
+        )
         assert stamped.changed
         assert await job.result() is False
         assert ran == []
@@ -260,7 +262,7 @@ def test_who_waits_where_nobody_may_enter_is_told_why_and_for_how_long(
         async def claim(*args: object, **options: object) -> Wait:
             return Wait(None, 7.0, None, "the server may have forgotten what it granted")
 
-        monkeypatch.setattr(core.store, "claim", claim)
+        monkeypatch.setattr(core.store, "try_acquire", claim)
         with pytest.raises(TimeoutError, match=r"may have forgotten what it granted for [67]\.\d s more"):
             async with client.lock("a", timeout=0.1):
                 pytest.fail("the block ran")

@@ -26,7 +26,7 @@ def test_one_request_takes_all_and_one_releases_them() -> None:
     with Client(store) as client:
         with client.multi_lock(NAMES):
             pass
-        assert counted(store) == ["claim_many", "leave_many"]
+        assert counted(store) == ["try_acquire_many", "release_many"]
 
 
 def test_more_names_than_one_request_takes() -> None:
@@ -34,7 +34,9 @@ def test_more_names_than_one_request_takes() -> None:
     with Client(store) as client:
         with client.multi_lock([f"{number:04}" for number in range(250)]) as hold:
             assert len(hold.tokens) == len(client.holds()) == 250
-        assert [method for method in counted(store) if method != "look"] == ["claim_many"] * 3 + ["leave_many"] * 3
+        assert [method for method in counted(store) if method != "inspect"] == ["try_acquire_many"] * 3 + [
+            "release_many"
+        ] * 3
         assert client.holds() == []
 
 
@@ -44,7 +46,7 @@ def test_a_store_that_cannot_take_several_is_asked_one_by_one(monkeypatch: pytes
     with Client(store) as client:
         with client.multi_lock(NAMES):
             assert client.multi_lock(["c", "d"]).acquire(timeout=0) is None
-        assert set(counted(store)) == {"claim", "leave"}
+        assert set(counted(store)) == {"try_acquire", "release"}
         assert client.holds() == []
 
 
@@ -58,13 +60,13 @@ def test_a_hold_that_is_dropped_is_released() -> None:
             pass
 
 
-@pytest.mark.parametrize("method", ["claim", "claim_many"])
+@pytest.mark.parametrize("method", ["try_acquire", "try_acquire_many"])
 def test_a_store_that_is_down_at_the_second_gives_the_first_back(method: str) -> None:
     def down(call: Call) -> Fault | None:
         return Fault(Kind.REFUSE) if call.method == method else None
 
     with Client(Memory("multi")) as client, Client(Faulty(Memory("there"), down)) as there:
-        others = [there.lock("b")] if method == "claim" else [there.lock("b"), there.lock("bb")]
+        others = [there.lock("b")] if method == "try_acquire" else [there.lock("b"), there.lock("bb")]
         with pytest.raises(StoreUnavailable):
             client.multi_lock(["a", *others, "c"]).acquire()
         assert client.holds() == []

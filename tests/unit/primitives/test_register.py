@@ -36,7 +36,7 @@ def test_updates_count_once_whatever_is_lost(fault: Fault, number: int, seed: in
     """Three add to one number beside each other; one of them meets a fault. Whoever was told of success counts once."""
 
     async def body(world: World) -> None:
-        plan = nth(number, fault, method="cell")
+        plan = nth(number, fault, method="compare_and_set")
         told: list[str] = []
 
         async def add(client: Any) -> None:
@@ -65,7 +65,7 @@ def test_a_plain_put_is_made_once_or_reported(fault: Fault) -> None:
     """It is never sent again: what others wrote after it would be undone."""
 
     async def body(world: World) -> None:
-        value = world.client(Faulty(Memory(), nth(0, fault, method="cell"))).versioned(NAME)
+        value = world.client(Faulty(Memory(), nth(0, fault, method="compare_and_set"))).versioned(NAME)
         try:
             assert await value.put("ours") in (1, 2)  # 2: the network sent it twice
             known = True
@@ -88,8 +88,8 @@ def test_a_lost_reply_followed_by_many_writes_is_reported(if_version: int | None
 
         def plan(call: Call) -> Fault | None:
             nonlocal calls
-            calls += call.method == "cell"
-            return Fault(Kind.DELAY_REPLY, 9.0) if call.method == "cell" and calls == 1 else None
+            calls += call.method == "compare_and_set"
+            return Fault(Kind.DELAY_REPLY, 9.0) if call.method == "compare_and_set" and calls == 1 else None
 
         value = world.client(Faulty(Memory(), plan), response_timeout=8.0).versioned(NAME)
         job = world.spawn(lambda: value.put("ours", if_version=if_version))
@@ -115,7 +115,7 @@ def test_once_is_once_whatever_is_lost(fault: Fault, number: int) -> None:
             done.append(1)
             return len(done)
 
-        faulty = world.client(Faulty(Memory(), nth(number, fault, method="cell")))
+        faulty = world.client(Faulty(Memory(), nth(number, fault, method="compare_and_set")))
         results = []
         for client in (faulty, faulty, world.client("memory:")):
             try:
@@ -137,7 +137,7 @@ def test_an_outage_between_work_and_record_is_ridden_over() -> None:
         down = [False]
 
         def plan(call: Call) -> Fault | None:
-            return Fault(Kind.REFUSE) if call.method == "cell" and down[0] else None
+            return Fault(Kind.REFUSE) if call.method == "compare_and_set" and down[0] else None
 
         async def work() -> str:
             down[0] = True
@@ -203,7 +203,7 @@ def test_an_update_that_returns_nothing_writes_nothing() -> None:
 
 def test_a_foreign_cell_is_refused() -> None:
     with Client(Memory(f"foreign-{time.monotonic_ns()}")) as client:
-        finish(client.store.cell(f"versioned/{NAME}", Change(b"?")))
+        finish(client.store.compare_and_set(f"versioned/{NAME}", Change(b"?")))
         with pytest.raises(NameInUse):
             client.versioned(NAME).get()
 

@@ -43,10 +43,10 @@ class Table:
         self.last_token = 0
 
     def claim(self, mine: Ticket, *, join: bool = True) -> queues.Step:
-        return self.apply(queues.claim(self.queue, mine, join=join, now=self.now, floor=0))
+        return self.apply(queues.try_acquire(self.queue, mine, join=join, now=self.now, floor=0))
 
-    def leave(self, mine: Ticket, how: ReleaseReason = ReleaseReason.RELEASE) -> queues.Step:
-        return self.apply(queues.leave(self.queue, mine.id, how=how, now=self.now, floor=0))
+    def leave(self, mine: Ticket, reason: ReleaseReason = ReleaseReason.RELEASE) -> queues.Step:
+        return self.apply(queues.release(self.queue, mine.id, reason=reason, now=self.now, floor=0))
 
     def renew(self, mine: Ticket) -> RenewalResult:
         self.queue, result = queues.renew(self.queue, mine.id, self.now)
@@ -120,7 +120,7 @@ def test_whatever_happens_no_two_holders_conflict(
             case "pass":
                 # someone looks at the name after a while; expiries take effect then
                 table.now += choice * LEASE / 4
-                table.apply(queues.leave(table.queue, "nobody", how=ReleaseReason.RELEASE, now=table.now, floor=0))
+                table.apply(queues.release(table.queue, "nobody", reason=ReleaseReason.RELEASE, now=table.now, floor=0))
 
 
 @settings(max_examples=100, deadline=None)
@@ -236,7 +236,7 @@ def test_the_dead_are_dropped_at_once_where_the_store_can_know() -> None:
     after = queues.settle(table.queue, table.now, lambda entry: entry.ticket.id not in dead)
     assert after.entries() == ()
     assert after.blocked_until == table.now + 2.0, "its work may still be under way elsewhere: its delay applies"
-    step = queues.claim(
+    step = queues.try_acquire(
         replace(table.queue, blocked_until=0.0),
         ticket(3, MUTEX[0]),
         join=True,
@@ -288,7 +288,7 @@ def test_a_view_tells_what_is_left_of_each_lease() -> None:
 
 def test_an_expired_entry_does_not_block() -> None:
     queue = Queue("name")
-    step = queues.claim(queue, ticket(1, MUTEX[0]), join=True, now=0.0, floor=0)
+    step = queues.try_acquire(queue, ticket(1, MUTEX[0]), join=True, now=0.0, floor=0)
     assert isinstance(decide(step.queue, ticket(2, MUTEX[0]), LEASE), Enter)
     assert isinstance(decide(step.queue, ticket(2, MUTEX[0]), LEASE - 0.1), Blocked)
 

@@ -32,12 +32,12 @@ class Table:
         return Ticket(f"{party}:{self.number}", LeaseTerms(replace(mode, fair=self.fair), ME, lease), alongside)
 
     def claim(self, mine: Ticket, *, join: bool = True) -> bool:
-        step = queues.claim(self.queue, mine, join=join, now=self.now, floor=0)
+        step = queues.try_acquire(self.queue, mine, join=join, now=self.now, floor=0)
         self.apply(step.queue)
         return step.blocked is None
 
-    def leave(self, ticket: str, how: ReleaseReason = ReleaseReason.RELEASE) -> None:
-        self.apply(queues.leave(self.queue, ticket, how=how, now=self.now, floor=0).queue)
+    def leave(self, ticket: str, reason: ReleaseReason = ReleaseReason.RELEASE) -> None:
+        self.apply(queues.release(self.queue, ticket, reason=reason, now=self.now, floor=0).queue)
 
     def look_again(self) -> None:
         """As a waiter does that asks again: what has expired takes effect."""

@@ -20,7 +20,7 @@ from leasehold.stores.redis.strict.quorum import Strict, waits
 from leasehold.stores.redis.strict.strict import Claims, Unconfirmed
 
 TICKET = Ticket("t" * 22, LeaseTerms(LockMode(Kind.MUTEX), Owner("h", 1, "c"), lease=10.0))
-COMMAND = commands.claim("ns", "a", TICKET, join=False, channel=b"")
+COMMAND = commands.try_acquire("ns", "a", TICKET, join=False, channel=b"")
 GRANTED = [1, b"7", b"1", 2]
 
 

@@ -17,9 +17,11 @@ def test_a_try_whose_first_claim_had_no_answer_leaves(world: World, lost: bool) 
     async def body(world: World) -> None:
         memory = Memory()
         theirs = await world.client(memory).lock("x").acquire()
-        faulty = Faulty(memory, nth(0 if lost else -1, Fault(Kind.DROP_REQUEST), method="claim"))
+        faulty = Faulty(memory, nth(0 if lost else -1, Fault(Kind.DROP_REQUEST), method="try_acquire"))
         assert await world.client(faulty).lock("x").acquire(blocking=False) is None
-        assert [call.method for call in faulty.calls] == (["claim", "claim", "leave"] if lost else ["claim"])
+        assert [call.method for call in faulty.calls] == (
+            ["try_acquire", "try_acquire", "release"] if lost else ["try_acquire"]
+        )
         await theirs.release()
 
     world.run(body)
@@ -30,9 +32,9 @@ def test_several_whose_first_claim_had_no_answer_leave(world: World, lost: bool)
     async def body(world: World) -> None:
         memory = Memory()
         theirs = await world.client(memory).lock("y").acquire()
-        faulty = Faulty(memory, nth(0 if lost else -1, Fault(Kind.DROP_REQUEST), method="claim_many"))
+        faulty = Faulty(memory, nth(0 if lost else -1, Fault(Kind.DROP_REQUEST), method="try_acquire_many"))
         assert await world.client(faulty).multi_lock(["x", "y", "z"]).acquire(blocking=False) is None
-        claims = ["claim_many", "claim_many", "leave_many"] if lost else ["claim_many"]
+        claims = ["try_acquire_many", "try_acquire_many", "release_many"] if lost else ["try_acquire_many"]
         assert [call.method for call in faulty.calls] == claims
         await theirs.release()
 

@@ -145,13 +145,13 @@ class Hurried(list[Any]):
 def test_a_connection_that_is_dropped_is_not_taken(redis_server: Any, namespace: str) -> None:
     runtime = BlockingRuntime()
     store = cast(Any, registry.opener(redis_server.url).open(runtime, namespace))
-    finish(store.look("x", exact=True))
+    finish(store.inspect("x", exact=True))
     transport: BlockingTransport = store._transport
     transport._idle = idle = Hurried(transport._idle)
     idle.transport = transport
     assert idle
     try:
-        finish(store.look("x", exact=True))
+        finish(store.inspect("x", exact=True))
     except StoreUnavailable:
         pass  # it may have been dropped just then
     finish(store.close())

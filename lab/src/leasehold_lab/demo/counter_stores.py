@@ -56,12 +56,12 @@ class Cells:
         self._client = client
 
     def read(self, guard: Guard) -> int:
-        return int(run_sync(self._client.store.cell(counter_name(guard), Change())).value or b"0")
+        return int(run_sync(self._client.store.compare_and_set(counter_name(guard), Change())).value or b"0")
 
     def write(self, guard: Guard, value: int, hold: Hold | None) -> None:
         token = None if hold is None else hold.token
         change = Change(value=b"%d" % value, fence=token, ttl=COUNTER_LIFE)
-        if not run_sync(self._client.store.cell(counter_name(guard), change)).changed:
+        if not run_sync(self._client.store.compare_and_set(counter_name(guard), change)).changed:
             raise Stale(f"the write with token {token} was refused", token=token)
 
     def discard(self) -> None:

@@ -63,42 +63,48 @@ class RemoteStore:
     def capabilities(self) -> Capabilities:
         return self._inner.capabilities
 
-    async def claim(self, name: str, ticket: Ticket, *, join: bool, within: float) -> Granted | Wait:
+    async def try_acquire(self, name: str, ticket: Ticket, *, join: bool, within: float) -> Granted | Wait:
         since = self._runtime.now()
-        answer = await self._ask(lambda: self._inner.claim(name, ticket, join=join, within=within), "claim", within)
+        answer = await self._ask(
+            lambda: self._inner.try_acquire(name, ticket, join=join, within=within), "try_acquire", within
+        )
         return answer._replace(since=since) if isinstance(answer, Granted) else answer
 
-    async def claim_many(
+    async def try_acquire_many(
         self, claims: Sequence[tuple[str, Ticket]], *, keep: bool, within: float
     ) -> Sequence[Granted | Wait]:
         since, inner = self._runtime.now(), cast(ManyStore, self._inner)
-        answers = await self._ask(lambda: inner.claim_many(claims, keep=keep, within=within), "claim_many", within)
+        answers = await self._ask(
+            lambda: inner.try_acquire_many(claims, keep=keep, within=within), "try_acquire_many", within
+        )
         return [answer._replace(since=since) if isinstance(answer, Granted) else answer for answer in answers]
 
-    async def leave_many(self, leaves: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[bool]:
+    async def release_many(self, leaves: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[bool]:
         inner = cast(ManyStore, self._inner)
-        return await self._ask(lambda: inner.leave_many(leaves, within=within), "leave_many", within)
+        return await self._ask(lambda: inner.release_many(leaves, within=within), "release_many", within)
 
-    async def leave(self, name: str, ticket: Ticket, *, how: ReleaseReason, within: float) -> bool:
-        return await self._ask(lambda: self._inner.leave(name, ticket, how=how, within=within), "leave", within)
+    async def release(self, name: str, ticket: Ticket, *, reason: ReleaseReason, within: float) -> bool:
+        return await self._ask(
+            lambda: self._inner.release(name, ticket, reason=reason, within=within), "release", within
+        )
 
     async def renew(self, tickets: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[RenewalResult]:
         return await self._ask(lambda: self._inner.renew(tickets, within=within), "renew", within)
 
-    async def changed(self, name: str, ticket: Ticket, mark: object, *, timeout: float) -> Granted | None:
-        granted = await self._inner.changed(name, ticket, mark, timeout=timeout)
+    async def wait(self, name: str, ticket: Ticket, mark: object, *, timeout: float) -> Granted | None:
+        granted = await self._inner.wait(name, ticket, mark, timeout=timeout)
         assert granted is None, "a grant that is pushed has the time of the server's clock"
         await self._runtime.sleep(self._delay())
         return None
 
-    async def look(self, prefix: str, *, exact: bool = False) -> list[View]:
-        return await self._ask(lambda: self._inner.look(prefix, exact=exact), "look", 5.0)
+    async def inspect(self, prefix: str, *, exact: bool = False) -> list[View]:
+        return await self._ask(lambda: self._inner.inspect(prefix, exact=exact), "inspect", 5.0)
 
-    async def cell(self, name: str, change: Change) -> Cell:
-        return await self._ask(lambda: self._inner.cell(name, change), "cell", 5.0)
+    async def compare_and_set(self, name: str, change: Change) -> Cell:
+        return await self._ask(lambda: self._inner.compare_and_set(name, change), "compare_and_set", 5.0)
 
-    async def cell_changed(self, name: str, version: int, *, timeout: float) -> None:
-        await cast(Watching, self._inner).cell_changed(name, version, timeout=timeout)
+    async def wait_for_cell(self, name: str, version: int, *, timeout: float) -> None:
+        await cast(Watching, self._inner).wait_for_cell(name, version, timeout=timeout)
         await self._runtime.sleep(self._delay())
 
     async def diagnose(self) -> list[Finding]:

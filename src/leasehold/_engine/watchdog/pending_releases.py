@@ -56,8 +56,8 @@ class ReleaseRetrier:
         """Leave for each; one without an answer is put down again, unless it is over by then."""
         for pending_release in pending:
             try:
-                left = await self._store.leave(
-                    pending_release.name, pending_release.ticket, how=ReleaseReason.RELEASE, within=self._patience
+                left = await self._store.release(
+                    pending_release.name, pending_release.ticket, reason=ReleaseReason.RELEASE, within=self._patience
                 )
                 log.debug("left %r late; it was %s", pending_release.name, "there" if left else "gone")
             except StoreUnavailable:

@@ -123,7 +123,7 @@ class Watchdog:
         now = self._runtime.now()
         self._owe_at(PendingRelease(name, ticket, now + ticket.terms.lease), now)
 
-    def hear(self, result: RenewalResult, tickets: Collection[str] | None) -> None:
+    def on_report(self, result: RenewalResult, tickets: Collection[str] | None) -> None:
         """Take a store's report of what became of tickets, or of all, from any thread; see `ReportsLosses`."""
         self._news.append((result, None if tickets is None else frozenset(tickets)))
         self._wake.set()

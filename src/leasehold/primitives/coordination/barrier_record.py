@@ -72,7 +72,7 @@ class Book:
         if not members:
             return
         try:
-            views = await self._engine.store.look(self.queue, exact=True)
+            views = await self._engine.store.inspect(self.queue, exact=True)
         except StoreUnavailable as error:  # whoever is asked next finds out whether the store is down
             if error.lasting:
                 raise

@@ -226,7 +226,7 @@ class AsyncElection(AsyncLock):
         return Leader(json.loads(meta) if meta else None, entry.token, owner)
 
     async def _entry(self) -> QueueEntry | None:
-        views = await self._engine.store.look(self.name, exact=True)
+        views = await self._engine.store.inspect(self.name, exact=True)
         return next((entry for view in views for entry in view.holders), None)
 
 

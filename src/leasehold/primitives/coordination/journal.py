@@ -121,7 +121,7 @@ class Journal(Generic[S]):
         return await self._engine.repeat(lambda _: self._ask(change), within, through_outage=through_outage)
 
     def _ask(self, change: Change) -> Coroutine[Any, Any, Cell]:
-        return self._engine.store.cell(self._cell, change)
+        return self._engine.store.compare_and_set(self._cell, change)
 
     def _spelled(self, state: S, own: bytes, cell: Cell) -> bytes:
         ids = [own, *_ids(cell.value)][:KEPT]

@@ -17,7 +17,7 @@ async def held_as(engine: Engine, name: str, mode: LockMode) -> list[LockMode]:
     """
     engine.ready()
     held: list[LockMode] = []
-    for view in await engine.store.look(name, exact=True):
+    for view in await engine.store.inspect(name, exact=True):
         other = other_use([entry.ticket for entry in (*view.holders, *view.waiters)], mode)
         if other is not None:
             words = clash(name, use_of(other.terms.mode), mode)

@@ -164,7 +164,7 @@ class Register:
         return cell, True
 
     def _ask(self, change: Change) -> Coroutine[Any, Any, Cell]:
-        return self._engine.store.cell(self._cell, change)
+        return self._engine.store.compare_and_set(self._cell, change)
 
     def _unknown(self) -> StoreUnavailable:
         return StoreUnavailable(

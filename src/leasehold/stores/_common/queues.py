@@ -37,7 +37,9 @@ class Step:
     found: bool = False
 
 
-def claim(queue: Queue, ticket: Ticket, *, join: bool, now: float, floor: int, alive: Alive | None = None) -> Step:
+def try_acquire(
+    queue: Queue, ticket: Ticket, *, join: bool, now: float, floor: int, alive: Alive | None = None
+) -> Step:
     """Let ``ticket`` hold if it may, else join the queue if asked.
 
     Args:
@@ -75,14 +77,14 @@ def claim(queue: Queue, ticket: Ticket, *, join: bool, now: float, floor: int, a
     return Step(queue, granted, woken=woken, found=found)
 
 
-def leave(
-    queue: Queue, ticket_id: str, *, how: ReleaseReason, now: float, floor: int, alive: Alive | None = None
+def release(
+    queue: Queue, ticket_id: str, *, reason: ReleaseReason, now: float, floor: int, alive: Alive | None = None
 ) -> Step:
     """Take the ticket out, holding or waiting, and hand the name to the next."""
     mine = _entry_of(queue, ticket_id)
     if mine is not None:
         queue = _drop(queue, ticket_id)
-        if how is ReleaseReason.BREAK and mine.token is not None:
+        if reason is ReleaseReason.BREAK and mine.token is not None:
             queue = replace(
                 queue,
                 fence=next_token(queue.fence, floor),

@@ -19,16 +19,16 @@ def claiming(ticket: Ticket, *, join: bool) -> Take:
     """Make what claims a name for this ticket."""
 
     def take(snapshot: QueueSnapshot, clock: Clock) -> Step:
-        return queues.claim(snapshot.queue, ticket, join=join, now=clock.now, floor=clock.floor)
+        return queues.try_acquire(snapshot.queue, ticket, join=join, now=clock.now, floor=clock.floor)
 
     return take
 
 
-def leaving(ticket: Ticket, how: ReleaseReason) -> Take:
+def leaving(ticket: Ticket, reason: ReleaseReason) -> Take:
     """Make what takes this ticket off a name."""
 
     def take(snapshot: QueueSnapshot, clock: Clock) -> Step:
-        return queues.leave(snapshot.queue, ticket.id, how=how, now=clock.now, floor=clock.floor)
+        return queues.release(snapshot.queue, ticket.id, reason=reason, now=clock.now, floor=clock.floor)
 
     return take
 
@@ -43,7 +43,7 @@ def each(takes: Sequence[Take]) -> TakeAll:
 
 
 def in_order(tickets: Sequence[Ticket], *, keep: bool) -> TakeAll:
-    """Make what claims in order up to the first name that cannot be had; see `ManyStore.claim_many`.
+    """Make what claims in order up to the first name that cannot be had; see `ManyStore.try_acquire_many`.
 
     It takes no step at all while one of the names has no row.
     """

@@ -83,7 +83,7 @@ class RowStore:
 
     # --- the queue ---------------------------------------------------------------------------------------------
 
-    async def claim(self, name: str, ticket: Ticket, *, join: bool, within: float) -> Granted | Wait:
+    async def try_acquire(self, name: str, ticket: Ticket, *, join: bool, within: float) -> Granted | Wait:
         """Try to take ``name``."""
         until = self._runtime.now() + within
         slot = (
@@ -106,7 +106,7 @@ class RowStore:
             generation, self._waiting.ask_again(slot, ticket, expiry, int(clock.now * 1e6)), _held_by(step.blocked)
         )
 
-    async def claim_many(
+    async def try_acquire_many(
         self, claims: Sequence[tuple[str, Ticket]], *, keep: bool, within: float
     ) -> Sequence[Granted | Wait]:
         """Claim in order, in one transaction, up to the first that cannot be had."""
@@ -122,12 +122,12 @@ class RowStore:
             answers.append(Granted(_token(step.mine), since, ticket.terms.lease))
         return answers
 
-    async def leave(self, name: str, ticket: Ticket, *, how: ReleaseReason, within: float) -> bool:
+    async def release(self, name: str, ticket: Ticket, *, reason: ReleaseReason, within: float) -> bool:
         """Remove ``ticket`` and hand the name over."""
-        (found,) = await self._left([(name, ticket)], how, self._runtime.now() + within)
+        (found,) = await self._left([(name, ticket)], reason, self._runtime.now() + within)
         return found
 
-    async def leave_many(self, leaves: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[bool]:
+    async def release_many(self, leaves: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[bool]:
         """Remove each ticket and hand its name over, in one transaction."""
         return await self._left(leaves, ReleaseReason.RELEASE, self._runtime.now() + within)
 
@@ -144,13 +144,13 @@ class RowStore:
         self._waiting.settled(results, {name for name, _ in tickets})
         return [results.get(ticket.id, RenewalResult.UNKNOWN) for _, ticket in tickets]
 
-    async def changed(self, name: str, ticket: Ticket, mark: object, *, timeout: float) -> Granted | None:
+    async def wait(self, name: str, ticket: Ticket, mark: object, *, timeout: float) -> Granted | None:
         """Sleep until a message, a timer or a renewal says that there is something; bring the grant."""
         return await self._waiting.changed(self._transport, ticket, mark, timeout)
 
     # --- looking, cells ----------------------------------------------------------------------------------------
 
-    async def look(self, prefix: str, *, exact: bool = False) -> list[View]:
+    async def inspect(self, prefix: str, *, exact: bool = False) -> list[View]:
         """Show names in use."""
         start = prefix.encode("utf-8", "surrogatepass")
         end = start + b"\0" if exact else above(start)
@@ -166,7 +166,7 @@ class RowStore:
         views = [queues.view(queue, now) for queue in rows.views_of(found)]
         return [view for view in views if view.holders or view.waiters or view.free_in > 0]
 
-    async def cell(self, name: str, change: Change) -> Cell:
+    async def compare_and_set(self, name: str, change: Change) -> Cell:
         """Change or read a cell."""
         check_size(change)
         check_fence(change)
@@ -218,10 +218,10 @@ class RowStore:
                 if one is None:  # each alone: who holds a new row must not wait for the server's counter of ids
                     await self._transact(self._adding(self._key(name)), until)
 
-    async def _left(self, leaves: Sequence[tuple[str, Ticket]], how: ReleaseReason, until: float) -> list[bool]:
+    async def _left(self, leaves: Sequence[tuple[str, Ticket]], reason: ReleaseReason, until: float) -> list[bool]:
         for _, ticket in leaves:
             self._waiting.leaves(ticket)
-        take = batch.each([batch.leaving(ticket, how) for _, ticket in leaves])
+        take = batch.each([batch.leaving(ticket, reason) for _, ticket in leaves])
         steps = await self._steps(leaves, take, "", until)
         if self._sweeper.due():
             await self._sweep(until)

@@ -52,7 +52,7 @@ class Verdict:
     held_by: Place | None = None
 
 
-async def claim(gateway: Gateway, keys: Keys, mine: Mine, *, join: bool, until: float, now: float) -> Verdict:
+async def try_acquire(gateway: Gateway, keys: Keys, mine: Mine, *, join: bool, until: float, now: float) -> Verdict:
     """Put the ticket's key, and say whether it holds.
 
     Raises:

@@ -50,7 +50,7 @@ class Entering:
         self._marks = span(keys.marks(mine.name))
         self._grave = only(keys.grave(mine.entry))
 
-    async def claim(self, *, join: bool) -> Verdict:
+    async def try_acquire(self, *, join: bool) -> Verdict:
         """Enter if the rules allow; else stand in the queue if asked, and say whom to wait for."""
         said = await self._send([absent(self._line)], self._written(holds=True))
         attempt = 0

@@ -85,7 +85,7 @@ class EtcdStore:
 
     # --- the six -----------------------------------------------------------------------------------------------
 
-    async def claim(self, name: str, ticket: Ticket, *, join: bool, within: float) -> Granted | Wait:
+    async def try_acquire(self, name: str, ticket: Ticket, *, join: bool, within: float) -> Granted | Wait:
         until = self._runtime.now() + within
         while True:
             mine = await self._seated(name, ticket, until)
@@ -107,7 +107,7 @@ class EtcdStore:
             finally:
                 mine.claiming = False
 
-    async def leave(self, name: str, ticket: Ticket, *, how: ReleaseReason, within: float) -> bool:
+    async def release(self, name: str, ticket: Ticket, *, reason: ReleaseReason, within: float) -> bool:
         mine = self._mine.get(ticket.id)
         if mine is None:
             return await self._take_out(name, ticket.id, within)
@@ -147,7 +147,7 @@ class EtcdStore:
                 self._forget(one)
         return results
 
-    async def changed(self, name: str, ticket: Ticket, mark: object, *, timeout: float) -> Granted | None:
+    async def wait(self, name: str, ticket: Ticket, mark: object, *, timeout: float) -> Granted | None:
         mine = self._mine.get(ticket.id)
         if mine is None or not isinstance(mark, int):
             return None
@@ -161,10 +161,10 @@ class EtcdStore:
             self._watch.listen(mine, mark)  # raises what is the matter
         return None
 
-    async def look(self, prefix: str, *, exact: bool = False) -> list[View]:
+    async def inspect(self, prefix: str, *, exact: bool = False) -> list[View]:
         return await inspecting.look(self._runtime, self._gateway, self._keys, prefix, exact=exact)
 
-    async def cell(self, name: str, change: Change) -> Cell:
+    async def compare_and_set(self, name: str, change: Change) -> Cell:
         return await self._cells.change(self._keys.cell(name), change)
 
     # --- the rest ----------------------------------------------------------------------------------------------
@@ -257,8 +257,8 @@ class EtcdStore:
             raise StoreUnavailable("no time was left to claim", unknown=False)
         try:
             if mine.ticket.terms.mode.kind is Kind.MUTEX:
-                return await mutex.claim(self._gateway, self._keys, mine, join=join, until=until, now=now)
-            return await Entering(self._runtime, self._gateway, self._keys, mine, until).claim(join=join)
+                return await mutex.try_acquire(self._gateway, self._keys, mine, join=join, until=until, now=now)
+            return await Entering(self._runtime, self._gateway, self._keys, mine, until).try_acquire(join=join)
         except StoreUnavailable as error:
             mine.unknown = mine.unknown or error.unknown
             raise

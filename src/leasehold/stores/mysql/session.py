@@ -101,7 +101,7 @@ class MySQLSessionStore:
 
     # --- the lock ----------------------------------------------------------------------------------------------
 
-    async def claim(self, name: str, ticket: Ticket, *, join: bool, within: float) -> Granted | Wait:
+    async def try_acquire(self, name: str, ticket: Ticket, *, join: bool, within: float) -> Granted | Wait:
         """Try to take ``name``."""
         until = self._runtime.now() + within
         await self._connections.end_doomed(ticket.id, until)
@@ -117,14 +117,14 @@ class MySQLSessionStore:
             place.ticket = ticket
             return await self._granted(place, until)
 
-        return await self._claims.claim(name, ticket, until, grant)
+        return await self._claims.try_acquire(name, ticket, until, grant)
 
-    async def changed(self, name: str, ticket: Ticket, mark: object, *, timeout: float) -> Granted | None:
+    async def wait(self, name: str, ticket: Ticket, mark: object, *, timeout: float) -> Granted | None:
         """Sleep until the turn has come; the claim that follows takes the token."""
         await self._wait_queues.wait(ticket.id, timeout)
         return None
 
-    async def leave(self, name: str, ticket: Ticket, *, how: ReleaseReason, within: float) -> bool:
+    async def release(self, name: str, ticket: Ticket, *, reason: ReleaseReason, within: float) -> bool:
         """Give the lock back, or stop waiting for it; of others' tickets, end the session."""
         until = self._runtime.now() + within
         waiter = self._wait_queues.get(ticket.id)
@@ -132,14 +132,14 @@ class MySQLSessionStore:
             await self._wait_queues.leave(waiter, until)
             await self._connections.end_doomed(ticket.id, until)
             if waiter.written:
-                await self._strike_out(name, ticket.id, how, until)
+                await self._strike_out(name, ticket.id, reason, until)
             return True
         place = self._connections.take(ticket.id)
         if place is None:
             ended = await self._connections.end_doomed(ticket.id, until)
             if ended is None:
-                return await self._end_other(name, ticket.id, how, until)
-            await self._strike_out(name, ticket.id, how, until)
+                return await self._end_other(name, ticket.id, reason, until)
+            await self._strike_out(name, ticket.id, reason, until)
             return ended
         if not place.connection.usable():  # the server hung up, and freed the lock, before anybody asked it to
             self._connections.close(place)
@@ -187,7 +187,7 @@ class MySQLSessionStore:
 
     # --- looking, cells ----------------------------------------------------------------------------------------
 
-    async def look(self, prefix: str, *, exact: bool = False) -> list[View]:
+    async def inspect(self, prefix: str, *, exact: bool = False) -> list[View]:
         """Show names in use: those written down whose sessions have the lock, or that wait and were renewed."""
         start = prefix.encode("utf-8", "surrogatepass")
         end = start + b"\0" if exact else above(start)
@@ -212,9 +212,9 @@ class MySQLSessionStore:
         ]  # fmt: skip
         return [_view(view) for view in (queues.view(queue, now) for queue in rows.views_of(shown))]
 
-    async def cell(self, name: str, change: Change) -> Cell:
+    async def compare_and_set(self, name: str, change: Change) -> Cell:
         """Change or read a cell."""
-        return await self._rows.cell(name, change)
+        return await self._rows.compare_and_set(name, change)
 
     # --- its own life ------------------------------------------------------------------------------------------
 
@@ -239,9 +239,9 @@ class MySQLSessionStore:
         self._watch.after_fork()
         self._begin()
 
-    def tell(self, hear: LossCallback) -> None:
-        """Tell ``hear`` from now on of holds whose connections end."""
-        self._watch.tell(hear)
+    def report_losses(self, callback: LossCallback) -> None:
+        """Tell ``callback`` from now on of holds whose connections end."""
+        self._watch.report_losses(callback)
 
     async def _try_once(self, name: str, ticket: Ticket, until: float) -> Granted | Wait:
         """Try without a place in line: not while others of this client stand there."""
@@ -294,7 +294,7 @@ class MySQLSessionStore:
         beats = sql.beats(tickets)
         await self._rows._transact(lambda tx: tx.commit(beats), until, reserved=True)
 
-    async def _end_other(self, name: str, ticket: str, how: ReleaseReason, until: float) -> bool:
+    async def _end_other(self, name: str, ticket: str, reason: ReleaseReason, until: float) -> bool:
         """End the session of a ticket of another client, if it is the one that has the lock."""
         key = (sql.MARK + self._space, name.encode())
         lock = self._connections.lock((self._space, name.encode()))
@@ -307,16 +307,16 @@ class MySQLSessionStore:
         if session is None or not await self._connections.kill(session, until):
             return False
 
-        await self._strike_out(name, ticket, how, until)
+        await self._strike_out(name, ticket, reason, until)
         return True
 
-    async def _strike_out(self, name: str, ticket: str, how: ReleaseReason, until: float) -> None:
+    async def _strike_out(self, name: str, ticket: str, reason: ReleaseReason, until: float) -> None:
         """Take a ticket whose connection is gone out of what is shown; after a break the token moves on."""
         key = (sql.MARK + self._space, name.encode())
 
         async def work(tx: Transaction) -> None:
             await tx.commit(
-                sql.strike_out(key, ticket), *([sql.raise_token(key)] if how is ReleaseReason.BREAK else [])
+                sql.strike_out(key, ticket), *([sql.raise_token(key)] if reason is ReleaseReason.BREAK else [])
             )
 
         await self._rows._transact(work, until)

@@ -89,7 +89,7 @@ class SessionStore(PostgresStore):
 
     # --- the queue ---------------------------------------------------------------------------------------------
 
-    async def claim(self, name: str, ticket: Ticket, *, join: bool, within: float) -> Granted | Wait:
+    async def try_acquire(self, name: str, ticket: Ticket, *, join: bool, within: float) -> Granted | Wait:
         since = self._runtime.now()
         until = since + within
         held = self._holds.get(ticket.id)
@@ -97,18 +97,18 @@ class SessionStore(PostgresStore):
             return await self._repeated(held, since, until)
         if not join:
             return await self._try_once(name, ticket, since, until)
-        return await self._claims.claim(
+        return await self._claims.try_acquire(
             name, ticket, until, lambda session: self._granted(name, ticket, session, since, until)
         )
 
-    async def leave(self, name: str, ticket: Ticket, *, how: ReleaseReason, within: float) -> bool:
+    async def release(self, name: str, ticket: Ticket, *, reason: ReleaseReason, within: float) -> bool:
         until = self._runtime.now() + within
         held = self._holds.pop(ticket.id, None)
         if held is not None:
             return await self._release(held, until)
         waiter = self._wait_queues.get(ticket.id)
         if waiter is None:
-            return await self._break(name, ticket, until) if how is ReleaseReason.BREAK else False
+            return await self._break(name, ticket, until) if reason is ReleaseReason.BREAK else False
         await self._wait_queues.leave(waiter, until)
         if waiter.written:
             await self._transact(lambda tx: tx.commit(Statement(advisory.DROP, (ticket.id,))), until)
@@ -132,11 +132,11 @@ class SessionStore(PostgresStore):
             return RenewalResult.GONE if held.session.dead else RenewalResult.UNKNOWN
         return RenewalResult.HELD
 
-    async def changed(self, name: str, ticket: Ticket, mark: object, *, timeout: float) -> Granted | None:
+    async def wait(self, name: str, ticket: Ticket, mark: object, *, timeout: float) -> Granted | None:
         await self._wait_queues.wait(ticket.id, timeout)
         return None  # the claim that follows finds the lock, and takes its token
 
-    async def look(self, prefix: str, *, exact: bool = False) -> list[View]:
+    async def inspect(self, prefix: str, *, exact: bool = False) -> list[View]:
         start = prefix.encode("utf-8", "surrogatepass")
         end = start + b"\0" if exact else above(start)
 
@@ -181,9 +181,9 @@ class SessionStore(PostgresStore):
         self._watch.after_fork()
         self._begin()
 
-    def tell(self, hear: LossCallback) -> None:
-        """Tell ``hear`` from now on of holds whose connections end."""
-        self._watch.tell(hear)
+    def report_losses(self, callback: LossCallback) -> None:
+        """Tell ``callback`` from now on of holds whose connections end."""
+        self._watch.report_losses(callback)
 
     async def _hung_up(self) -> list[str]:
         """Return the tickets whose connections the server has closed, as far as this end can see."""

@@ -134,7 +134,7 @@ class RedisStore:
 
     # --- the six -----------------------------------------------------------------------------------------------
 
-    async def claim(self, name: str, ticket: Ticket, *, join: bool, within: float) -> Granted | Wait:
+    async def try_acquire(self, name: str, ticket: Ticket, *, join: bool, within: float) -> Granted | Wait:
         terms = ticket.terms
         if not self._rights_known:
             await self._know_rights(within)
@@ -148,12 +148,12 @@ class RedisStore:
             if self._strict is not None:
                 reply = await self._claim_strictly(name, ticket, join=join, channel=channel, within=within)
             elif terms.mode.kind is Kind.MUTEX:
-                packed = self._templates.claim(name, ticket, join=join, channel=channel)
+                packed = self._templates.try_acquire(name, ticket, join=join, channel=channel)
                 reply = await self._transport.call(packed, within=within)
                 if isinstance(reply, ReplyError):
                     reply = await self._calls.once_more(CLAIM, packed, reply, within)
             else:
-                command = commands.claim(self._namespace, name, ticket, join=join, channel=channel)
+                command = commands.try_acquire(self._namespace, name, ticket, join=join, channel=channel)
                 reply = await self._calls.run(*command, within=within)
         except StoreUnavailable as error:
             if not error.unknown:
@@ -179,7 +179,7 @@ class RedisStore:
 
     async def _claim_strictly(self, name: str, ticket: Ticket, *, join: bool, channel: bytes, within: float) -> Any:
         """Claim; a grant that too few replicas have is given back."""
-        command = commands.claim(self._namespace, name, ticket, join=join, channel=channel)
+        command = commands.try_acquire(self._namespace, name, ticket, join=join, channel=channel)
         assert self._strict is not None
         try:
             reply = await self._strict.ask(self._transport, command, within=within)
@@ -189,7 +189,7 @@ class RedisStore:
                     self._waiting.drop(mine, ticket)
                 # Later claims are not refused: the same ticket is claimed again.
                 await self._calls.run(
-                    *commands.leave(self._namespace, name, ticket, ReleaseReason.RELEASE), within=within
+                    *commands.release(self._namespace, name, ticket, ReleaseReason.RELEASE), within=within
                 )
             except StoreUnavailable:
                 error.unknown = True  # so whoever asked leaves later
@@ -198,7 +198,7 @@ class RedisStore:
             raise await self._calls.refused(reply, within)
         return reply
 
-    async def claim_many(
+    async def try_acquire_many(
         self, claims: Sequence[tuple[str, Ticket]], *, keep: bool, within: float
     ) -> Sequence[Granted | Wait]:
         await self._know_rights(within)
@@ -207,7 +207,9 @@ class RedisStore:
         again = self._unanswered.keys() & asked
         self._unanswered.update(dict.fromkeys(asked))
         try:
-            back, *replies = await self._calls.run(*batching.claim(self._namespace, claims, keep=keep), within=within)
+            back, *replies = await self._calls.run(
+                *batching.try_acquire(self._namespace, claims, keep=keep), within=within
+            )
         except StoreUnavailable as error:
             if not error.unknown:
                 self._unanswered.forget(again.symmetric_difference(asked))
@@ -231,7 +233,7 @@ class RedisStore:
         where, strict = self._settings.where, self._strict is not None
         await rights.check(self._transport, where, self._namespace, self._channel, within=within, info=strict)
 
-    async def leave_many(self, leaves: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[bool]:
+    async def release_many(self, leaves: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[bool]:
         for _, ticket in leaves:
             self._waiting.give_up(ticket)
         asked = [self._leave(name, ticket, ReleaseReason.RELEASE) for name, ticket in leaves]
@@ -243,23 +245,23 @@ class RedisStore:
         self._unanswered.forget(ticket.id for _, ticket in leaves)
         return [reply == 1 for reply in replies]
 
-    def _leave(self, name: str, ticket: Ticket, how: ReleaseReason) -> Command:
-        if ticket.id in self._unanswered and how is ReleaseReason.RELEASE:
+    def _leave(self, name: str, ticket: Ticket, reason: ReleaseReason) -> Command:
+        if ticket.id in self._unanswered and reason is ReleaseReason.RELEASE:
             return commands.leave_and_refuse(self._namespace, name, ticket)
-        return commands.leave(self._namespace, name, ticket, how)
+        return commands.release(self._namespace, name, ticket, reason)
 
-    async def leave(self, name: str, ticket: Ticket, *, how: ReleaseReason, within: float) -> bool:
+    async def release(self, name: str, ticket: Ticket, *, reason: ReleaseReason, within: float) -> bool:
         if (mine := self._waiting.get(ticket.id)) is not None:
             self._waiting.drop(mine, ticket)  # the client closes, and somebody may still wait
         if ticket.terms.mode.kind is Kind.MUTEX and ticket.id not in self._unanswered:
-            packed = self._templates.leave(name, ticket, how)
+            packed = self._templates.release(name, ticket, reason)
             found = await self._transport.call(packed, within=within)
             if isinstance(found, ReplyError):
                 found = await self._calls.once_more(LEAVE, packed, found, within)
         else:
             self._unanswered.limit()
-            found = await self._calls.run(*self._leave(name, ticket, how), within=within)
-            if how is ReleaseReason.RELEASE:
+            found = await self._calls.run(*self._leave(name, ticket, reason), within=within)
+            if reason is ReleaseReason.RELEASE:
                 self._unanswered.forget((ticket.id,))
         return bool(found == 1)
 
@@ -308,7 +310,7 @@ class RedisStore:
         for some in places.values():
             yield from commands.renewals(self._namespace, some)
 
-    async def changed(self, name: str, ticket: Ticket, mark: object, *, timeout: float) -> Granted | None:
+    async def wait(self, name: str, ticket: Ticket, mark: object, *, timeout: float) -> Granted | None:
         slot = self._waiting.get(ticket.id)
         if slot is None:
             return None
@@ -338,7 +340,7 @@ class RedisStore:
             return None  # a claim of its own must say that it holds, and wait for the replicas
         return self._waiting.inherited(slot, ticket)
 
-    async def look(self, prefix: str, *, exact: bool = False) -> list[View]:
+    async def inspect(self, prefix: str, *, exact: bool = False) -> list[View]:
         names = [prefix] if exact else [name async for name in self._calls.names(self._namespace, prefix, within=5.0)]
         found: list[View] = []
         for some in commands.chunks(names, commands.PER_SCRIPT):
@@ -351,7 +353,7 @@ class RedisStore:
                     found.append(view)
         return found
 
-    async def cell(self, name: str, change: Change) -> Cell:
+    async def compare_and_set(self, name: str, change: Change) -> Cell:
         check_size(change)
         reply = await self._calls.run(
             CELL,

@@ -77,7 +77,7 @@ class SQLiteStore:
 
     # --- the queue ---------------------------------------------------------------------------------------------
 
-    async def claim(self, name: str, ticket: Ticket, *, join: bool, within: float) -> Granted | Wait:
+    async def try_acquire(self, name: str, ticket: Ticket, *, join: bool, within: float) -> Granted | Wait:
         """Try to take ``name``."""
         since = self._runtime.now()
         until = since + within
@@ -113,11 +113,11 @@ class SQLiteStore:
 
         def take(snapshot: rows.QueueSnapshot) -> queues.Step:
             alive = snapshot.alive(self._machine, me)
-            return queues.claim(snapshot.queue, ticket, join=join, now=now, floor=floor, alive=alive)
+            return queues.try_acquire(snapshot.queue, ticket, join=join, now=now, floor=floor, alive=alive)
 
         return rows.advance(db, self._key(name), ticket.id, now, take)
 
-    async def claim_many(
+    async def try_acquire_many(
         self, claims: Sequence[tuple[str, Ticket]], *, keep: bool, within: float
     ) -> Sequence[Granted | Wait]:
         """Claim in order, in one transaction, up to the first that cannot be had."""
@@ -148,24 +148,24 @@ class SQLiteStore:
             self._waiters.set(snapshot.hints_of(step.woken))
         return [_answer(step, since, now, told=False) for _, _, step in taken]
 
-    async def leave(self, name: str, ticket: Ticket, *, how: ReleaseReason, within: float) -> bool:
+    async def release(self, name: str, ticket: Ticket, *, reason: ReleaseReason, within: float) -> bool:
         """Remove ``ticket`` and hand the name over."""
         until = self._runtime.now() + within
-        (found,) = await self._in_turns(lambda: self._leave([(name, ticket)], how, until), until)
+        (found,) = await self._in_turns(lambda: self._leave([(name, ticket)], reason, until), until)
         return found
 
-    async def leave_many(self, leaves: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[bool]:
+    async def release_many(self, leaves: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[bool]:
         """Remove each ticket and hand its name over, in one transaction."""
         until = self._runtime.now() + within
         return await self._in_turns(lambda: self._leave(leaves, ReleaseReason.RELEASE, until), until)
 
-    def _leave(self, leaves: Sequence[tuple[str, Ticket]], how: ReleaseReason, until: float) -> list[bool]:
+    def _leave(self, leaves: Sequence[tuple[str, Ticket]], reason: ReleaseReason, until: float) -> list[bool]:
         for _, ticket in leaves:
             self._waiters.forget(ticket.id)
 
         def work(db: sqlite3.Connection, fence: int) -> list[tuple[rows.QueueSnapshot, queues.Step]]:
             now = self._runtime.now()
-            left = [self._leave_step(db, name, ticket.id, how, now, fence) for name, ticket in leaves]
+            left = [self._leave_step(db, name, ticket.id, reason, now, fence) for name, ticket in leaves]
             self._sweeper.step(db, now, self._process())
             return left
 
@@ -175,13 +175,13 @@ class SQLiteStore:
         return [step.found for _, step in left]
 
     def _leave_step(
-        self, db: sqlite3.Connection, name: str, ticket: str, how: ReleaseReason, now: float, fence: int
+        self, db: sqlite3.Connection, name: str, ticket: str, reason: ReleaseReason, now: float, fence: int
     ) -> tuple[rows.QueueSnapshot, queues.Step]:
         key, floor, me = self._key(name), self._floor(fence), self._process()
 
         def take(snapshot: rows.QueueSnapshot) -> queues.Step:
             alive = snapshot.alive(self._machine, me)
-            return queues.leave(snapshot.queue, ticket, how=how, now=now, floor=floor, alive=alive)
+            return queues.release(snapshot.queue, ticket, reason=reason, now=now, floor=floor, alive=alive)
 
         snapshot, step = rows.advance(db, key, ticket, now, take)
         rows.write(db, key, snapshot, step.queue, now, me, "")
@@ -217,7 +217,7 @@ class SQLiteStore:
 
     # --- waiting -----------------------------------------------------------------------------------------------
 
-    async def changed(self, name: str, ticket: Ticket, mark: object, *, timeout: float) -> Granted | None:
+    async def wait(self, name: str, ticket: Ticket, mark: object, *, timeout: float) -> Granted | None:
         """Sleep until a bell, a look or a renewal says that there is something; bring the grant."""
         signal = self._waiters.signal(ticket.id)
         if signal is None or not await signal.wait(timeout):
@@ -271,7 +271,7 @@ class SQLiteStore:
 
     # --- looking, cells ----------------------------------------------------------------------------------------
 
-    async def look(self, prefix: str, *, exact: bool = False) -> list[View]:
+    async def inspect(self, prefix: str, *, exact: bool = False) -> list[View]:
         """Show names in use."""
         until = self._runtime.now() + PATIENCE
         return await self._in_turns(lambda: self._read_views(prefix, exact, until), until)
@@ -287,7 +287,7 @@ class SQLiteStore:
         views = self._database.transact(work, until, writes=False)
         return [view for view in views if view.holders or view.waiters or view.free_in > 0]
 
-    async def cell(self, name: str, change: Change) -> Cell:
+    async def compare_and_set(self, name: str, change: Change) -> Cell:
         """Change or read a cell."""
         check_fence(change)
         until = self._runtime.now() + PATIENCE

@@ -99,7 +99,7 @@ class ZooKeeperStore:
 
     # --- the queue -----------------------------------------------------------------------------------------------
 
-    async def claim(self, name: str, ticket: Ticket, *, join: bool, within: float) -> Granted | Wait:
+    async def try_acquire(self, name: str, ticket: Ticket, *, join: bool, within: float) -> Granted | Wait:
         """Try to take ``name``."""
         until = self._runtime.now() + within
         session = await self._transport.ready(until)
@@ -150,7 +150,7 @@ class ZooKeeperStore:
             place.nodes.pop(path, None)
         return not lost
 
-    async def leave(self, name: str, ticket: Ticket, *, how: ReleaseReason, within: float) -> bool:
+    async def release(self, name: str, ticket: Ticket, *, reason: ReleaseReason, within: float) -> bool:
         """Remove ``ticket``; whoever waits for its node is told by the server."""
         until = self._runtime.now() + within
         with self._mutex:
@@ -211,7 +211,7 @@ class ZooKeeperStore:
         place.until = max(place.until, now + self._length(place.ticket, session))
         return RenewalResult.QUEUED if place.token is None else RenewalResult.HELD
 
-    async def changed(self, name: str, ticket: Ticket, mark: object, *, timeout: float) -> Granted | None:
+    async def wait(self, name: str, ticket: Ticket, mark: object, *, timeout: float) -> Granted | None:
         """Sleep until the node ahead is gone, the connection was lost, or the ticket has left."""
         place = self._places.get(ticket.id)
         if place is not None:
@@ -220,16 +220,16 @@ class ZooKeeperStore:
 
     # --- looking, cells ------------------------------------------------------------------------------------------
 
-    async def look(self, prefix: str, *, exact: bool = False) -> list[View]:
+    async def inspect(self, prefix: str, *, exact: bool = False) -> list[View]:
         """Show names in use."""
         until = self._runtime.now() + PATIENCE
         return await inspecting.look(self._transport, self._paths, prefix, exact=exact, until=until)
 
-    async def cell(self, name: str, change: Change) -> Cell:
+    async def compare_and_set(self, name: str, change: Change) -> Cell:
         """Change or read a cell."""
         return await self._cells.change(name, change, self._runtime.now() + PATIENCE)
 
-    async def cell_changed(self, name: str, version: int, *, timeout: float) -> None:
+    async def wait_for_cell(self, name: str, version: int, *, timeout: float) -> None:
         """Sleep until the cell's node changes."""
         await self._cells.changed(name, version, self._runtime.now() + timeout)
 
@@ -241,9 +241,9 @@ class ZooKeeperStore:
 
     # --- its own life --------------------------------------------------------------------------------------------
 
-    def tell(self, hear: LossCallback) -> None:
-        """Tell ``hear`` what becomes of tickets, when the connection is lost or the session has expired."""
-        self._tell = hear
+    def report_losses(self, callback: LossCallback) -> None:
+        """Tell ``callback`` what becomes of tickets, when the connection is lost or the session has expired."""
+        self._tell = callback
 
     def _link(self, link: Link) -> None:
         if link is Link.UP or self._tell is None:

@@ -82,14 +82,14 @@ async def a_name_has_one_kind_at_a_time(arena: Arena) -> None:
     client = arena.client()
     mine = ticket(client, LockMode(Kind.SEMAPHORE, exclusive=False, permits=1, limit=3))
     other = ticket(client, LockMode(Kind.SEMAPHORE, exclusive=False, permits=1, limit=4))
-    answer = await client.store.claim(NAME, mine, join=True, within=WITHIN)
+    answer = await client.store.try_acquire(NAME, mine, join=True, within=WITHIN)
     assert isinstance(answer, Granted)
     error = await raised(NameInUse, arena.lock().acquire(timeout=1))
     assert error.name == NAME
-    await raised(NameInUse, client.store.claim(NAME, other, join=True, within=WITHIN))
-    assert await client.store.leave(NAME, mine, how=ReleaseReason.RELEASE, within=WITHIN)
+    await raised(NameInUse, client.store.try_acquire(NAME, other, join=True, within=WITHIN))
+    assert await client.store.release(NAME, mine, reason=ReleaseReason.RELEASE, within=WITHIN)
     hold = await arena.holder()
-    await raised(NameInUse, client.store.claim(NAME, mine, join=True, within=WITHIN))
+    await raised(NameInUse, client.store.try_acquire(NAME, mine, join=True, within=WITHIN))
     hold.raise_if_lost()
     assert await hold.release() is True
 

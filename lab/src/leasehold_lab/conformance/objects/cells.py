@@ -12,12 +12,12 @@ NAME = "a {cell}: ключ"
 async def a_cell_counts_its_versions(arena: Arena) -> None:
     """There is none at first; each change is one version more, and any bytes are a value."""
     store = arena.client().store
-    nothing = await store.cell(NAME, Change())
+    nothing = await store.compare_and_set(NAME, Change())
     assert (nothing.value, nothing.version, nothing.changed) == (None, 0, False)
     for version, value in enumerate((b"", b"\x00\xff\r\n", "ü".encode(), b"x" * CELL_LIMIT), start=1):
-        after = await store.cell(NAME, Change(value))
+        after = await store.compare_and_set(NAME, Change(value))
         assert (after.value, after.version, after.changed) == (value, version, True)
-        seen = await store.cell(NAME, Change())
+        seen = await store.compare_and_set(NAME, Change())
         assert (seen.value, seen.version, seen.changed) == (value, version, False)
 
 
@@ -25,13 +25,13 @@ async def a_cell_counts_its_versions(arena: Arena) -> None:
 async def a_change_is_made_on_its_version_only(arena: Arena) -> None:
     """A compare-and-set that lost the race changes nothing and shows what is there."""
     first, second = arena.client().store, arena.client().store
-    assert (await first.cell(NAME, Change(b"a", if_version=0))).changed
-    late = await second.cell(NAME, Change(b"b", if_version=0))
+    assert (await first.compare_and_set(NAME, Change(b"a", if_version=0))).changed
+    late = await second.compare_and_set(NAME, Change(b"b", if_version=0))
     assert (late.value, late.version, late.changed) == (b"a", 1, False)
-    assert (await second.cell(NAME, Change(b"b", if_version=1))).changed
-    assert not (await first.cell(NAME, Change(b"c", if_version=1))).changed
-    assert not (await first.cell(NAME, Change(b"c", if_version=3))).changed
-    seen = await first.cell(NAME, Change())
+    assert (await second.compare_and_set(NAME, Change(b"b", if_version=1))).changed
+    assert not (await first.compare_and_set(NAME, Change(b"c", if_version=1))).changed
+    assert not (await first.compare_and_set(NAME, Change(b"c", if_version=3))).changed
+    seen = await first.compare_and_set(NAME, Change())
     assert (seen.value, seen.version) == (b"b", 2)
 
 
@@ -43,14 +43,14 @@ async def of_many_who_add_one_none_is_lost(arena: Arena) -> None:
         store = arena.client().store
         for _ in range(5):
             while True:
-                cell = await store.cell(NAME, Change())
+                cell = await store.compare_and_set(NAME, Change())
                 value = b"%d" % (int(cell.value or b"0") + 1)
-                if (await store.cell(NAME, Change(value, if_version=cell.version))).changed:
+                if (await store.compare_and_set(NAME, Change(value, if_version=cell.version))).changed:
                     break
 
     for job in [arena.world.spawn(add) for _ in range(3)]:
         await job.result()
-    seen = await arena.client().store.cell(NAME, Change())
+    seen = await arena.client().store.compare_and_set(NAME, Change())
     assert (seen.value, seen.version) == (b"15", 15)
 
 
@@ -59,14 +59,14 @@ async def an_older_token_is_refused(arena: Arena) -> None:
     """A write with a fence below the highest that ever wrote is late: it changes nothing."""
     store = arena.client().store
     big = 1_700_000_000_000_000  # of the size of real tokens: microseconds since 1970
-    assert (await store.cell(NAME, Change(b"a", fence=big))).fence == big
-    assert (await store.cell(NAME, Change(b"b", fence=big))).changed
-    late = await store.cell(NAME, Change(b"c", fence=big - 1))
+    assert (await store.compare_and_set(NAME, Change(b"a", fence=big))).fence == big
+    assert (await store.compare_and_set(NAME, Change(b"b", fence=big))).changed
+    late = await store.compare_and_set(NAME, Change(b"c", fence=big - 1))
     assert (late.value, late.fence, late.changed) == (b"b", big, False)
-    assert (await store.cell(NAME, Change(b"d", fence=big + 1))).changed
-    assert not (await store.cell(NAME, Change(b"e", if_version=1, fence=big + 2))).changed
-    assert not (await store.cell(NAME, Change(b"e", if_version=3, fence=big))).changed
-    seen = await store.cell(NAME, Change())
+    assert (await store.compare_and_set(NAME, Change(b"d", fence=big + 1))).changed
+    assert not (await store.compare_and_set(NAME, Change(b"e", if_version=1, fence=big + 2))).changed
+    assert not (await store.compare_and_set(NAME, Change(b"e", if_version=3, fence=big))).changed
+    seen = await store.compare_and_set(NAME, Change())
     assert (seen.value, seen.version, seen.fence) == (b"d", 3, big + 1)
 
 
@@ -75,13 +75,13 @@ async def an_untouched_cell_is_forgotten(arena: Arena) -> None:
     """``ttl`` counts from the last change."""
     store = arena.client().store
     ttl = arena.kept(0.8)
-    assert (await store.cell(NAME, Change(b"a", ttl=ttl))).changed
+    assert (await store.compare_and_set(NAME, Change(b"a", ttl=ttl))).changed
     await arena.world.sleep(0.6 * ttl)
-    assert (await store.cell(NAME, Change(b"b", ttl=ttl))).changed
+    assert (await store.compare_and_set(NAME, Change(b"b", ttl=ttl))).changed
     await arena.world.sleep(0.6 * ttl)
-    assert (await store.cell(NAME, Change())).value == b"b"
+    assert (await store.compare_and_set(NAME, Change())).value == b"b"
     await arena.world.sleep(arena.gone(0.4 * ttl))
-    gone = await store.cell(NAME, Change())
+    gone = await store.compare_and_set(NAME, Change())
     assert (gone.value, gone.version, gone.fence) == (None, 0, 0)
 
 
@@ -90,18 +90,18 @@ async def a_cell_is_not_a_lock(arena: Arena) -> None:
     """Cells and locks of the same name, and cells of other names and namespaces, have nothing to do with each other."""
     client, elsewhere = arena.client(), arena.client(namespace=f"{arena.namespace}-other")
     hold = await arena.holder(client, NAME)
-    assert (await client.store.cell(NAME, Change(b"a", if_version=0))).changed
-    assert (await client.store.cell(f"{NAME} ", Change())).value is None
-    assert (await elsewhere.store.cell(NAME, Change())).value is None
+    assert (await client.store.compare_and_set(NAME, Change(b"a", if_version=0))).changed
+    assert (await client.store.compare_and_set(f"{NAME} ", Change())).value is None
+    assert (await elsewhere.store.compare_and_set(NAME, Change())).value is None
     hold.raise_if_lost()
     assert [info.name for info in await client.holds()] == [NAME]
     assert await hold.release() is True
-    assert (await client.store.cell(NAME, Change())).value == b"a"
+    assert (await client.store.compare_and_set(NAME, Change())).value == b"a"
 
 
 @case(needs=("cells",))
 async def a_value_that_is_too_large_is_refused(arena: Arena) -> None:
     """It is said at once, and nothing changes."""
     store = arena.client().store
-    await raised(ValueError, store.cell(NAME, Change(b"x" * (CELL_LIMIT + 1))))
-    assert (await store.cell(NAME, Change())).value is None
+    await raised(ValueError, store.compare_and_set(NAME, Change(b"x" * (CELL_LIMIT + 1))))
+    assert (await store.compare_and_set(NAME, Change())).value is None

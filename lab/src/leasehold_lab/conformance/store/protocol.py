@@ -24,11 +24,11 @@ def _ticket(arena: Arena, client: AsyncClient, *, lease: float = 30.0) -> Ticket
 
 
 async def _claim(client: AsyncClient, mine: Ticket, *, join: bool = True) -> Granted | Wait:
-    return await client.store.claim(NAME, mine, join=join, within=WITHIN)
+    return await client.store.try_acquire(NAME, mine, join=join, within=WITHIN)
 
 
 async def _leave(client: AsyncClient, mine: Ticket) -> bool:
-    return await client.store.leave(NAME, mine, how=ReleaseReason.RELEASE, within=WITHIN)
+    return await client.store.release(NAME, mine, reason=ReleaseReason.RELEASE, within=WITHIN)
 
 
 async def _granted(client: AsyncClient, mine: Ticket) -> Granted:
@@ -163,7 +163,7 @@ async def a_change_before_the_wait_is_not_missed(arena: Arena) -> None:
     assert answer.ask_again > 0
     assert await _leave(client, mine)
     start = arena.world.now()
-    granted = await other.store.changed(NAME, waiting, answer.mark, timeout=20.0)
+    granted = await other.store.wait(NAME, waiting, answer.mark, timeout=20.0)
     assert arena.world.now() - start < SOON
     again = await _granted(other, waiting)
     assert granted is None or granted.token == again.token
@@ -180,7 +180,7 @@ async def a_wait_ends_in_time(arena: Arena) -> None:
     assert isinstance(answer, Wait)
     start = arena.world.now()
     while (left := start + 0.2 - arena.world.now()) > 0:  # it may end early: then it is asked again
-        assert await client.store.changed(NAME, waiting, answer.mark, timeout=left) is None
+        assert await client.store.wait(NAME, waiting, answer.mark, timeout=left) is None
     assert arena.world.now() - start < 0.2 + NOISE
     assert await _leave(client, waiting)
     assert await _leave(client, mine)

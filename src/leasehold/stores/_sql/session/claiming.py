@@ -44,7 +44,7 @@ class Claims(Generic[S]):
         self._beat = beat
         self._has_lock = has_lock
 
-    async def claim(self, name: str, ticket: Ticket, until: float, grant: Grant[S]) -> Granted | Wait:
+    async def try_acquire(self, name: str, ticket: Ticket, until: float, grant: Grant[S]) -> Granted | Wait:
         """Stand in line, and take the lock if the turn has come.
 
         Raises:

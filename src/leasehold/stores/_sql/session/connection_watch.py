@@ -25,9 +25,9 @@ class Watch:
         self._hear: LossCallback | None = None
         self._job: Job | None = None
 
-    def tell(self, hear: LossCallback) -> None:
-        """Tell ``hear`` from now on of holds whose connections end."""
-        self._hear = hear
+    def report_losses(self, callback: LossCallback) -> None:
+        """Tell ``callback`` from now on of holds whose connections end."""
+        self._hear = callback
 
     def begin(self) -> None:
         """Look from now on: there is a hold."""

@@ -79,11 +79,11 @@ class ClusterStore:
 
     # --- the six -----------------------------------------------------------------------------------------------
 
-    async def claim(self, name: str, ticket: Ticket, *, join: bool, within: float) -> Granted | Wait:
+    async def try_acquire(self, name: str, ticket: Ticket, *, join: bool, within: float) -> Granted | Wait:
         async def ask(store: RedisStore, left: float) -> Granted | Wait:
             if join:
                 self._wait_in(store, ticket)
-            return await store.claim(name, ticket, join=join, within=left)
+            return await store.try_acquire(name, ticket, join=join, within=left)
 
         try:
             answer = await self._at(name, within, ask)
@@ -96,13 +96,13 @@ class ClusterStore:
             self._waits.pop(ticket.id, None)
         return answer
 
-    async def leave(self, name: str, ticket: Ticket, *, how: ReleaseReason, within: float) -> bool:
+    async def release(self, name: str, ticket: Ticket, *, reason: ReleaseReason, within: float) -> bool:
         waited = self._waits.pop(ticket.id, None)
         if waited is not None:
             waited.drop(ticket)
 
         async def ask(store: RedisStore, left: float) -> bool:
-            return await store.leave(name, ticket, how=how, within=left)
+            return await store.release(name, ticket, reason=reason, within=left)
 
         return await self._at(name, within, ask)
 
@@ -128,30 +128,30 @@ class ClusterStore:
                     self._again(places, store, [(names[each.id], each) for each in some], reply, alone=alone)
         return [results.get(ticket.id, RenewalResult.UNKNOWN) for _, ticket in tickets]
 
-    async def changed(self, name: str, ticket: Ticket, mark: object, *, timeout: float) -> Granted | None:
+    async def wait(self, name: str, ticket: Ticket, mark: object, *, timeout: float) -> Granted | None:
         store = self._waits.get(ticket.id)
         if store is None:
             return None
-        granted = await store.changed(name, ticket, mark, timeout=timeout)
+        granted = await store.wait(name, ticket, mark, timeout=timeout)
         if granted is not None:
             self._waits.pop(ticket.id, None)
         return granted
 
-    async def look(self, prefix: str, *, exact: bool = False) -> list[View]:
+    async def inspect(self, prefix: str, *, exact: bool = False) -> list[View]:
         if exact:
 
             async def ask(store: RedisStore, left: float) -> list[View]:
-                return await store.look(prefix, exact=True)
+                return await store.inspect(prefix, exact=True)
 
             return await self._at(prefix, 5.0, ask)
         found: dict[str, View] = {}
-        for views in await self._everywhere(lambda store: store.look(prefix)):
+        for views in await self._everywhere(lambda store: store.inspect(prefix)):
             found.update({view.name: view for view in views})
         return [found[name] for name in sorted(found)]
 
-    async def cell(self, name: str, change: Change) -> Cell:
+    async def compare_and_set(self, name: str, change: Change) -> Cell:
         async def ask(store: RedisStore, left: float) -> Cell:
-            return await store.cell(name, change)
+            return await store.compare_and_set(name, change)
 
         return await self._at(name, 5.0, ask)
 

@@ -35,7 +35,7 @@ class Proposal:
     left: dict[int, bool] = field(default_factory=dict[int, bool])
 
 
-def claim(
+def try_acquire(
     namespace: str,
     proposal: Proposal,
     token: int,
@@ -63,9 +63,9 @@ def claim(
     return REDLOCK_CLAIM, keys.node_keys(namespace, proposal.name), words
 
 
-def leave(namespace: str, name: str, ticket: Ticket, token: int, how: ReleaseReason) -> Command:
+def release(namespace: str, name: str, ticket: Ticket, token: int, reason: ReleaseReason) -> Command:
     """Return the command that leaves with vote and place."""
-    broken = how is ReleaseReason.BREAK
+    broken = reason is ReleaseReason.BREAK
     words = (ticket.id.encode(), b"%d" % broken, b"%d" % token, b"%d" % _ttl(ticket), b"0")
     return REDLOCK_LEAVE, keys.node_keys(namespace, name), words
 
@@ -88,7 +88,7 @@ def retreat(namespace: str, proposal: Proposal, token: int, channel: bytes) -> C
     return REDLOCK_LEAVE, keys.node_keys(namespace, proposal.name), words
 
 
-def look(namespace: str, name: str) -> Command:
+def inspect(namespace: str, name: str) -> Command:
     """Return the command that shows what a node knows of a name."""
     return REDLOCK_LOOK, keys.node_keys(namespace, name), ()
 

@@ -29,7 +29,7 @@ async def look(runtime: Runtime, panel: QuorumNodes, namespace: str, prefix: str
         names = [prefix] if exact else await node.names(prefix, WITHIN)
         found: dict[str, Any] = {}
         for some in chunks(names, PER_SCRIPT):
-            looks = [commands.look(namespace, name) for name in some]
+            looks = [commands.inspect(namespace, name) for name in some]
             for name, reply in zip(some, await node.run_all(looks, WITHIN), strict=True):
                 if isinstance(reply, ReplyError):
                     raise refused(node.where, reply)

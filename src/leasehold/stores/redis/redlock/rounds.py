@@ -124,7 +124,7 @@ class Rounds:
             proposal.asked.add(node.index)
             channel, memory = channels[node.index], node.memory(proposal.name) if quarantine else b""
             if (found := made.get((channel, memory))) is None:
-                found = made[channel, memory] = commands.claim(
+                found = made[channel, memory] = commands.try_acquire(
                     self._namespace, proposal, token, join=join, channel=channel, quarantine=quarantine, memory=memory
                 )
             return found
@@ -160,7 +160,7 @@ class Rounds:
         """Take back, on each node that has voted for us or may have, what it has; nobody waits for it."""
         token, ticket = proposal.token, proposal.ticket
         now = self._runtime.now()
-        back = commands.leave(self._namespace, proposal.name, ticket, token, ReleaseReason.RELEASE)
+        back = commands.release(self._namespace, proposal.name, ticket, token, ReleaseReason.RELEASE)
         over = now + ticket.terms.lease + ticket.terms.lock_delay
 
         def command(node: Node) -> Command:

@@ -102,7 +102,7 @@ class RedlockStore:
 
     # --- the six -----------------------------------------------------------------------------------------------
 
-    async def claim(self, name: str, ticket: Ticket, *, join: bool, within: float) -> Granted | Wait:
+    async def try_acquire(self, name: str, ticket: Ticket, *, join: bool, within: float) -> Granted | Wait:
         self._refuse(ticket)
         until = self._runtime.now() + within
         proposal = self._proposals.of(name, ticket)
@@ -125,11 +125,11 @@ class RedlockStore:
         again = answer.pause if answer.split else self._waiting.ask_again(ticket, after)
         return Wait(None if answer.split else mark, again, majority.leader(answer.votes))
 
-    async def leave(self, name: str, ticket: Ticket, *, how: ReleaseReason, within: float) -> bool:
+    async def release(self, name: str, ticket: Ticket, *, reason: ReleaseReason, within: float) -> bool:
         self._waiting.remove(ticket)
         proposal = self._proposals.get(ticket.id)
         token = 0 if proposal is None else proposal.token
-        command = commands.leave(self._namespace, name, ticket, token, how)
+        command = commands.release(self._namespace, name, ticket, token, reason)
         over = self._runtime.now() + ticket.terms.lease + ticket.terms.lock_delay
 
         def read(node: Node, found: int) -> bool:
@@ -194,14 +194,14 @@ class RedlockStore:
         self._keep(tickets, holding, results, answers)
         return [results[ticket] for ticket in ids]
 
-    async def changed(self, name: str, ticket: Ticket, mark: object, *, timeout: float) -> Granted | None:
+    async def wait(self, name: str, ticket: Ticket, mark: object, *, timeout: float) -> Granted | None:
         await self._waiting.changed(ticket, cast("tuple[int, ...] | None", mark), timeout)
         return None
 
-    async def look(self, prefix: str, *, exact: bool = False) -> list[View]:
+    async def inspect(self, prefix: str, *, exact: bool = False) -> list[View]:
         return await inspecting.look(self._runtime, self._quorum, self._namespace, prefix, exact=exact)
 
-    async def cell(self, name: str, change: Change) -> Cell:
+    async def compare_and_set(self, name: str, change: Change) -> Cell:
         raise Unsupported(
             f"{self!r} keeps no values with versions: servers that know nothing of each other cannot agree on one; "
             "use another store"

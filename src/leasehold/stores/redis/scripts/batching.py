@@ -10,13 +10,13 @@ from leasehold.stores.redis.scripts import CLAIM_MANY, commands
 from leasehold.stores.redis.scripts.commands import Command
 
 
-def claim(namespace: str, claims: Sequence[tuple[str, Ticket]], *, keep: bool) -> Command:
+def try_acquire(namespace: str, claims: Sequence[tuple[str, Ticket]], *, keep: bool) -> Command:
     """Return the command that claims names of one slot in order."""
     keys: list[bytes] = []
     words: list[bytes] = [b"%d" % keep]
     for name, ticket in claims:
-        _, those, mine = commands.claim(namespace, name, ticket, join=False, channel=b"")
-        _, _, back = commands.leave(namespace, name, ticket, ReleaseReason.RELEASE)
+        _, those, mine = commands.try_acquire(namespace, name, ticket, join=False, channel=b"")
+        _, _, back = commands.release(namespace, name, ticket, ReleaseReason.RELEASE)
         kind = b"shared" if shared.is_shared(ticket) else b""
         keys += those
         words += [kind, *_counts(those, mine, back), *mine, *back]

@@ -49,7 +49,7 @@ class CommandTemplates:
         self._templates: dict[str, tuple[bytes, Arguments]] = {}  # keys, and the tail of the last claim
         self._arguments: Arguments | None = None  # the last that was made: most names are claimed on the same terms
 
-    def claim(self, name: str, ticket: Ticket, *, join: bool, channel: bytes) -> bytes:
+    def try_acquire(self, name: str, ticket: Ticket, *, join: bool, channel: bytes) -> bytes:
         """Return the packed command that claims."""
         form = self._templates.get(name)
         if form is None or not form[1].fits(ticket.terms, join, channel):
@@ -57,11 +57,11 @@ class CommandTemplates:
         those, arguments = form
         return b"%b%b$%d\r\n%b\r\n%b" % (CLAIM_HEAD, those, len(ticket.id), ticket.id.encode(), arguments.packed)
 
-    def leave(self, name: str, ticket: Ticket, how: ReleaseReason) -> bytes:
+    def release(self, name: str, ticket: Ticket, reason: ReleaseReason) -> bytes:
         """Return the packed command that leaves."""
         form = self._templates.get(name)
         those = self._keys(name) if form is None else form[0]
-        arguments = BROKEN if how is ReleaseReason.BREAK else RELEASED
+        arguments = BROKEN if reason is ReleaseReason.BREAK else RELEASED
         return b"%b%b$%d\r\n%b\r\n%b" % (LEAVE_HEAD, those, len(ticket.id), ticket.id.encode(), arguments)
 
     def _made(self, name: str, terms: LeaseTerms, join: bool, channel: bytes) -> tuple[bytes, Arguments]:

@@ -40,7 +40,7 @@ class Batch:
     stays: bool
 
 
-def claim(namespace: str, name: str, ticket: Ticket, *, join: bool, channel: bytes) -> Command:
+def try_acquire(namespace: str, name: str, ticket: Ticket, *, join: bool, channel: bytes) -> Command:
     """Return the command that claims. For what is claimed again and again see `templates`."""
     if not shared.is_shared(ticket):
         words = (ticket.id.encode(), *mutex_words(ticket.terms, join=join, channel=channel))
@@ -49,9 +49,9 @@ def claim(namespace: str, name: str, ticket: Ticket, *, join: bool, channel: byt
     return SHARED_CLAIM, those, shared.claim_words(ticket, join=join, channel=channel)
 
 
-def leave(namespace: str, name: str, ticket: Ticket, how: ReleaseReason) -> Command:
+def release(namespace: str, name: str, ticket: Ticket, reason: ReleaseReason) -> Command:
     """Return the command that leaves."""
-    broken = how is ReleaseReason.BREAK
+    broken = reason is ReleaseReason.BREAK
     if not shared.is_shared(ticket):
         return LEAVE, keys.mutex_keys(namespace, name), (ticket.id.encode(), b"%d" % broken)
     return SHARED_LEAVE, keys.shared_keys(namespace, name), shared.leave_words(ticket, broken=broken)
@@ -59,7 +59,7 @@ def leave(namespace: str, name: str, ticket: Ticket, how: ReleaseReason) -> Comm
 
 def leave_and_refuse(namespace: str, name: str, ticket: Ticket) -> Command:
     """Return the command that leaves, and makes the server refuse claims of the ticket that arrive later."""
-    script, those, words = leave(namespace, name, ticket, ReleaseReason.RELEASE)
+    script, those, words = release(namespace, name, ticket, ReleaseReason.RELEASE)
     return script, those, (*words[:-1], b"2")
 
 

@@ -31,13 +31,13 @@ class SentinelStore(RedisStore):
         self._sentinels = Sentinels(runtime, watched, self._make, lambda: self._waiting.wake_all())
         super().__init__(runtime, replace(watched.server, where=watched.where), namespace, make=self._follow)
 
-    async def claim(self, name: str, ticket: Ticket, *, join: bool, within: float) -> Granted | Wait:
+    async def try_acquire(self, name: str, ticket: Ticket, *, join: bool, within: float) -> Granted | Wait:
         """Claim, again and again while there is a failover: a grant counts from when its claim was first sent."""
         until = self._runtime.now() + within
         while True:
             left = max(until - self._runtime.now(), 0.001)
             try:
-                return await super().claim(name, ticket, join=join, within=min(left, ticket.terms.lease / 3))
+                return await super().try_acquire(name, ticket, join=join, within=min(left, ticket.terms.lease / 3))
             except Elsewhere:
                 if self._runtime.now() + LEAST >= until:
                     raise
