@@ -232,7 +232,7 @@ CELL_LIMIT = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A cell after `Store.compare_and_set`: its value (None: there is none), version and highest fence; whether it was changed."""
+    """A cell after `Store.compare_and_set`: its value (None for none), version and fence; whether it was changed."""
 
     value: bytes | None
     version: int

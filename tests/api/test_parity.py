@@ -16,7 +16,7 @@ MAGIC = {"__aenter__": "__enter__", "__aexit__": "__exit__", "__aiter__": "__ite
 """Special methods of ``async`` statements, and of their plain forms."""
 
 ONLY_ASYNC = {"AsyncClient.__init__": {"runtime"}}
-"""Parameters that one face has alone: a test may hand it a world; the sync facade chooses its own."""
+"""Parameters that one face has alone: a test may hand it a harness; the sync facade chooses its own."""
 
 
 def twins() -> Iterator[tuple[type, type]]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from leasehold_lab.runtimes.case_runtimes import World
+from leasehold_lab.runtimes.harnesses import Harness
 from support.flavors import both
 
 MADE: dict[str, Callable[[Any], Any]] = {
@@ -39,44 +39,44 @@ HELD: dict[str, Callable[[Any], Any]] = {
 
 
 def public(thing: Any) -> Any:
-    """Return what a user has: in the blocking world a `sync_facade` of it awaits."""
+    """Return what a user has: in the blocking runtime a `sync_facade` of it awaits."""
     return getattr(thing, "blocking", thing)
 
 
-def shown(world: World, text: str) -> str:
-    return text if world.name == "blocking" else text.replace("<", "<Async", 1)
+def shown(harness: Harness, text: str) -> str:
+    return text if harness.name == "blocking" else text.replace("<", "<Async", 1)
 
 
 @both
-def test_each_object_is_shown_by_its_kind_and_its_name(world: World) -> None:
-    async def body(world: World) -> None:
-        client = public(world.client())
-        assert repr(client) == shown(world, "<Client <MemoryStore ''>>")
+def test_each_object_is_shown_by_its_kind_and_its_name(harness: Harness) -> None:
+    async def body(harness: Harness) -> None:
+        client = public(harness.client())
+        assert repr(client) == shown(harness, "<Client <MemoryStore ''>>")
         for text, made in MADE.items():
             thing = made(client)
-            assert repr(thing) == shown(world, text)
+            assert repr(thing) == shown(harness, text)
             for name in (getattr(thing, what, None) for what in ("name", "key")):
                 assert name is None or f"'{name}'" in text
 
-    world.run(body)
+    harness.run(body)
 
 
 @both
-def test_a_multi_lock_names_its_locks_in_the_order_in_which_they_are_acquired(world: World) -> None:
-    async def body(world: World) -> None:
-        assert public(world.client()).multi_lock(["b", "c", "a"]).names == ("a", "b", "c")
+def test_a_multi_lock_names_its_locks_in_the_order_in_which_they_are_acquired(harness: Harness) -> None:
+    async def body(harness: Harness) -> None:
+        assert public(harness.client()).multi_lock(["b", "c", "a"]).names == ("a", "b", "c")
 
-    world.run(body)
+    harness.run(body)
 
 
 @both
 @pytest.mark.parametrize("text", HELD)
-def test_a_hold_is_shown_with_its_tokens_and_what_became_of_it(world: World, text: str) -> None:
-    async def body(world: World) -> None:
-        hold = await HELD[text](world.client()).acquire()
+def test_a_hold_is_shown_with_its_tokens_and_what_became_of_it(harness: Harness, text: str) -> None:
+    async def body(harness: Harness) -> None:
+        hold = await HELD[text](harness.client()).acquire()
         tokens = hold.tokens.values() if hasattr(hold, "tokens") else [hold.token]
-        assert repr(public(hold)) == shown(world, text.format(*tokens))
+        assert repr(public(hold)) == shown(harness, text.format(*tokens))
         await hold.release()
-        assert repr(public(hold)) == shown(world, text.format(*tokens).replace("held>", "released>"))
+        assert repr(public(hold)) == shown(harness, text.format(*tokens).replace("held>", "released>"))
 
-    world.run(body)
+    harness.run(body)

@@ -14,7 +14,7 @@ import pytest
 
 from leasehold import Client, Hold, LeaseLost, StoreUnavailable, Unsupported, tables
 from leasehold.guards import Stale, sql
-from leasehold_lab.runtimes.case_runtimes import AsyncioWorld, BlockingWorld, World
+from leasehold_lab.runtimes.harnesses import AsyncioHarness, BlockingHarness, Harness
 from leasehold_lab.servers import EtcdServer, GaleraServer, PostgresServer, ZooKeeperServer
 from leasehold_lab.servers.sql.postgres import find_binary, run_as
 from support.flavors import both
@@ -134,16 +134,18 @@ def replicated() -> Iterator[tuple[PostgresServer, PostgresServer]]:
             standby.stop()
 
 
-@pytest.mark.parametrize("world", [BlockingWorld(), pytest.param(AsyncioWorld(), marks=pytest.mark.nightly)], ids=str)
-def test_a_standby_that_is_promoted(world: World, namespace: str) -> None:
+@pytest.mark.parametrize(
+    "harness", [BlockingHarness(), pytest.param(AsyncioHarness(), marks=pytest.mark.nightly)], ids=str
+)
+def test_a_standby_that_is_promoted(harness: Harness, namespace: str) -> None:
     """H7: session locks are not replicated. Who held by one is told; rows are there, and what they hold goes on."""
     with replicated() as (primary, standby):
         hosts = f"127.0.0.1:{primary.port},127.0.0.1:{standby.port}"
         url = f"postgresql://postgres@{hosts}/postgres?target_session_attrs=read-write"
 
-        async def body(world: World) -> None:
-            rows, others = world.client(url, namespace=namespace), world.client(url, namespace=namespace)
-            sessions = world.client(f"{url}&mode=session", namespace=namespace)
+        async def body(harness: Harness) -> None:
+            rows, others = harness.client(url, namespace=namespace), harness.client(url, namespace=namespace)
+            sessions = harness.client(f"{url}&mode=session", namespace=namespace)
             session = await sessions.lock("by session", lease=20.0).acquire()
             kept = await rows.lock("by row", lease=20.0).acquire()
             assert session is not None
@@ -151,10 +153,10 @@ def test_a_standby_that_is_promoted(world: World, namespace: str) -> None:
             sent = primary.query("SELECT pg_current_wal_lsn()::text")[0][0]
             until(lambda: standby.query("SELECT pg_last_wal_replay_lsn() >= %s::pg_lsn", (sent,))[0][0], 10.0)
             primary.kill()
-            killed = world.now()
+            killed = harness.now()
             while not session.lost:
-                assert world.now() - killed < BUSY, "a session that ends is noticed at once"
-                await world.sleep(0.01)
+                assert harness.now() - killed < BUSY, "a session that ends is noticed at once"
+                await harness.sleep(0.01)
             standby.query("SELECT pg_promote()")
             again = await sessions.lock("by session", lease=20.0).acquire(timeout=20.0)
             assert again is not None
@@ -169,7 +171,7 @@ def test_a_standby_that_is_promoted(world: World, namespace: str) -> None:
             await next_one.release()
             await again.release()
 
-        world.run(body)
+        harness.run(body)
 
 
 @pytest.fixture(scope="module")
@@ -180,14 +182,14 @@ def galera() -> Iterator[GaleraServer]:
 
 
 @both
-def test_sessions_on_a_node_of_galera_are_refused(galera: GaleraServer, namespace: str, world: World) -> None:
+def test_sessions_on_a_node_of_galera_are_refused(galera: GaleraServer, namespace: str, harness: Harness) -> None:
     """I4: GET_LOCK is known to one node only, so it is refused, with the remedy; lease rows work there."""
 
-    async def body(world: World) -> None:
-        sessions = world.client(f"{galera.url}?mode=session", namespace=namespace)
+    async def body(harness: Harness) -> None:
+        sessions = harness.client(f"{galera.url}?mode=session", namespace=namespace)
         with pytest.raises(Unsupported, match="leave out mode=session"):
             await sessions.lock("x").acquire(timeout=5.0)
-        rows, others = (world.client(galera.url, namespace=namespace) for _ in range(2))
+        rows, others = (harness.client(galera.url, namespace=namespace) for _ in range(2))
         hold = await rows.lock("x").acquire(timeout=5.0)
         assert hold is not None
         assert await others.lock("x").acquire(timeout=0.0) is None
@@ -197,4 +199,4 @@ def test_sessions_on_a_node_of_galera_are_refused(galera: GaleraServer, namespac
         assert later.token > hold.token
         await later.release()
 
-    world.run(body)
+    harness.run(body)

@@ -12,20 +12,20 @@ from pathlib import Path
 from leasehold import AsyncClient, Client
 from leasehold.stores.postgres.advisory import key_of
 from leasehold_lab.proxy.proxy import FaultProxy, Side
-from leasehold_lab.runtimes.case_runtimes import World
+from leasehold_lab.runtimes.harnesses import Harness
 from leasehold_lab.servers import PostgresServer, RedisServer
 from support.flavors import both
 
 
 @both
 def test_renewals_go_on_while_all_connections_are_busy(
-    world: World, postgres_server: PostgresServer, namespace: str
+    harness: Harness, postgres_server: PostgresServer, namespace: str
 ) -> None:
     """B10: acquires keep the only connection of the pool, each for as long as it has patience; a hold lives on."""
     lease = 1.5
 
-    async def body(world: World) -> None:
-        locks = world.client(f"{postgres_server.url}?pool=1", namespace=namespace, response_timeout=lease)
+    async def body(harness: Harness) -> None:
+        locks = harness.client(f"{postgres_server.url}?pool=1", namespace=namespace, response_timeout=lease)
         kept = await locks.lock("kept", lease=lease).acquire()
         assert kept is not None
         async with locks.lock("busy"):
@@ -36,9 +36,9 @@ def test_renewals_go_on_while_all_connections_are_busy(
                 "SELECT 1 FROM leasehold_name WHERE space = %s AND name = 'busy' FOR UPDATE", (namespace.encode(),)
             )
             assert rows.fetchall() == [(1,)]
-            jobs = [world.spawn(lambda: locks.lock("busy").acquire(timeout=2 * lease)) for _ in range(6)]
+            jobs = [harness.spawn(lambda: locks.lock("busy").acquire(timeout=2 * lease)) for _ in range(6)]
             for _ in range(10):
-                await world.sleep(lease / 5)
+                await harness.sleep(lease / 5)
                 kept.raise_if_lost()
             outsider.rollback()
         for job in jobs:
@@ -47,7 +47,7 @@ def test_renewals_go_on_while_all_connections_are_busy(
                 await hold.release()
         await kept.release()
 
-    world.run(body)
+    harness.run(body)
 
 
 def test_no_renewal_is_sent_after_the_release(redis_server: RedisServer, namespace: str) -> None:

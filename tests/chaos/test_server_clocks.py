@@ -11,7 +11,7 @@ import pytest
 
 from leasehold import LeaseLost
 from leasehold.stores.redis import keys
-from leasehold_lab.runtimes.case_runtimes import World
+from leasehold_lab.runtimes.harnesses import Harness
 from leasehold_lab.servers import Node, RedisCluster, RedisSentinel, RedisServer, RedlockNodes
 from support.flavors import ASYNCIO, BLOCKING, both, by_day
 from support.stores.failover_load import LEASE, NOISE, Load
@@ -40,17 +40,17 @@ def step(server: RedisServer, seconds: float) -> None:
     server.clock.step(seconds)
 
 
-def loaded(world: World, url: str, namespace: str, disturb: Any, **options: Any) -> Load:
+def loaded(harness: Harness, url: str, namespace: str, disturb: Any, **options: Any) -> Load:
     """Run the load while ``disturb(load)`` goes on, and check it."""
     loads: list[Load] = []
 
-    async def body(world: World) -> None:
-        load = Load(world, url, namespace, NAMES, **options)
+    async def body(harness: Harness) -> None:
+        load = Load(harness, url, namespace, NAMES, **options)
         loads.append(load)
         await load.run(lambda: disturb(load))
         load.check()
 
-    world.run(body)
+    harness.run(body)
     return loads[0]
 
 
@@ -58,7 +58,7 @@ def loaded(world: World, url: str, namespace: str, disturb: Any, **options: Any)
 
 
 @by_day(BLOCKING)
-def test_the_clock_of_a_server_steps_under_load(world: World, namespace: str) -> None:
+def test_the_clock_of_a_server_steps_under_load(harness: Harness, namespace: str) -> None:
     """Forward, leases end early, and holders are told; back, they last once more. Tokens increase, whatever it says."""
     server = RedisServer()
     with_clocks(server)
@@ -70,62 +70,62 @@ def test_the_clock_of_a_server_steps_under_load(world: World, namespace: str) ->
                 step(server, seconds)
                 load.wait_service(2 * LEASE + NOISE)
 
-        loaded(world, server.url, namespace, disturb)
+        loaded(harness, server.url, namespace, disturb)
 
 
 @both
-def test_a_step_forward_takes_a_lock_away_and_its_holder_is_told(world: World, namespace: str) -> None:
+def test_a_step_forward_takes_a_lock_away_and_its_holder_is_told(harness: Harness, namespace: str) -> None:
     server = RedisServer()
     with_clocks(server)
     with server:
 
-        async def body(world: World) -> None:
-            locks, others = (world.client(server.url, namespace=namespace) for _ in range(2))
+        async def body(harness: Harness) -> None:
+            locks, others = (harness.client(server.url, namespace=namespace) for _ in range(2))
             first = await locks.lock("x", lease=LEASE).acquire()
             step(server, FAR)
             second = await others.lock("x", lease=LEASE).acquire(timeout=0)
             assert second.token > first.token
-            began = world.now()
+            began = harness.now()
             while not first.lost:
-                assert world.now() - began < LEASE / 3 + NOISE  # its next renewal
-                await world.sleep(0.01)
+                assert harness.now() - began < LEASE / 3 + NOISE  # its next renewal
+                await harness.sleep(0.01)
             assert not second.lost
             await second.release()
             with pytest.raises(LeaseLost):
                 await first.release()
 
-        world.run(body)
+        harness.run(body)
 
 
-async def free_after_a_lease(world: World, url: str, namespace: str, stepped: Sequence[RedisServer]) -> None:
+async def free_after_a_lease(harness: Harness, url: str, namespace: str, stepped: Sequence[RedisServer]) -> None:
     """Set clocks back while a holder is dead: its name is free within one more lease."""
-    locks, others = (world.client(url, namespace=namespace) for _ in range(2))
+    locks, others = (harness.client(url, namespace=namespace) for _ in range(2))
     dead = await locks.lock("x", lease=LEASE, renew=False).acquire()
-    await world.sleep(0.3)
+    await harness.sleep(0.3)
     for server in stepped:
         step(server, -FAR)
-    began = world.now()
+    began = harness.now()
     later = await others.lock("x", lease=LEASE).acquire(timeout=FAR / 2)
-    assert world.now() - began < LEASE + NOISE
+    assert harness.now() - began < LEASE + NOISE
     assert later.token > dead.token
     assert dead.lost
     await later.release()
 
 
 @both
-def test_a_step_back_keeps_a_dead_holders_lock_for_one_more_lease_at_most(world: World, namespace: str) -> None:
+def test_a_step_back_keeps_a_dead_holders_lock_for_one_more_lease_at_most(harness: Harness, namespace: str) -> None:
     server = RedisServer()
     with_clocks(server)
     with server:
 
-        async def body(world: World) -> None:
-            await free_after_a_lease(world, server.url, namespace, [server])
+        async def body(harness: Harness) -> None:
+            await free_after_a_lease(harness, server.url, namespace, [server])
 
-        world.run(body)
+        harness.run(body)
 
 
 @by_day(ASYNCIO)
-def test_the_clock_of_a_primary_steps_under_load(world: World, namespace: str) -> None:
+def test_the_clock_of_a_primary_steps_under_load(harness: Harness, namespace: str) -> None:
     """And then a replica is promoted whose clock has not: its tokens are higher all the same."""
     group = RedisSentinel(replicas=2)
     with_clocks(*group.nodes)
@@ -142,14 +142,14 @@ def test_the_clock_of_a_primary_steps_under_load(world: World, namespace: str) -
             old.kill()
             load.wait_service(10.0)
 
-        loaded(world, group.url, namespace, disturb)
+        loaded(harness, group.url, namespace, disturb)
 
 
 # --- Redlock -------------------------------------------------------------------------------------------------------
 
 
 @by_day(ASYNCIO)
-def test_the_clocks_of_two_of_five_nodes_step_under_load(world: World, namespace: str) -> None:
+def test_the_clocks_of_two_of_five_nodes_step_under_load(harness: Harness, namespace: str) -> None:
     """Tokens increase, no guarded write goes backwards, whoever lost a lock is told, and it goes on."""
     with redlock() as nodes:
 
@@ -160,52 +160,56 @@ def test_the_clocks_of_two_of_five_nodes_step_under_load(world: World, namespace
                     step(node, seconds)
                     load.wait_service(3 * LEASE + 2 * NOISE)
 
-        loaded(world, nodes.url, namespace, disturb, fair=False)
+        loaded(harness, nodes.url, namespace, disturb, fair=False)
 
 
 @both
-def test_one_node_whose_clock_steps_forward_takes_no_lock_away(world: World, namespace: str) -> None:
+def test_one_node_whose_clock_steps_forward_takes_no_lock_away(harness: Harness, namespace: str) -> None:
     """Four votes are left, and then three. A node votes for no token that it knows, so they are away until the next."""
     with redlock() as nodes:
 
-        async def body(world: World) -> None:
-            locks, others = (world.client(nodes.url, namespace=namespace) for _ in range(2))
+        async def body(harness: Harness) -> None:
+            locks, others = (harness.client(nodes.url, namespace=namespace) for _ in range(2))
             hold = await locks.lock("x", lease=LEASE).acquire()
-            await world.sleep(0.2)
+            await harness.sleep(0.2)
             for node in nodes.nodes[:2]:
                 step(node, FAR)
                 assert await others.lock("x", lease=LEASE).acquire(timeout=0.1) is None
-            await world.sleep(LEASE)
+            await harness.sleep(LEASE)
             hold.raise_if_lost()
             await hold.release()
             again = await others.lock("x", lease=LEASE).acquire(timeout=5)
-            await world.sleep(0.2)
+            await harness.sleep(0.2)
             tokens = [node.command("HGET", keys.node_keys(namespace, "x")[0], "f") for node in nodes.nodes]
             assert tokens == [str(again.token)] * 5
             await again.release()
 
-        world.run(body)
+        harness.run(body)
 
 
 @by_day(ASYNCIO)
-def test_votes_for_a_dead_holder_last_once_more_on_nodes_whose_clocks_step_back(world: World, namespace: str) -> None:
+def test_votes_for_a_dead_holder_last_once_more_on_nodes_whose_clocks_step_back(
+    harness: Harness, namespace: str
+) -> None:
     with redlock(3) as nodes:
 
-        async def body(world: World) -> None:
-            await free_after_a_lease(world, nodes.url, namespace, nodes.nodes[:2])
+        async def body(harness: Harness) -> None:
+            await free_after_a_lease(harness, nodes.url, namespace, nodes.nodes[:2])
 
-        world.run(body)
+        harness.run(body)
 
 
 @both
-def test_a_node_of_both_majorities_whose_clock_steps_breaks_exclusion_and_no_more(world: World, namespace: str) -> None:
+def test_a_node_of_both_majorities_whose_clock_steps_breaks_exclusion_and_no_more(
+    harness: Harness, namespace: str
+) -> None:
     """A, B and C vote; C's clock steps; C, D and E vote again. Two hold at a time: the later has the higher token."""
     with redlock() as nodes:
         a, b, c, d, e = nodes.nodes
 
-        async def body(world: World) -> None:
+        async def body(harness: Harness) -> None:
             url = nodes.url
-            locks, others = (world.client(url, namespace=namespace, response_timeout=2.0) for _ in range(2))
+            locks, others = (harness.client(url, namespace=namespace, response_timeout=2.0) for _ in range(2))
             for away in (d, e):
                 away.kill()
             first = await locks.lock("x", lease=LEASE).acquire(timeout=5)
@@ -222,13 +226,13 @@ def test_a_node_of_both_majorities_whose_clock_steps_breaks_exclusion_and_no_mor
             assert second is not None, "C gave its vote away, D and E never gave theirs"
             assert first.remaining > 0, "the fault that is to be shown did not happen"
             assert second.token > first.token  # so a resource that checks tokens refuses the first
-            began = world.now()
+            began = harness.now()
             while not first.lost:
-                assert world.now() - began < LEASE + NOISE
-                await world.sleep(0.01)
+                assert harness.now() - began < LEASE + NOISE
+                await harness.sleep(0.01)
             await second.release()
 
-        world.run(body)
+        harness.run(body)
 
 
 # --- clusters ------------------------------------------------------------------------------------------------------
@@ -236,7 +240,7 @@ def test_a_node_of_both_majorities_whose_clock_steps_breaks_exclusion_and_no_mor
 
 @by_day(BLOCKING)
 @pytest.mark.nightly
-def test_the_clock_of_a_shard_steps_under_load(world: World, namespace: str) -> None:
+def test_the_clock_of_a_shard_steps_under_load(harness: Harness, namespace: str) -> None:
     group = RedisCluster()
     with_clocks(*group.nodes)
     with group:
@@ -248,7 +252,7 @@ def test_the_clock_of_a_shard_steps_under_load(world: World, namespace: str) -> 
                     step(node, seconds)
                     load.wait_service(2 * LEASE + 2 * NOISE)
 
-        loaded(world, group.url, namespace, disturb)
+        loaded(harness, group.url, namespace, disturb)
 
 
 def test_a_clock_of_its_own_is_stepped_and_no_other() -> None:

@@ -27,7 +27,7 @@ from leasehold._model import DRIFT, MARGIN
 from leasehold._runtimes.base import Flavor
 from leasehold._runtimes.clock import boottime
 from leasehold_lab.history import Stall
-from leasehold_lab.runtimes.case_runtimes import World
+from leasehold_lab.runtimes.harnesses import Harness
 from leasehold_lab.verify.clients.stall_detector import called_back
 from support.flavors import both
 from support.programs.loss_notice_client import DEEDS
@@ -72,11 +72,11 @@ async def hold_all(client: AsyncClient, lease: float, told: dict[int, float], co
     return holds
 
 
-async def all_told(world: World, told: dict[int, float], within: float, count: int = NAMES) -> None:
-    until = world.now() + within
+async def all_told(harness: Harness, told: dict[int, float], within: float, count: int = NAMES) -> None:
+    until = harness.now() + within
     while len(told) < count:
-        assert world.now() < until, f"{count - len(told)} of {count} were not told"
-        await world.sleep(0.01)
+        assert harness.now() < until, f"{count - len(told)} of {count} were not told"
+        await harness.sleep(0.01)
 
 
 def lease_of(hold: Any) -> Any:
@@ -86,18 +86,18 @@ def lease_of(hold: Any) -> Any:
 @systems
 @both
 def test_who_hears_nothing_of_the_store_is_told_before_it_may_give_the_lock_away(
-    name: str, world: World, site: Site, namespace: str, record_property: Any
+    name: str, harness: Harness, site: Site, namespace: str, record_property: Any
 ) -> None:
     told = dict[int, float]()
 
-    async def body(world: World) -> None:
-        client = world.client(site.url, namespace=namespace, response_timeout=1.0)
+    async def body(harness: Harness) -> None:
+        client = harness.client(site.url, namespace=namespace, response_timeout=1.0)
         holds = await hold_all(client, SYSTEMS[name].lease, told, FEW)
-        with turns_missed(world.runtime.flavor) as missed:
-            await world.sleep(SYSTEMS[name].lease / 2)  # each was renewed since
+        with turns_missed(harness.runtime.flavor) as missed:
+            await harness.sleep(SYSTEMS[name].lease / 2)  # each was renewed since
             site.silence()
             try:
-                await all_told(world, told, 3 * SYSTEMS[name].lease, FEW)
+                await all_told(harness, told, 3 * SYSTEMS[name].lease, FEW)
             finally:
                 site.go_on()
         leases = [lease_of(hold) for hold in holds]
@@ -106,11 +106,11 @@ def test_who_hears_nothing_of_the_store_is_told_before_it_may_give_the_lock_away
         record_property(
             "spread:told after the store may have given it away, of silence", [max(0.0, one) for one in late]
         )
-        print(f"{name}, {world}: {1e3 * min(late):.1f}..{1e3 * max(late):.1f} ms after it may be given away")
+        print(f"{name}, {harness}: {1e3 * min(late):.1f}..{1e3 * max(late):.1f} ms after it may be given away")
         assert max(late) <= AT_MOST
         assert max(late) <= 0, "told after the store may have given it away"
 
-    world.run(body)
+    harness.run(body)
 
 
 # --- the store has given it up ---------------------------------------------------------------------------------------
@@ -134,31 +134,33 @@ def remove(name: str, namespace: str, url: str, servers: Any) -> None:
 @systems
 @both
 def test_whose_locks_the_store_gave_up_is_told_at_the_next_renewal_or_at_once(
-    name: str, world: World, site: Site, namespace: str, request: pytest.FixtureRequest, record_property: Any
+    name: str, harness: Harness, site: Site, namespace: str, request: pytest.FixtureRequest, record_property: Any
 ) -> None:
     system, told = SYSTEMS[name], dict[int, float]()
     servers = request.getfixturevalue(system.fixture) if system.fixture else None
 
-    async def body(world: World) -> None:
-        client = world.client(site.url, namespace=namespace)
+    async def body(harness: Harness) -> None:
+        client = harness.client(site.url, namespace=namespace)
         holds = await hold_all(client, system.lease, told)
-        with turns_missed(world.runtime.flavor) as missed:
-            await world.sleep(system.lease / 2)
+        with turns_missed(harness.runtime.flavor) as missed:
+            await harness.sleep(system.lease / 2)
             began = boottime()
-            if world.runtime.flavor is Flavor.ASYNC:
+            if harness.runtime.flavor is Flavor.ASYNC:
                 await asyncio.to_thread(remove, name, namespace, site.url, servers)
             else:
                 remove(name, namespace, site.url, servers)
             removed = boottime()
-            await all_told(world, told, 2 * system.lease)
+            await all_told(harness, told, 2 * system.lease)
         bound = REMOVED_WITHIN if "session" in name else system.lease / RENEWALS_PER_LEASE + ASKED
         took = [missed.less(removed, moment) for moment in told.values()]  # a name may have been removed earlier
         record_property(f"spread:told of a removal, {name}", [max(0.0, one) for one in took])
-        print(f"{name}, {world}: {1e3 * max(took):.1f} of {1e3 * bound:.0f} ms; removing took {removed - began:.3f} s")
+        print(
+            f"{name}, {harness}: {1e3 * max(took):.1f} of {1e3 * bound:.0f} ms; removing took {removed - began:.3f} s"
+        )
         assert max(took) <= bound
         assert all(hold.lost for hold in holds)
 
-    world.run(body)
+    harness.run(body)
 
 
 # --- the process was stopped -----------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The conformance kit on the stores of this library, in the worlds in which each can live."""
+"""The conformance kit on the stores of this library, in the harnesses in which each can live."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from leasehold.stores.redis.store import RedisStore
 from leasehold.stores.sqlite.store import SQLiteStore
 from leasehold.stores.zookeeper.store import ZooKeeperStore
 from leasehold_lab.conformance import Case, cases
-from leasehold_lab.runtimes.case_runtimes import AsyncioWorld, BlockingWorld, SimulatedWorld, World
+from leasehold_lab.runtimes.harnesses import AsyncioHarness, BlockingHarness, Harness, SimulatedHarness
 from leasehold_lab.servers import (
     EtcdCluster,
     EtcdServer,
@@ -35,8 +35,10 @@ from leasehold_lab.servers import (
     ZooKeeperServer,
 )
 
-REAL: dict[str, Callable[[], World]] = {"blocking": BlockingWorld, "asyncio": AsyncioWorld}
-SIMULATED: dict[str, Callable[[], World]] = {f"simulated-{seed}": partial(SimulatedWorld, seed) for seed in range(3)}
+REAL: dict[str, Callable[[], Harness]] = {"blocking": BlockingHarness, "asyncio": AsyncioHarness}
+SIMULATED: dict[str, Callable[[], Harness]] = {
+    f"simulated-{seed}": partial(SimulatedHarness, seed) for seed in range(3)
+}
 
 LONGEST = 120.0
 """Seconds of the longest lease in strict mode: the kit has one of 60 s."""
@@ -61,7 +63,7 @@ STORES = {
     "zookeeper": (ZooKeeperStore.capabilities, REAL),
     "zookeeper-ensemble": (ZooKeeperStore.capabilities, REAL),
 }
-"""What each promises, and in which worlds it can live."""
+"""What each promises, and in which harnesses it can live."""
 
 BY_DAY: dict[str, tuple[int, ...]] = {
     "replicas": (),
@@ -84,18 +86,18 @@ SPARSE = {"strict": 15, "etcd-cluster": 15, "zookeeper-ensemble": 15}
 """Stores of which by day only every so-manieth case runs, in one flavor each: an algorithm that others run in full."""
 
 
-def marks(store: str, world: str, number: int) -> list[pytest.MarkDecorator]:
+def marks(store: str, harness: str, number: int) -> list[pytest.MarkDecorator]:
     if (every := SPARSE.get(store)) is not None:
-        chosen = number % every == 0 and number // every % 2 == list(REAL).index(world)
+        chosen = number % every == 0 and number // every % 2 == list(REAL).index(harness)
         return [] if chosen else [pytest.mark.nightly]
-    quarter = number % 2 + 2 * list(REAL).index(world) if world in REAL else 0
+    quarter = number % 2 + 2 * list(REAL).index(harness) if harness in REAL else 0
     return [] if quarter in BY_DAY.get(store, range(4)) else [pytest.mark.nightly]
 
 
 RUNS = [
-    pytest.param(store, world, case, id=f"{store}-{world_name}-{case_name}", marks=marks(store, world_name, number))
-    for store, (promised, worlds) in STORES.items()
-    for world_name, world in worlds.items()
+    pytest.param(store, harness, case, id=f"{store}-{world_name}-{case_name}", marks=marks(store, world_name, number))
+    for store, (promised, harnesses) in STORES.items()
+    for world_name, harness in harnesses.items()
     for number, (case_name, case) in enumerate(cases(promised))
 ]
 
@@ -154,9 +156,9 @@ def used_for_long(server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
     server.command("HSET", marker, "i", f"{run[1]} {history[1]}", "u", 0, "l", round(LONGEST * 1000))
 
 
-@pytest.mark.parametrize(("store", "world", "case"), RUNS)
-def test_conformance(store: str, world: Callable[[], World], case: Case, url: str) -> None:
-    world().run(lambda world: case(world, url))
+@pytest.mark.parametrize(("store", "harness", "case"), RUNS)
+def test_conformance(store: str, harness: Callable[[], Harness], case: Case, url: str) -> None:
+    harness().run(lambda harness: case(harness, url))
 
 
 def test_every_case_says_what_it_states() -> None:

@@ -17,7 +17,7 @@ from sql_sequences import Modelled, Pair, Playing, Real, RealLine, Servers, play
 
 from leasehold._model import LeaseTerms, LockMode, Owner, Ticket
 from leasehold.stores._sql.transport import Statement
-from leasehold_lab.runtimes.case_runtimes import SimulatedWorld
+from leasehold_lab.runtimes.harnesses import SimulatedHarness
 from models.sql.session_locks import LOOKS_EACH
 
 FIRST = 10**6
@@ -97,8 +97,8 @@ class SessionPlaying(Playing):
 
     servers: SessionServers
 
-    def __init__(self, world: SimulatedWorld, servers: SessionServers, seed: int) -> None:
-        super().__init__(world, servers, seed)
+    def __init__(self, harness: SimulatedHarness, servers: SessionServers, seed: int) -> None:
+        super().__init__(harness, servers, seed)
         self.control: RealLine = servers.real()
         self.keys = servers.keys(self.space)
         self.shown = [ticket(name, lease) for name, lease in zip(self.tickets, (30.0, 30.0, 30.0, SHORT), strict=True)]
@@ -125,7 +125,7 @@ class SessionPlaying(Playing):
     async def greet(self, pair: Pair) -> None:
         """Give the session a name that is the same on both sides."""
         await self.servers.greet(pair)
-        await self.world.sleep(0.05)
+        await self.harness.sleep(0.05)
         pair.modelled.answers.clear()
         name = f"session {self.pairs.index(pair)}.{len(self.labels) // 2}"
         self.labels |= {str(self.theirs(pair)): name, str(self.ours(pair)): name}

@@ -19,7 +19,7 @@ from model_sequences import Play, Steps, chance
 
 from leasehold.stores._sql.dialect import Dialect
 from leasehold.stores._sql.transport import Row, Statement, Value
-from leasehold_lab.runtimes.case_runtimes import SimulatedWorld, World
+from leasehold_lab.runtimes.harnesses import Harness, SimulatedHarness
 from leasehold_lab.runtimes.virtual import Machine, Scheduler
 from models.net import Connection
 
@@ -142,14 +142,14 @@ class Pair:
 class Playing:
     """One random sequence on both."""
 
-    def __init__(self, world: SimulatedWorld, servers: Servers, seed: int) -> None:
-        self.world = world
+    def __init__(self, harness: SimulatedHarness, servers: Servers, seed: int) -> None:
+        self.harness = harness
         self.servers = servers
         self.dialect = servers.dialect
         self.seed = seed
         self.chance = chance(seed, -1)
         self.space = f"model-{secrets.token_hex(8)}".encode()
-        self.model = servers.model(world.scheduler)
+        self.model = servers.model(harness.scheduler)
         self.pairs = [Pair(Real(servers.real()), Modelled()) for _ in range(SESSIONS)]
         self.ids: dict[bytes, int] = {}
         self.tickets = [f"{secrets.token_hex(8)}-{number}" for number in range(4)]
@@ -172,7 +172,7 @@ class Playing:
 
     async def settle(self) -> None:
         """Compare all sessions: who is answered, and with what."""
-        await self.world.sleep(0.05)
+        await self.harness.sleep(0.05)
         for pair in self.pairs:
             if pair.real.thread is None:
                 continue
@@ -371,7 +371,7 @@ class Playing:
     async def passes(self, seconds: float) -> None:
         """Let time pass on both."""
         threading.Event().wait(seconds)
-        await self.world.sleep(seconds)
+        await self.harness.sleep(seconds)
 
     async def random_steps(self, steps: Steps) -> None:
         for number in steps:
@@ -390,10 +390,10 @@ class Playing:
 
 def play(kind: type[Playing], servers: Servers, steps: Callable[[Any], Awaitable[None]], seed: int = 1) -> Counter[str]:
     """Let steps happen on both; return what was seen."""
-    world, seen = SimulatedWorld(seed), Counter[str]()
+    harness, seen = SimulatedHarness(seed), Counter[str]()
 
-    async def body(_: World) -> None:
-        playing = kind(world, servers, seed)
+    async def body(_: Harness) -> None:
+        playing = kind(harness, servers, seed)
         try:
             await playing.begin()
             await steps(playing)
@@ -401,7 +401,7 @@ def play(kind: type[Playing], servers: Servers, steps: Callable[[Any], Awaitable
             playing.close()
         seen.update(playing.seen)
 
-    world.run(body)
+    harness.run(body)
     return seen
 
 

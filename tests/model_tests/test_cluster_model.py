@@ -24,7 +24,7 @@ from leasehold.stores.redis import keys, scripts
 from leasehold.stores.redis.cluster.topology import SlotMap, read_slots
 from leasehold.stores.redis.connection.base import ReplyError, pack
 from leasehold.stores.redis.keys import SLOTS, slot_of
-from leasehold_lab.runtimes.case_runtimes import SimulatedWorld, World
+from leasehold_lab.runtimes.harnesses import Harness, SimulatedHarness
 from leasehold_lab.servers import Node, RedisCluster
 from leasehold_lab.servers.redis.cluster import Migration
 from models.redis.cluster import GOSSIP, RedisClusterModel
@@ -115,10 +115,10 @@ class HalfDone(Exception):
 class Pair:
     """Both clusters. The first three nodes of each are the primaries, in order of their slots."""
 
-    def __init__(self, world: SimulatedWorld, real: RedisCluster, seed: int) -> None:
+    def __init__(self, harness: SimulatedHarness, real: RedisCluster, seed: int) -> None:
         self.chance = random.Random(seed)
         self.namespace = f"p{secrets.token_hex(8)}"
-        self.real, self.model = real, RedisClusterModel(world.scheduler)
+        self.real, self.model = real, RedisClusterModel(harness.scheduler)
         self.nodes = self.all_nodes()
         self.real_links = [Real(node) for node in self.nodes]
         self.lines = [Listener(number) for number in range(len(self.nodes))]
@@ -260,7 +260,7 @@ class Pair:
     def check(self, number: int, words: Words) -> None:
         assert self.both(number, words), "\n".join(self.log)
 
-    async def finishes(self, world: World) -> None:
+    async def finishes(self, harness: Harness) -> None:
         """End the move, if there is one, and wait until all know."""
         if self.migration is None:
             return
@@ -269,23 +269,23 @@ class Pair:
         self.model.finish_move(migration.slot, target)
         self.log.append(f"slot {migration.slot} is with {target}")
         self.migration = None
-        await self.settled(world)
+        await self.settled(harness)
 
-    async def hands_over(self, world: World) -> None:
+    async def hands_over(self, harness: Harness) -> None:
         """Let any replica take over by order."""
-        await self.finishes(world)
-        await self.takes_over(world, self.chance.randrange(3))
+        await self.finishes(harness)
+        await self.takes_over(harness, self.chance.randrange(3))
 
-    async def takes_over(self, world: World, shard: int) -> None:
+    async def takes_over(self, harness: Harness, shard: int) -> None:
         """Let the replica of a shard take over by order."""
         self.log.append(f"the replica of {shard} takes over")
         self.nodes[self.model.nodes.index(self.model.replica(shard))].command("CLUSTER", "FAILOVER")
         self.model.hand_over(shard)
-        await self.settled(world)
+        await self.settled(harness)
 
-    async def settled(self, world: World) -> None:
+    async def settled(self, harness: Harness) -> None:
         """Wait until all know of the last change."""
-        await world.sleep(GOSSIP + 2 * BUS[1])
+        await harness.sleep(GOSSIP + 2 * BUS[1])
         self.real.wait_until(lambda: all(map(self.agrees, range(len(self.nodes)))), 20.0, "all know of the change")
         self.real.wait_healthy()
 
@@ -302,11 +302,11 @@ class Pair:
         found = known.owners[slot]
         return -1 if found is None else self.number_of(f"{found[0]}:{found[1]}")
 
-    async def heard(self, world: World) -> None:
+    async def heard(self, harness: Harness) -> None:
         """Compare what was heard."""
-        await world.sleep(2 * BUS[1])
+        await harness.sleep(2 * BUS[1])
         self.arrived()
-        await self.keep_pace(world)
+        await self.keep_pace(harness)
         for number, (link, line) in enumerate(zip(self.real_links, self.lines, strict=True)):
             assert sorted(link.messages) == sorted(line.messages), f"at {number}\n" + "\n".join(self.log)
             if line.messages:
@@ -314,10 +314,10 @@ class Pair:
             link.messages.clear()
             line.messages.clear()
 
-    async def keep_pace(self, world: World) -> None:
+    async def keep_pace(self, harness: Harness) -> None:
         """Let as much time have passed in the model as has: places are kept for a second."""
         passed = time.monotonic() - self.began
-        await world.sleep(max(passed - self.model.scheduler.time, 0.0))
+        await harness.sleep(max(passed - self.model.scheduler.time, 0.0))
 
     def arrived(self) -> None:
         """Wait until what the real nodes have sent has arrived, and read it: what is to come, and nothing else."""
@@ -351,32 +351,32 @@ def compare(real: RedisCluster, seed: int) -> set[str]:
 
 def _compare(real: RedisCluster, seed: int) -> set[str]:
     """Run one sequence on both; return what kinds of replies there were."""
-    world, seen = SimulatedWorld(seed), set[str]()
+    harness, seen = SimulatedHarness(seed), set[str]()
 
-    async def body(_: World) -> None:
-        pair = Pair(world, real, seed)
+    async def body(_: Harness) -> None:
+        pair = Pair(harness, real, seed)
         try:
             for number in range(LENGTH):
                 if number % PART == 0:
-                    await pair.heard(world)
+                    await pair.heard(harness)
                     pair.subscribes()
                     pair.subscribes()
-                await pair.keep_pace(world)
+                await pair.keep_pace(harness)
                 pair.chance.choice(STEPS)(pair)
                 if pair.chance.random() < 0.05:
-                    await pair.finishes(world)
+                    await pair.finishes(harness)
                 if pair.chance.random() < 0.01:
-                    await pair.hands_over(world)
-            await pair.finishes(world)
-            await pair.heard(world)
+                    await pair.hands_over(harness)
+            await pair.finishes(harness)
+            await pair.heard(harness)
         except HalfDone:
             pass
         finally:
-            await pair.finishes(world)
+            await pair.finishes(harness)
             pair.close()
         seen.update(pair.seen)
 
-    world.run(body)
+    harness.run(body)
     return seen
 
 
@@ -391,22 +391,22 @@ def test_the_model_answers_as_nodes_do(cluster: RedisCluster) -> None:
 
 def test_who_listens_at_a_replica_that_takes_over_is_not_told_that_this_is_over(cluster: RedisCluster) -> None:
     """It has the slot of the channel as before; who listens at the old primary is told."""
-    world, seen = SimulatedWorld(1), set[str]()
+    harness, seen = SimulatedHarness(1), set[str]()
 
-    async def body(_: World) -> None:
-        pair = Pair(world, cluster, 1)
+    async def body(_: Harness) -> None:
+        pair = Pair(harness, cluster, 1)
         channel = pair.channel()
         shard = pair.model.view.shard(slot_of(channel))
         try:
             for node in (pair.model.primary(shard), pair.model.replica(shard)):
                 pair.check(pair.model.nodes.index(node), [b"SSUBSCRIBE", channel])
-            await pair.takes_over(world, shard)
-            await pair.heard(world)
+            await pair.takes_over(harness, shard)
+            await pair.heard(harness)
             seen.update(pair.seen)
         finally:
             pair.close()
 
-    world.run(body)
+    harness.run(body)
     assert "unsubscribed" in seen
 
 

@@ -33,7 +33,7 @@ from leasehold.stores.etcd.http.base import Place, Reply, Request, Stream, Unans
 from leasehold.stores.etcd.http.blocking import BlockingHttp
 from leasehold.stores.etcd.keys import Json, Keys
 from leasehold.stores.etcd.store import EtcdStore
-from leasehold_lab.runtimes.case_runtimes import SimulatedWorld, World
+from leasehold_lab.runtimes.harnesses import Harness, SimulatedHarness
 from leasehold_lab.runtimes.virtual import Scheduler
 from leasehold_lab.servers import EtcdServer
 from models.etcd import state
@@ -590,19 +590,19 @@ def really_ended(server: EtcdServer, lengths: Mapping[int, int], renewed: int) -
 
 def ended_in_the_model(lengths: Mapping[int, int], renewed: int) -> dict[int, float]:
     """Return the same of the model."""
-    world, found = SimulatedWorld(1), dict[int, float]()
+    harness, found = SimulatedHarness(1), dict[int, float]()
 
-    async def body(_: World) -> None:
-        (member,) = cluster_of(world.scheduler, ("e0",))
+    async def body(_: Harness) -> None:
+        (member,) = cluster_of(harness.scheduler, ("e0",))
         for path, body in requests(lengths):
             member.receive(Ear(0), (path, json.dumps(body).encode()))  # type: ignore[arg-type]
-        await world.sleep(RENEWED)
+        await harness.sleep(RENEWED)
         member.cluster.keep_alive(renewed)
         while len(found) < len(lengths):
-            await world.sleep(0.02)
+            await harness.sleep(0.02)
             found.update(
-                dict.fromkeys(lengths.keys() - member.cluster.leases.keys() - found.keys(), world.scheduler.time)
+                dict.fromkeys(lengths.keys() - member.cluster.leases.keys() - found.keys(), harness.scheduler.time)
             )
 
-    world.run(body)
+    harness.run(body)
     return found

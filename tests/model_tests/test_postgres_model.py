@@ -27,7 +27,7 @@ from leasehold.stores.postgres.connection.exchange import COMMIT
 from leasehold.stores.postgres.connection.notifications import SUBSCRIBERS, ear_number
 from leasehold.stores.postgres.connection.transaction import BEGIN, LIMITS, ROLLBACK
 from leasehold.stores.postgres.statements import DIALECT
-from leasehold_lab.runtimes.case_runtimes import SimulatedWorld
+from leasehold_lab.runtimes.harnesses import SimulatedHarness
 from leasehold_lab.runtimes.virtual import Machine, Scheduler
 from leasehold_lab.servers import PostgresServer
 from models.net import Connection
@@ -106,8 +106,8 @@ class PostgresPlaying(Playing):
 
     servers: PostgresServers
 
-    def __init__(self, world: SimulatedWorld, servers: PostgresServers, seed: int) -> None:
-        super().__init__(world, servers, seed)
+    def __init__(self, harness: SimulatedHarness, servers: PostgresServers, seed: int) -> None:
+        super().__init__(harness, servers, seed)
         self.channel, self.unheard = (f"leasehold_{secrets.randbits(31):08x}_{whose}" for whose in ("ours", "nobodys"))
         self.ear, self.said = servers.real(), 0
         self.messages: list[str] = []
@@ -123,12 +123,12 @@ class PostgresPlaying(Playing):
         line = self.model.connect(Machine("ear"), self.hears, lambda: None)
         line.send(())
         line.send(listening)
-        await self.world.sleep(0.05)
+        await self.harness.sleep(0.05)
 
     async def greet(self, pair: Pair) -> None:
         assert pair.modelled.line is not None
         pair.modelled.line.send(())
-        await self.world.sleep(0.05)
+        await self.harness.sleep(0.05)
         pair.modelled.answers.clear()
 
     def hears(self, answer: Any, message: bool) -> None:
@@ -140,7 +140,7 @@ class PostgresPlaying(Playing):
         self.ear.abort()
 
     async def noticed(self, line: Real) -> None:
-        await self.world.sleep(0.05)
+        await self.harness.sleep(0.05)
         asked = Statement("SELECT count(*) FROM pg_stat_activity WHERE pid = $1", (line.backend,))
         while self.ear.ask([asked]) != [[(0,)]]:
             await self.passes(0.005)

@@ -1,6 +1,6 @@
 """The model of ZooKeeper beside a real server: the same requests, the same answers, and the same watches that ring.
 
-Clients of the shipped store live in a simulated world; each of their requests goes to the model and, by a session of
+Clients of the shipped store live in a simulated runtime; each of their requests goes to the model and, by a session of
 kazoo, to the real server. Other clients come between the requests of one claim, answers are lost, sessions end by
 themselves or are ended. Beside that go requests of all sorts on the same nodes, with versions of now and of before.
 
@@ -41,7 +41,7 @@ from leasehold.stores.zookeeper.connection.session import Link, Session, Transpo
 from leasehold.stores.zookeeper.connection.settings import Settings
 from leasehold.stores.zookeeper.nodes import LEASES, LOCKS, Mark, Paths, stem
 from leasehold.stores.zookeeper.store import ZooKeeperStore
-from leasehold_lab.runtimes.case_runtimes import SimulatedWorld, World
+from leasehold_lab.runtimes.harnesses import Harness, SimulatedHarness
 from leasehold_lab.runtimes.simulated import SimulatedRuntime
 from leasehold_lab.runtimes.virtual import Machine
 from leasehold_lab.servers import ZooKeeperServer
@@ -161,7 +161,7 @@ class BothTransports(Asker):
         await self.ready(until)
         if self.before is not None:
             await self.before()
-        if until <= self._playing.world.now():
+        if until <= self._playing.harness.now():
             raise StoreUnavailable("no time is left")
         lost, self.lost = self.lost, False
         async with self._playing.turn():  # who removes what has lapsed asks beside the others
@@ -172,7 +172,7 @@ class BothTransports(Asker):
 
     async def _both(self, requests: Sequence[Request]) -> list[Any]:
         """Ask both, with time enough, and compare; the answers of the model go on."""
-        until = self._playing.world.now() + WITHIN
+        until = self._playing.harness.now() + WITHIN
         real: Any
         modelled: Any
         try:
@@ -246,7 +246,7 @@ class Party:
 class Playing:
     """One random sequence."""
 
-    world: SimulatedWorld
+    harness: SimulatedHarness
     server: ZooKeeperServer
     seed: int
     alike: Alike = field(default_factory=Alike)
@@ -258,7 +258,7 @@ class Playing:
     asking: bool = False
 
     def __post_init__(self) -> None:
-        self.ensemble = Ensemble(self.world.scheduler, ("z0",))
+        self.ensemble = Ensemble(self.harness.scheduler, ("z0",))
         self.namespace = f"model-{secrets.token_hex(4)}"
         self.paths = Paths("", self.namespace)
         self.chance = chance(self.seed, -1)
@@ -268,7 +268,7 @@ class Playing:
     def party(self) -> Party:
         """Make a client."""
         self.made += 1
-        runtime, made = SimulatedRuntime(self.world.scheduler, Machine(f"c{self.made}")), list[BothTransports]()
+        runtime, made = SimulatedRuntime(self.harness.scheduler, Machine(f"c{self.made}")), list[BothTransports]()
 
         def make(hear: Callable[[Link], None]) -> Transport:
             made.append(BothTransports(self, runtime, hear))
@@ -281,7 +281,7 @@ class Playing:
     async def turn(self) -> AsyncIterator[None]:
         """Keep others from asking, so that both servers are asked in the same order."""
         while self.asking:
-            await self.world.sleep(0.001)
+            await self.harness.sleep(0.001)
         self.asking = True
         try:
             yield
@@ -310,7 +310,7 @@ class Playing:
 
     async def hears(self) -> None:
         """Compare whose watches rang."""
-        await self.world.sleep(SETTLED)
+        await self.harness.sleep(SETTLED)
         for number, party in enumerate(self.parties):
             party.transports.heard()
             real, modelled = map(sorted, party.transports.rung)
@@ -326,7 +326,7 @@ class Playing:
         """Play some of its steps."""
         try:
             for party in self.parties:
-                await party.transports.ready(self.world.now() + WITHIN)
+                await party.transports.ready(self.harness.now() + WITHIN)
             for number in steps:
                 self.chance = chance(self.seed, number)
                 self.log.append(f"-- {number}")
@@ -463,8 +463,8 @@ class Playing:
             self.chance.randrange(5), transports.all_or_none(*self.chance.sample(parts, self.chance.randint(1, 3)))
         )
         for request in asked if self.chance.random() < 0.5 else []:
-            await transports.ask_all([request], self.world.now() + WITHIN)
-        await transports.ask_all(asked, self.world.now() + WITHIN)
+            await transports.ask_all([request], self.harness.now() + WITHIN)
+        await transports.ask_all(asked, self.harness.now() + WITHIN)
 
     @staticmethod
     def rings(event: Any) -> None:
@@ -477,15 +477,15 @@ class Playing:
         await self.parties[number].store.close()
         self.tickets = [one for one in self.tickets if one[0] != number]
         self.parties[number] = self.party()
-        await self.parties[number].transports.ready(self.world.now() + WITHIN)
+        await self.parties[number].transports.ready(self.harness.now() + WITHIN)
 
     async def expires(self) -> None:
         """Let the server end the session of a client, which begins another."""
         number = self.some_client()
         await self.hears()
         self.parties[number].transports.expire()
-        await self.world.sleep(5.0)
-        await self.parties[number].transports.ready(self.world.now() + WITHIN)
+        await self.harness.sleep(5.0)
+        await self.parties[number].transports.ready(self.harness.now() + WITHIN)
 
 
 STEPS: list[Callable[[Playing], Awaitable[None]]] = [Playing.claims] * 8 + [Playing.leaves] * 3 + [Playing.asks] * 5
@@ -527,14 +527,14 @@ def play(server: ZooKeeperServer) -> Play:
     """Return what plays sequences on a server and on a model."""
 
     def sequence(seed: int, steps: Steps) -> Counter[str]:
-        world, seen = SimulatedWorld(seed), Counter[str]()
+        harness, seen = SimulatedHarness(seed), Counter[str]()
 
-        async def body(_: World) -> None:
-            playing = Playing(world, server, seed)
+        async def body(_: Harness) -> None:
+            playing = Playing(harness, server, seed)
             await playing.play(steps)
             seen.update(playing.seen)
 
-        world.run(body)
+        harness.run(body)
         return seen
 
     return sequence
@@ -635,18 +635,18 @@ def really_ended(server: ZooKeeperServer) -> float:
 
 def ended_in_the_model() -> float:
     """Return the same of the model."""
-    world = SimulatedWorld(secrets.randbits(32))
+    harness = SimulatedHarness(secrets.randbits(32))
 
-    async def body(_: World) -> float:
-        await world.sleep(world.scheduler.random.random())
-        ensemble = Ensemble(world.scheduler, ("z0",))
-        session, began = ensemble.begin(SHORT), world.scheduler.time
+    async def body(_: Harness) -> float:
+        await harness.sleep(harness.scheduler.random.random())
+        ensemble = Ensemble(harness.scheduler, ("z0",))
+        session, began = ensemble.begin(SHORT), harness.scheduler.time
         ensemble.write([Requests(SETTINGS).create("/ends", b"", EPHEMERAL).form], session)
         while "/ends" in ensemble.tree.nodes:
-            await world.sleep(0.01)
-        return world.scheduler.time - began
+            await harness.sleep(0.01)
+        return harness.scheduler.time - began
 
-    return world.run(body)
+    return harness.run(body)
 
 
 SETTINGS = Settings((("127.0.0.1", 2181),))
@@ -656,7 +656,7 @@ SETTINGS = Settings((("127.0.0.1", 2181),))
 def test_containers_are_removed_as_the_model_does() -> None:
     """Those that have had children and have none; the others stay, and so do those whose last child stays."""
     containers, child = ("/never", "/emptied", "/emptied/too", "/kept"), "/emptied/too/child"
-    ensemble, requests = Ensemble(SimulatedWorld(1).scheduler, ("z0",)), Requests(SETTINGS)
+    ensemble, requests = Ensemble(SimulatedHarness(1).scheduler, ("z0",)), Requests(SETTINGS)
     forms = [requests.create(path, b"", CONTAINER).form for path in containers]
     forms += [requests.create(path, b"", 0).form for path in ("/kept/child", child)] + [requests.delete(child).form]
     with ZooKeeperServer(properties={"znode.container.checkIntervalMs": "200"}) as server, server.connect() as client:

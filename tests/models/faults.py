@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from leasehold_lab.runtimes.case_runtimes import SimulatedMachine, SimulatedWorld
+from leasehold_lab.runtimes.harnesses import SimulatedHarness, SimulatedMachine
 from models.net import Host
 from models.scenario import Kind, Strike
 from models.system import System
@@ -37,7 +37,7 @@ class Fault:
 class Struck(Protocol):
     """Whom it befalls; see `models.history.Party`."""
 
-    world: SimulatedWorld
+    harness: SimulatedHarness
     system: System
     machines: list[SimulatedMachine]
     deaths: dict[str, tuple[float, float]]
@@ -149,7 +149,7 @@ def _change(party: Struck, host: Host, name: str, field: str, value: object, sec
     if before == value:
         return
     setattr(link, field, value)
-    party.world.scheduler.at(party.now() + seconds, host.machine, lambda: setattr(link, field, before))
+    party.harness.scheduler.at(party.now() + seconds, host.machine, lambda: setattr(link, field, before))
 
 
 def _slow(party: Struck, machine: SimulatedMachine, one: Strike) -> float:
@@ -166,7 +166,7 @@ def _deaf(party: Struck, machine: SimulatedMachine, one: Strike) -> float:
 
 def _wall(party: Struck, machine: SimulatedMachine, one: Strike) -> float:
     seconds = (2 * one.luck - 1) * WALL
-    party.world.scheduler.note(machine.machine.name, f"sets its wall clock by {seconds:.6f} s")
+    party.harness.scheduler.note(machine.machine.name, f"sets its wall clock by {seconds:.6f} s")
     machine.machine.wall += seconds
     return 0.0
 

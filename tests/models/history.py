@@ -23,7 +23,7 @@ from functools import partial
 from leasehold_lab.history import Bounds, History, Mode, Stall, Verdict, check
 from leasehold_lab.history.journal import Journal, Record, assemble
 from leasehold_lab.history.operations import FOREVER
-from leasehold_lab.runtimes.case_runtimes import Job, SimulatedMachine, SimulatedWorld, World
+from leasehold_lab.runtimes.harnesses import Harness, Job, SimulatedHarness, SimulatedMachine
 from leasehold_lab.verify.clients.resource import Values
 from leasehold_lab.verify.clients.workload import Load, Worker, note_queueing, targets
 from models.faults import Fault, strike
@@ -116,8 +116,8 @@ class TrueJournal(Journal):
     Of a hold that was renewed it says, too, for how long what its client sent last is believed in.
     """
 
-    def __init__(self, who: str, world: SimulatedWorld, machine: SimulatedMachine, put: Callable[[Record], None]):
-        super().__init__(who, lambda: world.scheduler.time, put)
+    def __init__(self, who: str, harness: SimulatedHarness, machine: SimulatedMachine, put: Callable[[Record], None]):
+        super().__init__(who, lambda: harness.scheduler.time, put)
         self._machine = machine.machine
         self._first = dict[int, float]()  # deadlines of grants, which the store may have sent by itself
 
@@ -156,11 +156,11 @@ class Hand(Worker):
 class Party:
     """The clients of one history, and what happens to them."""
 
-    def __init__(self, world: SimulatedWorld, scenario: Scenario, spoilt: Spoilt) -> None:
-        self.world = world
+    def __init__(self, harness: SimulatedHarness, scenario: Scenario, spoilt: Spoilt) -> None:
+        self.harness = harness
         self.scenario = scenario
         self.chance = random.Random(scenario.seed)
-        self.system: System = SYSTEMS[scenario.system](world, scenario.server_rate, spoilt)
+        self.system: System = SYSTEMS[scenario.system](harness, scenario.server_rate, spoilt)
         self.machines: list[SimulatedMachine] = []
         self.faults: list[Fault] = []
         self.deaths: dict[str, tuple[float, float]] = {}
@@ -175,7 +175,7 @@ class Party:
 
     def now(self) -> float:
         """Return the true time."""
-        return self.world.scheduler.time
+        return self.harness.scheduler.time
 
     async def live(self) -> None:
         """Let all work until the last has ended.
@@ -189,7 +189,7 @@ class Party:
         for actor in self.scenario.actors:
             self.join(actor)
         for one in self.scenario.strikes:
-            self.world.scheduler.at(one.at, self.world.fate, partial(self._strike, one))
+            self.harness.scheduler.at(one.at, self.harness.fate, partial(self._strike, one))
         for machine, job in self._jobs:  # next waiters are added to it meanwhile
             while not job.done() and not machine.machine.killed:
                 if self.now() > ENDS_WITHIN:
@@ -204,7 +204,7 @@ class Party:
     def join(self, actor: Actor) -> None:
         """Let one more client begin."""
         name = f"c{len(self.machines)}"
-        machine = self.world.machine(name, offset=actor.offset, rate=actor.rate)
+        machine = self.harness.machine(name, offset=actor.offset, rate=actor.rate)
         self.machines.append(machine)
         for host in self.system.hosts:
             host.link(name).latency = actor.latency
@@ -213,7 +213,7 @@ class Party:
         long = LONG_IF_DOUBTFUL if doubtful else LONG
         load = self._load(long)
         for number, seeds in enumerate(actor.tasks):
-            journal = TrueJournal(f"{name}.{number}", self.world, machine, self.records.append)
+            journal = TrueJournal(f"{name}.{number}", self.harness, machine, self.records.append)
             chance, kinds = random.Random(0), self.scenario.what
             hand = Hand(client, load, journal, self._write, machine.sleep, self.now, chance, kinds)
             self._jobs.append((machine, machine.spawn(partial(hand.work, seeds))))
@@ -232,8 +232,8 @@ class Party:
             TimeoutError: one is not.
 
         """
-        await self.world.sleep(LEFT_BEHIND + self.system.tardy + self.system.late)
-        machine = self.world.machine("last")
+        await self.harness.sleep(LEFT_BEHIND + self.system.tardy + self.system.late)
+        machine = self.harness.machine("last")
         client = machine.client(self._opener, response_timeout=ANSWERS_WITHIN)
         wanted = targets(client, self._load(), self.scenario.what)
         locks = {target.lock.name: target.lock for target in wanted if target.mode is Mode.EXCLUSIVE}
@@ -313,7 +313,7 @@ class Party:
     def _strike(self, one: Strike) -> None:
         if self._over:  # all that is left is to close the clients
             return
-        self.world.scheduler.note("fault", one.kind.value)
+        self.harness.scheduler.note("fault", one.kind.value)
         strike(self, one)
 
     def _write(self, who: str, name: str, token: int) -> bool:
@@ -323,23 +323,23 @@ class Party:
         def arrive() -> None:
             self.values.write(who, name, token)
 
-        self.world.scheduler.at(self.now() + delay, self.world.fate, arrive)
+        self.harness.scheduler.at(self.now() + delay, self.harness.fate, arrive)
         return True
 
 
 def play(scenario: Scenario, spoilt: Spoilt = GOOD) -> Outcome:
     """Let a scenario happen, and check what came of it."""
-    world = SimulatedWorld(scenario.seed)
+    harness = SimulatedHarness(scenario.seed)
     parties: list[Party] = []
     error: BaseException | None = None
 
-    async def body(_: World) -> None:
-        parties.append(Party(world, scenario, spoilt))
+    async def body(_: Harness) -> None:
+        parties.append(Party(harness, scenario, spoilt))
         await parties[0].live()
 
     with quiet(), uncollected():
         try:
-            world.run(body)
+            harness.run(body)
         except Exception as failure:
             if not parties:
                 raise
@@ -354,7 +354,7 @@ def play(scenario: Scenario, spoilt: Spoilt = GOOD) -> Outcome:
         party.verdict(history),
         tuple(party.faults),
         error,
-        lambda: "\n".join([world.trace(), *map(repr, party.records)]),
+        lambda: "\n".join([harness.trace(), *map(repr, party.records)]),
     )
 
 

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from leasehold.store_api import Opener
 from leasehold_lab.history import Promise
-from leasehold_lab.runtimes.case_runtimes import SimulatedWorld
+from leasehold_lab.runtimes.harnesses import SimulatedHarness
 from models.net import Host
 from models.redis.commands import Rewrite
 from models.scenario import Menu, Strike
@@ -70,9 +70,9 @@ class System(ABC):
         return ""
 
     @abstractmethod
-    def __init__(self, world: SimulatedWorld, rate: float, spoilt: Spoilt) -> None:
+    def __init__(self, harness: SimulatedHarness, rate: float, spoilt: Spoilt) -> None:
         """Make the servers; their clocks run at ``rate``."""
-        self.world = world
+        self.harness = harness
         self.removals: list[float] = []
 
     def strike(self, one: Strike) -> float | None:

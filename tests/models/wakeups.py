@@ -15,7 +15,7 @@ from leasehold._model import DRIFT
 from leasehold.client import AsyncClient
 from leasehold.errors import LeaseLost, StoreUnavailable
 from leasehold.stores.etcd.renewing import GRACE
-from leasehold_lab.runtimes.case_runtimes import SimulatedMachine, SimulatedWorld, World
+from leasehold_lab.runtimes.harnesses import Harness, SimulatedHarness, SimulatedMachine
 from models.history import LEASE, quiet
 from models.net import Link
 from models.running import in_processes
@@ -71,7 +71,7 @@ class Handing:
     """One history, of one lock that goes from hand to hand; ``deaf`` is the chance that a message is lost."""
 
     def __init__(self, seed: int, system: str, deaf: float, *, fair: bool) -> None:
-        self._world = SimulatedWorld(seed)
+        self._harness = SimulatedHarness(seed)
         self._system = system
         self._deaf = deaf
         self._fair = fair
@@ -82,12 +82,12 @@ class Handing:
     def play(self) -> Wakeups:
         """Play it to its end and return what came of it."""
         with quiet():
-            self._world.run(self._all)
+            self._harness.run(self._all)
         return self._found
 
-    async def _all(self, _: World) -> None:
-        servers = SYSTEMS[self._system](self._world, 1.0, GOOD)
-        machines = [self._world.machine(f"c{number}") for number in range(CLIENTS)]
+    async def _all(self, _: Harness) -> None:
+        servers = SYSTEMS[self._system](self._harness, 1.0, GOOD)
+        machines = [self._harness.machine(f"c{number}") for number in range(CLIENTS)]
         for host in servers.hosts:
             for machine in machines:
                 host.links[machine.machine.name] = Link(deaf=self._deaf)
@@ -115,14 +115,14 @@ class Handing:
             assert hold is not None
             self._waiting.discard(number)
             self._handed()
-            await machine.sleep(self._world.scheduler.random.uniform(0.0, WORK))
-            self._freed = self._world.scheduler.time if self._waiting else None
+            await machine.sleep(self._harness.scheduler.random.uniform(0.0, WORK))
+            self._freed = self._harness.scheduler.time if self._waiting else None
             await hold.release()
 
     def _handed(self) -> None:
         """Look for how long nobody has held it until now."""
         if self._freed is not None:
-            idle = self._world.scheduler.time - self._freed - GRACES.get(self._system, 0.0)
+            idle = self._harness.scheduler.time - self._freed - GRACES.get(self._system, 0.0)
             self._found.handed += 1
             self._found.longest = max(self._found.longest, idle)
         self._freed = None

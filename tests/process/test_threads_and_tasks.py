@@ -10,7 +10,7 @@ import pytest
 
 from leasehold import AsyncClient, Client, NotHeld
 from leasehold.stores.memory import Memory
-from leasehold_lab.runtimes.case_runtimes import AsyncioWorld, BlockingWorld, SimulatedWorld, World
+from leasehold_lab.runtimes.harnesses import AsyncioHarness, BlockingHarness, Harness, SimulatedHarness
 
 
 def in_thread(call: Callable[[], object]) -> list[object]:
@@ -30,10 +30,10 @@ def in_thread(call: Callable[[], object]) -> list[object]:
 
 
 @pytest.mark.parametrize("kind", ["lock", "rlock"])
-@pytest.mark.parametrize("world", [BlockingWorld(), AsyncioWorld(), SimulatedWorld(1)], ids=str)
-def test_two_that_share_one_lock_object_cannot_release_each_others_hold(world: World, kind: str) -> None:
-    async def body(world: World) -> None:
-        client = world.client(Memory(f"shared-{kind}"))
+@pytest.mark.parametrize("harness", [BlockingHarness(), AsyncioHarness(), SimulatedHarness(1)], ids=str)
+def test_two_that_share_one_lock_object_cannot_release_each_others_hold(harness: Harness, kind: str) -> None:
+    async def body(harness: Harness) -> None:
+        client = harness.client(Memory(f"shared-{kind}"))
         lock = getattr(client, kind)("a")
         hold = await lock.acquire()
 
@@ -44,13 +44,13 @@ def test_two_that_share_one_lock_object_cannot_release_each_others_hold(world: W
             with pytest.raises(NotHeld):
                 await lock.release()
 
-        await world.spawn(other).result()
+        await harness.spawn(other).result()
         hold.raise_if_lost()
         await lock.release()
         with pytest.raises(NotHeld):
             await lock.release()
 
-    world.run(body)
+    harness.run(body)
 
 
 @pytest.mark.parametrize("kind", ["lock", "rlock"])
@@ -75,19 +75,19 @@ def _released(lock: Any) -> object:
         return error
 
 
-@pytest.mark.parametrize("world", [BlockingWorld(), AsyncioWorld(), SimulatedWorld(1)], ids=str)
-def test_the_hold_itself_may_be_released_by_anyone(world: World) -> None:
-    async def body(world: World) -> None:
-        client = world.client(Memory("anyone"))
+@pytest.mark.parametrize("harness", [BlockingHarness(), AsyncioHarness(), SimulatedHarness(1)], ids=str)
+def test_the_hold_itself_may_be_released_by_anyone(harness: Harness) -> None:
+    async def body(harness: Harness) -> None:
+        client = harness.client(Memory("anyone"))
         lock = client.lock("a")
         hold = await lock.acquire()
         assert hold is not None
-        await world.spawn(hold.release).result()
+        await harness.spawn(hold.release).result()
         assert not await lock.locked()
         with pytest.raises(NotHeld):
             await lock.release()
 
-    world.run(body)
+    harness.run(body)
 
 
 def test_two_threads_that_release_one_hold_release_it_once() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from leasehold import Client, StoreUnavailable
 from leasehold._model import Severity
-from leasehold_lab.runtimes.case_runtimes import World
+from leasehold_lab.runtimes.harnesses import Harness
 from leasehold_lab.servers import RedisReplicas, RedisServer
 from support.flavors import both
 
@@ -46,20 +46,20 @@ def settle(primary: RedisServer) -> None:
         connection.close()
 
 
-async def opened(world: World, server: RedisServer, namespace: str) -> None:
+async def opened(harness: Harness, server: RedisServer, namespace: str) -> None:
     """Begin the quarantine of a dataset that is new, and end it before its time."""
-    async with world.client(url_of(server.url), namespace=namespace) as locks:
+    async with harness.client(url_of(server.url), namespace=namespace) as locks:
         assert await locks.lock("a", lease=LONGEST).acquire(timeout=0) is None
     server.command("HSET", f"leasehold:{{{namespace}:}}:marker", "u", "0")
 
 
-async def refused(world: World, url: str, namespace: str, words: str) -> float:
+async def refused(harness: Harness, url: str, namespace: str, words: str) -> float:
     """Claim, which raises; return how long it took."""
-    async with world.client(url, namespace=namespace) as locks:
-        began = world.now()
+    async with harness.client(url, namespace=namespace) as locks:
+        began = harness.now()
         with pytest.raises(StoreUnavailable, match=words):
             await locks.lock("a", lease=LONGEST).acquire(timeout=20.0)
-        return world.now() - began
+        return harness.now() - began
 
 
 def held(server: RedisServer, namespace: str) -> bool:
@@ -68,16 +68,16 @@ def held(server: RedisServer, namespace: str) -> bool:
 
 @both
 @pytest.mark.parametrize("appendfsync", ["always", "everysec"])
-def test_a_grant_is_on_disk_here_and_there(program: str, appendfsync: str, world: World, namespace: str) -> None:
+def test_a_grant_is_on_disk_here_and_there(program: str, appendfsync: str, harness: Harness, namespace: str) -> None:
     """Both are killed at once after the grant; the replica comes back, alone, with it."""
     with RedisReplicas(1, config=kept(appendfsync), binary=program) as group:
         primary, (replica,) = group.primary, group.replicas
         url = url_of(group.url, "&replicas=1")
         settle(primary)
 
-        async def body(world: World) -> None:
-            await opened(world, primary, namespace)
-            async with world.client(url, namespace=namespace) as locks:
+        async def body(harness: Harness) -> None:
+            await opened(harness, primary, namespace)
+            async with harness.client(url, namespace=namespace) as locks:
                 hold = await locks.lock("a", lease=LONGEST, renew=False).acquire(timeout=20.0)
                 assert hold is not None
                 assert primary.commandstats()["waitaof"] >= 1
@@ -87,87 +87,87 @@ def test_a_grant_is_on_disk_here_and_there(program: str, appendfsync: str, world
                 found = replica.command("HGET", f"leasehold:{{{namespace}:a}}:lock", "f")
                 assert int(str(found)) == hold.token
 
-        world.run(body)
+        harness.run(body)
 
 
 @both
-def test_a_disk_that_is_not_synced_is_no_grant(program: str, world: World, namespace: str) -> None:
+def test_a_disk_that_is_not_synced_is_no_grant(program: str, harness: Harness, namespace: str) -> None:
     """With ``appendfsync no`` the operating system writes when it likes: the grant is given back, and said so."""
     with RedisServer(config=kept(), binary=program) as server:
 
-        async def body(world: World) -> None:
+        async def body(harness: Harness) -> None:
             url = url_of(server.url)
-            await opened(world, server, namespace)
+            await opened(harness, server, namespace)
             server.command("CONFIG", "SET", "appendfsync", "no")
-            took = await refused(world, url, namespace, "only 0 replicas, 0 of 1 disk here did, so it was given back")
+            took = await refused(harness, url, namespace, "only 0 replicas, 0 of 1 disk here did, so it was given back")
             assert HALF - 0.1 < took < HALF + NOISE
             assert not held(server, namespace)
             server.command("CONFIG", "SET", "appendfsync", "always")
-            async with world.client(url, namespace=namespace) as locks, locks.lock("a", lease=LONGEST, timeout=30.0):
+            async with harness.client(url, namespace=namespace) as locks, locks.lock("a", lease=LONGEST, timeout=30.0):
                 assert held(server, namespace)
 
-        world.run(body)
+        harness.run(body)
 
 
 @both
-def test_a_server_without_an_append_only_file_says_so(program: str, world: World, namespace: str) -> None:
+def test_a_server_without_an_append_only_file_says_so(program: str, harness: Harness, namespace: str) -> None:
     with RedisServer(config=kept(), binary=program) as server:
 
-        async def body(world: World) -> None:
+        async def body(harness: Harness) -> None:
             url = url_of(server.url)
-            await opened(world, server, namespace)
+            await opened(harness, server, namespace)
             server.command("CONFIG", "SET", "appendonly", "no")
-            took = await refused(world, url, namespace, "CONFIG SET appendonly yes, or leave out fsync=true")
+            took = await refused(harness, url, namespace, "CONFIG SET appendonly yes, or leave out fsync=true")
             assert took < NOISE
             assert not held(server, namespace)
 
-        world.run(body)
+        harness.run(body)
 
 
 @both
 @pytest.mark.parametrize("fault", ["stopped", "kept in memory"])
 def test_a_replica_whose_disk_does_not_have_it_is_no_grant(
-    program: str, fault: str, world: World, namespace: str
+    program: str, fault: str, harness: Harness, namespace: str
 ) -> None:
     with RedisReplicas(1, config=kept(), binary=program) as group:
         primary, (replica,) = group.primary, group.replicas
 
-        async def body(world: World) -> None:
+        async def body(harness: Harness) -> None:
             url = url_of(group.url)
             settle(primary)
-            await opened(world, primary, namespace)
+            await opened(harness, primary, namespace)
             if fault == "stopped":
                 replica.pause()
             else:
                 replica.command("CONFIG", "SET", "appendonly", "no")
             try:
-                took = await refused(world, url, namespace, "of 1 replicas .* only 0 replicas, 1 of 1 disk here did")
+                took = await refused(harness, url, namespace, "of 1 replicas .* only 0 replicas, 1 of 1 disk here did")
                 assert HALF - 0.1 < took < HALF + NOISE
                 assert not held(primary, namespace)
             finally:
                 replica.resume()
                 replica.command("CONFIG", "SET", "appendonly", "yes")
-            async with world.client(url, namespace=namespace) as locks, locks.lock("a", lease=LONGEST, timeout=30.0):
+            async with harness.client(url, namespace=namespace) as locks, locks.lock("a", lease=LONGEST, timeout=30.0):
                 assert held(primary, namespace)
 
-        world.run(body)
+        harness.run(body)
 
 
 @both
-def test_who_was_handed_the_lock_holds_when_it_is_on_disk(program: str, world: World, namespace: str) -> None:
+def test_who_was_handed_the_lock_holds_when_it_is_on_disk(program: str, harness: Harness, namespace: str) -> None:
     with RedisServer(config=kept(), binary=program) as server:
 
-        async def body(world: World) -> None:
+        async def body(harness: Harness) -> None:
             url = url_of(server.url)
-            await opened(world, server, namespace)
-            async with world.client(url, namespace=namespace) as locks:
+            await opened(harness, server, namespace)
+            async with harness.client(url, namespace=namespace) as locks:
                 first = await locks.lock("a", lease=LONGEST).acquire(timeout=30.0)
                 assert first is not None
-                waiting = world.spawn(lambda: locks.lock("a", lease=LONGEST).acquire(timeout=30.0))
-                await world.sleep(0.5)
+                waiting = harness.spawn(lambda: locks.lock("a", lease=LONGEST).acquire(timeout=30.0))
+                await harness.sleep(0.5)
                 server.command("CONFIG", "SET", "appendfsync", "no")
                 await first.release()
-                await world.sleep(1.0)
+                await harness.sleep(1.0)
                 assert held(server, namespace)  # put down as the next
                 assert not waiting.done()
                 server.command("CONFIG", "SET", "appendfsync", "always")
@@ -176,7 +176,7 @@ def test_who_was_handed_the_lock_holds_when_it_is_on_disk(program: str, world: W
                 assert second.token > first.token
                 await second.release()
 
-        world.run(body)
+        harness.run(body)
 
 
 def test_doctor_says_what_keeps_it_from_being_granted(program: str) -> None:

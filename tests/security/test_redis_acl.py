@@ -12,7 +12,7 @@ import pytest
 from leasehold._model import Change, Severity
 from leasehold.errors import StoreUnavailable
 from leasehold.stores.redis import scripts
-from leasehold_lab.runtimes.case_runtimes import World
+from leasehold_lab.runtimes.harnesses import Harness
 from leasehold_lab.servers import RedisCluster, RedisSentinel, RedisServer
 from leasehold_lab.servers.redis.resp import RedisError
 from support.flavors import FLAVORS, both
@@ -43,29 +43,29 @@ def url_of(server: RedisServer, user: str = "app") -> str:
     return f"redis://{user}:secret@127.0.0.1:{server.port}/0"
 
 
-async def everything(world: World, url: str, namespace: str = "default") -> None:
+async def everything(harness: Harness, url: str, namespace: str = "default") -> None:
     """Use every feature, contended and not."""
-    async with world.client(url, namespace=namespace, response_timeout=2.0) as locks:
+    async with harness.client(url, namespace=namespace, response_timeout=2.0) as locks:
         for fair in (False, True):
             lock = locks.lock("a b{c}:*?[é", fair=fair, lease=0.9, lock_delay=0.1, meta={"why": "test"})
             hold = await lock.acquire()
             assert hold is not None
             await hold.renew()
             assert [info.name for info in await locks.holds("a b{")] == [lock.name]
-            waiter = world.spawn(lambda lock=lock: lock.acquire(timeout=5))
-            async with world.client(url, namespace=namespace) as others:
-                other = world.spawn(lambda name=lock.name: others.lock(name, lease=0.9).acquire(timeout=5))
+            waiter = harness.spawn(lambda lock=lock: lock.acquire(timeout=5))
+            async with harness.client(url, namespace=namespace) as others:
+                other = harness.spawn(lambda name=lock.name: others.lock(name, lease=0.9).acquire(timeout=5))
                 info = await locks.inspect(lock.name)
                 while info is None or len(info.waiters) < 2:
-                    await world.sleep(0.01)
+                    await harness.sleep(0.01)
                     info = await locks.inspect(lock.name)
-                await world.sleep(0.4)  # the watchdog renews holder and waiters
+                await harness.sleep(0.4)  # the watchdog renews holder and waiters
                 await hold.release()
                 for job in (waiter, other):
                     held = await job.result()
                     assert held is not None
                     await held.release()
-        await shares(world, locks)
+        await shares(harness, locks)
         broken = await locks.rlock("broken").acquire()
         assert broken is not None
         assert await locks.force_release("broken", broken.token)
@@ -73,14 +73,14 @@ async def everything(world: World, url: str, namespace: str = "default") -> None
         assert (await locks.store.compare_and_set("cell", Change())).value == b"v"
 
 
-async def shares(world: World, locks: Any) -> None:
+async def shares(harness: Harness, locks: Any) -> None:
     """Read, write and take permits, contended, renewed, upgraded and broken."""
     stock, partner = locks.rw_lock("stock", lease=0.9, lock_delay=0.1), locks.semaphore("partner", 3, lease=0.9)
     reading = await stock.reader().acquire()
-    writer = world.spawn(lambda: stock.writer().acquire(timeout=5))
+    writer = harness.spawn(lambda: stock.writer().acquire(timeout=5))
     two = await partner.acquire(2)
-    permits = world.spawn(lambda: partner.acquire(2, timeout=5))
-    await world.sleep(0.4)  # the watchdog renews holders and waiters
+    permits = harness.spawn(lambda: partner.acquire(2, timeout=5))
+    await harness.sleep(0.4)  # the watchdog renews holders and waiters
     assert {info.name for info in await locks.holds()} >= {"stock", "partner"}
     for hold, job in ((reading, writer), (two, permits)):
         await hold.release()
@@ -93,30 +93,30 @@ async def shares(world: World, locks: Any) -> None:
 
 
 @both
-def test_the_documented_rights_are_enough(world: World, server: RedisServer) -> None:
+def test_the_documented_rights_are_enough(harness: Harness, server: RedisServer) -> None:
     server.flush()
     server.command("SCRIPT", "FLUSH")
     server.command("ACL", "LOG", "RESET")
-    world.run(lambda world: everything(world, url_of(server)))
+    harness.run(lambda harness: everything(harness, url_of(server)))
     assert server.command("ACL", "LOG") == []
 
 
 @both
-def test_the_documented_rights_are_enough_on_a_cluster(world: World) -> None:
+def test_the_documented_rights_are_enough_on_a_cluster(harness: Harness) -> None:
     words = documented(PAGES / "redis-cluster.md")[2:]
     with RedisCluster(replicas=0, users=[" ".join(words)]) as cluster:
         url = cluster.url.replace("//", "//app:secret@")
-        world.run(lambda world: everything(world, url))
+        harness.run(lambda harness: everything(harness, url))
         for node in cluster.nodes:
             assert node.command("ACL", "LOG") == []
 
 
 @both
-def test_the_documented_rights_are_enough_under_sentinel(world: World) -> None:
+def test_the_documented_rights_are_enough_under_sentinel(harness: Harness) -> None:
     app, watcher = documented()[2:], documented(PAGES / "redis-sentinel.md")[2:]
     with RedisSentinel(replicas=1, users=[" ".join(app)], sentinel_users=[" ".join(watcher)]) as group:
         url = group.url.replace("//", "//app:secret@") + "?sentinel_username=watcher&sentinel_password=secret"
-        world.run(lambda world: everything(world, url))
+        harness.run(lambda harness: everything(harness, url))
         for server in [group.primary, *group.sentinels]:
             assert server.command("ACL", "LOG") == []
 
@@ -139,20 +139,20 @@ def test_the_rights_name_exactly_the_commands_of_the_scripts() -> None:
 
 @pytest.mark.parametrize("rule", NEEDED)
 @both
-def test_each_right_is_needed_and_named_when_it_is_missing(world: World, server: RedisServer, mode: str) -> None:
+def test_each_right_is_needed_and_named_when_it_is_missing(harness: Harness, server: RedisServer, mode: str) -> None:
     server.command("ACL", "DELUSER", "poor")
     server.command("ACL", "SETUSER", "poor", *(other for other in RULES if other != mode))
     server.command("SCRIPT", "FLUSH")
 
-    async def body(world: World) -> None:
-        async with world.client(url_of(server)) as holder, world.client(url_of(server, "poor")) as poor:
+    async def body(harness: Harness) -> None:
+        async with harness.client(url_of(server)) as holder, harness.client(url_of(server, "poor")) as poor:
             hold = await holder.lock("taken").acquire()
             assert hold is not None
-            started = world.now()
+            started = harness.now()
             use = poor.holds if mode == "+scan" else poor.lock("taken", timeout=3).acquire
             with pytest.raises(StoreUnavailable) as caught:
                 await use()
-            assert world.now() - started < 1.0
+            assert harness.now() - started < 1.0
             assert not caught.value.unknown
             assert "docs/backends/redis.md" in str(caught.value)
             assert mode in str(caught.value) or (mode[0] == "&" and "channel" in str(caught.value))
@@ -162,7 +162,7 @@ def test_each_right_is_needed_and_named_when_it_is_missing(world: World, server:
                 assert mode in findings["rights"].found
                 assert findings["rights"].severity is (Severity.NOTE if mode == "+scan" else Severity.ERROR)
 
-    world.run(body)
+    harness.run(body)
 
 
 DENIED = [
@@ -207,13 +207,13 @@ def test_nothing_else_is_allowed(server: RedisServer, words: tuple[str, ...]) ->
 
 
 @both
-def test_another_namespace_is_refused_by_the_rule_to_add(world: World, server: RedisServer) -> None:
-    async def body(world: World) -> None:
-        async with world.client(url_of(server), namespace="dev: {x}") as locks:
+def test_another_namespace_is_refused_by_the_rule_to_add(harness: Harness, server: RedisServer) -> None:
+    async def body(harness: Harness) -> None:
+        async with harness.client(url_of(server), namespace="dev: {x}") as locks:
             with pytest.raises(StoreUnavailable, match=re.escape("~leasehold:{dev%3A%20%7Bx%7D:*")):
                 await locks.lock("x").acquire(timeout=1)
 
-    world.run(body)
+    harness.run(body)
 
 
 def test_a_right_that_the_default_user_lacks_is_named_when_it_is_missed() -> None:
@@ -221,38 +221,38 @@ def test_a_right_that_the_default_user_lacks_is_named_when_it_is_missed() -> Non
         server.command("ACL", "SETUSER", "admin", "on", ">secret", "+@all", "~*", "&*")
         server.command("ACL", "SETUSER", "default", "-zadd", "-exists")
 
-        async def body(world: World) -> None:
-            async with world.client(server.url) as locks:
+        async def body(harness: Harness) -> None:
+            async with harness.client(server.url) as locks:
                 with pytest.raises(StoreUnavailable, match=r"lacks the rights \+exists \+zadd") as caught:
                     await locks.lock("x").acquire(timeout=3)
                 assert not caught.value.unknown
 
-        for world in FLAVORS:
-            world.run(body)
+        for harness in FLAVORS:
+            harness.run(body)
 
 
 def test_looking_for_rights_changes_nothing(server: RedisServer) -> None:
     server.flush()
     before = server.command("INFO", "keyspace")
-    for world in FLAVORS:
+    for harness in FLAVORS:
 
-        async def body(world: World) -> None:
-            async with world.client(url_of(server)) as locks:
+        async def body(harness: Harness) -> None:
+            async with harness.client(url_of(server)) as locks:
                 await locks.diagnose()
                 async with locks.lock("x"):
                     pass
 
-        world.run(body)
+        harness.run(body)
     assert server.command("EXISTS", "leasehold:{default:}:lock", "leasehold:{default:}:queue") == 0
     assert before == "# Keyspace\r\n"
 
 
 def test_another_database_needs_select(server: RedisServer) -> None:
-    async def body(world: World) -> None:
+    async def body(harness: Harness) -> None:
         url = url_of(server).replace("/0", "/3")
-        async with world.client(url) as locks:
+        async with harness.client(url) as locks:
             with pytest.raises(StoreUnavailable, match=r"\+select"):
                 await locks.lock("x").acquire(timeout=1)
 
-    for world in FLAVORS:
-        world.run(body)
+    for harness in FLAVORS:
+        harness.run(body)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from leasehold._runtimes.aio import AsyncioRuntime
-from leasehold_lab.runtimes.case_runtimes import AsyncioWorld, World
+from leasehold_lab.runtimes.harnesses import AsyncioHarness, Harness
 
 T = TypeVar("T")
 
@@ -62,10 +62,10 @@ def file_of(fd: int) -> tuple[int, int] | None:
     return found.st_dev, found.st_ino
 
 
-class WatchedWorld(AsyncioWorld):
-    """An asyncio world that fails if a descriptor was closed while its loop waited on it."""
+class WatchedHarness(AsyncioHarness):
+    """An asyncio runtime that fails if a descriptor was closed while its loop waited on it."""
 
-    def run(self, body: Callable[[World], Coroutine[Any, Any, T]]) -> T:
+    def run(self, body: Callable[[Harness], Coroutine[Any, Any, T]]) -> T:
         """Run ``body(self)`` to its end in a watched event loop of its own."""
         self.runtime, watcher = AsyncioRuntime(), Watcher()
         with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(watcher)) as runner:

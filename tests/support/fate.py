@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from leasehold_lab.runtimes.case_runtimes import Job, SimulatedMachine, SimulatedWorld
+from leasehold_lab.runtimes.harnesses import Job, SimulatedHarness, SimulatedMachine
 
 
 class Doer(Protocol):
@@ -17,7 +17,7 @@ class Doer(Protocol):
 
 
 async def disturb(
-    world: SimulatedWorld,
+    harness: SimulatedHarness,
     workers: Sequence[Doer],
     chance: random.Random,
     times: int,
@@ -29,7 +29,7 @@ async def disturb(
     """So often, after a pause of at most so many seconds, kill a worker, or stop it for up to three leases.
 
     Args:
-        world: where they are.
+        harness: where they are.
         workers: of whom one is struck at a time.
         chance: what decides.
         times: how often.
@@ -39,7 +39,7 @@ async def disturb(
 
     """
     for _ in range(times):
-        await world.sleep(chance.uniform(0.0, pause * lease))
+        await harness.sleep(chance.uniform(0.0, pause * lease))
         machine = chance.choice(workers).machine
         if machine.machine.killed:
             continue
@@ -50,11 +50,11 @@ async def disturb(
 
 
 async def all_end(
-    world: SimulatedWorld, workers: Sequence[Doer], jobs: Sequence[Job[Any]], lease: float, *, by: float = 1000.0
+    harness: SimulatedHarness, workers: Sequence[Doer], jobs: Sequence[Job[Any]], lease: float, *, by: float = 1000.0
 ) -> None:
-    """Wait until each job has ended or its worker is killed, by a time of the world; raise what ended one."""
+    """Wait until each job has ended or its worker is killed, by a time of the harness; raise what ended one."""
     for worker, job in zip(workers, jobs, strict=True):
         while not await job.join(lease) and not worker.machine.machine.killed:
-            assert world.scheduler.time < by, "somebody waits for ever"
+            assert harness.scheduler.time < by, "somebody waits for ever"
         if job.done():
             await job.result()

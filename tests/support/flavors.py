@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from leasehold_lab.runtimes.case_runtimes import AsyncioWorld, BlockingWorld, World
+from leasehold_lab.runtimes.harnesses import AsyncioHarness, BlockingHarness, Harness
 
-BLOCKING, ASYNCIO = FLAVORS = BlockingWorld(), AsyncioWorld()
+BLOCKING, ASYNCIO = FLAVORS = BlockingHarness(), AsyncioHarness()
 
-both = pytest.mark.parametrize("world", FLAVORS, ids=str)
+both = pytest.mark.parametrize("harness", FLAVORS, ids=str)
 """Runs a test in each of them."""
 
 
-def by_day(world: World) -> pytest.MarkDecorator:
+def by_day(harness: Harness) -> pytest.MarkDecorator:
     """Run a test in this flavor by day, and in the other by night."""
-    other = ASYNCIO if world is BLOCKING else BLOCKING
-    return pytest.mark.parametrize("world", [world, pytest.param(other, marks=pytest.mark.nightly)], ids=str)
+    other = ASYNCIO if harness is BLOCKING else BLOCKING
+    return pytest.mark.parametrize("harness", [harness, pytest.param(other, marks=pytest.mark.nightly)], ids=str)

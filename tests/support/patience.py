@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable
 
-from leasehold_lab.runtimes.case_runtimes import World
+from leasehold_lab.runtimes.harnesses import Harness
 
 
 def until(true: Callable[[], object], within: float = 10.0) -> float:
@@ -17,13 +17,13 @@ def until(true: Callable[[], object], within: float = 10.0) -> float:
     return time.monotonic() - start
 
 
-async def until_in(world: World, true: Callable[[], object], within: float = 10.0) -> float:
-    """Wait in a world until something is true, which may have to be awaited; return the seconds that it took there."""
-    start = world.now()
+async def until_in(harness: Harness, true: Callable[[], object], within: float = 10.0) -> float:
+    """Wait in a harness until something is true, which may have to be awaited; return the seconds that it took there."""
+    start = harness.now()
     while not await _told(true()):
-        assert world.now() - start < within, f"not within {within} s"
-        await world.sleep(0.005)
-    return world.now() - start
+        assert harness.now() - start < within, f"not within {within} s"
+        await harness.sleep(0.005)
+    return harness.now() - start
 
 
 async def _told(answer: object) -> object:

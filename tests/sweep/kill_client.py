@@ -30,7 +30,7 @@ from leasehold._runtimes.clock import boottime
 from leasehold.events import Acquired, Event
 from leasehold.stores.postgres.connection.exchange import Connection
 from leasehold.stores.registry import factory
-from leasehold_lab.runtimes.case_runtimes import AsyncioWorld, BlockingWorld, World
+from leasehold_lab.runtimes.harnesses import AsyncioHarness, BlockingHarness, Harness
 
 NEEDED = ("encodings.idna", "leasehold.stores.mysql.connection.blocking")
 """What is imported later than a store, as it connects."""
@@ -125,13 +125,13 @@ def live(order: dict[str, Any]) -> None:
         if isinstance(event, Acquired):
             tell(id=me, token=event.token, of=event.name)
 
-    async def body(world: World) -> None:
+    async def body(harness: Harness) -> None:
         for name, namespace in order["work"]:
-            client = world.client(order["url"], namespace=namespace, response_timeout=10.0, observer=observe)
+            client = harness.client(order["url"], namespace=namespace, response_timeout=10.0, observer=observe)
             await client.inspect("a")
             effects.begin()
             try:
-                await done(WORK[name](world, client, order["lease"]))
+                await done(WORK[name](harness, client, order["lease"]))
             except Unsupported:
                 tell(id=me, lacks=name)
             except (LeaseLost, StoreUnavailable):  # the machine is busy: it was told, and that is an end, too
@@ -139,8 +139,8 @@ def live(order: dict[str, Any]) -> None:
             tell(id=me, did=name, effects=effects.end())
             await client.close()
 
-    world = BlockingWorld() if order["flavor"] == "blocking" else AsyncioWorld()
-    world.run(body)
+    harness = BlockingHarness() if order["flavor"] == "blocking" else AsyncioHarness()
+    harness.run(body)
     tell(id=me, done=True)
 
 

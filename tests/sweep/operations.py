@@ -10,23 +10,23 @@ import contextlib
 from collections.abc import Awaitable, Callable
 
 from leasehold import AcquireTimeout, AsyncClient, AsyncHold
-from leasehold_lab.runtimes.case_runtimes import World
+from leasehold_lab.runtimes.harnesses import Harness
 
-Operation = Callable[[World, AsyncClient, float], Awaitable[AsyncHold | None]]
+Operation = Callable[[Harness, AsyncClient, float], Awaitable[AsyncHold | None]]
 """What is done, with leases of so many seconds."""
 
 
-async def acquire(world: World, client: AsyncClient, lease: float) -> AsyncHold | None:
+async def acquire(harness: Harness, client: AsyncClient, lease: float) -> AsyncHold | None:
     return await client.lock("a", lease=lease).acquire()
 
 
-async def acquire_and_release(world: World, client: AsyncClient, lease: float) -> None:
+async def acquire_and_release(harness: Harness, client: AsyncClient, lease: float) -> None:
     hold = await client.lock("a", lease=lease).acquire()
     assert hold is not None
     await hold.release()
 
 
-async def release_by_the_lock(world: World, client: AsyncClient, lease: float) -> None:
+async def release_by_the_lock(harness: Harness, client: AsyncClient, lease: float) -> None:
     lock = client.rlock("a", lease=lease)
     await lock.acquire()
     await lock.acquire()
@@ -34,87 +34,87 @@ async def release_by_the_lock(world: World, client: AsyncClient, lease: float) -
     await lock.release()
 
 
-async def block(world: World, client: AsyncClient, lease: float) -> None:
+async def block(harness: Harness, client: AsyncClient, lease: float) -> None:
     async with client.lock("a", lease=lease):
-        await world.sleep(0.001)
+        await harness.sleep(0.001)
 
 
-async def nested(world: World, client: AsyncClient, lease: float) -> None:
+async def nested(harness: Harness, client: AsyncClient, lease: float) -> None:
     async with client.rlock("a", lease=lease), client.rlock("a", lease=lease):
-        await world.sleep(0.001)
+        await harness.sleep(0.001)
 
 
-async def block_with_extend(world: World, client: AsyncClient, lease: float) -> None:
+async def block_with_extend(harness: Harness, client: AsyncClient, lease: float) -> None:
     async with client.lock("a", lease=lease) as hold:
         await hold.renew()
 
 
-async def upgrade(world: World, client: AsyncClient, lease: float) -> None:
+async def upgrade(harness: Harness, client: AsyncClient, lease: float) -> None:
     async with client.rw_lock("a", lease=lease).upgradeable() as hold:
         writing = await hold.upgrade()
         assert writing is not None
         async with writing:
-            await world.sleep(0.001)
+            await harness.sleep(0.001)
 
 
-async def step_down(world: World, client: AsyncClient, lease: float) -> None:
+async def step_down(harness: Harness, client: AsyncClient, lease: float) -> None:
     lock = client.rw_lock("a", lease=lease)
     async with lock.writer() as hold, lock.reader():
         await hold.release()
-        await world.sleep(0.001)
+        await harness.sleep(0.001)
 
 
-async def permits(world: World, client: AsyncClient, lease: float) -> None:
+async def permits(harness: Harness, client: AsyncClient, lease: float) -> None:
     semaphore = client.semaphore("a", 3, lease=lease)
     async with semaphore, semaphore.permits(2):
-        await world.sleep(0.001)
+        await harness.sleep(0.001)
 
 
-async def several(world: World, client: AsyncClient, lease: float) -> AsyncHold | None:
+async def several(harness: Harness, client: AsyncClient, lease: float) -> AsyncHold | None:
     async with client.multi_lock(["0", "a", "b"], lease=lease) as hold:
         await hold.renew()
     return await client.multi_lock(["0", "a", "b"], lease=lease).acquire()
 
 
-async def several_kinds(world: World, client: AsyncClient, lease: float) -> None:
+async def several_kinds(harness: Harness, client: AsyncClient, lease: float) -> None:
     readers, permits = client.rw_lock("0", lease=lease).reader(), client.semaphore("b", 3, lease=lease)
     async with client.multi_lock([permits, "a", readers, client.rlock("c", lease=lease)], lease=lease):
-        await world.sleep(0.001)
+        await harness.sleep(0.001)
 
 
-async def several_in_vain(world: World, client: AsyncClient, lease: float) -> None:
+async def several_in_vain(harness: Harness, client: AsyncClient, lease: float) -> None:
     async with client.lock("b", lease=lease):
         assert await client.multi_lock(["a", "b", "c"], lease=lease).acquire(timeout=0) is None
 
 
-async def lead(world: World, client: AsyncClient, lease: float) -> AsyncHold | None:
+async def lead(harness: Harness, client: AsyncClient, lease: float) -> AsyncHold | None:
     election = client.election("a", "one", lease=lease)
     async with election as leadership:
         await leadership.proclaim("another")
-    await election.run(lambda leadership: world.sleep(0.001))
+    await election.run(lambda leadership: harness.sleep(0.001))
     return await election.campaign()
 
 
-async def latch(world: World, client: AsyncClient, lease: float) -> None:
+async def latch(harness: Harness, client: AsyncClient, lease: float) -> None:
     latch = client.latch("a", 1000)
     await latch.count_down()
     await latch.wait(timeout=0.01)
 
 
-async def meeting(world: World, client: AsyncClient, lease: float) -> None:
+async def meeting(harness: Harness, client: AsyncClient, lease: float) -> None:
     barrier = client.barrier("a", 1, lease=lease, drop_dead=True)
     await barrier.wait()
     async with barrier:
-        await world.sleep(0.001)
+        await harness.sleep(0.001)
 
 
-async def lonely(world: World, client: AsyncClient, lease: float) -> None:
+async def lonely(harness: Harness, client: AsyncClient, lease: float) -> None:
     """Nobody else comes: it is cut off, or gives up."""
     with contextlib.suppress(AcquireTimeout):
         await client.barrier("a", 2, lease=lease, drop_dead=True).wait(timeout=0.02)
 
 
-async def attempt(world: World, client: AsyncClient, lease: float) -> AsyncHold | None:
+async def attempt(harness: Harness, client: AsyncClient, lease: float) -> AsyncHold | None:
     return await client.lock("a", lease=lease).acquire(blocking=False)
 
 
@@ -144,11 +144,11 @@ PARTIES = {"meeting": 1, "lonely": 2}
 """How many each barrier waits for."""
 
 
-async def turns(world: World, client: AsyncClient, lease: float) -> None:
+async def turns(harness: Harness, client: AsyncClient, lease: float) -> None:
     """Take a lock twice, each time for long enough to be renewed; it takes its time, and is not among the others."""
     for _ in range(2):
         async with client.lock("a", lease=lease) as hold:
-            await world.sleep(lease * 0.45)
+            await harness.sleep(lease * 0.45)
             await hold.renew()
 
 

@@ -9,13 +9,13 @@ import pytest
 
 from leasehold import AsyncClient, AsyncHold, Client, LeaseLost, NotHeld
 from leasehold.stores.memory import Memory
-from leasehold_lab.runtimes.case_runtimes import AsyncioWorld, SimulatedWorld, World
+from leasehold_lab.runtimes.harnesses import AsyncioHarness, Harness, SimulatedHarness
 
 Break = Callable[[AsyncHold], Awaitable[None]]
 
 
-@pytest.fixture(params=[AsyncioWorld, SimulatedWorld], ids=lambda kind: kind.name)
-def world(request: pytest.FixtureRequest) -> World:
+@pytest.fixture(params=[AsyncioHarness, SimulatedHarness], ids=lambda kind: kind.name)
+def harness(request: pytest.FixtureRequest) -> Harness:
     return request.param()
 
 
@@ -23,109 +23,109 @@ def lose(hold: AsyncHold) -> None:
     hold._lease.gone("the test said so")
 
 
-def later(world: World, seconds: float, act: Callable[[], object]) -> Any:
+def later(harness: Harness, seconds: float, act: Callable[[], object]) -> Any:
     async def work() -> None:
-        await world.sleep(seconds)
+        await harness.sleep(seconds)
         act()
 
-    return world.spawn(work)
+    return harness.spawn(work)
 
 
-def run(world: World, body: Callable[[World, AsyncClient], Awaitable[None]]) -> None:
-    async def whole(world: World) -> None:
-        client = world.client(Memory("blocks"))
-        await body(world, client)
+def run(harness: Harness, body: Callable[[Harness, AsyncClient], Awaitable[None]]) -> None:
+    async def whole(harness: Harness) -> None:
+        client = harness.client(Memory("blocks"))
+        await body(harness, client)
         assert await client.holds() == []
 
-    world.run(whole)
+    harness.run(whole)
 
 
 @pytest.mark.parametrize("kind", ["lock", "rlock"])
-def test_a_lost_lease_cuts_the_block_short(world: World, kind: str) -> None:
-    async def body(world: World, client: AsyncClient) -> None:
-        start = world.now()
+def test_a_lost_lease_cuts_the_block_short(harness: Harness, kind: str) -> None:
+    async def body(harness: Harness, client: AsyncClient) -> None:
+        start = harness.now()
         with pytest.raises(LeaseLost, match="the test said so"):
             async with getattr(client, kind)("a") as hold:
-                later(world, 0.05, lambda: lose(hold))
-                await world.sleep(10)
+                later(harness, 0.05, lambda: lose(hold))
+                await harness.sleep(10)
                 pytest.fail("the block ran on")
-        assert world.now() - start < 1
-        await world.sleep(0.02)  # and the task goes on as usual
-        await world.sleep(0.1)  # the leave in the loser's name arrives
+        assert harness.now() - start < 1
+        await harness.sleep(0.02)  # and the task goes on as usual
+        await harness.sleep(0.1)  # the leave in the loser's name arrives
 
-    run(world, body)
+    run(harness, body)
 
 
-def test_a_lease_that_runs_out_cuts_the_block_short(world: World) -> None:
-    async def body(world: World, client: AsyncClient) -> None:
-        start = world.now()
+def test_a_lease_that_runs_out_cuts_the_block_short(harness: Harness) -> None:
+    async def body(harness: Harness, client: AsyncClient) -> None:
+        start = harness.now()
         with pytest.raises(LeaseLost, match="ran out"):
             async with client.lock("a", lease=0.2, renew=False):
-                await world.sleep(10)
-        assert world.now() - start < 0.2 + 0.3
-        await world.sleep(0.05)
+                await harness.sleep(10)
+        assert harness.now() - start < 0.2 + 0.3
+        await harness.sleep(0.05)
 
-    run(world, body)
+    run(harness, body)
 
 
-def test_the_bodys_own_error_wins(world: World) -> None:
-    async def body(world: World, client: AsyncClient) -> None:
+def test_the_bodys_own_error_wins(harness: Harness) -> None:
+    async def body(harness: Harness, client: AsyncClient) -> None:
         with pytest.raises(ValueError, match="mine"):
             async with client.lock("a") as hold:
                 lose(hold)
                 raise ValueError("mine")
         with pytest.raises(ValueError, match="mine"):
             async with client.lock("a") as hold:
-                later(world, 0.01, lambda: lose(hold))
+                later(harness, 0.01, lambda: lose(hold))
                 try:
-                    await world.sleep(10)
+                    await harness.sleep(10)
                 finally:
                     raise ValueError("mine")
-        await world.sleep(0.1)
+        await harness.sleep(0.1)
 
-    run(world, body)
+    run(harness, body)
 
 
-def test_a_body_that_swallows_the_cancellation_still_hears_of_the_loss(world: World) -> None:
-    async def body(world: World, client: AsyncClient) -> None:
+def test_a_body_that_swallows_the_cancellation_still_hears_of_the_loss(harness: Harness) -> None:
+    async def body(harness: Harness, client: AsyncClient) -> None:
         with pytest.raises(LeaseLost):
             async with client.lock("a") as hold:
-                later(world, 0.01, lambda: lose(hold))
+                later(harness, 0.01, lambda: lose(hold))
                 try:
-                    await world.sleep(10)
+                    await harness.sleep(10)
                 except asyncio.CancelledError:
                     pass
-        await world.sleep(0.05)
+        await harness.sleep(0.05)
 
-    run(world, body)
+    run(harness, body)
 
 
-def test_a_body_that_notices_by_itself_hears_of_the_loss_at_the_end(world: World) -> None:
-    async def body(world: World, client: AsyncClient) -> None:
+def test_a_body_that_notices_by_itself_hears_of_the_loss_at_the_end(harness: Harness) -> None:
+    async def body(harness: Harness, client: AsyncClient) -> None:
         with pytest.raises(LeaseLost):
             async with client.lock("a", lease=0.1, renew=False) as hold:
                 while not hold.lost:
-                    await world.sleep(0)
-                    if world.name == "simulated":
-                        await world.sleep(0.01)
-        await world.sleep(0.05)
+                    await harness.sleep(0)
+                    if harness.name == "simulated":
+                        await harness.sleep(0.01)
+        await harness.sleep(0.05)
 
-    run(world, body)
+    run(harness, body)
 
 
 @pytest.mark.parametrize("order", ["loss first", "cancel first", "cancel only"])
-def test_the_users_own_cancellation_is_not_swallowed(world: World, order: str) -> None:
-    async def body(world: World, client: AsyncClient) -> None:
-        inside = world.event()
+def test_the_users_own_cancellation_is_not_swallowed(harness: Harness, order: str) -> None:
+    async def body(harness: Harness, client: AsyncClient) -> None:
+        inside = harness.event()
         holds: list[AsyncHold] = []
 
         async def work() -> None:
             async with client.lock("a") as hold:
                 holds.append(hold)
                 inside.set()
-                await world.sleep(10)
+                await harness.sleep(10)
 
-        job = world.spawn(work)
+        job = harness.spawn(work)
         await inside.wait(1)
         acts: list[Callable[[], object]] = [lambda: lose(holds[0]), job.cancel]
         if order != "loss first":
@@ -134,67 +134,67 @@ def test_the_users_own_cancellation_is_not_swallowed(world: World, order: str) -
             act()
         await job.join()
         assert isinstance(job.exception(), asyncio.CancelledError)
-        await world.sleep(0.05)
+        await harness.sleep(0.05)
 
-    run(world, body)
+    run(harness, body)
 
 
-def test_nested_blocks_of_one_rlock_raise_the_loss_once_and_uncancel(world: World) -> None:
-    async def body(world: World, client: AsyncClient) -> None:
+def test_nested_blocks_of_one_rlock_raise_the_loss_once_and_uncancel(harness: Harness) -> None:
+    async def body(harness: Harness, client: AsyncClient) -> None:
         seen = []
         with pytest.raises(LeaseLost):
             async with client.rlock("a") as hold:
                 try:
                     async with client.rlock("a"):
-                        later(world, 0.01, lambda: lose(hold))
-                        await world.sleep(10)
+                        later(harness, 0.01, lambda: lose(hold))
+                        await harness.sleep(10)
                 except BaseException as error:
                     seen.append(type(error))
                     raise
         assert len(seen) == 1
-        await world.sleep(0.05)  # no cancellation is left over
+        await harness.sleep(0.05)  # no cancellation is left over
 
-    run(world, body)
+    run(harness, body)
 
 
-def test_blocks_of_two_locks_that_are_lost_together(world: World) -> None:
-    async def body(world: World, client: AsyncClient) -> None:
+def test_blocks_of_two_locks_that_are_lost_together(harness: Harness) -> None:
+    async def body(harness: Harness, client: AsyncClient) -> None:
         with pytest.raises(LeaseLost):
             async with client.lock("a") as a, client.lock("b") as b:
-                later(world, 0.01, lambda: (lose(a), lose(b)))
-                await world.sleep(10)
-        await world.sleep(0.05)
+                later(harness, 0.01, lambda: (lose(a), lose(b)))
+                await harness.sleep(10)
+        await harness.sleep(0.05)
 
-    run(world, body)
+    run(harness, body)
 
 
-def test_the_inner_of_two_locks_is_lost(world: World) -> None:
-    async def body(world: World, client: AsyncClient) -> None:
+def test_the_inner_of_two_locks_is_lost(harness: Harness) -> None:
+    async def body(harness: Harness, client: AsyncClient) -> None:
         async with client.lock("a") as a:
             with pytest.raises(LeaseLost, match="'b'"):
                 async with client.lock("b") as b:
-                    later(world, 0.01, lambda: lose(b))
-                    await world.sleep(10)
+                    later(harness, 0.01, lambda: lose(b))
+                    await harness.sleep(10)
             a.raise_if_lost()
-            await world.sleep(0.05)
+            await harness.sleep(0.05)
 
-    run(world, body)
+    run(harness, body)
 
 
-def test_the_outer_of_two_locks_is_lost(world: World) -> None:
-    async def body(world: World, client: AsyncClient) -> None:
+def test_the_outer_of_two_locks_is_lost(harness: Harness) -> None:
+    async def body(harness: Harness, client: AsyncClient) -> None:
         with pytest.raises(LeaseLost, match="'a'"):
             async with client.lock("a") as a, client.lock("b"):
-                later(world, 0.01, lambda: lose(a))
-                await world.sleep(10)
+                later(harness, 0.01, lambda: lose(a))
+                await harness.sleep(10)
         assert not await client.lock("b").locked()
-        await world.sleep(0.05)
+        await harness.sleep(0.05)
 
-    run(world, body)
+    run(harness, body)
 
 
-def test_a_block_never_begins_with_a_lost_hold(world: World) -> None:
-    async def body(world: World, client: AsyncClient) -> None:
+def test_a_block_never_begins_with_a_lost_hold(harness: Harness) -> None:
+    async def body(harness: Harness, client: AsyncClient) -> None:
         hold = await client.lock("a").acquire()
         assert hold is not None
         lose(hold)
@@ -207,9 +207,9 @@ def test_a_block_never_begins_with_a_lost_hold(world: World) -> None:
         with pytest.raises(NotHeld):
             async with again:
                 pytest.fail("the block ran unprotected")
-        await world.sleep(0.05)
+        await harness.sleep(0.05)
 
-    run(world, body)
+    run(harness, body)
 
 
 def test_a_blocking_block_never_begins_with_a_lost_hold() -> None:
@@ -232,18 +232,18 @@ def test_a_blocking_block_hears_of_the_loss_at_its_end_and_at_every_check() -> N
             raise ValueError("mine")
 
 
-def test_a_block_may_end_in_another_task(world: World) -> None:
+def test_a_block_may_end_in_another_task(harness: Harness) -> None:
     """As fixtures and exit stacks do."""
 
-    async def body(world: World, client: AsyncClient) -> None:
+    async def body(harness: Harness, client: AsyncClient) -> None:
         lock = client.lock("a")
-        await world.spawn(lock.__aenter__).result()
-        await world.spawn(lambda: lock.__aexit__(None, None, None)).result()
+        await harness.spawn(lock.__aenter__).result()
+        await harness.spawn(lambda: lock.__aexit__(None, None, None)).result()
         assert not await lock.locked()
         with pytest.raises(NotHeld, match="did not begin it"):
             await lock.__aexit__(None, None, None)
 
-    run(world, body)
+    run(harness, body)
 
 
 # --- asyncio's own company ---------------------------------------------------------------------------------------

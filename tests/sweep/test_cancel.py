@@ -23,7 +23,7 @@ from leasehold import AsyncClient, AsyncHold, LeaseholdError
 from leasehold._engine.lease import ENDED, State
 from leasehold.stores.memory import Memory
 from leasehold_lab.faulty_store import METHODS, Fault, Faulty, Kind
-from leasehold_lab.runtimes.case_runtimes import AsyncioWorld, SimulatedWorld, World
+from leasehold_lab.runtimes.harnesses import AsyncioHarness, Harness, SimulatedHarness
 from leasehold_lab.runtimes.virtual import Scheduler, Task
 
 LEASE = 20.0
@@ -88,20 +88,20 @@ class Cancelling:
                 value, step = error, self.work.throw  # type: ignore[assignment]
 
 
-async def outcome(world: World, client: AsyncClient, name: str, at: int, current: Callable[[], Any]) -> bool:
+async def outcome(harness: Harness, client: AsyncClient, name: str, at: int, current: Callable[[], Any]) -> bool:
     """Run an operation in a job of its own, cancelled at suspension ``at``; return whether it had that many."""
     met: list[Cancelling] = []
 
     async def work() -> AsyncHold | None:
         task = current()
-        met.append(Cancelling(OPERATIONS[name](world, client, LEASE), at, task.cancel))  # type: ignore[arg-type]
+        met.append(Cancelling(OPERATIONS[name](harness, client, LEASE), at, task.cancel))  # type: ignore[arg-type]
         hold = await met[0]
         if hold is not None:
             hold.raise_if_lost()
             await hold.release()  # held and returned: it is whole
         return None
 
-    job = world.spawn(work)
+    job = harness.spawn(work)
     await job.join()
     error = job.exception()
     assert error is None or isinstance(error, asyncio.CancelledError), error
@@ -115,13 +115,13 @@ async def nothing_is_left(client: AsyncClient, looker: AsyncClient) -> None:
     assert client._engine.watchdog.leases() == []
 
 
-def sweep(world: World, opener: Any, memory: Any, name: str, current: Callable[[], Any]) -> int:
-    async def body(world: World) -> int:
-        looker = world.client(memory)
+def sweep(harness: Harness, opener: Any, memory: Any, name: str, current: Callable[[], Any]) -> int:
+    async def body(harness: Harness) -> int:
+        looker = harness.client(memory)
         counted = 0
         for at in range(1000):
-            client = world.client(opener)
-            reached = await outcome(world, client, name, at, current)
+            client = harness.client(opener)
+            reached = await outcome(harness, client, name, at, current)
             await nothing_is_left(client, looker)
             counted = await nobody_is_there(looker, name, counted)
             await client.close()
@@ -129,13 +129,13 @@ def sweep(world: World, opener: Any, memory: Any, name: str, current: Callable[[
                 return at
         raise AssertionError("it never ends")
 
-    return world.run(body)
+    return harness.run(body)
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_cancel_at_every_suspension_under_asyncio(name: str) -> None:
     memory = Memory(f"cancel-{name}")
-    points = sweep(AsyncioWorld(), Slow(memory), memory, name, asyncio.current_task)
+    points = sweep(AsyncioHarness(), Slow(memory), memory, name, asyncio.current_task)
     assert points >= HOLD_UP
 
 
@@ -145,20 +145,20 @@ def test_cancel_at_every_suspension_in_virtual_time(name: str, latency: float) -
     """A request that travels cannot be called back: its leave must not overtake it."""
     if name in TWO_CLAIMS and (latency or name in ("meeting", "several", "lead")):
         pytest.skip("cancelled as its second claim is sent, the leave starts at the same instant: either may be first")
-    world = SimulatedWorld(1, latency=(latency, latency))
+    harness = SimulatedHarness(1, latency=(latency, latency))
     memory = Faulty(Memory(), lambda call: None)
-    assert sweep(world, memory, memory, name, lambda: scheduler(world).current) >= 1
+    assert sweep(harness, memory, memory, name, lambda: scheduler(harness).current) >= 1
 
 
-def scheduler(world: SimulatedWorld) -> Scheduler:
-    return world.scheduler
+def scheduler(harness: SimulatedHarness) -> Scheduler:
+    return harness.scheduler
 
 
 @pytest.mark.parametrize("turns", range(0, 80, 2))
 def test_cancelled_while_it_waits_for_one_of_several(turns: int) -> None:
-    async def body(world: World) -> None:
+    async def body(harness: Harness) -> None:
         memory = Memory("in the way")
-        client, looker = world.client(Slow(memory)), world.client(memory)
+        client, looker = harness.client(Slow(memory)), harness.client(memory)
         async with looker.lock("b"):
             task = asyncio.ensure_future(client.multi_lock(["a", "b", "c"], lease=LEASE).acquire())
             for _ in range(turns):
@@ -172,14 +172,14 @@ def test_cancelled_while_it_waits_for_one_of_several(turns: int) -> None:
             assert [info.name for info in await looker.holds()] == ["b"]
         await nothing_is_left(client, looker)
 
-    AsyncioWorld().run(body)
+    AsyncioHarness().run(body)
 
 
 @pytest.mark.parametrize("second", range(0, 12))
 def test_cancelled_twice_the_leave_still_arrives(second: int) -> None:
-    async def body(world: World) -> None:
+    async def body(harness: Harness) -> None:
         memory = Memory("twice")
-        client, looker = world.client(Slow(memory)), world.client(memory)
+        client, looker = harness.client(Slow(memory)), harness.client(memory)
         async with looker.lock("a"):
             task = asyncio.ensure_future(client.lock("a", lease=LEASE).acquire())
             await asyncio.sleep(0.02)
@@ -193,14 +193,14 @@ def test_cancelled_twice_the_leave_still_arrives(second: int) -> None:
             assert info is not None
             assert info.waiters == ()
 
-    AsyncioWorld().run(body)
+    AsyncioHarness().run(body)
 
 
 @pytest.mark.parametrize("steps", range(0, 40))
 def test_a_waiter_cancelled_as_the_name_is_handed_to_it_hands_it_on(steps: int) -> None:
-    async def body(world: World) -> None:
+    async def body(harness: Harness) -> None:
         memory = Memory("handed")
-        client, looker = world.client(Slow(memory)), world.client(memory)
+        client, looker = harness.client(Slow(memory)), harness.client(memory)
         first = await looker.lock("a").acquire()
         assert first is not None
         second = asyncio.ensure_future(client.lock("a", lease=LEASE).acquire())
@@ -220,14 +220,14 @@ def test_a_waiter_cancelled_as_the_name_is_handed_to_it_hands_it_on(steps: int) 
         await hold.release()
         assert await looker.inspect("a") is None
 
-    AsyncioWorld().run(body)
+    AsyncioHarness().run(body)
 
 
 @pytest.mark.parametrize("steps", range(0, 30))
 def test_cancelling_close_still_closes(steps: int) -> None:
-    async def body(world: World) -> None:
+    async def body(harness: Harness) -> None:
         memory = Memory("closing")
-        client, looker = world.client(Slow(memory)), world.client(memory)
+        client, looker = harness.client(Slow(memory)), harness.client(memory)
         holds = [await client.lock(name, lease=LEASE).acquire() for name in "ab"]
         assert all(holds)
         task = asyncio.ensure_future(client.close())
@@ -238,7 +238,7 @@ def test_cancelling_close_still_closes(steps: int) -> None:
             await task
         assert await looker.holds() == []
 
-    AsyncioWorld().run(body)
+    AsyncioHarness().run(body)
 
 
 def test_a_coroutine_that_is_closed_without_its_loop_says_nothing() -> None:
@@ -279,7 +279,7 @@ class Dropping:
             yield wanted
 
 
-async def several_without_a_block(world: World, client: AsyncClient, lease: float) -> AsyncHold | None:
+async def several_without_a_block(harness: Harness, client: AsyncClient, lease: float) -> AsyncHold | None:
     readers = client.rw_lock("0", lease=lease).reader()
     hold = await client.multi_lock([readers, "a", "b", "c"], lease=lease).acquire()
     assert hold is not None
@@ -287,14 +287,14 @@ async def several_without_a_block(world: World, client: AsyncClient, lease: floa
     return hold
 
 
-async def meeting_without_a_block(world: World, client: AsyncClient, lease: float) -> None:
+async def meeting_without_a_block(harness: Harness, client: AsyncClient, lease: float) -> None:
     barrier = client.barrier("a", 1, lease=lease)
     await barrier.wait()
     await barrier.enter()
     await barrier.leave()
 
 
-async def in_vain(world: World, client: AsyncClient, lease: float) -> AsyncHold | None:
+async def in_vain(harness: Harness, client: AsyncClient, lease: float) -> AsyncHold | None:
     hold = await client.lock("a", lease=lease).acquire()
     assert await client.lock("a", lease=lease).acquire(timeout=0.02) is None
     return hold
@@ -309,10 +309,10 @@ DROPPED = (
 
 @pytest.mark.parametrize("operation", DROPPED, ids=lambda operation: operation.__name__)
 def test_dropped_with_its_loop_at_every_suspension_it_says_nothing_and_is_renewed_no_more(operation: Operation) -> None:
-    async def body(world: World) -> int:
+    async def body(harness: Harness) -> int:
         for at in range(1000):
-            client = world.client(Slow(Memory(f"dropped-{operation}-{at}")))
-            work = Dropping(operation(world, client, LEASE), at)  # type: ignore[arg-type]
+            client = harness.client(Slow(Memory(f"dropped-{operation}-{at}")))
+            work = Dropping(operation(harness, client, LEASE), at)  # type: ignore[arg-type]
             hold = await work
             if work.met <= at:
                 await (hold.release() if hold is not None else asyncio.sleep(0))
@@ -323,7 +323,7 @@ def test_dropped_with_its_loop_at_every_suspension_it_says_nothing_and_is_renewe
             await client.close()
         raise AssertionError("it never ends")
 
-    assert AsyncioWorld().run(body) >= HOLD_UP
+    assert AsyncioHarness().run(body) >= HOLD_UP
 
 
 def test_dropped_while_it_gives_up_it_says_nothing() -> None:
@@ -340,37 +340,37 @@ def test_dropped_while_it_gives_up_it_says_nothing() -> None:
                 self.leaving = any(one._lease.state is State.RELEASED for one in attempts)  # type: ignore[union-attr]
             work.close()
 
-    async def body(world: World) -> None:
+    async def body(harness: Harness) -> None:
         memory = Memory("gives up")
-        async with world.client(memory).lock("a"):
-            dropped = Dropped(world.client(Slow(memory)))
+        async with harness.client(memory).lock("a"):
+            dropped = Dropped(harness.client(Slow(memory)))
             await dropped
             assert dropped.leaving
 
-    AsyncioWorld().run(body)
+    AsyncioHarness().run(body)
 
 
 def test_the_sweep_can_see_a_task_that_runs() -> None:
-    world = SimulatedWorld()
+    harness = SimulatedHarness()
 
-    async def body(_: World) -> Task[Any] | None:
-        return world.scheduler.current
+    async def body(_: Harness) -> Task[Any] | None:
+        return harness.scheduler.current
 
-    assert world.run(body) is not None
+    assert harness.run(body) is not None
 
 
 def test_a_request_that_was_overtaken_by_its_leave_ends_with_its_lease() -> None:
     """What cannot be undone, a claim that arrives after its leave, blocks others for one lease and no longer."""
     plan_of = {"try_acquire": Fault(Kind.LATE, 1.0)}
 
-    async def body(world: World) -> None:
-        client = world.client(Faulty(Memory(), lambda call: plan_of.get(call.method)), response_timeout=0.1)
+    async def body(harness: Harness) -> None:
+        client = harness.client(Faulty(Memory(), lambda call: plan_of.get(call.method)), response_timeout=0.1)
         with pytest.raises(LeaseholdError):
             await client.lock("a", lease=5.0).acquire()
-        await world.sleep(1.5)
-        looker = world.client(Memory())
-        start = world.now()
+        await harness.sleep(1.5)
+        looker = harness.client(Memory())
+        start = harness.now()
         async with looker.lock("a"):
-            assert world.now() - start <= 5.0
+            assert harness.now() - start <= 5.0
 
-    SimulatedWorld().run(body)
+    SimulatedHarness().run(body)

@@ -13,7 +13,7 @@ from test_cancel import LEASE, Slow, nobody_is_there
 
 from leasehold import LeaseholdError
 from leasehold.stores.memory import Memory
-from leasehold_lab.runtimes.case_runtimes import AsyncioWorld, World
+from leasehold_lab.runtimes.harnesses import AsyncioHarness, Harness
 
 HOLD_UP = 40
 """Suspensions of each call of the store: more than a close has that waits for nothing."""
@@ -32,12 +32,12 @@ MOST = 1000
 def test_nothing_is_left_when_the_client_was_closed_at_any_suspension(
     name: str, record_property: pytest.RecordProperty
 ) -> None:
-    async def body(world: World) -> int:
+    async def body(harness: Harness) -> int:
         memory = Memory(f"closed-{name}")
-        looker, counted = world.client(memory), 0
+        looker, counted = harness.client(memory), 0
         for at in range(0, MOST, EVERY):
-            client = world.client(Slow(memory, HOLD_UP))
-            job = asyncio.ensure_future(OPERATIONS[name](world, client, LEASE))
+            client = harness.client(Slow(memory, HOLD_UP))
+            job = asyncio.ensure_future(OPERATIONS[name](harness, client, LEASE))
             for _ in range(at):
                 await asyncio.sleep(0)
             ended = job.done()
@@ -51,4 +51,4 @@ def test_nothing_is_left_when_the_client_was_closed_at_any_suspension(
                 return at
         raise AssertionError("it never ends")
 
-    record_property("sum:closed at a suspension", AsyncioWorld().run(body) // EVERY)
+    record_property("sum:closed at a suspension", AsyncioHarness().run(body) // EVERY)

@@ -9,59 +9,59 @@ import pytest
 
 from leasehold import AsyncClient
 from leasehold.stores.memory import Memory
-from leasehold_lab.runtimes.case_runtimes import SimulatedWorld, World
+from leasehold_lab.runtimes.harnesses import Harness, SimulatedHarness
 
 LEASE = 3.0
 WORK = 1.3  # seconds, long enough for a renewal
 AT_LEAST = 10.0
 
 Log = list[str]
-Scenario = Callable[[World, AsyncClient, Log], Awaitable[Any]]
+Scenario = Callable[[Harness, AsyncClient, Log], Awaitable[Any]]
 
 
-async def once(world: World, client: AsyncClient, log: Log) -> Any:
+async def once(harness: Harness, client: AsyncClient, log: Log) -> Any:
     async def work() -> str:
         log.append("began")
-        await world.sleep(WORK)
+        await harness.sleep(WORK)
         log.append("done")
         return f"result {log.count('done')}"
 
     return await client.once("payment", ttl=3600, lease=LEASE).run(work)
 
 
-async def shared(world: World, client: AsyncClient, log: Log) -> Any:
+async def shared(harness: Harness, client: AsyncClient, log: Log) -> Any:
     async def fetch() -> str:
         log.append("began")
-        await world.sleep(WORK)
+        await harness.sleep(WORK)
         log.append("done")
         return f"token {log.count('done')}"
 
     return await client.cached("token", 3600, fetch, lease=LEASE).get()
 
 
-async def scheduled(world: World, client: AsyncClient, log: Log) -> bool:
+async def scheduled(harness: Harness, client: AsyncClient, log: Log) -> bool:
     async def work() -> None:
         log.append("began")
-        await world.sleep(WORK)
+        await harness.sleep(WORK)
         log.append("done")
 
     return await client.scheduled("mail", at_least=AT_LEAST, at_most=LEASE).run(work)
 
 
-async def synchronized(world: World, client: AsyncClient, log: Log) -> str:
+async def synchronized(harness: Harness, client: AsyncClient, log: Log) -> str:
     @client.synchronized("order:{order}", lease=LEASE)
     async def ship(order: int) -> str:
         log.append("began")
-        await world.sleep(WORK)
+        await harness.sleep(WORK)
         log.append("done")
         return f"shipped {order}"
 
     return await ship(7)
 
 
-async def versioned(world: World, client: AsyncClient, log: Log) -> Any:
+async def versioned(harness: Harness, client: AsyncClient, log: Log) -> Any:
     async def change(seen: int | None) -> int:
-        await world.sleep(WORK)
+        await harness.sleep(WORK)
         return (seen or 0) + 1
 
     value = (await client.versioned("views").update(change)).value
@@ -69,7 +69,7 @@ async def versioned(world: World, client: AsyncClient, log: Log) -> Any:
     return value
 
 
-async def judge(scenario: Scenario, other: World, client: AsyncClient, log: Log) -> None:
+async def judge(scenario: Scenario, other: Harness, client: AsyncClient, log: Log) -> None:
     """Let another do the same after the first one ended in the middle, and look at what came of it."""
     before, start = list(log), other.now()
     result = await scenario(other, client, log)
@@ -92,9 +92,9 @@ async def judge(scenario: Scenario, other: World, client: AsyncClient, log: Log)
 SCENARIOS = [once, shared, scheduled, synchronized, versioned]
 
 
-def ordered(seed: int) -> SimulatedWorld:
-    """Make a world whose network keeps requests in order: else a claim may arrive after the leave that undoes it."""
-    return SimulatedWorld(seed, latency=(0.0005, 0.0005))
+def ordered(seed: int) -> SimulatedHarness:
+    """Make a harness whose network keeps requests in order: else a claim may arrive after the leave that undoes it."""
+    return SimulatedHarness(seed, latency=(0.0005, 0.0005))
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
@@ -105,11 +105,11 @@ def test_a_kill_after_every_step(scenario: Scenario) -> None:
     assert step >= 4, "the scenario has that many steps"
 
 
-def killed(world: SimulatedWorld, scenario: Scenario, steps: int) -> bool:
+def killed(harness: SimulatedHarness, scenario: Scenario, steps: int) -> bool:
     """Kill the first doer after so many of its steps; return whether it had as many."""
 
-    async def body(_: World) -> bool:
-        victim, log, ended = world.machine("victim"), Log(), []
+    async def body(_: Harness) -> bool:
+        victim, log, ended = harness.machine("victim"), Log(), []
         client = victim.client(Memory())
 
         async def work() -> None:
@@ -118,14 +118,14 @@ def killed(world: SimulatedWorld, scenario: Scenario, steps: int) -> bool:
         victim.spawn(work)
         victim.kill(after=steps + 1)
         while not ended and not victim.machine.killed:
-            await world.sleep(0.01)
+            await harness.sleep(0.01)
         if not victim.machine.killed:
             victim.machine.last_step = None  # it is closed in peace
             return False
-        await judge(scenario, world, world.client(Memory()), log)
+        await judge(scenario, harness, harness.client(Memory()), log)
         return True
 
-    return world.run(body)
+    return harness.run(body)
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
@@ -136,23 +136,23 @@ def test_a_cancellation_at_every_moment(scenario: Scenario) -> None:
     assert cut_short > 60, "that many moments lie within the scenario"
 
 
-def cancelled(world: SimulatedWorld, scenario: Scenario, moment: float) -> bool:
+def cancelled(harness: SimulatedHarness, scenario: Scenario, moment: float) -> bool:
     """Cancel the first doer at a moment; return whether it was still at it."""
 
-    async def body(_: World) -> bool:
+    async def body(_: Harness) -> bool:
         log = Log()
-        first, other = world.client(Memory()), world.client(Memory())
-        job = world.spawn(lambda: scenario(world, first, log))
-        await world.sleep(moment)
+        first, other = harness.client(Memory()), harness.client(Memory())
+        job = harness.spawn(lambda: scenario(harness, first, log))
+        await harness.sleep(moment)
         was_at_it = not job.done()
         job.cancel()
         await job.join(5.0)
         assert job.done()
         assert await other.holds() == [], "a hold was left behind"
-        start = world.now()
-        await judge(scenario, world, other, log)
+        start = harness.now()
+        await judge(scenario, harness, other, log)
         if scenario is not scheduled:
-            assert world.now() - start <= WORK + 0.1, "it waited for a lease"
+            assert harness.now() - start <= WORK + 0.1, "it waited for a lease"
         return was_at_it
 
-    return world.run(body)
+    return harness.run(body)

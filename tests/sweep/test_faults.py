@@ -9,7 +9,7 @@ import pytest
 from leasehold import AsyncClient, LeaseholdError, LeaseLost, StoreUnavailable
 from leasehold.stores.memory import Memory
 from leasehold_lab.faulty_store import Call, Fault, Faulty, Kind, nth
-from leasehold_lab.runtimes.case_runtimes import SimulatedWorld, World
+from leasehold_lab.runtimes.harnesses import Harness, SimulatedHarness
 from support.flavors import both
 
 LEASE = 1.0
@@ -25,7 +25,9 @@ FAULTS = [
 CALLS = 9  # more than the scenario makes
 
 
-async def scenario(world: World, client: AsyncClient, other: AsyncClient, inside: Callable[[int, bool], None]) -> None:
+async def scenario(
+    harness: Harness, client: AsyncClient, other: AsyncClient, inside: Callable[[int, bool], None]
+) -> None:
     """Hold, extend, hand over to a waiter, and release; every error of ours is an answer, a wrong hold is not."""
     lock = client.lock("a", lease=LEASE)
 
@@ -34,7 +36,7 @@ async def scenario(world: World, client: AsyncClient, other: AsyncClient, inside
             async with who.lock("a", lease=LEASE, timeout=3 * LEASE) as hold:
                 hold.raise_if_lost()
                 inside(hold.token, True)
-                await world.sleep(LEASE / 2)
+                await harness.sleep(LEASE / 2)
                 with contextlib.suppress(StoreUnavailable):
                     await hold.renew()
                 if hold.lost:
@@ -43,18 +45,18 @@ async def scenario(world: World, client: AsyncClient, other: AsyncClient, inside
                 hold.raise_if_lost()
                 inside(hold.token, False)
 
-    await world.gather(hold_it(client), hold_it(other))
+    await harness.gather(hold_it(client), hold_it(other))
     with contextlib.suppress(StoreUnavailable):
         await lock.acquire(blocking=False)
     with contextlib.suppress(LeaseholdError):
         await lock.release()
 
 
-def run(world: World, plan: Callable[[Call], Fault | None]) -> list[Call]:
-    async def body(world: World) -> list[Call]:
+def run(harness: Harness, plan: Callable[[Call], Fault | None]) -> list[Call]:
+    async def body(harness: Harness) -> list[Call]:
         memory = Memory(f"faults-{time.monotonic_ns()}")
         store = Faulty(memory, plan)
-        looker = world.client(memory)
+        looker = harness.client(memory)
         tokens: list[int] = []
         holding: set[int] = set()
 
@@ -67,20 +69,20 @@ def run(world: World, plan: Callable[[Call], Fault | None]) -> list[Call]:
             else:
                 holding.discard(token)
 
-        await scenario(world, world.client(store, response_timeout=2.0), world.client(memory), inside)
-        ended = world.now()
+        await scenario(harness, harness.client(store, response_timeout=2.0), harness.client(memory), inside)
+        ended = harness.now()
         hold = await looker.lock("a", lease=LEASE).acquire(timeout=5 * LEASE)
         assert hold is not None
-        assert world.now() - ended <= LEASE * 1.5 + 0.3, "whatever was left behind ended with its lease"
+        assert harness.now() - ended <= LEASE * 1.5 + 0.3, "whatever was left behind ended with its lease"
         assert hold.token > max(tokens, default=0)
         await hold.release()
         return store.calls
 
-    return world.run(body)
+    return harness.run(body)
 
 
 def test_the_scenario_without_faults_makes_fewer_calls_than_are_swept() -> None:
-    calls = run(SimulatedWorld(), lambda call: None)
+    calls = run(SimulatedHarness(), lambda call: None)
     assert 5 <= len([call for call in calls if call.method != "wait"]) <= CALLS
     assert {"try_acquire", "release", "renew"} <= {call.method for call in calls}
 
@@ -89,7 +91,7 @@ def test_the_scenario_without_faults_makes_fewer_calls_than_are_swept() -> None:
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.kind.value.replace(" ", "-"))
 @pytest.mark.parametrize("seed", range(3))
 def test_a_fault_at_every_call_in_virtual_time(fault: Fault, number: int, seed: int) -> None:
-    run(SimulatedWorld(seed), nth(number, fault))
+    run(SimulatedHarness(seed), nth(number, fault))
 
 
 @pytest.mark.parametrize("number", range(CALLS - 1))
@@ -101,15 +103,15 @@ def test_two_faults_in_a_row_in_virtual_time(fault: Fault, number: int) -> None:
         one, two = first(call), second(call)
         return one or two
 
-    run(SimulatedWorld(7), plan)
+    run(SimulatedHarness(7), plan)
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("number", range(CALLS))
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.kind.value.replace(" ", "-"))
 @both
-def test_a_fault_at_every_call_in_real_time(world: World, fault: Fault, number: int) -> None:
-    run(world, nth(number, fault))
+def test_a_fault_at_every_call_in_real_time(harness: Harness, fault: Fault, number: int) -> None:
+    run(harness, nth(number, fault))
 
 
 @pytest.mark.parametrize("kind", ["lock", "rlock"])
@@ -118,18 +120,18 @@ def test_a_kill_after_every_step(kind: str, fair: bool) -> None:
     """The next gets the lock within a lease, with a higher token, and nobody releases it from under it."""
     lease, step = 3.0, 0
     while True:
-        world = SimulatedWorld(step)
-        if not killed_after(world, step, kind, fair, lease):
+        harness = SimulatedHarness(step)
+        if not killed_after(harness, step, kind, fair, lease):
             break
         step += 1
     assert step > 25, "the scenario has that many steps"
 
 
-def killed_after(world: SimulatedWorld, steps: int, kind: str, fair: bool, lease: float) -> bool:
+def killed_after(harness: SimulatedHarness, steps: int, kind: str, fair: bool, lease: float) -> bool:
     """Kill a client after so many of its steps; return whether it had as many."""
 
-    async def body(_: World) -> bool:
-        victim = world.machine("victim")
+    async def body(_: Harness) -> bool:
+        victim = harness.machine("victim")
         client = victim.client(Memory())
         ended: list[int] = []
 
@@ -142,19 +144,19 @@ def killed_after(world: SimulatedWorld, steps: int, kind: str, fair: bool, lease
             ended.append(1)
 
         victim.spawn(work)
-        other = world.client(Memory())
+        other = harness.client(Memory())
         victim.kill(after=steps + 1)
         while not ended and not victim.machine.killed:
-            await world.sleep(0.01)
+            await harness.sleep(0.01)
         if ended:
             return False
-        start = world.now()
+        start = harness.now()
         hold = await other.lock("a", lease=lease, fair=fair).acquire(timeout=2 * lease)
         assert hold is not None
-        assert world.now() - start <= lease + 0.1, "free within a lease of the crash"
-        await world.sleep(2 * lease)
+        assert harness.now() - start <= lease + 0.1, "free within a lease of the crash"
+        await harness.sleep(2 * lease)
         hold.raise_if_lost()  # nobody released or broke it from under us
         await hold.release()
         return True
 
-    return world.run(body)
+    return harness.run(body)

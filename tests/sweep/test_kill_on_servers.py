@@ -29,7 +29,7 @@ from places import SYSTEMS, Place, place_of, stored
 from leasehold import AsyncClient, AsyncHold, LockInfo
 from leasehold._runtimes.base import Flavor
 from leasehold._runtimes.clock import boottime
-from leasehold_lab.runtimes.case_runtimes import AsyncioWorld, World
+from leasehold_lab.runtimes.harnesses import AsyncioHarness, Harness
 from leasehold_lab.servers.zookeeper import TICK
 from support.turns import Missed, turns_missed
 
@@ -220,7 +220,7 @@ class Sweep:
 
     """
 
-    world: World
+    harness: Harness
     place: Place
     party: Party
     space: str
@@ -294,7 +294,7 @@ class Sweep:
 
     async def _ask(self, client: AsyncClient, name: str) -> None:
         if name in NO_LOCKS:
-            await done(OPERATIONS[name](self.world, client, self.bound.lease))
+            await done(OPERATIONS[name](self.harness, client, self.bound.lease))
         else:
             for hold in await taken(all_of_it(client, name, self.bound.lease)):
                 await hold.release()
@@ -344,7 +344,7 @@ class Sweep:
 
     async def _next_does_it(self, client: AsyncClient, victim: Victim, since: float) -> None:
         counted = await nobody_is_there(client, victim.name, 0) if victim.name == "latch" else 0
-        await done(OPERATIONS[victim.name](self.world, client, self.bound.lease))
+        await done(OPERATIONS[victim.name](self.harness, client, self.bound.lease))
         self.spans.append((victim, since, boottime()))
         await self._over(since)
         await nobody_is_there(client, victim.name, counted)
@@ -401,8 +401,8 @@ async def after_each(sweep: Sweep, name: str, waits: bool) -> None:
 @pytest.mark.timeout(1800)  # by night ZooKeeper alone has 1,600 kills, twelve at a time, of 4.5 s each
 @pytest.mark.parametrize("which", [some, pytest.param(all_, marks=pytest.mark.nightly)])
 def test_a_kill_after_every_effect(place: Place, party: Party, which: Any, record_property: Any) -> None:
-    async def body(world: World) -> Sweep:
-        sweep = Sweep(world, place, party, f"kills-{secrets.token_hex(4)}", BOUNDS[place.system])
+    async def body(harness: Harness) -> Sweep:
+        sweep = Sweep(harness, place, party, f"kills-{secrets.token_hex(4)}", BOUNDS[place.system])
         async with party.heard():
             await sweep.in_peace()
             await which(sweep)
@@ -410,7 +410,7 @@ def test_a_kill_after_every_effect(place: Place, party: Party, which: Any, recor
         return sweep
 
     with turns_missed(Flavor.ASYNC) as missed:
-        sweep = AsyncioWorld().run(body)
+        sweep = AsyncioHarness().run(body)
     late = sweep.late(missed)
     assert {"acquire", "several", "turns"} <= sweep.effects.keys()
     assert any(sweep.left) or place.url.endswith("session"), "some die with something in their hands; a session, too"
@@ -425,17 +425,17 @@ def test_the_sweep_sees_what_is_late_and_what_is_left(
     monkeypatch.setitem(globals(), "SOON", 0.2)
     victims = Victim("acquire", False, 9), Victim("several_in_vain", False, 1)  # after these the next alone has all
 
-    async def body(world: World) -> None:
-        sweep = Sweep(world, place, party, f"kills-{secrets.token_hex(4)}", Bound(2.0, -NOISE))
+    async def body(harness: Harness) -> None:
+        sweep = Sweep(harness, place, party, f"kills-{secrets.token_hex(4)}", Bound(2.0, -NOISE))
         async with party.heard():
             await sweep.in_peace()
             assert all(await asyncio.gather(*(sweep.kill(victim) for victim in victims)))
             with pytest.raises(AssertionError, match=r"alone.\d: free after"):
                 sweep.late(Missed())
             await sweep.nothing_is_left()
-            async with world.client(place.url, namespace=f"{sweep.space}.acquire.alone.8").lock("another"):
+            async with harness.client(place.url, namespace=f"{sweep.space}.acquire.alone.8").lock("another"):
                 pass
             with pytest.raises(AssertionError, match=r"left in the store: .*acquire.alone.8.*another"):
                 await sweep.nothing_is_left()
 
-    AsyncioWorld().run(body)
+    AsyncioHarness().run(body)

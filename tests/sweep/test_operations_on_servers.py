@@ -21,7 +21,7 @@ from test_cancel import LEASE, outcome
 from leasehold import AsyncClient, LeaseholdError, Unsupported
 from leasehold.stores import registry
 from leasehold_lab.faulty_store import Fault, Faulty, Kind, always, nth
-from leasehold_lab.runtimes.case_runtimes import AsyncioWorld, World
+from leasehold_lab.runtimes.harnesses import AsyncioHarness, Harness
 from support.flavors import FLAVORS, both
 
 KINDS = (Kind.REFUSE, Kind.DROP_REQUEST, Kind.DROP_REPLY, Kind.DUPLICATE)
@@ -42,12 +42,12 @@ systems = pytest.mark.parametrize("system", list(SYSTEMS))
 
 
 def flavors() -> Iterator[Any]:
-    """Yield system, operation and world: by day an operation has one flavor on a system, the other on the next."""
+    """Yield system, operation and harness: by day an operation has one flavor on a system, the other on the next."""
     for row, system in enumerate(SYSTEMS):
         for column, name in enumerate(OPERATIONS):
-            for number, world in enumerate(FLAVORS):
+            for number, harness in enumerate(FLAVORS):
                 by_night = name in ALIKE or (row + column + number) % 2
-                yield pytest.param(system, name, world, marks=[pytest.mark.nightly] if by_night else [])
+                yield pytest.param(system, name, harness, marks=[pytest.mark.nightly] if by_night else [])
 
 
 @pytest.fixture
@@ -55,87 +55,89 @@ def url(system: str, request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return place_of(system, request, tmp_path).url
 
 
-async def has_it(client: AsyncClient, world: World, name: str) -> bool:
+async def has_it(client: AsyncClient, harness: Harness, name: str) -> bool:
     """Say whether the store has what the operation needs."""
     try:
-        await done(OPERATIONS[name](world, client, LEASE))
+        await done(OPERATIONS[name](harness, client, LEASE))
     except Unsupported:
         return False
     return True
 
 
-async def nothing_is_left(world: World, client: AsyncClient, looker: AsyncClient) -> None:
-    until = world.now() + SOON
+async def nothing_is_left(harness: Harness, client: AsyncClient, looker: AsyncClient) -> None:
+    until = harness.now() + SOON
     while (found := await looker.holds()) or client._engine.watchdog.leases():
-        assert world.now() < until, f"left behind: {found or client._engine.watchdog.leases()}"
-        await world.sleep(0.005)
+        assert harness.now() < until, f"left behind: {found or client._engine.watchdog.leases()}"
+        await harness.sleep(0.005)
 
 
 @systems
 @operations
 @pytest.mark.timeout(300)
 def test_cancelled_at_every_suspension(system: str, url: str, name: str, namespace: str, record_property: Any) -> None:
-    async def body(world: World) -> int:
-        looker, counted = world.client(url, namespace=namespace), 0
-        client = world.client(url, namespace=namespace)
-        if not await has_it(client, world, name):
+    async def body(harness: Harness) -> int:
+        looker, counted = harness.client(url, namespace=namespace), 0
+        client = harness.client(url, namespace=namespace)
+        if not await has_it(client, harness, name):
             return 0
         counted = 1 if name == "latch" else 0
         for at in range(MOST):
-            reached = await outcome(world, client, name, at, asyncio.current_task)
-            await nothing_is_left(world, client, looker)
+            reached = await outcome(harness, client, name, at, asyncio.current_task)
+            await nothing_is_left(harness, client, looker)
             counted = await nobody_is_there(looker, name, counted)
             if not reached:
                 return at
         raise AssertionError("it never ends")
 
-    record_property(f"sum:operations: cancelled, {system}", AsyncioWorld().run(body))
+    record_property(f"sum:operations: cancelled, {system}", AsyncioHarness().run(body))
 
 
-@pytest.mark.parametrize(("system", "name", "world"), list(flavors()), ids=str)
+@pytest.mark.parametrize(("system", "name", "harness"), list(flavors()), ids=str)
 @pytest.mark.timeout(300)
 def test_a_fault_at_every_call(
-    system: str, url: str, name: str, world: World, namespace: str, record_property: Any
+    system: str, url: str, name: str, harness: Harness, namespace: str, record_property: Any
 ) -> None:
-    async def met(world: World, looker: AsyncClient, kind: Kind, k: int) -> bool:
+    async def met(harness: Harness, looker: AsyncClient, kind: Kind, k: int) -> bool:
         store = Faulty(registry.opener(url), nth(k, Fault(kind)))
-        client = world.client(store, namespace=namespace)
+        client = harness.client(store, namespace=namespace)
         with contextlib.suppress(LeaseholdError):
-            await done(OPERATIONS[name](world, client, LEASE))
-        await nothing_is_left(world, core_of(client), looker)
+            await done(OPERATIONS[name](harness, client, LEASE))
+        await nothing_is_left(harness, core_of(client), looker)
         await client.close()
         return len(store.calls) > k
 
-    async def body(world: World) -> int:
-        looker, count = world.client(url, namespace=namespace), 0
-        if not await has_it(looker, world, name):
+    async def body(harness: Harness) -> int:
+        looker, count = harness.client(url, namespace=namespace), 0
+        if not await has_it(looker, harness, name):
             return 0
-        await nothing_is_left(world, core_of(looker), looker)
+        await nothing_is_left(harness, core_of(looker), looker)
         for kind in KINDS:
             for k in range(MOST):
-                if not await met(world, looker, kind, k):
+                if not await met(harness, looker, kind, k):
                     break
                 count += 1
-        await has_it(looker, world, name)  # the next has it
+        await has_it(looker, harness, name)  # the next has it
         return count
 
-    record_property(f"sum:operations: faults, {system}, {world}", world.run(body))
+    record_property(f"sum:operations: faults, {system}, {harness}", harness.run(body))
 
 
 @pytest.mark.parametrize("system", ["sqlite"])
 @both
-def test_the_sweep_sees_what_is_left(url: str, world: World, namespace: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_sweep_sees_what_is_left(
+    url: str, harness: Harness, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(globals(), "SOON", 0.5)
 
-    async def body(world: World) -> None:
-        looker = world.client(url, namespace=namespace)
+    async def body(harness: Harness) -> None:
+        looker = harness.client(url, namespace=namespace)
         deaf = Faulty(registry.opener(url), always(Fault(Kind.DROP_REQUEST), ["release"]))
-        client = world.client(deaf, namespace=namespace)
-        await done(OPERATIONS["acquire"](world, client, LEASE))
+        client = harness.client(deaf, namespace=namespace)
+        await done(OPERATIONS["acquire"](harness, client, LEASE))
         with pytest.raises(AssertionError, match="left behind"):
-            await nothing_is_left(world, core_of(client), looker)
+            await nothing_is_left(harness, core_of(client), looker)
 
-    world.run(body)
+    harness.run(body)
 
 
 def core_of(client: Any) -> AsyncClient:

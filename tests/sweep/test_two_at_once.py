@@ -22,8 +22,8 @@ from test_cancel import Cancelling, Slow
 from leasehold import AsyncClient, AsyncHold, LeaseholdError
 from leasehold.store_api import Opener
 from leasehold.stores.memory import Memory
-from leasehold_lab.runtimes.case_runtimes import World
-from support.descriptors import WatchedWorld, Watcher
+from leasehold_lab.runtimes.harnesses import Harness
+from support.descriptors import WatchedHarness, Watcher
 
 LEASE = 30.0
 SOON = 5.0
@@ -102,7 +102,9 @@ def pairs() -> list[Any]:
     return found
 
 
-async def both(world: World, client: AsyncClient, hold: AsyncHold, goes_on: Operation, cut: Operation, at: int) -> bool:
+async def both(
+    harness: Harness, client: AsyncClient, hold: AsyncHold, goes_on: Operation, cut: Operation, at: int
+) -> bool:
     """Run both, the second cancelled at its suspension ``at``; return whether it had so many."""
     met = list[Cancelling]()
 
@@ -112,7 +114,7 @@ async def both(world: World, client: AsyncClient, hold: AsyncHold, goes_on: Oper
         met.append(Cancelling(cut(client, hold), at, task.cancel))  # type: ignore[arg-type]
         await met[0]
 
-    jobs = [world.spawn(lambda: goes_on(client, hold)), world.spawn(cut_off)]  # type: ignore[arg-type]
+    jobs = [harness.spawn(lambda: goes_on(client, hold)), harness.spawn(cut_off)]  # type: ignore[arg-type]
     for job, errors in zip(jobs, (LeaseholdError, (LeaseholdError, asyncio.CancelledError)), strict=True):
         assert await job.join(SOON), "it hangs"
         error = job.exception()
@@ -127,18 +129,18 @@ async def taken_at_once(client: AsyncClient, name: str) -> None:
     await hold.release()
 
 
-async def sweep(world: World, where: str | Opener, namespace: str, goes_on: Operation, cut: Operation) -> int:
-    client, others = (world.client(where, namespace=namespace) for _ in range(2))
+async def sweep(harness: Harness, where: str | Opener, namespace: str, goes_on: Operation, cut: Operation) -> int:
+    client, others = (harness.client(where, namespace=namespace) for _ in range(2))
     await taken_at_once(others, "y")
     for at in range(MOST):
         hold = await client.lock("x", lease=LEASE).acquire(timeout=SOON)
         assert hold is not None
-        reached = await both(world, client, hold, goes_on, cut, at)
-        newcomer = world.client(where, namespace=namespace)
+        reached = await both(harness, client, hold, goes_on, cut, at)
+        newcomer = harness.client(where, namespace=namespace)
         await taken_at_once(newcomer, "y")  # on new connections, with the numbers of those that were closed
         await newcomer.close()
         if close in (goes_on, cut):
-            client = world.client(where, namespace=namespace)
+            client = harness.client(where, namespace=namespace)
         await taken_at_once(client, "y")
         try:
             await hold.release()
@@ -163,14 +165,14 @@ def test_one_of_two_cancelled_at_every_suspension(
     record_property: Any,
 ) -> None:
     url = place_of(system, request, tmp_path).url
-    steps = WatchedWorld().run(lambda world: sweep(world, url, namespace, goes_on, cut))
+    steps = WatchedHarness().run(lambda harness: sweep(harness, url, namespace, goes_on, cut))
     record_property(f"sum:two at once: cancelled, {system}", steps)
 
 
 @pytest.mark.parametrize(("goes_on", "cut"), pairs())
 def test_one_of_two_cancelled_on_a_slow_store(goes_on: Operation, cut: Operation, namespace: str) -> None:
     store = Slow(Memory(f"two at once {namespace}"))
-    WatchedWorld().run(lambda world: sweep(world, store, namespace, goes_on, cut))
+    WatchedHarness().run(lambda harness: sweep(harness, store, namespace, goes_on, cut))
 
 
 def test_the_sweep_sees_a_descriptor_that_is_closed_while_it_is_waited_on() -> None:

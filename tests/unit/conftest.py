@@ -1,12 +1,12 @@
-"""The worlds in which the tests of the engine and the primitives run."""
+"""The harnesses in which the tests of the engine and the primitives run."""
 
 from __future__ import annotations
 
 import pytest
 
-from leasehold_lab.runtimes.case_runtimes import AsyncioWorld, BlockingWorld, SimulatedWorld, World
+from leasehold_lab.runtimes.harnesses import AsyncioHarness, BlockingHarness, Harness, SimulatedHarness
 
 
-@pytest.fixture(params=[BlockingWorld, AsyncioWorld, SimulatedWorld], ids=lambda kind: kind.name)
-def world(request: pytest.FixtureRequest) -> World:
+@pytest.fixture(params=[BlockingHarness, AsyncioHarness, SimulatedHarness], ids=lambda kind: kind.name)
+def harness(request: pytest.FixtureRequest) -> Harness:
     return request.param()

@@ -1,1 +1,1 @@
-"""For tests of leasehold itself and of stores by others: real servers, a fault proxy, worlds, the conformance kit."""
+"""The laboratory of leasehold: real servers, a fault proxy, simulated time, the conformance kit, demo, bench, verify."""

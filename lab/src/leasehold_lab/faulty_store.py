@@ -1,4 +1,4 @@
-"""A store that fails as planned: wrap any opener, in any world, to see what your code does then.
+"""A store that fails as planned: wrap any opener, in any harness, to see what your code does then.
 
 Theory of operation
 -------------------

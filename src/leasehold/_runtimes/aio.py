@@ -1,4 +1,4 @@
-"""The asyncio world: a port call suspends the calling task."""
+"""The asyncio runtime: a port call suspends the calling task."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The blocking world: a port call blocks the calling thread and never suspends."""
+"""The blocking runtime: a port call blocks the calling thread and never suspends."""
 
 from __future__ import annotations
 

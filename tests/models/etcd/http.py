@@ -36,7 +36,7 @@ class SimulatedEtcd(InVirtualTime):
     def open(self, runtime: Runtime, namespace: str) -> EtcdStore:
         """Open the store for one client."""
         if not isinstance(runtime, SimulatedRuntime):
-            raise Unsupported("a model of etcd serves clients of simulated worlds only")
+            raise Unsupported("a model of etcd serves clients of simulated harnesses only")
         places = tuple(Place(member.machine.name, PORT) for member in self.members)
         return EtcdStore(runtime, Settings("the model", places), namespace, ModelHttp(runtime, self.members))
 

@@ -62,7 +62,7 @@ def transports(servers: Sequence[RedisServerModel]) -> MakeTransport:
         runtime: Runtime, settings: Settings, channel: bytes, heard: OnMessage, silence: OnSilence
     ) -> SimulatedTransport:
         if not isinstance(runtime, SimulatedRuntime):
-            raise Unsupported("a model of Redis serves clients of simulated worlds only")
+            raise Unsupported("a model of Redis serves clients of simulated harnesses only")
         server = by_name[settings.where.rpartition(" ")[2].partition(":")[0]]
         return SimulatedTransport(runtime, settings, server, channel, heard, silence)
 

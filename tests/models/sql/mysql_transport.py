@@ -28,7 +28,7 @@ class SimulatedMySQL(InVirtualTime):
     def open(self, runtime: Runtime, namespace: str) -> MySQLStore | MySQLSessionStore:
         """Open the store for one client."""
         if not isinstance(runtime, SimulatedRuntime):
-            raise Unsupported("a model of MySQL serves clients of simulated worlds only")
+            raise Unsupported("a model of MySQL serves clients of simulated harnesses only")
         settings = Settings(f"the model {self.server.machine.name}", "leasehold")
         store = MySQLSessionStore if self.session else MySQLStore
         return store(runtime, settings, namespace, SimulatedMySQLTransport(runtime, settings, self.server))

@@ -36,7 +36,7 @@ class SimulatedPostgres(InVirtualTime):
     def open(self, runtime: Runtime, namespace: str) -> PostgresStore:
         """Open the store for one client."""
         if not isinstance(runtime, SimulatedRuntime):
-            raise Unsupported("a model of PostgreSQL serves clients of simulated worlds only")
+            raise Unsupported("a model of PostgreSQL serves clients of simulated harnesses only")
         settings = Settings(where=f"the model {self.server.machine.name}")
         store = SessionStore if self.session else PostgresStore
         return store(runtime, settings, namespace, partial(SimulatedPostgresTransport, server=self.server))

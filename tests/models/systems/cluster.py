@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from leasehold._runtimes.base import Runtime
 from leasehold.stores.redis.cluster.store import ClusterStore
 from leasehold.stores.redis.connection.settings import Settings
-from leasehold_lab.runtimes.case_runtimes import SimulatedWorld
+from leasehold_lab.runtimes.harnesses import SimulatedHarness
 from leasehold_lab.runtimes.network import InVirtualTime
 from models.redis.cluster import RedisClusterModel
 from models.redis.cluster_node import PORT, REJOINS, ClusterNodeModel
@@ -51,9 +51,9 @@ class ClusterSystem(System):
     reconnects = 1.7
     """The nodes are asked for up to a second who has the slot, and once more after pauses of up to half a second."""
 
-    def __init__(self, world: SimulatedWorld, rate: float, spoilt: Spoilt) -> None:
-        super().__init__(world, rate, spoilt)
-        self.cluster = RedisClusterModel(world.scheduler, rate=rate, rewrite=spoilt.rewrite)
+    def __init__(self, harness: SimulatedHarness, rate: float, spoilt: Spoilt) -> None:
+        super().__init__(harness, rate, spoilt)
+        self.cluster = RedisClusterModel(harness.scheduler, rate=rate, rewrite=spoilt.rewrite)
         self.hosts = self.nodes = self.cluster.nodes
         self.opener = SimulatedCluster(self.nodes)
         self._shards = len(self.cluster.view.nodes)
@@ -64,7 +64,7 @@ class ClusterSystem(System):
         """Keep, before a failover, what the replicas will have."""
         if one.kind is Kind.FAILOVER:
             when = max(0.0, one.at - one.luck * LAG)
-            self.world.scheduler.at(when, self.world.fate, lambda: self._keep(one.at))
+            self.harness.scheduler.at(when, self.harness.fate, lambda: self._keep(one.at))
 
     def _keep(self, at: float) -> None:
         self._behind[at] = [self.cluster.primary(shard).model.keys() for shard in range(self._shards)]
@@ -76,7 +76,7 @@ class ClusterSystem(System):
 
     def _begin(self, seconds: float) -> float | None:
         """Begin what nothing else may come in between; return how long it lasts, None if something is under way."""
-        now = self.world.scheduler.time
+        now = self.harness.scheduler.time
         if now < self._busy_until:
             return None
         self._busy_until = now + seconds
@@ -132,16 +132,16 @@ class ClusterSystem(System):
             return None
         slot = slots[one.victim % len(slots)]
         to = (self.cluster.view.shard(slot) + 1 + one.victim % (self._shards - 1)) % self._shards
-        now, at = self.world.scheduler.time, self.world.scheduler.at
+        now, at = self.harness.scheduler.time, self.harness.scheduler.at
         self.cluster.begin_move(slot, to)
         if one.luck < 0.7:
             for _ in self.cluster.keys_in(slot):
-                when = now + seconds * self.world.scheduler.random.random()
-                at(when, self.world.fate, lambda: self._move_one(slot, to))
-        at(now + seconds, self.world.fate, lambda: self.cluster.finish_move(slot, to))
+                when = now + seconds * self.harness.scheduler.random.random()
+                at(when, self.harness.fate, lambda: self._move_one(slot, to))
+        at(now + seconds, self.harness.fate, lambda: self.cluster.finish_move(slot, to))
         return seconds
 
     def _move_one(self, slot: int, to: int) -> None:
         left = self.cluster.keys_in(slot)
         if left:
-            self.cluster.move(slot, to, [self.world.scheduler.random.choice(left)])
+            self.cluster.move(slot, to, [self.harness.scheduler.random.choice(left)])

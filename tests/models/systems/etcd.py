@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from leasehold_lab.runtimes.case_runtimes import SimulatedWorld
+from leasehold_lab.runtimes.harnesses import SimulatedHarness
 from models.etcd.http import SimulatedEtcd
 from models.etcd.members import Member, cluster_of
 from models.etcd.state import LATE, LEAST_TTL
@@ -32,9 +32,9 @@ class EtcdSystem(System):
     reconnects = 1.7
     """A broken watch is opened again after up to a second, a member that cannot do it asked again after up to half."""
 
-    def __init__(self, world: SimulatedWorld, rate: float, spoilt: Spoilt) -> None:
-        super().__init__(world, rate, spoilt)
-        self.members = cluster_of(world.scheduler, ("e0", "e1", "e2"), rate=rate)
+    def __init__(self, harness: SimulatedHarness, rate: float, spoilt: Spoilt) -> None:
+        super().__init__(harness, rate, spoilt)
+        self.members = cluster_of(harness.scheduler, ("e0", "e1", "e2"), rate=rate)
         self.cluster = self.members[0].cluster
         self.hosts = self.members
         self.opener = SimulatedEtcd(self.members)
@@ -53,8 +53,8 @@ class EtcdSystem(System):
     def leader(self, one: Strike) -> float:
         """Be without a leader for a while."""
         seconds = 0.05 + one.luck * AWAY
-        self.world.scheduler.note("etcd", f"has no leader for {seconds:.6f} s")
-        self.cluster.elect(self.world.scheduler.time + seconds)
+        self.harness.scheduler.note("etcd", f"has no leader for {seconds:.6f} s")
+        self.cluster.elect(self.harness.scheduler.time + seconds)
         for member in self.members:
             for watcher in list(member.watchers.values()):
                 watcher.line.end()
@@ -65,7 +65,7 @@ class EtcdSystem(System):
 
         Often that comes with more: some clients reach no other member meanwhile, and it is soon stopped once more.
         """
-        member, scheduler = self.members[one.victim % len(self.members)], self.world.scheduler
+        member, scheduler = self.members[one.victim % len(self.members)], self.harness.scheduler
         if member.replaced is not None or member.is_down:
             return None
         election, rest = 0.05 + one.luck * AWAY / 4, one.luck * 1000 % 1.0
@@ -76,7 +76,7 @@ class EtcdSystem(System):
         self.cluster.elect(scheduler.time + election)
         if one.victim % 4:
             lasts += rest * 100 % 1 * SERVES
-            scheduler.at(scheduler.time + lasts, self.world.fate, lambda: member.stop(AWAY + one.seconds))
+            scheduler.at(scheduler.time + lasts, self.harness.fate, lambda: member.stop(AWAY + one.seconds))
             lasts += AWAY + one.seconds
             self._leave_them(member, one.victim % 2, scheduler.time + lasts)
         return lasts
@@ -94,7 +94,7 @@ class EtcdSystem(System):
 
     def compact(self, one: Strike) -> float:
         """Forget old revisions."""
-        self.world.scheduler.note("etcd", "forgets old revisions")
+        self.harness.scheduler.note("etcd", "forgets old revisions")
         self.cluster.compact()
         return 0.0
 
@@ -102,6 +102,6 @@ class EtcdSystem(System):
         """Revoke one of the leases, if there is any."""
         leases = list(self.cluster.leases)
         if leases:
-            self.world.scheduler.note("etcd", "revokes a lease")
+            self.harness.scheduler.note("etcd", "revokes a lease")
             self.cluster.revoke(leases[one.victim % len(leases)])
         return 0.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from leasehold.stores.mysql.connection.transport import GRACE
-from leasehold_lab.runtimes.case_runtimes import SimulatedWorld
+from leasehold_lab.runtimes.harnesses import SimulatedHarness
 from models.scenario import OF_CLIENTS, Kind, Menu
 from models.sql.mysql import MySQLModel
 from models.sql.mysql_transport import SimulatedMySQL
@@ -22,9 +22,9 @@ class MySQLSystem(RowSystem):
     stall = 1.0 + 1.0 + GRACE
     """Of a transaction that may take a second."""
 
-    def __init__(self, world: SimulatedWorld, rate: float, spoilt: Spoilt) -> None:
-        super().__init__(world, rate, spoilt)
-        self.server = server = MySQLModel(world.scheduler, rate=rate)
+    def __init__(self, harness: SimulatedHarness, rate: float, spoilt: Spoilt) -> None:
+        super().__init__(harness, rate, spoilt)
+        self.server = server = MySQLModel(harness.scheduler, rate=rate)
         self.hosts = [server]
         self.opener = SimulatedMySQL(server)
 
@@ -35,8 +35,8 @@ class MySQLSessionSystem(SessionSystem):
     name = "mysql-session"
     menu = replace(OF_SESSIONS, what=("lock", "fixed"))
 
-    def __init__(self, world: SimulatedWorld, rate: float, spoilt: Spoilt) -> None:
-        super().__init__(world, rate, spoilt)
-        self.server = server = MySQLModel(world.scheduler, rate=rate)
+    def __init__(self, harness: SimulatedHarness, rate: float, spoilt: Spoilt) -> None:
+        super().__init__(harness, rate, spoilt)
+        self.server = server = MySQLModel(harness.scheduler, rate=rate)
         self.hosts = [server]
         self.opener = SimulatedMySQL(server, session=True)

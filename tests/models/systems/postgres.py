@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from leasehold.stores.postgres.connection.transaction import STALL
-from leasehold_lab.runtimes.case_runtimes import SimulatedWorld
+from leasehold_lab.runtimes.harnesses import SimulatedHarness
 from models.scenario import OF_CLIENTS, Kind, Menu
 from models.sql.postgres import PostgresModel
 from models.sql.postgres_transport import SimulatedPostgres
@@ -20,9 +20,9 @@ class PostgresSystem(RowSystem):
     passes_over = True
     stall = STALL
 
-    def __init__(self, world: SimulatedWorld, rate: float, spoilt: Spoilt) -> None:
-        super().__init__(world, rate, spoilt)
-        self.server = server = PostgresModel(world.scheduler, rate=rate)
+    def __init__(self, harness: SimulatedHarness, rate: float, spoilt: Spoilt) -> None:
+        super().__init__(harness, rate, spoilt)
+        self.server = server = PostgresModel(harness.scheduler, rate=rate)
         self.hosts = [server]
         self.opener = SimulatedPostgres(server)
 
@@ -32,8 +32,8 @@ class PostgresSessionSystem(SessionSystem):
 
     name = "postgres-session"
 
-    def __init__(self, world: SimulatedWorld, rate: float, spoilt: Spoilt) -> None:
-        super().__init__(world, rate, spoilt)
-        self.server = server = PostgresModel(world.scheduler, rate=rate)
+    def __init__(self, harness: SimulatedHarness, rate: float, spoilt: Spoilt) -> None:
+        super().__init__(harness, rate, spoilt)
+        self.server = server = PostgresModel(harness.scheduler, rate=rate)
         self.hosts = [server]
         self.opener = SimulatedPostgres(server, session=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from leasehold_lab.runtimes.case_runtimes import SimulatedWorld
+from leasehold_lab.runtimes.harnesses import SimulatedHarness
 from models.redis.server import RedisServerModel
 from models.redis.transport import SimulatedRedis
 from models.scenario import OF_CLIENTS, Kind, Menu, Strike
@@ -26,9 +26,9 @@ class RedisSystem(System):
     passes_over = True
     """A server cannot tell a connection that is made anew from a dead client, for whom nobody is to wait."""
 
-    def __init__(self, world: SimulatedWorld, rate: float, spoilt: Spoilt) -> None:
-        super().__init__(world, rate, spoilt)
-        self.server = RedisServerModel(world.scheduler, rate=rate, rewrite=spoilt.rewrite)
+    def __init__(self, harness: SimulatedHarness, rate: float, spoilt: Spoilt) -> None:
+        super().__init__(harness, rate, spoilt)
+        self.server = RedisServerModel(harness.scheduler, rate=rate, rewrite=spoilt.rewrite)
         self.hosts = [self.server]
         self.opener = SimulatedRedis(self.server)
         self._forgot = self._went_back = False
@@ -67,7 +67,7 @@ class RedisSystem(System):
 
     def _lose(self) -> None:
         self._forgot = True
-        self.removals.append(self.world.scheduler.time)
+        self.removals.append(self.harness.scheduler.time)
 
     def back(self, one: Strike) -> float | None:
         """Set its clock back, unless it has lost its keys."""

@@ -11,7 +11,7 @@ from leasehold.stores.redis.connection.base import OnMessage, OnSilence, Transpo
 from leasehold.stores.redis.connection.settings import Settings
 from leasehold.stores.redis.redlock.members import Whole
 from leasehold.stores.redis.redlock.store import RedlockStore
-from leasehold_lab.runtimes.case_runtimes import SimulatedWorld
+from leasehold_lab.runtimes.harnesses import SimulatedHarness
 from leasehold_lab.runtimes.network import InVirtualTime
 from models.redis.server import RedisServerModel
 from models.redis.transport import transports
@@ -71,11 +71,11 @@ class RedlockSystem(System):
     """Seconds: a node rests for up to two that did not answer, and split votes are asked for again after a pause."""
     reconnects = 2.5
 
-    def __init__(self, world: SimulatedWorld, rate: float, spoilt: Spoilt) -> None:
-        super().__init__(world, rate, spoilt)
+    def __init__(self, harness: SimulatedHarness, rate: float, spoilt: Spoilt) -> None:
+        super().__init__(harness, rate, spoilt)
         rates = [rate if number == 0 else 2.0 - rate if number == 1 else 1.0 for number in range(NODES)]
         self.servers = [
-            RedisServerModel(world.scheduler, rate=each, name=f"n{number}", rewrite=spoilt.rewrite)
+            RedisServerModel(harness.scheduler, rate=each, name=f"n{number}", rewrite=spoilt.rewrite)
             for number, each in enumerate(rates)
         ]
         self.hosts = self.servers

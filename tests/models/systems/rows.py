@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Protocol
 
-from leasehold_lab.runtimes.case_runtimes import SimulatedWorld
+from leasehold_lab.runtimes.harnesses import SimulatedHarness
 from models.scenario import OF_CLIENTS, Kind, Menu, Strike
 from models.sql.rows import Rows
 from models.sql.session_locks import LOOKS_EACH
@@ -62,8 +62,8 @@ class RowSystem(System):
     stall: ClassVar[float]
     server: RowServer
 
-    def __init__(self, world: SimulatedWorld, rate: float, spoilt: Spoilt) -> None:
-        super().__init__(world, rate, spoilt)
+    def __init__(self, harness: SimulatedHarness, rate: float, spoilt: Spoilt) -> None:
+        super().__init__(harness, rate, spoilt)
         self._behind: dict[float, Rows] = {}
         self._forgot = self._went_back = False
 
@@ -77,7 +77,7 @@ class RowSystem(System):
             self.late, self.tries, self.holds_up = self.stall, False, True
         if one.kind is Kind.FAILOVER:
             when = max(0.0, one.at - one.luck * LAG)
-            self.world.scheduler.at(when, self.world.fate, lambda: self._keep(one.at))
+            self.harness.scheduler.at(when, self.harness.fate, lambda: self._keep(one.at))
 
     def _keep(self, at: float) -> None:
         self._behind[at] = self.server.snapshot()
@@ -90,7 +90,7 @@ class RowSystem(System):
 
     def rollback(self, one: Strike) -> float:
         """Let half of the commits fail that others could have been in the way of."""
-        self.server.conflicts_until = self.world.scheduler.time + one.seconds
+        self.server.conflicts_until = self.harness.scheduler.time + one.seconds
         return one.seconds
 
     def failover(self, one: Strike) -> float | None:

@@ -15,7 +15,7 @@ from leasehold._runtimes.base import Runtime
 from leasehold.stores.redis.connection.settings import Settings
 from leasehold.stores.redis.sentinel.sentinel import SWITCHED, Watched
 from leasehold.stores.redis.sentinel.store import SentinelStore
-from leasehold_lab.runtimes.case_runtimes import SimulatedWorld
+from leasehold_lab.runtimes.harnesses import SimulatedHarness
 from leasehold_lab.runtimes.network import InVirtualTime
 from leasehold_lab.runtimes.virtual import Scheduler
 from models.net import Host
@@ -83,9 +83,9 @@ class SentinelSystem(System):
     reconnects = 1.7
     """The guide is asked for up to a second, and its answer is waited for in pauses of half a second."""
 
-    def __init__(self, world: SimulatedWorld, rate: float, spoilt: Spoilt) -> None:
-        super().__init__(world, rate, spoilt)
-        scheduler = world.scheduler
+    def __init__(self, harness: SimulatedHarness, rate: float, spoilt: Spoilt) -> None:
+        super().__init__(harness, rate, spoilt)
+        scheduler = harness.scheduler
         self.servers = [
             RedisServerModel(scheduler, rate=rate, name=name, rewrite=spoilt.rewrite) for name in ("r0", "r1")
         ]
@@ -105,7 +105,7 @@ class SentinelSystem(System):
         """Keep, before a failover, what its replica will have."""
         if one.kind is Kind.FAILOVER:
             when = max(0.0, one.at - one.luck * LAG)
-            self.world.scheduler.at(when, self.world.fate, lambda: self._keep(one.at))
+            self.harness.scheduler.at(when, self.harness.fate, lambda: self._keep(one.at))
 
     def restart(self, one: Strike) -> float:
         """Restart the primary with what it had, before anybody noticed."""
@@ -137,12 +137,12 @@ class SentinelSystem(System):
         new.note(f"takes over in {away:.6f} s")
         new.model.take_keys(keys)
         new.role = b"slave"
-        now, at = self.world.scheduler.time, self.world.scheduler.at
+        now, at = self.harness.scheduler.time, self.harness.scheduler.at
         if alongside:
-            at(now + alongside, self.world.fate, lambda: self._demote(old, new))
+            at(now + alongside, self.harness.fate, lambda: self._demote(old, new))
         else:
             self._demote(old, new)
-        at(now + away, self.world.fate, lambda: self._promote(new))
+        at(now + away, self.harness.fate, lambda: self._promote(new))
         return max(away, alongside)
 
     def _demote(self, old: RedisServerModel, new: RedisServerModel) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from leasehold_lab.runtimes.case_runtimes import SimulatedWorld
+from leasehold_lab.runtimes.harnesses import SimulatedHarness
 from models.scenario import OF_CLIENTS, Kind, Menu, Strike
 from models.system import Spoilt, System
 from models.systems.redis import AWAY, LOCKS
@@ -25,9 +25,9 @@ class ZooKeeperSystem(System):
     reconnects = 2.7
     """A member that does not answer is given up after a second, and another tried after a pause of up to one."""
 
-    def __init__(self, world: SimulatedWorld, rate: float, spoilt: Spoilt) -> None:
-        super().__init__(world, rate, spoilt)
-        self.ensemble = Ensemble(world.scheduler, ("z0", "z1", "z2"), rate=rate)
+    def __init__(self, harness: SimulatedHarness, rate: float, spoilt: Spoilt) -> None:
+        super().__init__(harness, rate, spoilt)
+        self.ensemble = Ensemble(harness.scheduler, ("z0", "z1", "z2"), rate=rate)
         self.members = self.hosts = self.ensemble.members
         self.opener = SimulatedZooKeeper(self.ensemble.members, TIMEOUT)
 
@@ -45,13 +45,13 @@ class ZooKeeperSystem(System):
     def leader(self, one: Strike) -> float:
         """Be without a leader for a while."""
         seconds = 0.05 + one.luck * AWAY
-        self.world.scheduler.note("leader", f"is gone for {seconds:.6f} s")
-        self.ensemble.elect(self.world.scheduler.time + seconds)
+        self.harness.scheduler.note("leader", f"is gone for {seconds:.6f} s")
+        self.ensemble.elect(self.harness.scheduler.time + seconds)
         return seconds
 
     def compact(self, one: Strike) -> float:
         """Remove containers that are empty."""
-        self.world.scheduler.note("leader", "removes empty containers")
+        self.harness.scheduler.note("leader", "removes empty containers")
         self.ensemble.sweep()
         return 0.0
 
@@ -59,6 +59,6 @@ class ZooKeeperSystem(System):
         """End one of the sessions, if there is any."""
         sessions = list(self.ensemble.sessions)
         if sessions:
-            self.world.scheduler.note("leader", "an operator ends a session")
+            self.harness.scheduler.note("leader", "an operator ends a session")
             self.ensemble.end(sessions[one.victim % len(sessions)])
         return 0.0

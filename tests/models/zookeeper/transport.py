@@ -51,7 +51,7 @@ class SimulatedZooKeeper(InVirtualTime):
     def open(self, runtime: Runtime, namespace: str) -> ZooKeeperStore:
         """Open the store for one client."""
         if not isinstance(runtime, SimulatedRuntime):
-            raise Unsupported("a model of ZooKeeper serves clients of simulated worlds only")
+            raise Unsupported("a model of ZooKeeper serves clients of simulated harnesses only")
         hosts = tuple((member.machine.name, PORT) for member in self.members)
         settings = Settings(hosts, session_timeout=self.timeout)
 

@@ -8,7 +8,7 @@ import pytest
 
 from leasehold import AsyncHold, LeaseLost
 from leasehold.stores.redis import keys
-from leasehold_lab.runtimes.case_runtimes import Job, SimulatedMachine, SimulatedWorld, World
+from leasehold_lab.runtimes.harnesses import Harness, Job, SimulatedHarness, SimulatedMachine
 from models.history import quiet
 from models.redis.server import RedisServerModel
 from models.redis.transport import SimulatedRedis
@@ -28,10 +28,10 @@ kinds = pytest.mark.parametrize("kind", ["lock", "fair", "permit"])
 class Scene:
     """A server, and machines with a client each."""
 
-    def __init__(self, world: SimulatedWorld, *names: str) -> None:
-        self.world = world
-        self.server = RedisServerModel(world.scheduler)
-        self.machines: dict[str, SimulatedMachine] = {name: world.machine(name) for name in names}
+    def __init__(self, harness: SimulatedHarness, *names: str) -> None:
+        self.harness = harness
+        self.server = RedisServerModel(harness.scheduler)
+        self.machines: dict[str, SimulatedMachine] = {name: harness.machine(name) for name in names}
         self.clients = {
             name: machine.client(SimulatedRedis(self.server), namespace="n") for name, machine in self.machines.items()
         }
@@ -52,13 +52,13 @@ class Scene:
 
 
 def play(seed: int, names: Sequence[str], story: Callable[[Scene], Awaitable[None]]) -> None:
-    world = SimulatedWorld(seed)
+    harness = SimulatedHarness(seed)
 
-    async def body(_: World) -> None:
-        await story(Scene(world, *names))
+    async def body(_: Harness) -> None:
+        await story(Scene(harness, *names))
 
     with quiet():
-        world.run(body)
+        harness.run(body)
 
 
 @seeds
@@ -72,16 +72,16 @@ def test_a_step_forward_ends_a_wait_within_a_third_of_the_waiters_lease(seed: in
 
         async def wait() -> None:
             hold = await scene.acquire("second", kind)
-            waited.append(scene.world.now())
+            waited.append(scene.harness.now())
             await hold.release()
 
         job: Job[None] = scene.machines["second"].spawn(wait)
-        await scene.world.sleep(LEASE / 2)
+        await scene.harness.sleep(LEASE / 2)
         scene.server.step(FAR)
-        stepped = scene.world.now()
+        stepped = scene.harness.now()
         await job.result()
         assert waited[0] - stepped <= LEASE / 3 + NOISE
-        await scene.world.sleep(LEASE / 3 + NOISE)
+        await scene.harness.sleep(LEASE / 3 + NOISE)
         assert first.lost
         with pytest.raises(LeaseLost):
             await first.release()
@@ -100,15 +100,15 @@ def test_a_step_back_does_not_keep_a_waiter_from_a_grant(seed: int, kind: str) -
 
         async def wait() -> None:
             hold = await scene.acquire("second", kind)
-            waited.append(scene.world.now())
+            waited.append(scene.harness.now())
             assert hold.remaining > LEASE * 0.9
             await hold.release()
 
         job: Job[None] = scene.machines["second"].spawn(wait)
-        await scene.world.sleep(LEASE / 2)
+        await scene.harness.sleep(LEASE / 2)
         scene.server.step(-FAR)
         await first.release()
-        released = scene.world.now()
+        released = scene.harness.now()
         await job.result()
         assert waited[0] - released <= NOISE
 
@@ -126,13 +126,13 @@ def test_a_step_back_keeps_a_waiter_from_a_dead_holders_lock_for_two_leases_at_m
 
         async def wait() -> None:
             hold = await scene.acquire("second", kind)
-            waited.append(scene.world.now())
+            waited.append(scene.harness.now())
             await hold.release()
 
         job: Job[None] = scene.machines["second"].spawn(wait)
-        await scene.world.sleep(LEASE / 2)
+        await scene.harness.sleep(LEASE / 2)
         scene.server.step(-FAR)
-        stepped = scene.world.now()
+        stepped = scene.harness.now()
         await job.result()
         assert waited[0] - stepped <= LEASE / 2 + LEASE + NOISE
 
@@ -154,8 +154,8 @@ def test_a_late_message_of_a_grant_is_not_believed_for_longer_after_a_step_forwa
             await hold.release()
 
         job: Job[None] = scene.machines["second"].spawn(wait)
-        await scene.world.sleep(LEASE / 10)
-        scene.server.link("second").replies_held = scene.world.now() + LEASE / 4
+        await scene.harness.sleep(LEASE / 10)
+        scene.server.link("second").replies_held = scene.harness.now() + LEASE / 4
         scene.server.step(LEASE / 2)
         await first.release()
         await job.result()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from leasehold.stores.redis import keys
-from leasehold_lab.runtimes.case_runtimes import SimulatedWorld, World
+from leasehold_lab.runtimes.harnesses import Harness, SimulatedHarness
 from models.redis.server import RedisServerModel
 from models.redis.transport import SimulatedRedis
 
@@ -16,25 +16,25 @@ HELD, LEASE = 600.0, 3.0
 @pytest.mark.parametrize("fair", [False, True])
 @pytest.mark.parametrize("seed", range(10))
 def test_a_deleted_lock_is_found_by_the_renewal_of_a_waiter(seed: int, fair: bool) -> None:
-    world, waited = SimulatedWorld(seed), list[float]()
+    harness, waited = SimulatedHarness(seed), list[float]()
 
-    async def body(_: World) -> None:
-        server = RedisServerModel(world.scheduler)
-        holder = world.machine("holder").client(SimulatedRedis(server), namespace="n")
-        waiter = world.machine("waiter").client(SimulatedRedis(server), namespace="n")
+    async def body(_: Harness) -> None:
+        server = RedisServerModel(harness.scheduler)
+        holder = harness.machine("holder").client(SimulatedRedis(server), namespace="n")
+        waiter = harness.machine("waiter").client(SimulatedRedis(server), namespace="n")
         assert await holder.lock("a", lease=HELD, renew=False).acquire() is not None
 
         async def wait() -> None:
             hold = await waiter.lock("a", lease=LEASE, fair=fair).acquire(timeout=60.0)
             assert hold is not None
-            waited.append(world.now() - deleted)
+            waited.append(harness.now() - deleted)
             await hold.release()
 
-        job = world.spawn(wait)
-        await world.sleep(LEASE / 2)
+        job = harness.spawn(wait)
+        await harness.sleep(LEASE / 2)
         assert server.model.execute([b"DEL", keys.mutex_keys("n", "a")[0]]) == 1
-        deleted = world.now()
+        deleted = harness.now()
         await job.result()
 
-    world.run(body)
+    harness.run(body)
     assert waited[0] <= LEASE / 3 * 1.05 + 0.1

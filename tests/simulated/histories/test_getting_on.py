@@ -6,7 +6,7 @@ import pytest
 
 from leasehold._engine.lease import Lease
 from leasehold_lab.runtimes import virtual
-from leasehold_lab.runtimes.case_runtimes import SimulatedWorld, World
+from leasehold_lab.runtimes.harnesses import Harness, SimulatedHarness
 from leasehold_lab.runtimes.virtual import Stuck
 from models.history import run
 from models.report import report
@@ -17,26 +17,26 @@ def never_ends(lease: Lease, *_: object) -> bool:
     return True
 
 
-async def goes_round(world: World) -> None:
+async def goes_round(harness: Harness) -> None:
     """Sleep for no time, for ever."""
     while True:
-        await world.sleep(0.0)
+        await harness.sleep(0.0)
 
 
 def test_who_asks_again_at_once_for_ever_is_named() -> None:
-    with pytest.raises(Stuck, match=r"does not get on: at 0\.000000 s, .* world/main ran 1000 times of late"):
-        SimulatedWorld(seed=1).run(goes_round)
+    with pytest.raises(Stuck, match=r"does not get on: at 0\.000000 s, .* harness/main ran 1000 times of late"):
+        SimulatedHarness(seed=1).run(goes_round)
 
 
 def test_who_sleeps_between_two_turns_may_take_as_many_as_it_likes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(virtual, "MOST_IN_A_SECOND", 1000)
 
-    async def many_turns(world: World) -> float:
+    async def many_turns(harness: Harness) -> float:
         for _ in range(5000):
-            await world.sleep(0.005)
-        return world.now()
+            await harness.sleep(0.005)
+        return harness.now()
 
-    assert SimulatedWorld(seed=1).run(many_turns) == pytest.approx(25.0)
+    assert SimulatedHarness(seed=1).run(many_turns) == pytest.approx(25.0)
 
 
 def test_a_history_in_which_time_stands_still_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:

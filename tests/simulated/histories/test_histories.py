@@ -13,7 +13,7 @@ from collections.abc import Callable
 import pytest
 
 from leasehold_lab.history.journal import Record
-from leasehold_lab.runtimes.case_runtimes import SimulatedWorld
+from leasehold_lab.runtimes.harnesses import SimulatedHarness
 from models import __main__ as commands
 from models import history, running, wakeups
 from models.history import run
@@ -148,9 +148,9 @@ def test_a_claim_on_zookeeper_that_outlives_its_ticket_is_no_error_of_its_own() 
 
 def test_what_a_client_says_of_a_grant_is_converted_to_true_time() -> None:
     """Its clock may be ahead by a day: a hold that ended by a kill would not end by the deadline that it wrote down."""
-    world, records = SimulatedWorld(1), list[Record]()
-    machine = world.machine("c0", offset=1000.0, rate=2.0)
-    journal = history.TrueJournal("c0.0", world, machine, records.append)
+    harness, records = SimulatedHarness(1), list[Record]()
+    machine = harness.machine("c0", offset=1000.0, rate=2.0)
+    journal = history.TrueJournal("c0.0", harness, machine, records.append)
     journal.granted(1, 7, since=1002.0, deadline=1006.0)
     journal.checked(1, 2.5, 1006.0)
     granted, checked = records

@@ -11,7 +11,7 @@ from contextlib import suppress
 from functools import partial
 
 from leasehold import AsyncClient, AsyncHold, AsyncLock, LeaseLost, StoreUnavailable
-from leasehold_lab.runtimes.case_runtimes import SimulatedWorld, World
+from leasehold_lab.runtimes.harnesses import Harness, SimulatedHarness
 from models.broken import MISTAKES
 from models.etcd.state import LEAST_TTL
 from models.history import quiet
@@ -31,15 +31,15 @@ class Play:
 
     def __init__(self, seed: int, spoilt: Spoilt) -> None:
         self.chance = random.Random(seed)
-        self.world = SimulatedWorld(seed)
+        self.harness = SimulatedHarness(seed)
         self.spoilt = spoilt
         self.believed = 0.0  # seconds that the holder still believed when the rival was in
 
-    async def body(self, _: World) -> None:
-        system = EtcdSystem(self.world, 1.0, self.spoilt)
+    async def body(self, _: Harness) -> None:
+        system = EtcdSystem(self.harness, 1.0, self.spoilt)
         opener = self.spoilt.wrap(system.opener)
         leader, *others = system.members
-        holder, rival = self.world.machine("holder"), self.world.machine("rival")
+        holder, rival = self.harness.machine("holder"), self.harness.machine("rival")
         for member, kept_away in ((leader, "rival"), *((one, "holder") for one in others)):
             member.link(kept_away).refused = FOREVER
         locks = holder.client(opener, response_timeout=LEASE)
@@ -48,17 +48,17 @@ class Play:
             await hold.release()  # its session stays, and ends if nobody renews it
         else:
             entering = rival.spawn(partial(self.enter, rival.client(opener), hold))
-            await self.world.sleep(self.chance.uniform(0.0, LEASE))
-        await self.world.sleep(self.chance.uniform(0.0, LEASE / 2))
+            await self.harness.sleep(self.chance.uniform(0.0, LEASE))
+        await self.harness.sleep(self.chance.uniform(0.0, LEASE / 2))
         stopped, unaware = self.chance.uniform(0.3, LEASE), self.chance.uniform(0.0, 0.2)
         leader.is_replaced(stopped, unaware)
-        system.cluster.elect(self.world.scheduler.time + ELECTION)
-        await self.world.sleep(stopped)
+        system.cluster.elect(self.harness.scheduler.time + ELECTION)
+        await self.harness.sleep(stopped)
         if claims:
             hold = await self.lock(locks).acquire()
             entering = rival.spawn(partial(self.enter, rival.client(opener), hold))
         else:
-            await self.world.sleep(unaware + self.chance.uniform(0.0, 0.3))
+            await self.harness.sleep(unaware + self.chance.uniform(0.0, 0.3))
         leader.link("holder").refused = FOREVER
         leader.hang_up(holder.machine, arrives=True)
         await entering.result()
@@ -79,7 +79,7 @@ class Play:
 def believed(seed: int, spoilt: Spoilt) -> float:
     play = Play(seed, spoilt)
     with quiet():
-        play.world.run(play.body)
+        play.harness.run(play.body)
     return play.believed
 
 
@@ -95,25 +95,25 @@ def test_who_believes_it_is_found() -> None:
 
 def test_a_value_lives_for_its_life_though_a_replaced_leader_renewed_its_lease() -> None:
     """Its lease is renewed once more if the write tells that there is another leader."""
-    world, found = SimulatedWorld(1), list[object]()
+    harness, found = SimulatedHarness(1), list[object]()
 
-    async def body(_: World) -> None:
-        system = EtcdSystem(world, 1.0, GOOD)
+    async def body(_: Harness) -> None:
+        system = EtcdSystem(harness, 1.0, GOOD)
         leader, *others = system.members
-        writer = world.machine("writer").client(system.opener)
+        writer = harness.machine("writer").client(system.opener)
         for member in others:
             member.link("writer").refused = FOREVER
         value = writer.versioned("v", ttl=LEASE)
         await value.put("first")
-        await world.sleep(0.2)
+        await harness.sleep(0.2)
         leader.is_replaced(LEASE * 0.8, 0.1)
-        system.cluster.elect(world.scheduler.time + ELECTION)
-        await world.sleep(LEASE * 0.8)
-        written = world.scheduler.time
+        system.cluster.elect(harness.scheduler.time + ELECTION)
+        await harness.sleep(LEASE * 0.8)
+        written = harness.scheduler.time
         await value.put("second")
-        await world.sleep(written + LEASE - 0.01 - world.scheduler.time)
+        await harness.sleep(written + LEASE - 0.01 - harness.scheduler.time)
         found.append((await writer.versioned("v", ttl=LEASE).get()).value)
 
     with quiet():
-        world.run(body)
+        harness.run(body)
     assert found == ["second"]

@@ -8,7 +8,7 @@ from functools import partial
 from leasehold.events import Event, Queued
 from leasehold.stores._sql.transport import Statement
 from leasehold.stores.postgres import advisory
-from leasehold_lab.runtimes.case_runtimes import SimulatedMachine, SimulatedWorld, World
+from leasehold_lab.runtimes.harnesses import Harness, SimulatedHarness, SimulatedMachine
 from models.net import Connection
 from models.sql.postgres import PostgresModel
 from models.sql.postgres_transport import SimulatedPostgres
@@ -31,17 +31,17 @@ class SlowToQueue(PostgresModel):
 
 
 def test_who_asks_when_a_fair_waiter_was_told_of_its_place_comes_after_it() -> None:
-    world, told, entered = SimulatedWorld(1), list[float](), list[str]()
+    harness, told, entered = SimulatedHarness(1), list[float](), list[str]()
 
-    async def body(_: World) -> None:
-        opener = SimulatedPostgres(SlowToQueue(world.scheduler), session=True)
-        holder = await world.machine("holder").client(opener).lock("a", fair=True).acquire()
+    async def body(_: Harness) -> None:
+        opener = SimulatedPostgres(SlowToQueue(harness.scheduler), session=True)
+        holder = await harness.machine("holder").client(opener).lock("a", fair=True).acquire()
         assert holder is not None
-        queued = world.runtime.signal()
+        queued = harness.runtime.signal()
 
         def hear(event: Event) -> None:
             if isinstance(event, Queued) and not told:
-                told.append(world.now())
+                told.append(harness.now())
                 queued.set()
 
         async def work(machine: SimulatedMachine) -> None:
@@ -49,14 +49,14 @@ def test_who_asks_when_a_fair_waiter_was_told_of_its_place_comes_after_it() -> N
                 entered.append(machine.machine.name)
                 await machine.sleep(0.1)
 
-        jobs = [(first := world.machine("first")).spawn(partial(work, first))]
+        jobs = [(first := harness.machine("first")).spawn(partial(work, first))]
         assert await queued.wait(10.0)
-        jobs.append((second := world.machine("second")).spawn(partial(work, second)))
-        await world.sleep(1.0)
+        jobs.append((second := harness.machine("second")).spawn(partial(work, second)))
+        await harness.sleep(1.0)
         await holder.release()
         for job in jobs:
             await job.result()
 
-    world.run(body)
+    harness.run(body)
     assert entered == ["first", "second"]
     assert told[0] >= LATE, "there was no place to be told of"

@@ -1,4 +1,4 @@
-"""Barriers in a hostile world: nobody goes on before all have come, the dead are noticed in time, nobody waits on."""
+"""Barriers in a hostile environment: nobody goes on before all have come, the dead are noticed in time, nobody waits on."""
 
 import random
 from collections import defaultdict
@@ -14,7 +14,7 @@ from leasehold._engine.cell_wait import LOST_MESSAGE
 from leasehold.primitives.coordination.barrier_members import LOOK
 from leasehold.stores.memory import Memory
 from leasehold_lab.faulty_store import Call, Fault, Faulty, Kind, nth, sometimes
-from leasehold_lab.runtimes.case_runtimes import SimulatedWorld, World
+from leasehold_lab.runtimes.harnesses import Harness, SimulatedHarness
 from support.fate import all_end, disturb
 
 LEASE = 3.0
@@ -49,11 +49,11 @@ class Record:
 class Worker:
     """Meets the others a few times; one that finds the barrier broken resets it after a while."""
 
-    def __init__(self, world: SimulatedWorld, number: int, record: Record, plan: Plan, *, drop_dead: bool) -> None:
-        self.world, self.record, self.drop_dead = world, record, drop_dead
-        self.machine = world.machine(f"worker-{number}")
+    def __init__(self, harness: SimulatedHarness, number: int, record: Record, plan: Plan, *, drop_dead: bool) -> None:
+        self.harness, self.record, self.drop_dead = harness, record, drop_dead
+        self.machine = harness.machine(f"worker-{number}")
         self.client = self.machine.client(Faulty(Memory(), plan), response_timeout=1.0)
-        self.chance = random.Random(world.scheduler.random.random())
+        self.chance = random.Random(harness.scheduler.random.random())
 
     def barrier(self) -> AsyncBarrier:
         return self.client.barrier("a", PARTIES, lease=LEASE, timeout=TIMEOUT, drop_dead=self.drop_dead)
@@ -73,7 +73,7 @@ class Worker:
                 return
 
     async def meet(self) -> bool:
-        meeting, came = self.barrier(), self.world.scheduler.time
+        meeting, came = self.barrier(), self.harness.scheduler.time
         if self.chance.random() < 0.5:
             member = await meeting._members.meet(None, stays=False)
             self.note(member.round, member.index, came)
@@ -88,7 +88,7 @@ class Worker:
 
     def note(self, round_: int, index: int, came: float) -> None:
         self.record.came[round_].append(came)
-        self.record.went[round_].append((self.world.scheduler.time, index))
+        self.record.went[round_].append((self.harness.scheduler.time, index))
 
     async def repair(self) -> None:
         try:
@@ -98,19 +98,21 @@ class Worker:
             pass
 
 
-def scenario(world: SimulatedWorld, plan: Plan, *, drop_dead: bool, workers: int = PARTIES, times: int = 0) -> Record:
+def scenario(
+    harness: SimulatedHarness, plan: Plan, *, drop_dead: bool, workers: int = PARTIES, times: int = 0
+) -> Record:
     record = Record()
 
-    async def body(_: World) -> None:
-        chance = random.Random(world.scheduler.random.random())
-        those = [Worker(world, number, record, plan, drop_dead=drop_dead) for number in range(workers)]
+    async def body(_: Harness) -> None:
+        chance = random.Random(harness.scheduler.random.random())
+        those = [Worker(harness, number, record, plan, drop_dead=drop_dead) for number in range(workers)]
         jobs = [worker.machine.spawn(worker.work) for worker in those]
-        await disturb(world, those, chance, times, LEASE, pause=2.0, kills=0.4)
-        await all_end(world, those, jobs, LEASE, by=2000.0)
-        await world.sleep(2 * LEASE)
-        assert await world.client(Memory()).holds() == [], "an entry outlives its member's lease"
+        await disturb(harness, those, chance, times, LEASE, pause=2.0, kills=0.4)
+        await all_end(harness, those, jobs, LEASE, by=2000.0)
+        await harness.sleep(2 * LEASE)
+        assert await harness.client(Memory()).holds() == [], "an entry outlives its member's lease"
 
-    world.run(body)
+    harness.run(body)
     return record
 
 
@@ -127,8 +129,8 @@ def check(record: Record) -> None:
 @given(seed=st.integers(0, 10**6), workers=st.integers(1, 5), times=st.integers(0, 4), drop_dead=st.booleans())
 def test_nobody_goes_on_before_all_have_come(seed: int, workers: int, times: int, drop_dead: bool) -> None:
     plan = sometimes(random.Random(seed), RATES, LEASE / 3)
-    world = SimulatedWorld(seed, latency=LATENCY)
-    check(scenario(world, plan, drop_dead=drop_dead, workers=workers, times=times))
+    harness = SimulatedHarness(seed, latency=LATENCY)
+    check(scenario(harness, plan, drop_dead=drop_dead, workers=workers, times=times))
 
 
 @pytest.mark.nightly
@@ -136,14 +138,14 @@ def test_nobody_goes_on_before_all_have_come(seed: int, workers: int, times: int
 def test_many_more_seeds(block: int) -> None:
     for seed in range(10_000 + 200 * block, 10_000 + 200 * block + 200):
         plan = sometimes(random.Random(seed), RATES, LEASE / 3)
-        world = SimulatedWorld(seed, latency=LATENCY)
-        check(scenario(world, plan, drop_dead=seed % 2 == 0, workers=4, times=3))
+        harness = SimulatedHarness(seed, latency=LATENCY)
+        check(scenario(harness, plan, drop_dead=seed % 2 == 0, workers=4, times=3))
 
 
 @pytest.mark.parametrize("drop_dead", [False, True])
 @pytest.mark.parametrize("seed", range(5))
 def test_without_faults_all_meet_in_every_round(seed: int, drop_dead: bool) -> None:
-    record = scenario(SimulatedWorld(seed, latency=LATENCY), lambda call: None, drop_dead=drop_dead)
+    record = scenario(SimulatedHarness(seed, latency=LATENCY), lambda call: None, drop_dead=drop_dead)
     check(record)
     assert record.broken == 0
     assert [sorted(index for _, index in went) for went in record.went.values()] == [[0, 1, 2]] * ROUNDS
@@ -167,10 +169,10 @@ ARRIVED = 9
 
 def crash_after(steps: int, seed: int, *, drop_dead: bool, stays: bool) -> bool:
     """Kill a member after so many steps; say whether it lived so long. The others must go on within the bound."""
-    world = SimulatedWorld(seed, latency=LATENCY)
+    harness = SimulatedHarness(seed, latency=LATENCY)
 
-    async def body(_: World) -> bool:
-        victim, ended, others = world.machine("victim"), list[int](), list[str]()
+    async def body(_: Harness) -> bool:
+        victim, ended, others = harness.machine("victim"), list[int](), list[str]()
 
         def made(client: object) -> AsyncBarrier:
             barrier: AsyncBarrier = client.barrier("a", 2, lease=LEASE, drop_dead=drop_dead)  # type: ignore[attr-defined]
@@ -190,30 +192,30 @@ def crash_after(steps: int, seed: int, *, drop_dead: bool, stays: bool) -> bool:
             ended.append(1)
 
         async def other() -> None:
-            await world.sleep(0.3)
+            await harness.sleep(0.3)
             try:
-                await take_part(world.client(Memory()), 0.1)
+                await take_part(harness.client(Memory()), 0.1)
                 others.append("met")
             except BrokenBarrier:
                 others.append("broken")
 
         victim.spawn(work)
-        job = world.spawn(other)
+        job = harness.spawn(other)
         victim.kill(after=steps + 1)
         while not ended and not victim.machine.killed:
-            await world.sleep(0.01)
-        start = world.now()
+            await harness.sleep(0.01)
+        start = harness.now()
         if not await job.join(BOUND):  # the victim had not come, or is left out: it takes another in its place
             assert drop_dead or steps < ARRIVED, "the other does not hear of the crash"
-            assert await world.spawn(lambda: take_part(world.client(Memory()), 0.1)).join(BOUND)
+            assert await harness.spawn(lambda: take_part(harness.client(Memory()), 0.1)).join(BOUND)
             assert await job.join(BOUND), "the other does not meet with another"
-        assert world.now() - start <= 2 * BOUND + 0.5
+        assert harness.now() - start <= 2 * BOUND + 0.5
         assert others[0] == "met" or not drop_dead
-        await world.sleep(2 * LEASE)
-        assert await world.client(Memory()).holds() == []
+        await harness.sleep(2 * LEASE)
+        assert await harness.client(Memory()).holds() == []
         return not ended
 
-    return world.run(body)
+    return harness.run(body)
 
 
 @pytest.mark.parametrize("stays", [False, True], ids=["wait", "enter and leave"])
@@ -228,32 +230,32 @@ def test_a_member_dies_after_every_step(drop_dead: bool, stays: bool) -> None:
 @pytest.mark.parametrize("number", range(10))
 @pytest.mark.parametrize("kind", [Kind.DROP_REPLY, Kind.DROP_REQUEST, Kind.DUPLICATE, Kind.DELAY_REPLY, Kind.LATE])
 def test_a_fault_at_each_request_of_a_member(kind: Kind, number: int) -> None:
-    async def body(world: World) -> None:
-        faulty = world.client(Faulty(Memory(), nth(number, Fault(kind, 0.3))), response_timeout=1.0)
-        one, other = (client.barrier("a", 2, lease=LEASE) for client in (faulty, world.client(Memory())))
+    async def body(harness: Harness) -> None:
+        faulty = harness.client(Faulty(Memory(), nth(number, Fault(kind, 0.3))), response_timeout=1.0)
+        one, other = (client.barrier("a", 2, lease=LEASE) for client in (faulty, harness.client(Memory())))
         for _ in range(2):
-            assert sorted(await world.gather(one.wait(), other.wait())) == [0, 1]
-        await world.sleep(2 * LEASE)
-        assert await world.client(Memory()).holds() == []
+            assert sorted(await harness.gather(one.wait(), other.wait())) == [0, 1]
+        await harness.sleep(2 * LEASE)
+        assert await harness.client(Memory()).holds() == []
 
-    SimulatedWorld(number, latency=LATENCY).run(body)
+    SimulatedHarness(number, latency=LATENCY).run(body)
 
 
 @pytest.mark.parametrize("drop_dead", [False, True], ids=["breaks", "leaves out"])
 def test_one_that_was_stopped_for_too_long_is_told(drop_dead: bool) -> None:
-    async def body(_: World) -> None:
-        machine = world.machine("stopped", rate=1.0)
+    async def body(_: Harness) -> None:
+        machine = harness.machine("stopped", rate=1.0)
         client = machine.client(Memory())
         job = machine.spawn(lambda: client.barrier("a", 2, lease=LEASE, drop_dead=drop_dead).wait())
-        await world.sleep(1.0)
+        await harness.sleep(1.0)
         machine.stall(3 * LEASE)
-        await world.sleep(2 * LEASE)
-        meeting = world.client(Memory()).barrier("a", 2, lease=LEASE, drop_dead=drop_dead)
-        waits = world.spawn(lambda: meeting.wait(timeout=1.0))
+        await harness.sleep(2 * LEASE)
+        meeting = harness.client(Memory()).barrier("a", 2, lease=LEASE, drop_dead=drop_dead)
+        waits = harness.spawn(lambda: meeting.wait(timeout=1.0))
         with pytest.raises(AcquireTimeout if drop_dead else BrokenBarrier):
             await waits.result()
         with pytest.raises(LeaseLost if drop_dead else BrokenBarrier):
             await job.result()
 
-    world = SimulatedWorld(4, latency=LATENCY)
-    world.run(body)
+    harness = SimulatedHarness(4, latency=LATENCY)
+    harness.run(body)

@@ -8,7 +8,7 @@ import pytest
 from leasehold import AsyncClient
 from leasehold.primitives.locks.mutex import AsyncMutex
 from leasehold.stores.memory import Memory
-from leasehold_lab.runtimes.case_runtimes import SimulatedWorld, World
+from leasehold_lab.runtimes.harnesses import Harness, SimulatedHarness
 
 CONTENDERS = 100
 LATENCY = (0.0001, 0.02)
@@ -26,30 +26,30 @@ def run(seed: int, make: Make, holder: Make) -> tuple[list[int], float]:
 
 def watched(seed: int, make: Make, holder: Make) -> tuple[list[tuple[int, int]], float]:
     """Do what ``run`` does; who entered comes with the token of its grant."""
-    world, entered, took = SimulatedWorld(seed, latency=LATENCY), list[tuple[int, int]](), 0.0
+    harness, entered, took = SimulatedHarness(seed, latency=LATENCY), list[tuple[int, int]](), 0.0
 
-    async def body(_: World) -> None:
+    async def body(_: Harness) -> None:
         nonlocal took
         chance = random.Random(seed)
-        first = await holder(world.client(Memory()), -1).acquire()
+        first = await holder(harness.client(Memory()), -1).acquire()
         assert first is not None
         jobs = []
 
         async def work(number: int) -> None:
-            async with make(world.client(Memory()), number) as hold:
+            async with make(harness.client(Memory()), number) as hold:
                 entered.append((number, hold.token))
-                await world.sleep(chance.uniform(0.0, 0.1))
+                await harness.sleep(chance.uniform(0.0, 0.1))
 
         for number in range(CONTENDERS):
-            jobs.append(world.spawn(lambda number=number: work(number)))
-            await world.sleep(APART)
-        start = world.now()
+            jobs.append(harness.spawn(lambda number=number: work(number)))
+            await harness.sleep(APART)
+        start = harness.now()
         await first.release()
         for job in jobs:
             await job.result()
-        took = world.now() - start
+        took = harness.now() - start
 
-    world.run(body)
+    harness.run(body)
     return entered, took
 
 

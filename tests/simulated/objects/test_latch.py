@@ -1,4 +1,4 @@
-"""Latches in a hostile world: each call counts once, whatever is lost, and nobody waits for longer than is stated."""
+"""Latches in a hostile environment: each call counts once, whatever is lost, and nobody waits for longer than is stated."""
 
 import contextlib
 import random
@@ -14,7 +14,7 @@ from leasehold._engine.cell_wait import LOST_MESSAGE
 from leasehold.primitives.coordination import journal
 from leasehold.stores.memory import Memory
 from leasehold_lab.faulty_store import Call, Fault, Faulty, Kind, always, nth, sometimes
-from leasehold_lab.runtimes.case_runtimes import SimulatedWorld, World
+from leasehold_lab.runtimes.harnesses import Harness, SimulatedHarness
 
 LATENCY = (0.0001, 0.02)
 PATIENCE = 1.0
@@ -43,13 +43,13 @@ class Record:
 Plan = Callable[[Call], Fault | None]
 
 
-def scenario(world: SimulatedWorld, counters: int, each: int, plan: Plan, kills: int) -> tuple[Record, int]:
+def scenario(harness: SimulatedHarness, counters: int, each: int, plan: Plan, kills: int) -> tuple[Record, int]:
     """Let some count and some wait; return what they know, and what is left when all have ended."""
     record, total, left = Record(), counters * each, [0]
 
-    async def body(_: World) -> None:
-        chance = random.Random(world.scheduler.random.random())
-        machines = [world.machine(f"counter-{number}") for number in range(counters)]
+    async def body(_: Harness) -> None:
+        chance = random.Random(harness.scheduler.random.random())
+        machines = [harness.machine(f"counter-{number}") for number in range(counters)]
 
         async def count(number: int) -> None:
             machine = machines[number]
@@ -63,20 +63,20 @@ def scenario(world: SimulatedWorld, counters: int, each: int, plan: Plan, kills:
                     record.perhaps -= not error.unknown
                 else:
                     record.sure, record.perhaps = record.sure + 1, record.perhaps - 1
-                    record.last = world.scheduler.time
+                    record.last = harness.scheduler.time
 
         async def wait() -> None:
-            latch = world.client(Faulty(Memory(), plan), response_timeout=PATIENCE).latch("a", total)
+            latch = harness.client(Faulty(Memory(), plan), response_timeout=PATIENCE).latch("a", total)
             while True:
                 with contextlib.suppress(StoreUnavailable):
                     if await latch.wait(timeout=60.0):
-                        record.opened.append(world.scheduler.time)
+                        record.opened.append(harness.scheduler.time)
                     return
 
         jobs = [machines[number].spawn(lambda number=number: count(number)) for number in range(counters)]
-        waiters = [world.spawn(wait) for _ in range(3)]
+        waiters = [harness.spawn(wait) for _ in range(3)]
         for _ in range(kills):
-            await world.sleep(chance.uniform(0.0, 0.5 * each))
+            await harness.sleep(chance.uniform(0.0, 0.5 * each))
             machine = chance.choice(machines)
             if chance.random() < 0.5:
                 machine.stall(chance.uniform(0.1, 3.0))
@@ -84,15 +84,15 @@ def scenario(world: SimulatedWorld, counters: int, each: int, plan: Plan, kills:
                 machine.kill()
         for job, machine in zip(jobs, machines, strict=True):
             while not await job.join(1.0) and not machine.machine.killed:
-                assert world.scheduler.time < 1000.0, "somebody counts for ever"
-        await world.sleep(2 * PATIENCE)  # what was late has come
-        left[0] = await world.client(Memory()).latch("a", total).count()
+                assert harness.scheduler.time < 1000.0, "somebody counts for ever"
+        await harness.sleep(2 * PATIENCE)  # what was late has come
+        left[0] = await harness.client(Memory()).latch("a", total).count()
         for waiter in waiters:
             while not await waiter.join(1.0):
-                assert world.scheduler.time < 1000.0, "somebody waits for ever"
+                assert harness.scheduler.time < 1000.0, "somebody waits for ever"
             assert waiter.exception() is None
 
-    world.run(body)
+    harness.run(body)
     return record, left[0]
 
 
@@ -110,8 +110,8 @@ def check(record: Record, left: int, total: int) -> None:
 @given(seed=st.integers(0, 10**6), counters=st.integers(1, 6), each=st.integers(1, 5), kills=st.integers(0, 3))
 def test_every_call_counts_once_whatever_is_lost(seed: int, counters: int, each: int, kills: int) -> None:
     chance = random.Random(seed)
-    world = SimulatedWorld(seed, latency=LATENCY)
-    record, left = scenario(world, counters, each, sometimes(chance, RATES, PATIENCE / 2), kills)
+    harness = SimulatedHarness(seed, latency=LATENCY)
+    record, left = scenario(harness, counters, each, sometimes(chance, RATES, PATIENCE / 2), kills)
     check(record, left, counters * each)
 
 
@@ -119,14 +119,14 @@ def test_every_call_counts_once_whatever_is_lost(seed: int, counters: int, each:
 @pytest.mark.parametrize("block", range(10))
 def test_many_more_seeds(block: int) -> None:
     for seed in range(10_000 + 300 * block, 10_000 + 300 * block + 300):
-        world = SimulatedWorld(seed, latency=LATENCY)
-        record, left = scenario(world, 5, 4, sometimes(random.Random(seed), RATES, PATIENCE / 2), 2)
+        harness = SimulatedHarness(seed, latency=LATENCY)
+        record, left = scenario(harness, 5, 4, sometimes(random.Random(seed), RATES, PATIENCE / 2), 2)
         check(record, left, 20)
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_without_faults_all_is_counted_and_seen_at_once(seed: int) -> None:
-    record, left = scenario(SimulatedWorld(seed, latency=LATENCY), 6, 5, lambda call: None, 0)
+    record, left = scenario(SimulatedHarness(seed, latency=LATENCY), 6, 5, lambda call: None, 0)
     assert (record.sure, record.perhaps, left) == (30, 0, 0)
     assert len(record.opened) == 3
     assert max(record.opened) - record.last < 4 * LATENCY[1]
@@ -135,30 +135,30 @@ def test_without_faults_all_is_counted_and_seen_at_once(seed: int) -> None:
 @pytest.mark.parametrize("number", range(4))
 @pytest.mark.parametrize("kind", [Kind.DROP_REPLY, Kind.DROP_REQUEST, Kind.DUPLICATE, Kind.LATE, Kind.DELAY_REPLY])
 def test_a_fault_at_each_request_of_a_count(kind: Kind, number: int) -> None:
-    async def body(world: World) -> None:
-        client = world.client(Faulty(Memory(), nth(number, Fault(kind, 0.2))), response_timeout=2.0)
-        other = world.client(Memory()).latch("a", 10)
+    async def body(harness: Harness) -> None:
+        client = harness.client(Faulty(Memory(), nth(number, Fault(kind, 0.2))), response_timeout=2.0)
+        other = harness.client(Memory()).latch("a", 10)
         assert await client.latch("a", 10).count_down() == 9
         assert await other.count_down() == 8
         assert await client.latch("a", 10).count_down() == 7
-        await world.sleep(1.0)
+        await harness.sleep(1.0)
         assert await other.count() == 7
 
     for seed in range(5):
-        SimulatedWorld(seed, latency=LATENCY).run(body)
+        SimulatedHarness(seed, latency=LATENCY).run(body)
 
 
 def test_a_refusal_after_a_lost_reply_does_not_say_that_nothing_was_done() -> None:
     faults = {1: Fault(Kind.DROP_REPLY), 2: Fault(Kind.REFUSE)}
 
-    async def body(world: World) -> None:
-        client = world.client(Faulty(Memory(), lambda call: faults.get(call.number)))
+    async def body(harness: Harness) -> None:
+        client = harness.client(Faulty(Memory(), lambda call: faults.get(call.number)))
         with pytest.raises(StoreUnavailable) as caught:
             await client.latch("a", 10).count_down()
         assert caught.value.unknown
-        assert await world.client(Memory()).latch("a", 10).count() == 9
+        assert await harness.client(Memory()).latch("a", 10).count() == 9
 
-    SimulatedWorld().run(body)
+    SimulatedHarness().run(body)
 
 
 def test_who_cannot_know_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,10 +166,10 @@ def test_who_cannot_know_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journal, "KEPT", 2)
     lost = nth(1, Fault(Kind.DROP_REPLY, 0.5), method="compare_and_set")
 
-    async def body(world: World) -> None:
-        client, other = world.client(Faulty(Memory(), lost)), world.client(Memory()).latch("a", 10)
-        job = world.spawn(lambda: client.latch("a", 10).count_down())
-        await world.sleep(0.1)
+    async def body(harness: Harness) -> None:
+        client, other = harness.client(Faulty(Memory(), lost)), harness.client(Memory()).latch("a", 10)
+        job = harness.spawn(lambda: client.latch("a", 10).count_down())
+        await harness.sleep(0.1)
         for _ in range(3):
             await other.count_down()
         with pytest.raises(StoreUnavailable) as caught:
@@ -177,29 +177,29 @@ def test_who_cannot_know_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
         assert caught.value.unknown
         assert await other.count() == 6
 
-    SimulatedWorld().run(body)
+    SimulatedHarness().run(body)
 
 
 @pytest.mark.parametrize("polls", [False, True], ids=["no message comes", "no messages at all"])
 def test_what_a_lost_message_costs(polls: bool) -> None:
-    async def body(world: World) -> None:
+    async def body(harness: Harness) -> None:
         if polls:
             opener = Faulty(Memory(), lambda call: None)
         else:
             opener = Faulty(Memory(), always(Fault(Kind.DEAF), ("wait_for_cell",)))
-        client = world.client(opener)
+        client = harness.client(opener)
         if polls:
             object.__setattr__(client.store._inner._inner, "capabilities", Mute)  # type: ignore[attr-defined]
-        waits = world.spawn(lambda: client.latch("a", 1).wait())
-        await world.sleep(3.05)
-        await world.client(Memory()).latch("a", 1).count_down()
-        start = world.now()
+        waits = harness.spawn(lambda: client.latch("a", 1).wait())
+        await harness.sleep(3.05)
+        await harness.client(Memory()).latch("a", 1).count_down()
+        start = harness.now()
         assert await waits.result()
-        assert world.now() - start <= (0.25 if polls else LOST_MESSAGE) + 4 * LATENCY[1]
+        assert harness.now() - start <= (0.25 if polls else LOST_MESSAGE) + 4 * LATENCY[1]
         looks = [call for call in opener.calls if call.method == "compare_and_set"]
         assert len(looks) < 40
 
-    SimulatedWorld(3, latency=LATENCY).run(body)
+    SimulatedHarness(3, latency=LATENCY).run(body)
 
 
 Mute = type("Mute", (), {"cells": True, "fencing": True, "watches": False})
@@ -208,29 +208,29 @@ Mute = type("Mute", (), {"cells": True, "fencing": True, "watches": False})
 def test_a_waiter_rides_over_an_outage_and_a_newcomer_is_told() -> None:
     down = [False]
 
-    async def body(world: World) -> None:
+    async def body(harness: Harness) -> None:
         refuse = Fault(Kind.REFUSE)
-        client = world.client(Faulty(Memory(), lambda call: refuse if down[0] else None))
-        waits = world.spawn(lambda: client.latch("a", 1).wait())
-        await world.sleep(1.0)
+        client = harness.client(Faulty(Memory(), lambda call: refuse if down[0] else None))
+        waits = harness.spawn(lambda: client.latch("a", 1).wait())
+        await harness.sleep(1.0)
         down[0] = True
         with pytest.raises(StoreUnavailable):
             await client.latch("a", 1).wait()
-        await world.sleep(10.0)
+        await harness.sleep(10.0)
         down[0] = False
-        await world.client(Memory()).latch("a", 1).count_down()
+        await harness.client(Memory()).latch("a", 1).count_down()
         assert await waits.result()
 
-    SimulatedWorld(1).run(body)
+    SimulatedHarness(1).run(body)
 
 
 def test_a_closed_client_waits_no_longer() -> None:
-    async def body(world: World) -> None:
-        client = world.client(Memory())
-        waits = world.spawn(lambda: client.latch("a", 1).wait())
-        await world.sleep(0.5)
+    async def body(harness: Harness) -> None:
+        client = harness.client(Memory())
+        waits = harness.spawn(lambda: client.latch("a", 1).wait())
+        await harness.sleep(0.5)
         await client.close()
         with pytest.raises(RuntimeError, match="closed"):
             await waits.result()
 
-    SimulatedWorld(1).run(body)
+    SimulatedHarness(1).run(body)

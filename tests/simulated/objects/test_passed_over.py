@@ -9,7 +9,7 @@ from functools import partial
 
 import pytest
 
-from leasehold_lab.runtimes.case_runtimes import Job, SimulatedMachine, SimulatedWorld, World
+from leasehold_lab.runtimes.harnesses import Harness, Job, SimulatedHarness, SimulatedMachine
 from models.history import quiet
 from models.system import GOOD, System
 from models.systems import SYSTEMS
@@ -26,20 +26,20 @@ AWAY = 0.05
 
 def served(seed: int, system: str, cut: str, away: float) -> list[str]:
     """Let four come in turn while a fifth holds; cut one off as that leaves; return who entered, in order."""
-    world, entered = SimulatedWorld(seed), list[str]()
+    harness, entered = SimulatedHarness(seed), list[str]()
 
-    async def body(_: World) -> None:
-        servers = SYSTEMS[system](world, 1.0, GOOD)
-        machines = {name: world.machine(name) for name in ("holder", "first", "second", "third", "fourth")}
+    async def body(_: Harness) -> None:
+        servers = SYSTEMS[system](harness, 1.0, GOOD)
+        machines = {name: harness.machine(name) for name in ("holder", "first", "second", "third", "fourth")}
         holder = await machines["holder"].client(servers.opener).lock("a", fair=True, lease=10.0).acquire()
         assert holder is not None
         jobs = list[Job[None]]()
         for name in ("first", "second", "third", "fourth"):
             jobs.append(machines[name].spawn(partial(work, name, machines[name], servers)))
-            await world.sleep(APART)
+            await harness.sleep(APART)
         for host in servers.hosts:
             if cut in machines:
-                host.link(cut).refused = world.now() + away
+                host.link(cut).refused = harness.now() + away
                 host.hang_up(machines[cut].machine, arrives=True)
         await holder.release()
         for job in jobs:
@@ -52,7 +52,7 @@ def served(seed: int, system: str, cut: str, away: float) -> list[str]:
             await machine.sleep(HOLDS)
 
     with quiet():
-        world.run(body)
+        harness.run(body)
     return entered
 
 

@@ -1,4 +1,4 @@
-"""Multi-locks and elections in a hostile world: what is believed never conflicts, everyone gets on, nobody looks back.
+"""Multi-locks and elections in a hostile environment: what is believed never conflicts, everyone gets on, nobody looks back.
 
 As in `test_shared`: every seed is a history of its own, with drifting clocks, lost, doubled and late messages, and
 workers that are stopped and killed at any moment, also between the first lock and the last.
@@ -15,7 +15,7 @@ from test_shared import LATENCY, LEASE, RATES, ROUNDS, WORKERS, Claim, Record, W
 from leasehold import AsyncLeadership, AsyncMultiHold, Leader, StoreUnavailable
 from leasehold.stores.memory import Memory
 from leasehold_lab.faulty_store import sometimes
-from leasehold_lab.runtimes.case_runtimes import SimulatedWorld, World
+from leasehold_lab.runtimes.harnesses import Harness, SimulatedHarness
 from support.fate import all_end
 
 NAMES = ("a", "b", "c", "d")
@@ -43,7 +43,7 @@ async def several(worker: Worker) -> None:
 
 async def believe(worker: Worker, hold: AsyncMultiHold) -> None:
     """As `Worker.believe`, for each name."""
-    now = worker.world.scheduler.time
+    now = worker.harness.scheduler.time
     claims = [Claim(worker.number, name, 1, now, now, token) for name, token in hold.tokens.items()]
     worker.record.claims.extend(claims)
     until = worker.machine.now() + worker.chance.uniform(0.0, 2 * LEASE)
@@ -54,11 +54,11 @@ async def believe(worker: Worker, hold: AsyncMultiHold) -> None:
             deadline = (worker.machine.now() + hold.remaining - machine.offset) / machine.rate
             pause = worker.chance.uniform(0.0, 0.2)
             for claim in claims:
-                claim.until = min(deadline, worker.world.scheduler.time + pause / machine.rate)
+                claim.until = min(deadline, worker.harness.scheduler.time + pause / machine.rate)
             await worker.machine.sleep(pause)
     finally:
         for claim in claims:
-            claim.until = min(claim.until, worker.world.scheduler.time)
+            claim.until = min(claim.until, worker.harness.scheduler.time)
 
 
 async def leads(worker: Worker) -> None:
@@ -86,35 +86,35 @@ async def observe(worker: Worker, sights: Sights, done: Callable[[], bool]) -> N
             await worker.machine.sleep(0.5)
 
 
-def scenario(world: SimulatedWorld, *, elects: bool, hostile: bool = True) -> tuple[Record, list[Sights]]:
+def scenario(harness: SimulatedHarness, *, elects: bool, hostile: bool = True) -> tuple[Record, list[Sights]]:
     record, sights, ended = Record(), [Sights(), Sights()], False
 
-    async def body(_: World) -> None:
+    async def body(_: Harness) -> None:
         nonlocal ended
-        chance = random.Random(world.scheduler.random.random())
+        chance = random.Random(harness.scheduler.random.random())
         plan = sometimes(chance, RATES if hostile else {}, LEASE / 2)
-        workers = [Worker(world, number, record, plan) for number in range(WORKERS)]
+        workers = [Worker(harness, number, record, plan) for number in range(WORKERS)]
         turn = leads if elects else several
         jobs = [worker.machine.spawn(lambda worker=worker: worker.work(turn)) for worker in workers]
-        lookers = [Worker(world, 100 + number, record, plan) for number in range(len(sights) if elects else 0)]
+        lookers = [Worker(harness, 100 + number, record, plan) for number in range(len(sights) if elects else 0)]
         looks = [
             looker.machine.spawn(lambda looker=looker, seen=seen: observe(looker, seen, lambda: ended))
             for looker, seen in zip(lookers, sights, strict=False)
         ]
         if hostile:
-            await disturbed(world, workers, chance)
-        await all_end(world, workers, jobs, LEASE, by=END)
-        await world.sleep(3 * LEASE)
-        looker = world.client(Memory())
+            await disturbed(harness, workers, chance)
+        await all_end(harness, workers, jobs, LEASE, by=END)
+        await harness.sleep(3 * LEASE)
+        looker = harness.client(Memory())
         assert await looker.holds() == [], "what the dead left behind ended with its lease"
         async with looker.election("x", "the last", lease=100.0):
-            await world.sleep(3 * LEASE)
+            await harness.sleep(3 * LEASE)
             ended = True
         for look in looks:
             while not await look.join(LEASE):
-                assert world.scheduler.time < END, "an observer sleeps for ever"
+                assert harness.scheduler.time < END, "an observer sleeps for ever"
 
-    world.run(body)
+    harness.run(body)
     return record, sights
 
 
@@ -141,7 +141,7 @@ def run_seeds(seeds: range, *, elects: bool, hostile: bool = True) -> int:
     rounds = 0
     for seed in seeds:
         try:
-            record, sights = scenario(SimulatedWorld(seed, latency=LATENCY), elects=elects, hostile=hostile)
+            record, sights = scenario(SimulatedHarness(seed, latency=LATENCY), elects=elects, hostile=hostile)
             check(record, sights)
             for seen in sights if elects else ():
                 assert any(leader is not None and leader.value == "the last" for leader in seen.leaders), (
@@ -170,7 +170,7 @@ def test_many_more_seeds(elects: bool, block: int) -> None:
 @pytest.mark.parametrize("elects", [False, True], ids=["several", "election"])
 @pytest.mark.parametrize("seed", range(3))
 def test_without_faults_nobody_loses_anything(elects: bool, seed: int) -> None:
-    record, sights = scenario(SimulatedWorld(seed, latency=LATENCY), elects=elects, hostile=False)
+    record, sights = scenario(SimulatedHarness(seed, latency=LATENCY), elects=elects, hostile=False)
     check(record, sights)
     assert record.rounds == WORKERS * ROUNDS
 

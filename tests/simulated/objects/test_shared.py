@@ -1,4 +1,4 @@
-"""Readers, writers and permits in a hostile world: what is believed never conflicts, and everyone gets on.
+"""Readers, writers and permits in a hostile environment: what is believed never conflicts, and everyone gets on.
 
 As in `test_workers`, every seed is a history of its own, with drifting clocks, lost, doubled and late messages, and
 workers that are stopped and killed at any moment, also between an upgrade and its release.
@@ -14,7 +14,7 @@ import pytest
 from leasehold import AsyncHold, LeaseLost, StoreUnavailable
 from leasehold.stores.memory import Memory
 from leasehold_lab.faulty_store import Call, Fault, Faulty, Kind, sometimes
-from leasehold_lab.runtimes.case_runtimes import SimulatedWorld, World
+from leasehold_lab.runtimes.harnesses import Harness, SimulatedHarness
 from support.fate import all_end, disturb
 
 LEASE = 3.0
@@ -58,12 +58,12 @@ class Worker:
     """Does its turns; whatever it believes is written down."""
 
     def __init__(
-        self, world: SimulatedWorld, number: int, record: Record, plan: Callable[[Call], Fault | None]
+        self, harness: SimulatedHarness, number: int, record: Record, plan: Callable[[Call], Fault | None]
     ) -> None:
-        self.world, self.number, self.record = world, number, record
-        self.machine = world.machine(f"worker-{number}")
+        self.harness, self.number, self.record = harness, number, record
+        self.machine = harness.machine(f"worker-{number}")
         self.client = self.machine.client(Faulty(Memory(), plan), response_timeout=1.0)
-        self.chance = random.Random(world.scheduler.random.random())
+        self.chance = random.Random(harness.scheduler.random.random())
 
     async def work(self, turn: Turn) -> None:
         for _ in range(ROUNDS):
@@ -74,7 +74,7 @@ class Worker:
 
     async def believe(self, hold: AsyncHold, what: str, permits: int = 1) -> None:
         """Believe in the hold for a while, and look at it every now and then."""
-        now = self.world.scheduler.time
+        now = self.harness.scheduler.time
         claim = Claim(self.number, what, permits, now, now, hold.token)
         self.record.claims.append(claim)
         until = self.machine.now() + self.chance.uniform(0.0, 2 * LEASE)
@@ -85,10 +85,10 @@ class Worker:
                 deadline = (self.machine.now() + hold.remaining - machine.offset) / machine.rate
                 pause = self.chance.uniform(0.0, 0.2)
                 # valid from here until it is looked at again, or the deadline that is known now
-                claim.until = min(deadline, self.world.scheduler.time + pause / machine.rate)
+                claim.until = min(deadline, self.harness.scheduler.time + pause / machine.rate)
                 await self.machine.sleep(pause)
         finally:  # a block may be cut short, as when the upgradeable one around it is lost
-            claim.until = min(claim.until, self.world.scheduler.time)
+            claim.until = min(claim.until, self.harness.scheduler.time)
 
 
 def reads_and_writes(fair: bool) -> Turn:
@@ -131,26 +131,26 @@ def takes_permits(fair: bool) -> Turn:
     return turn
 
 
-async def disturbed(world: SimulatedWorld, workers: list[Worker], chance: random.Random) -> None:
-    await disturb(world, workers, chance, chance.randrange(7), LEASE, pause=3.0, kills=0.3)
+async def disturbed(harness: SimulatedHarness, workers: list[Worker], chance: random.Random) -> None:
+    await disturb(harness, workers, chance, chance.randrange(7), LEASE, pause=3.0, kills=0.3)
 
 
-def scenario(world: SimulatedWorld, turn: Turn, *, hostile: bool = True) -> Record:
+def scenario(harness: SimulatedHarness, turn: Turn, *, hostile: bool = True) -> Record:
     record = Record()
 
-    async def body(_: World) -> None:
-        chance = random.Random(world.scheduler.random.random())
+    async def body(_: Harness) -> None:
+        chance = random.Random(harness.scheduler.random.random())
         plan = sometimes(chance, RATES if hostile else {}, LEASE / 2)
-        workers = [Worker(world, number, record, plan) for number in range(WORKERS)]
+        workers = [Worker(harness, number, record, plan) for number in range(WORKERS)]
         jobs = [worker.machine.spawn(lambda worker=worker: worker.work(turn)) for worker in workers]
         if hostile:
-            await disturbed(world, workers, chance)
-        await all_end(world, workers, jobs, LEASE)
-        await world.sleep(3 * LEASE)
-        looker = world.client(Memory())
+            await disturbed(harness, workers, chance)
+        await all_end(harness, workers, jobs, LEASE)
+        await harness.sleep(3 * LEASE)
+        looker = harness.client(Memory())
         assert await looker.holds() == [], "what the dead left behind ended with its lease"
 
-    world.run(body)
+    harness.run(body)
     return record
 
 
@@ -186,7 +186,7 @@ def run_seeds(seeds: range, turn: Turn) -> Record:
     whole = Record()
     for seed in seeds:
         try:
-            record = scenario(SimulatedWorld(seed, latency=LATENCY), turn)
+            record = scenario(SimulatedHarness(seed, latency=LATENCY), turn)
             check(record)
         except BaseException as error:
             error.add_note(f"seed {seed}")
@@ -214,7 +214,7 @@ def test_many_more_seeds(turn: str, block: int) -> None:
 @pytest.mark.parametrize("turn", TURNS)
 @pytest.mark.parametrize("seed", range(5))
 def test_without_faults_nobody_loses_anything(turn: str, seed: int) -> None:
-    record = scenario(SimulatedWorld(seed, latency=LATENCY), TURNS[turn], hostile=False)
+    record = scenario(SimulatedHarness(seed, latency=LATENCY), TURNS[turn], hostile=False)
     check(record)
     assert record.rounds == WORKERS * ROUNDS
 

@@ -1,4 +1,4 @@
-"""Versioned, once, shared and scheduled in a hostile world: crashes, stalls, and messages lost, doubled and late.
+"""Versioned, once, shared and scheduled in a hostile environment: crashes, stalls, and messages lost, doubled and late.
 
 As in `test_workers`, every seed is a history of its own. What is promised is compared with what happened in true time.
 """
@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from leasehold import AcquireTimeout, AsyncClient, Conflict, LeaseLost, StoreUnavailable
 from leasehold.stores.memory import Memory
 from leasehold_lab.faulty_store import Faulty, Kind, sometimes
-from leasehold_lab.runtimes.case_runtimes import SimulatedMachine, SimulatedWorld, World
+from leasehold_lab.runtimes.harnesses import Harness, SimulatedHarness, SimulatedMachine
 from support.fate import all_end, disturb
 
 LEASE = 2.0
@@ -53,14 +53,14 @@ class Record:
 
 @dataclass
 class Worker:
-    world: SimulatedWorld
+    harness: SimulatedHarness
     machine: SimulatedMachine
     client: AsyncClient
     record: Record
     chance: random.Random
 
     def now(self) -> float:
-        return self.world.scheduler.time
+        return self.harness.scheduler.time
 
 
 async def adds(worker: Worker) -> None:
@@ -107,9 +107,9 @@ TURNS: dict[str, Turn] = {"versioned": adds, "once": does_once, "shared": fetche
 
 
 def scenario(seed: int, turn: Turn, *, workers: int = 4, times: int = 0, hostile: bool = True) -> Record:
-    world, record = SimulatedWorld(seed, latency=LATENCY), Record()
+    harness, record = SimulatedHarness(seed, latency=LATENCY), Record()
 
-    async def body(_: World) -> None:
+    async def body(_: Harness) -> None:
         chance = random.Random(seed)
         rates = dict(RATES) if hostile else {}
         if turn is adds:  # a store sends each request once; doubled by a network, with another's write in between,
@@ -117,9 +117,9 @@ def scenario(seed: int, turn: Turn, *, workers: int = 4, times: int = 0, hostile
         plan = sometimes(chance, rates, LEASE / 2)
         those: list[Worker] = []
         for number in range(workers):
-            machine = world.machine(f"worker-{number}")
+            machine = harness.machine(f"worker-{number}")
             client = machine.client(Faulty(Memory(), plan), response_timeout=1.0)
-            those.append(Worker(world, machine, client, record, random.Random(chance.random())))
+            those.append(Worker(harness, machine, client, record, random.Random(chance.random())))
 
         async def work(worker: Worker) -> None:
             for _ in range(ROUNDS):
@@ -130,14 +130,14 @@ def scenario(seed: int, turn: Turn, *, workers: int = 4, times: int = 0, hostile
                     assert hostile, "nobody fails without a reason"
 
         jobs = [worker.machine.spawn(lambda worker=worker: work(worker)) for worker in those]
-        await disturb(world, those, chance, times, LEASE, pause=2.0, kills=0.4)
-        await all_end(world, those, jobs, LEASE)
-        await world.sleep(3 * LEASE)
-        looker = world.client(Memory())
+        await disturb(harness, those, chance, times, LEASE, pause=2.0, kills=0.4)
+        await all_end(harness, those, jobs, LEASE)
+        await harness.sleep(3 * LEASE)
+        looker = harness.client(Memory())
         assert await looker.holds() == [], "what the dead left behind ended with its lease"
         record.value = (await looker.versioned("a").get()).value or 0
 
-    world.run(body)
+    harness.run(body)
     return record
 
 

@@ -1,7 +1,7 @@
-"""Five workers on one name in a hostile world, thousands of seeds: S1, tokens, liveness, and nothing is left.
+"""Five workers on one name in a hostile environment, thousands of seeds: S1, tokens, liveness, and nothing is left.
 
 Every seed is a history of its own: random delays, clocks that drift, messages lost, doubled and late, workers stopped
-and killed. To see one that failed: ``SimulatedWorld(seed)`` with the same scenario, and ``world.trace()``.
+and killed. To see one that failed: ``SimulatedHarness(seed)`` with the same scenario, and ``harness.trace()``.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ import pytest
 from leasehold import AsyncClient, AsyncHold, LeaseLost, StoreUnavailable
 from leasehold.stores.memory import Memory
 from leasehold_lab.faulty_store import Call, Fault, Faulty, Kind, sometimes
-from leasehold_lab.runtimes.case_runtimes import SimulatedMachine, SimulatedWorld, World
+from leasehold_lab.runtimes.harnesses import Harness, SimulatedHarness, SimulatedMachine
 from support.fate import all_end, disturb
 
 LEASE = 3.0
@@ -44,7 +44,7 @@ class Record:
     done: int = 0
 
 
-def true_time(world: SimulatedWorld, machine: SimulatedMachine, local: float) -> float:
+def true_time(harness: SimulatedHarness, machine: SimulatedMachine, local: float) -> float:
     return (local - machine.machine.offset) / machine.machine.rate
 
 
@@ -52,68 +52,68 @@ class Worker:
     """Takes the lock a few times; whatever it believes about it is written down."""
 
     def __init__(
-        self, world: SimulatedWorld, number: int, record: Record, plan: Callable[[Call], Fault | None]
+        self, harness: SimulatedHarness, number: int, record: Record, plan: Callable[[Call], Fault | None]
     ) -> None:
-        self.world, self.record = world, record
-        self.machine = world.machine(f"worker-{number}")
+        self.harness, self.record = harness, record
+        self.machine = harness.machine(f"worker-{number}")
         self.client = self.machine.client(Faulty(Memory(), plan), response_timeout=1.0)
-        self.chance = random.Random(world.scheduler.random.random())
+        self.chance = random.Random(harness.scheduler.random.random())
 
     async def work(self, options: dict[str, object]) -> None:
         for _ in range(ROUNDS):
             await self.machine.sleep(self.chance.uniform(0.0, 2.0))
             lock = self.client.lock("a", lease=LEASE, **options)  # type: ignore[arg-type]
-            asked = self.world.scheduler.time
+            asked = self.harness.scheduler.time
             with contextlib.suppress(StoreUnavailable, LeaseLost):
                 hold = await lock.acquire()
                 assert hold is not None
-                self.record.waits.append(self.world.scheduler.time - asked)
+                self.record.waits.append(self.harness.scheduler.time - asked)
                 await self.hold_it(hold)
         self.record.done += 1
 
     async def hold_it(self, hold: AsyncHold) -> None:
         """Believe in the hold, look at it every now and then, and release it."""
-        claim, since = len(self.record.claims), self.world.scheduler.time
+        claim, since = len(self.record.claims), self.harness.scheduler.time
         self.record.claims.append((since, since, hold.token))
         until = self.machine.now() + self.chance.uniform(0.0, 2 * LEASE)
         try:
             while self.machine.now() < until:
                 hold.raise_if_lost()
-                believed = true_time(self.world, self.machine, self.machine.now() + hold.remaining)
+                believed = true_time(self.harness, self.machine, self.machine.now() + hold.remaining)
                 # valid from here until it is looked at again, or the deadline that is known now
                 pause = self.chance.uniform(0.0, 0.2)
-                now = self.world.scheduler.time
+                now = self.harness.scheduler.time
                 self.record.claims[claim] = (since, min(believed, now + pause / self.machine.machine.rate), hold.token)
                 await self.machine.sleep(pause)
         finally:
             await hold.release()
 
 
-def scenario(world: SimulatedWorld, options: dict[str, object], *, hostile: bool = True) -> Record:
+def scenario(harness: SimulatedHarness, options: dict[str, object], *, hostile: bool = True) -> Record:
     record = Record()
 
-    async def body(_: World) -> None:
-        chance = random.Random(world.scheduler.random.random())
+    async def body(_: Harness) -> None:
+        chance = random.Random(harness.scheduler.random.random())
         plan = sometimes(chance, RATES if hostile else {}, LEASE / 2)
-        workers = [Worker(world, number, record, plan) for number in range(WORKERS)]
+        workers = [Worker(harness, number, record, plan) for number in range(WORKERS)]
         jobs = [worker.machine.spawn(lambda worker=worker: worker.work(options)) for worker in workers]
         if hostile:
-            await disturb(world, workers, chance, chance.randrange(4), LEASE, pause=3.0, kills=0.3)
-        await all_end(world, workers, jobs, LEASE)
-        await nothing_is_left(world)
+            await disturb(harness, workers, chance, chance.randrange(4), LEASE, pause=3.0, kills=0.3)
+        await all_end(harness, workers, jobs, LEASE)
+        await nothing_is_left(harness)
 
-    world.run(body)
+    harness.run(body)
     return record
 
 
-async def nothing_is_left(world: SimulatedWorld) -> None:
-    looker = world.client(Memory())
-    start = world.scheduler.time
+async def nothing_is_left(harness: SimulatedHarness) -> None:
+    looker = harness.client(Memory())
+    start = harness.scheduler.time
     hold = await looker.lock("a", lease=LEASE).acquire(timeout=10 * LEASE)
     assert hold is not None
-    assert world.scheduler.time - start <= 2 * LEASE + 1.0, "what the dead left behind ended with its lease"
+    assert harness.scheduler.time - start <= 2 * LEASE + 1.0, "what the dead left behind ended with its lease"
     await hold.release()
-    await world.sleep(3 * LEASE)
+    await harness.sleep(3 * LEASE)
     assert await looker.holds() == [], "nothing is left"
 
 
@@ -126,9 +126,9 @@ def check(record: Record, seed: int) -> None:
 
 def run_seeds(seeds: range, options: dict[str, object]) -> None:
     for seed in seeds:
-        world = SimulatedWorld(seed, latency=LATENCY)
+        harness = SimulatedHarness(seed, latency=LATENCY)
         try:
-            record = scenario(world, options)
+            record = scenario(harness, options)
         except BaseException as error:
             error.add_note(f"seed {seed}, options {options}")
             raise
@@ -150,7 +150,7 @@ def test_many_more_seeds(options: dict[str, object], block: int) -> None:
 
 @pytest.mark.parametrize("seed", range(10))
 def test_without_faults_nobody_loses_anything(seed: int) -> None:
-    record = scenario(SimulatedWorld(seed, latency=LATENCY), {}, hostile=False)
+    record = scenario(SimulatedHarness(seed, latency=LATENCY), {}, hostile=False)
     check(record, seed)
     assert record.done == WORKERS
     assert len(record.claims) == WORKERS * ROUNDS
@@ -160,9 +160,9 @@ def test_without_faults_nobody_loses_anything(seed: int) -> None:
 def test_the_same_seed_is_the_same_history_byte_for_byte(seed: int) -> None:
     traces = []
     for _ in range(2):
-        world = SimulatedWorld(seed, latency=LATENCY)
-        scenario(world, {})
-        traces.append(world.trace().encode())
+        harness = SimulatedHarness(seed, latency=LATENCY)
+        scenario(harness, {})
+        traces.append(harness.trace().encode())
     assert traces[0] == traces[1]
     assert len(traces[0].splitlines()) > 200
 
@@ -170,9 +170,9 @@ def test_the_same_seed_is_the_same_history_byte_for_byte(seed: int) -> None:
 def test_another_seed_is_another_history() -> None:
     traces = set()
     for seed in range(5):
-        world = SimulatedWorld(seed, latency=LATENCY)
-        scenario(world, {})
-        traces.add(world.trace())
+        harness = SimulatedHarness(seed, latency=LATENCY)
+        scenario(harness, {})
+        traces.add(harness.trace())
     assert len(traces) == 5
 
 
@@ -189,8 +189,8 @@ def test_the_scenario_finds_a_broken_promise(fault: str, monkeypatch: pytest.Mon
     if fault.startswith("a deadline"):
         monkeypatch.setattr("leasehold._engine.lease.deadline_of", lambda since, lease: since + lease * 1.5)
     else:
-        machine = SimulatedWorld.machine
-        monkeypatch.setattr(SimulatedWorld, "machine", lambda self, name: machine(self, name, rate=0.5))
+        machine = SimulatedHarness.machine
+        monkeypatch.setattr(SimulatedHarness, "machine", lambda self, name: machine(self, name, rate=0.5))
     with pytest.raises(AssertionError, match="valid until"):
         run_seeds(range(100), {})
 
@@ -198,24 +198,24 @@ def test_the_scenario_finds_a_broken_promise(fault: str, monkeypatch: pytest.Mon
 @pytest.mark.parametrize("share", [0.5, 1.0])
 @pytest.mark.parametrize("seed", range(20))
 def test_lost_wake_ups_cost_a_third_of_the_lease_and_no_more(share: float, seed: int) -> None:
-    world = SimulatedWorld(seed)
+    harness = SimulatedHarness(seed)
     handed: list[tuple[float, float]] = []
 
-    async def body(_: World) -> None:
+    async def body(_: Harness) -> None:
         chance = random.Random(seed)
         store = Faulty(Memory(), sometimes(chance, {Kind.DEAF: share}, 0.0))
-        freed = [world.now()]
+        freed = [harness.now()]
 
         async def work(client: AsyncClient) -> None:
             async with client.lock("a", lease=LEASE):
-                handed.append((freed[0], world.now()))
-                await world.sleep(1.0)
-                freed[0] = world.now()
+                handed.append((freed[0], harness.now()))
+                await harness.sleep(1.0)
+                freed[0] = harness.now()
 
-        clients = [world.client(store) for _ in range(WORKERS)]
-        await world.gather(*(work(client) for client in clients))
+        clients = [harness.client(store) for _ in range(WORKERS)]
+        await harness.gather(*(work(client) for client in clients))
 
-    world.run(body)
+    harness.run(body)
     assert len(handed) == WORKERS
     longest = max(got - freed for freed, got in handed)
     assert longest <= LEASE / 3 * 1.1 + 0.1, f"seed {seed}: {longest}"
@@ -225,11 +225,11 @@ def test_lost_wake_ups_cost_a_third_of_the_lease_and_no_more(share: float, seed:
 
 @pytest.mark.parametrize("seed", range(10))
 def test_a_stopped_holder_is_told_before_any_call_of_its_own_succeeds(seed: int) -> None:
-    world = SimulatedWorld(seed)
+    harness = SimulatedHarness(seed)
     seen: list[str] = []
 
-    async def body(_: World) -> None:
-        machine = world.machine("stopped")
+    async def body(_: Harness) -> None:
+        machine = harness.machine("stopped")
         client = machine.client(Memory())
 
         async def work() -> None:
@@ -243,14 +243,14 @@ def test_a_stopped_holder_is_told_before_any_call_of_its_own_succeeds(seed: int)
                 seen.append("told")
 
         job = machine.spawn(work)
-        await world.sleep(1.0)
+        await harness.sleep(1.0)
         machine.stall(2 * LEASE)
         count = len(seen)
-        other = await world.client(Memory()).lock("a", lease=LEASE).acquire()
+        other = await harness.client(Memory()).lock("a", lease=LEASE).acquire()
         assert other is not None
-        await world.sleep(2 * LEASE)
+        await harness.sleep(2 * LEASE)
         assert await job.join(1.0)
         assert seen[count:] == ["told"]
         other.raise_if_lost()
 
-    world.run(body)
+    harness.run(body)

@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import pytest
 
-from leasehold_lab.runtimes.case_runtimes import AsyncioWorld, BlockingWorld, World
+from leasehold_lab.runtimes.harnesses import AsyncioHarness, BlockingHarness, Harness
 from leasehold_lab.servers.zookeeper import TICK
 from support.stores.doc_pages import row
 from support.stores.killed_clients import parties
@@ -76,20 +76,20 @@ def test_the_next_has_it_within_the_time_that_the_page_states(
     if system.fixture == "mariadb_server":
         request.getfixturevalue("mariadb_url")  # with the tables made
     server = SimpleNamespace(url=request.getfixturevalue(system.fixture).url + system.options)
-    world: World = BlockingWorld() if flavor == "blocking" else AsyncioWorld()
+    harness: Harness = BlockingHarness() if flavor == "blocking" else AsyncioHarness()
 
-    async def body(world: World) -> None:
-        client = world.client(server.url, namespace=namespace)
+    async def body(harness: Harness) -> None:
+        client = harness.client(server.url, namespace=namespace)
         with cast("Any", parties()) as start:
             for _ in range(2):
                 holder = start(server, namespace, flavor, "hold", system.lease, "x")
                 while "token" not in (said := holder.hear()):
                     pass
-                job = world.spawn(lambda: client.lock("x", lease=30.0).acquire(timeout=60))
-                until = world.now() + 20
+                job = harness.spawn(lambda: client.lock("x", lease=30.0).acquire(timeout=60))
+                until = harness.now() + 20
                 while (info := await client.inspect("x")) is None or not info.waiters:
-                    assert world.now() < until
-                    await world.sleep(0.01)
+                    assert harness.now() < until
+                    await harness.sleep(0.01)
                 with turns_missed() as missed:
                     killed = time.monotonic()
                     holder.kill()
@@ -104,5 +104,5 @@ def test_the_next_has_it_within_the_time_that_the_page_states(
                 )
                 assert took < system.bound + missed.total()
 
-    world.run(body)
+    harness.run(body)
     record_property(f"spread:free after a kill, {name}", taken)

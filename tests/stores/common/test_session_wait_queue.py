@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from leasehold import Client
-from leasehold_lab.runtimes.case_runtimes import World
+from leasehold_lab.runtimes.harnesses import Harness
 from leasehold_lab.servers import MariaDBServer, PostgresServer
 from support.flavors import both
 from support.patience import until
@@ -60,26 +60,26 @@ def database(request: pytest.FixtureRequest) -> Database:
     )
 
 
-async def comes_true(world: World, what: Callable[[], Any], within: float = 20.0) -> None:
-    until = world.now() + within
+async def comes_true(harness: Harness, what: Callable[[], Any], within: float = 20.0) -> None:
+    until = harness.now() + within
     while not what():
-        assert world.now() < until
-        await world.sleep(0.01)
+        assert harness.now() < until
+        await harness.sleep(0.01)
 
 
-async def shown(world: World, client: Any, count: int) -> None:
-    until = world.now() + 20
+async def shown(harness: Harness, client: Any, count: int) -> None:
+    until = harness.now() + 20
     while (info := await client.inspect("x")) is None or len(info.waiters) != count:
-        assert world.now() < until, info
-        await world.sleep(0.02)
+        assert harness.now() < until, info
+        await harness.sleep(0.02)
 
 
 @both
 def test_all_waiters_of_a_client_have_one_session_and_enter_in_order(
-    database: Database, world: World, namespace: str
+    database: Database, harness: Harness, namespace: str
 ) -> None:
-    async def body(world: World) -> None:
-        holder, waiters = (world.client(database.url, namespace=namespace) for _ in range(2))
+    async def body(harness: Harness) -> None:
+        holder, waiters = (harness.client(database.url, namespace=namespace) for _ in range(2))
         hold = await holder.lock("x").acquire(timeout=5)
         entered: list[int] = []
         tokens: list[int] = [hold.token]
@@ -92,10 +92,10 @@ def test_all_waiters_of_a_client_have_one_session_and_enter_in_order(
 
         jobs = []
         for number in range(WAITERS):
-            jobs.append(world.spawn(lambda number=number: one(number)))
+            jobs.append(harness.spawn(lambda number=number: one(number)))
             if number < 5:
-                await shown(world, holder, number + 1)  # the first few surely come in this order
-        await shown(world, holder, WAITERS)
+                await shown(harness, holder, number + 1)  # the first few surely come in this order
+        await shown(harness, holder, WAITERS)
         assert len(database.waiting()) == 1
         await hold.release()
         for job in jobs:
@@ -106,18 +106,18 @@ def test_all_waiters_of_a_client_have_one_session_and_enter_in_order(
         assert await holder.inspect("x") is None
         assert database.waiting() == []
 
-    world.run(body)
+    harness.run(body)
 
 
 @both
-def test_who_gives_up_leaves_the_session_to_the_next(database: Database, world: World, namespace: str) -> None:
-    async def body(world: World) -> None:
-        holder, waiters = (world.client(database.url, namespace=namespace) for _ in range(2))
+def test_who_gives_up_leaves_the_session_to_the_next(database: Database, harness: Harness, namespace: str) -> None:
+    async def body(harness: Harness) -> None:
+        holder, waiters = (harness.client(database.url, namespace=namespace) for _ in range(2))
         hold = await holder.lock("x").acquire(timeout=5)
-        first = world.spawn(lambda: waiters.lock("x").acquire(timeout=0.7))
-        await shown(world, holder, 1)
-        second = world.spawn(lambda: waiters.lock("x").acquire(timeout=30))
-        await shown(world, holder, 2)
+        first = harness.spawn(lambda: waiters.lock("x").acquire(timeout=0.7))
+        await shown(harness, holder, 1)
+        second = harness.spawn(lambda: waiters.lock("x").acquire(timeout=30))
+        await shown(harness, holder, 2)
         parked = database.waiting()
         assert len(parked) == 1
         assert await first.result() is None
@@ -126,23 +126,23 @@ def test_who_gives_up_leaves_the_session_to_the_next(database: Database, world: 
         got = await second.result()
         assert got.token > hold.token
         await got.release()
-        third = world.spawn(lambda: waiters.lock("x").acquire(timeout=0.3))
+        third = harness.spawn(lambda: waiters.lock("x").acquire(timeout=0.3))
         assert await (await third.result()).release()
         again = await holder.lock("x").acquire(timeout=5)
-        last = world.spawn(lambda: waiters.lock("x").acquire(timeout=0.3))
+        last = harness.spawn(lambda: waiters.lock("x").acquire(timeout=0.3))
         assert await last.result() is None
-        await comes_true(world, lambda: not database.waiting(), 1.0 + NOISE)  # with nobody left it does not stay
+        await comes_true(harness, lambda: not database.waiting(), 1.0 + NOISE)  # with nobody left it does not stay
         await again.release()
 
-    world.run(body)
+    harness.run(body)
 
 
 @both
 def test_a_session_that_breaks_in_the_queue_costs_no_place_in_line(
-    database: Database, world: World, namespace: str
+    database: Database, harness: Harness, namespace: str
 ) -> None:
-    async def body(world: World) -> None:
-        holder, waiters = (world.client(database.url, namespace=namespace) for _ in range(2))
+    async def body(harness: Harness) -> None:
+        holder, waiters = (harness.client(database.url, namespace=namespace) for _ in range(2))
         hold = await holder.lock("x").acquire(timeout=5)
         entered: list[int] = []
 
@@ -153,40 +153,40 @@ def test_a_session_that_breaks_in_the_queue_costs_no_place_in_line(
 
         jobs = []
         for number in range(3):
-            jobs.append(world.spawn(lambda number=number: one(number)))
-            await shown(world, holder, number + 1)
+            jobs.append(harness.spawn(lambda number=number: one(number)))
+            await shown(harness, holder, number + 1)
         for _ in range(3):
             (parked,) = database.waiting()
             database.end(parked)
-            await comes_true(world, lambda: database.waiting() not in ([], [parked]))  # noqa: B023
+            await comes_true(harness, lambda: database.waiting() not in ([], [parked]))  # noqa: B023
         assert entered == []
         await hold.release()
         for job in jobs:
             await job.result()
         assert entered == [0, 1, 2]
 
-    world.run(body)
+    harness.run(body)
 
 
 @both
-def test_two_clients_take_turns(database: Database, world: World, namespace: str) -> None:
+def test_two_clients_take_turns(database: Database, harness: Harness, namespace: str) -> None:
     """One session of each stands in the server's queue: none of them waits for all of the other."""
 
-    async def body(world: World) -> None:
-        clients = [world.client(database.url, namespace=namespace) for _ in range(2)]
+    async def body(harness: Harness) -> None:
+        clients = [harness.client(database.url, namespace=namespace) for _ in range(2)]
         hold = await clients[0].lock("x").acquire(timeout=5)
         entered: list[int] = []
 
         async def one(which: int) -> None:
             mine = await clients[which].lock("x").acquire(timeout=60)
             entered.append(which)
-            await world.sleep(0.05)
+            await harness.sleep(0.05)
             await mine.release()
 
-        jobs = [world.spawn(lambda: one(0)) for _ in range(8)]
-        await shown(world, clients[0], 8)
-        jobs += [world.spawn(lambda: one(1)) for _ in range(8)]
-        await shown(world, clients[0], 16)
+        jobs = [harness.spawn(lambda: one(0)) for _ in range(8)]
+        await shown(harness, clients[0], 8)
+        jobs += [harness.spawn(lambda: one(1)) for _ in range(8)]
+        await shown(harness, clients[0], 16)
         assert len(database.waiting()) == 2
         await hold.release()
         for job in jobs:
@@ -194,7 +194,7 @@ def test_two_clients_take_turns(database: Database, world: World, namespace: str
         assert 1 in entered[:4]
         assert sorted(entered) == [0] * 8 + [1] * 8
 
-    world.run(body)
+    harness.run(body)
 
 
 def test_what_a_killed_waiter_left_is_forgotten_when_the_name_is_next_had(database: Database, namespace: str) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from leasehold._model import Granted, LeaseTerms, LockMode, Owner, ReleaseReason, Ticket, Wait, ticket_id
 from leasehold_lab.proxy.proxy import FaultProxy
-from leasehold_lab.runtimes.case_runtimes import World
+from leasehold_lab.runtimes.harnesses import Harness
 from leasehold_lab.servers import MariaDBServer, PostgresServer
 from support.flavors import both
 
@@ -67,11 +67,11 @@ async def held_by(client: Any) -> dict[str, list[int | None]]:
 
 @both
 @pytest.mark.parametrize("taken", NAMES)
-def test_all_or_nothing_when_one_is_taken(database: Database, namespace: str, world: World, taken: str) -> None:
+def test_all_or_nothing_when_one_is_taken(database: Database, namespace: str, harness: Harness, taken: str) -> None:
     """Without ``keep`` a name that is taken leaves no trace of the others; with it those before it are had."""
 
-    async def body(world: World) -> None:
-        client, other = (world.client(database.url, namespace=namespace) for _ in range(2))
+    async def body(harness: Harness) -> None:
+        client, other = (harness.client(database.url, namespace=namespace) for _ in range(2))
         hold = await other.lock(taken).acquire(timeout=5)
         assert hold is not None
         before = await held_by(client)
@@ -87,17 +87,17 @@ def test_all_or_nothing_when_one_is_taken(database: Database, namespace: str, wo
         assert await client.store.release_many(some, within=5) == [True] * had + [False] * (3 - had)
         await hold.release()
 
-    world.run(body)
+    harness.run(body)
 
 
 @both
 @pytest.mark.parametrize("commit", [2, 4], ids=["of a name", "of the grants"])
 @pytest.mark.parametrize("delivered", [True, False], ids=["reply lost", "request lost"])
 def test_a_lost_commit_is_found_again_for_all_names(
-    database: Database, proxy: FaultProxy, namespace: str, world: World, commit: int, delivered: bool
+    database: Database, proxy: FaultProxy, namespace: str, harness: Harness, commit: int, delivered: bool
 ) -> None:
-    async def body(world: World) -> None:
-        client, other = (world.client(url, namespace=namespace) for url in (database.through(proxy), database.url))
+    async def body(harness: Harness) -> None:
+        client, other = (harness.client(url, namespace=namespace) for url in (database.through(proxy), database.url))
         fault = (proxy.drop_reply if delivered else proxy.cut_at)(commit, where=database.commit)
         hold = await client.multi_lock(NAMES).acquire(timeout=5)
         assert fault.hits == 1
@@ -108,18 +108,18 @@ def test_a_lost_commit_is_found_again_for_all_names(
         assert fault.hits == 1
         assert await held_by(other) == {}
 
-    world.run(body)
+    harness.run(body)
 
 
 @both
 @pytest.mark.parametrize("keep", [False, True], ids=["all", "some"])
 def test_a_claim_that_is_repeated_too_late_leaves_nothing_behind(
-    database: Database, namespace: str, world: World, keep: bool
+    database: Database, namespace: str, harness: Harness, keep: bool
 ) -> None:
     """The answer to the first was lost, and before the second one name went to somebody else."""
 
-    async def body(world: World) -> None:
-        client, other = (world.client(database.url, namespace=namespace) for _ in range(2))
+    async def body(harness: Harness) -> None:
+        client, other = (harness.client(database.url, namespace=namespace) for _ in range(2))
         mine = tickets()
         first = await client.store.try_acquire_many(mine, keep=keep, within=5)
         again = await client.store.try_acquire_many(mine, keep=keep, within=5)
@@ -135,41 +135,41 @@ def test_a_claim_that_is_repeated_too_late_leaves_nothing_behind(
         await client.store.release_many(mine, within=5)
         await hold.release()
 
-    world.run(body)
+    harness.run(body)
 
 
 @both
-def test_who_waits_for_one_of_them_is_told(database: Database, namespace: str, world: World) -> None:
-    async def body(world: World) -> None:
-        client = world.client(database.url, namespace=namespace)
+def test_who_waits_for_one_of_them_is_told(database: Database, namespace: str, harness: Harness) -> None:
+    async def body(harness: Harness) -> None:
+        client = harness.client(database.url, namespace=namespace)
         hold = await client.multi_lock(NAMES).acquire(timeout=5)
         jobs = []
         for name in NAMES:
-            waiter = world.client(database.url, namespace=namespace).lock(name)
-            jobs.append(world.spawn(lambda waiter=waiter: waiter.acquire(timeout=20)))
-        until = world.now() + 5
+            waiter = harness.client(database.url, namespace=namespace).lock(name)
+            jobs.append(harness.spawn(lambda waiter=waiter: waiter.acquire(timeout=20)))
+        until = harness.now() + 5
         while sum(len(info.waiters) for info in await client.holds()) < 3:
-            assert world.now() < until
-            await world.sleep(0.01)
-        await world.sleep(0.2)  # they listen, where there is something to hear
-        start = world.now()
+            assert harness.now() < until
+            await harness.sleep(0.01)
+        await harness.sleep(0.2)  # they listen, where there is something to hear
+        start = harness.now()
         await hold.release()
         for name, job in zip(NAMES, jobs, strict=True):
             got = await job.result()
-            assert world.now() - start < NOISE
+            assert harness.now() - start < NOISE
             assert got.token > hold.tokens[name]
             await got.release()
 
-    world.run(body)
+    harness.run(body)
 
 
 @both
-def test_a_hundred_names_and_any_order_make_no_deadlock(database: Database, namespace: str, world: World) -> None:
+def test_a_hundred_names_and_any_order_make_no_deadlock(database: Database, namespace: str, harness: Harness) -> None:
     """Claims lock in one order, whatever theirs is; so nobody is rolled back for it."""
     names = [f"n{number:03}" for number in range(100)]
 
-    async def body(world: World) -> None:
-        clients = [world.client(database.url, namespace=namespace) for _ in range(3)]
+    async def body(harness: Harness) -> None:
+        clients = [harness.client(database.url, namespace=namespace) for _ in range(3)]
         everything = tickets(names)
         granted = await clients[0].store.try_acquire_many(everything, keep=False, within=30)
         assert all(isinstance(one, Granted) for one in granted)
@@ -184,8 +184,8 @@ def test_a_hundred_names_and_any_order_make_no_deadlock(database: Database, name
                 await clients[number].store.try_acquire_many(some, keep=bool(chance.randrange(2)), within=30)
                 await clients[number].store.release_many(some, within=30)
 
-        await world.gather(*[contend(number) for number in range(3)])
+        await harness.gather(*[contend(number) for number in range(3)])
         assert await held_by(clients[0]) == {}
         assert database.deadlocks() == before
 
-    world.run(body)
+    harness.run(body)

@@ -35,9 +35,9 @@ def stated(label: str) -> int:
 
 @both
 @pytest.mark.parametrize("kind", ["lock", "rlock", "writer", "permit"])
-def test_an_acquire_is_one_request_and_a_release_is_one(etcd_server, namespace, kind, world):
-    async def body(world):
-        locks = world.client(etcd_server.url, namespace=namespace)
+def test_an_acquire_is_one_request_and_a_release_is_one(etcd_server, namespace, kind, harness):
+    async def body(harness):
+        locks = harness.client(etcd_server.url, namespace=namespace)
         make = {
             "lock": lambda: locks.lock("x"),
             "rlock": lambda: locks.rlock("x"),
@@ -50,13 +50,13 @@ def test_an_acquire_is_one_request_and_a_release_is_one(etcd_server, namespace, 
             await (await make().acquire(timeout=5)).release()
         assert calls_of(etcd_server, before) == {"Txn": 10 * (stated("acquire, nobody there") + stated("release"))}
 
-    world.run(body)
+    harness.run(body)
 
 
 @both
-def test_a_reader_beside_others_and_a_cell_cost_what_the_page_says(etcd_server, namespace, world):
-    async def body(world):
-        locks, others = (world.client(etcd_server.url, namespace=namespace) for _ in range(2))
+def test_a_reader_beside_others_and_a_cell_cost_what_the_page_says(etcd_server, namespace, harness):
+    async def body(harness):
+        locks, others = (harness.client(etcd_server.url, namespace=namespace) for _ in range(2))
         await (await locks.lock("warm").acquire(timeout=5)).release()
         first = await others.rw_lock("x").reader().acquire(timeout=5)
         cell = locks.versioned("cell")
@@ -73,7 +73,7 @@ def test_a_reader_beside_others_and_a_cell_cost_what_the_page_says(etcd_server, 
         for hold in (first, second):
             await hold.release()
 
-    world.run(body)
+    harness.run(body)
 
 
 def test_the_first_acquire_of_a_client_also_gets_a_lease(etcd_server, namespace):

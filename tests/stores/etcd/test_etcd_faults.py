@@ -114,13 +114,13 @@ def test_a_claim_that_arrives_after_its_leave_does_nothing(etcd_server, proxy, n
 
 
 @both
-def test_a_key_is_not_taken_out_under_a_claim_that_enters(etcd_server, proxy, namespace, world):
+def test_a_key_is_not_taken_out_under_a_claim_that_enters(etcd_server, proxy, namespace, harness):
     """Its own time was over, since nobody had renewed it; but its session lives, and its claim was carried out."""
 
-    async def body(world):
+    async def body(harness):
         async with (
-            world.client(url(proxy), namespace=namespace) as locks,
-            world.client(etcd_server.url, namespace=namespace) as others,
+            harness.client(url(proxy), namespace=namespace) as locks,
+            harness.client(etcd_server.url, namespace=namespace) as others,
         ):
             store, waits, busy, before, after = locks.store, *(ticket(number, lease=2.0) for number in range(4))
             assert isinstance(await others.store.try_acquire("x", before, join=True, within=2.0), Granted)
@@ -128,23 +128,23 @@ def test_a_key_is_not_taken_out_under_a_claim_that_enters(etcd_server, proxy, na
             assert isinstance(await store.try_acquire("x", waits, join=True, within=2.0), Wait)
             await others.store.release("x", before, reason=ReleaseReason.RELEASE, within=2.0)
             for _ in range(2):  # the session lives on, by another ticket
-                await world.sleep(0.9)
+                await harness.sleep(0.9)
                 await store.renew([("busy", busy)], within=2.0)
-            await world.sleep(0.3)
+            await harness.sleep(0.3)
             slow = proxy.hold(Side.REPLIES, nth=1)
-            claim = world.spawn(lambda: store.try_acquire("x", waits, join=True, within=5.0))
+            claim = harness.spawn(lambda: store.try_acquire("x", waits, join=True, within=5.0))
             while not slow.hits:
-                await world.sleep(0.01)
+                await harness.sleep(0.01)
             await store.renew([("busy", busy)], within=2.0)
             slow.remove()
             granted = await claim.result()
             other = await others.store.try_acquire("x", after, join=True, within=2.0)
-            believed = isinstance(granted, Granted) and granted.since + granted.lease * 0.99 > world.now()
+            believed = isinstance(granted, Granted) and granted.since + granted.lease * 0.99 > harness.now()
             assert believed is isinstance(other, Wait), (granted, other)
             for one, who in ((store, waits), (store, busy), (others.store, after)):
                 await one.release("busy" if who is busy else "x", who, reason=ReleaseReason.RELEASE, within=2.0)
 
-    world.run(body)
+    harness.run(body)
 
 
 # --- connections -------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from leasehold.stores.mysql.connection import aio as mysql_aio
 from leasehold.stores.mysql.connection import pool
 from leasehold.stores.mysql.connection.base import AGAIN, HUNG_UP, LASTING, REMEDIES, is_last_word, outcome_of
 from leasehold_lab.proxy.proxy import FaultProxy
-from leasehold_lab.runtimes.case_runtimes import AsyncioWorld, World
+from leasehold_lab.runtimes.harnesses import AsyncioHarness, Harness
 from leasehold_lab.servers import MariaDBServer
 from support.flavors import both
 from support.steps import TO_THE_END, after_steps
@@ -86,11 +86,11 @@ def transactions(server: MariaDBServer) -> int:
     return int(server.query("SELECT COUNT(*) FROM information_schema.INNODB_TRX")[0][0])
 
 
-async def comes_true(world: World, what: Any, limit: float = 5.0) -> None:
+async def comes_true(harness: Harness, what: Any, limit: float = 5.0) -> None:
     end = time.monotonic() + limit
     while not what():
         assert time.monotonic() < end
-        await world.sleep(0.01)
+        await harness.sleep(0.01)
 
 
 async def unavailable(work: Coroutine[Any, Any, object]) -> StoreUnavailable:
@@ -101,11 +101,11 @@ async def unavailable(work: Coroutine[Any, Any, object]) -> StoreUnavailable:
     raise AssertionError(f"StoreUnavailable expected, but it returned {result!r}")
 
 
-async def queued(world: World, client: Any, name: str, count: int) -> None:
-    until = world.now() + 5
+async def queued(harness: Harness, client: Any, name: str, count: int) -> None:
+    until = harness.now() + 5
     while (info := await client.inspect(name)) is None or len(info.waiters) != count:
-        assert world.now() < until, info
-        await world.sleep(0.01)
+        assert harness.now() < until, info
+        await harness.sleep(0.01)
 
 
 # --- replies and connections -----------------------------------------------------------------------------------
@@ -115,10 +115,10 @@ async def queued(world: World, client: Any, name: str, count: int) -> None:
 @pytest.mark.parametrize("commit", [1, 2], ids=["of the name", "of the grant"])
 @pytest.mark.parametrize("delivered", [True, False], ids=["reply lost", "request lost"])
 def test_a_lost_commit_is_asked_for_again(
-    server: MariaDBServer, proxy: FaultProxy, namespace: str, world: World, commit: int, delivered: bool
+    server: MariaDBServer, proxy: FaultProxy, namespace: str, harness: Harness, commit: int, delivered: bool
 ) -> None:
-    async def body(world: World) -> None:
-        client = world.client(through(server, proxy), namespace=namespace)
+    async def body(harness: Harness) -> None:
+        client = harness.client(through(server, proxy), namespace=namespace)
         fault = (proxy.drop_reply if delivered else proxy.cut_at)(commit, where=b"; COMMIT")
         hold = await client.lock("x").acquire(timeout=5)
         assert fault.hits == 1
@@ -129,35 +129,35 @@ def test_a_lost_commit_is_asked_for_again(
         assert await hold.release()
         assert await client.inspect("x") is None
 
-    world.run(body)
+    harness.run(body)
 
 
 @both
-def test_a_lost_release_is_repeated(server: MariaDBServer, proxy: FaultProxy, namespace: str, world: World) -> None:
-    async def body(world: World) -> None:
-        client = world.client(through(server, proxy), namespace=namespace)
+def test_a_lost_release_is_repeated(server: MariaDBServer, proxy: FaultProxy, namespace: str, harness: Harness) -> None:
+    async def body(harness: Harness) -> None:
+        client = harness.client(through(server, proxy), namespace=namespace)
         hold = await client.lock("x").acquire(timeout=5)
         fault = proxy.drop_reply(1, where=b"; COMMIT")
         await hold.release()
         assert fault.hits == 1
         assert await client.inspect("x") is None
 
-    world.run(body)
+    harness.run(body)
 
 
 @both
 def test_a_server_that_says_nothing_is_given_up_in_time(
-    server: MariaDBServer, proxy: FaultProxy, namespace: str, world: World
+    server: MariaDBServer, proxy: FaultProxy, namespace: str, harness: Harness
 ) -> None:
-    async def body(world: World) -> None:
-        client = world.client(through(server, proxy), namespace=namespace, response_timeout=0.5)
+    async def body(harness: Harness) -> None:
+        client = harness.client(through(server, proxy), namespace=namespace, response_timeout=0.5)
         hold = await client.lock("held", lease=2).acquire(timeout=5)
         silence = proxy.blackhole()
-        start = world.now()
+        start = harness.now()
         error = await unavailable(client.lock("x").acquire(timeout=10))
-        assert world.now() - start < 0.5 + NOISE
+        assert harness.now() - start < 0.5 + NOISE
         assert "did not answer" in str(error) or "cannot connect" in str(error)
-        await world.sleep(max(0.0, start + 2.0 - world.now()))
+        await harness.sleep(max(0.0, start + 2.0 - harness.now()))
         assert hold.lost
         silence.remove()
         proxy.cut()
@@ -165,22 +165,22 @@ def test_a_server_that_says_nothing_is_given_up_in_time(
         assert again is not None
         await again.release()
 
-    world.run(body)
+    harness.run(body)
 
 
 @both
 @pytest.mark.parametrize("mode", ["", "?mode=session"], ids=["lease", "session"])
-def test_killed_sessions(server: MariaDBServer, namespace: str, world: World, mode: str) -> None:
+def test_killed_sessions(server: MariaDBServer, namespace: str, harness: Harness, mode: str) -> None:
     """A lease survives them and a waiter goes on; a lock of a session ends with it, and its holder is told."""
 
-    async def body(world: World) -> None:
-        holder = world.client(server.url + mode, namespace=namespace)
-        waiter = world.client(server.url + mode, namespace=namespace)
+    async def body(harness: Harness) -> None:
+        holder = harness.client(server.url + mode, namespace=namespace)
+        waiter = harness.client(server.url + mode, namespace=namespace)
         hold = await holder.lock("x", lease=1.5).acquire(timeout=5)
         assert hold is not None
-        job = world.spawn(lambda: waiter.lock("x", lease=1.5).acquire(timeout=20))
-        await queued(world, holder, "x", 1)
-        start = world.now()
+        job = harness.spawn(lambda: waiter.lock("x", lease=1.5).acquire(timeout=20))
+        await queued(harness, holder, "x", 1)
+        start = harness.now()
         if mode:
             (place,) = holder.store._connections._holds.values()  # type: ignore[attr-defined]
             server.query(f"KILL CONNECTION {place.session:d}")
@@ -188,46 +188,48 @@ def test_killed_sessions(server: MariaDBServer, namespace: str, world: World, mo
             assert server.end_sessions() >= 2
         if mode:
             got = await job.result()
-            assert world.now() - start < NOISE
+            assert harness.now() - start < NOISE
             while not hold.lost:
-                assert world.now() - start < 0.5 + NOISE
-                await world.sleep(0.01)
+                assert harness.now() - start < 0.5 + NOISE
+                await harness.sleep(0.01)
             with pytest.raises(LeaseLost):
                 await hold.release()
         else:
-            await world.sleep(2.0)
+            await harness.sleep(2.0)
             hold.raise_if_lost()
             await hold.release()
             got = await job.result()
         assert got.token > hold.token
         await got.release()
 
-    world.run(body)
+    harness.run(body)
 
 
 @both
-def test_idle_sessions_are_kept_past_the_servers_timeout(server: MariaDBServer, namespace: str, world: World) -> None:
-    async def body(world: World) -> None:
-        client = world.client(f"{server.url}?mode=session", namespace=namespace)
+def test_idle_sessions_are_kept_past_the_servers_timeout(
+    server: MariaDBServer, namespace: str, harness: Harness
+) -> None:
+    async def body(harness: Harness) -> None:
+        client = harness.client(f"{server.url}?mode=session", namespace=namespace)
         hold = await client.lock("x", lease=30).acquire(timeout=5)
-        await world.sleep(3.0)  # the server's own wait_timeout is 2
+        await harness.sleep(3.0)  # the server's own wait_timeout is 2
         await hold.renew()
         assert await hold.release()
 
-    world.run(body)
+    harness.run(body)
 
 
 # --- what the server refuses -----------------------------------------------------------------------------------
 
 
 @both
-def test_a_read_only_server_is_refused(server: MariaDBServer, namespace: str, world: World) -> None:
-    async def body(world: World) -> None:
-        client = world.client(server.url, namespace=namespace)
+def test_a_read_only_server_is_refused(server: MariaDBServer, namespace: str, harness: Harness) -> None:
+    async def body(harness: Harness) -> None:
+        client = harness.client(server.url, namespace=namespace)
         hold = await client.lock("held").acquire(timeout=5)
         server.query("SET GLOBAL read_only = 1")
         try:
-            for one in (client, world.client(server.url, namespace=namespace)):
+            for one in (client, harness.client(server.url, namespace=namespace)):
                 error = await unavailable(one.lock("x").acquire(timeout=5))
                 assert "read-only" in str(error)
                 assert not error.unknown
@@ -235,7 +237,7 @@ def test_a_read_only_server_is_refused(server: MariaDBServer, namespace: str, wo
             server.query("SET GLOBAL read_only = 0")
         assert await hold.release()
 
-    world.run(body)
+    harness.run(body)
 
 
 @both
@@ -249,31 +251,31 @@ def test_a_read_only_server_is_refused(server: MariaDBServer, namespace: str, wo
     ],
 )
 def test_a_wrong_url_is_told_at_once(
-    server: MariaDBServer, namespace: str, world: World, change: tuple[str, str], words: str
+    server: MariaDBServer, namespace: str, harness: Harness, change: tuple[str, str], words: str
 ) -> None:
-    async def body(world: World) -> None:
-        client = world.client(server.url.replace(*change), namespace=namespace)
-        start = world.now()
+    async def body(harness: Harness) -> None:
+        client = harness.client(server.url.replace(*change), namespace=namespace)
+        start = harness.now()
         error = await unavailable(client.lock("x").acquire(timeout=30))
-        assert world.now() - start < 5 + NOISE
+        assert harness.now() - start < 5 + NOISE
         assert any(word in str(error) for word in words.split("|")), error
         assert error.__context__ is None or "pymysql" not in type(error.__context__).__module__
 
-    world.run(body)
+    harness.run(body)
 
 
 @both
-def test_a_table_without_transactions_is_refused(server: MariaDBServer, namespace: str, world: World) -> None:
-    async def body(world: World) -> None:
+def test_a_table_without_transactions_is_refused(server: MariaDBServer, namespace: str, harness: Harness) -> None:
+    async def body(harness: Harness) -> None:
         server.query("ALTER TABLE leasehold_entry ENGINE = MyISAM")
         try:
-            client = world.client(server.url, namespace=namespace)
+            client = harness.client(server.url, namespace=namespace)
             with pytest.raises(Unsupported, match=r"leasehold_entry .* MyISAM, .* ENGINE = InnoDB"):
                 await client.lock("x").acquire(timeout=5)
         finally:
             server.query("ALTER TABLE leasehold_entry ENGINE = InnoDB")
 
-    world.run(body)
+    harness.run(body)
 
 
 def test_tables_that_are_missing_or_of_another_layout_are_told(server: MariaDBServer, namespace: str) -> None:
@@ -328,34 +330,34 @@ def test_the_table_of_errors() -> None:
 
 @both
 def test_a_row_that_somebody_keeps_locked_is_an_error_in_time(
-    server: MariaDBServer, namespace: str, world: World
+    server: MariaDBServer, namespace: str, harness: Harness
 ) -> None:
-    async def body(world: World) -> None:
-        client = world.client(server.url, namespace=namespace, response_timeout=2.0)
+    async def body(harness: Harness) -> None:
+        client = harness.client(server.url, namespace=namespace, response_timeout=2.0)
         await (await client.lock("x").acquire(timeout=5)).release()
         other = server.connect()
         try:
             other.cursor().execute("SET wait_timeout = 100")
             other.begin()
             other.cursor().execute("SELECT * FROM leasehold_name FOR UPDATE")
-            start = world.now()
+            start = harness.now()
             error = await unavailable(client.lock("x").acquire(timeout=10))
-            assert world.now() - start < 2 + NOISE
+            assert harness.now() - start < 2 + NOISE
             assert not error.unknown
             other.rollback()
         finally:
             other.close()
         await (await client.lock("x").acquire(timeout=5)).release()
 
-    world.run(body)
+    harness.run(body)
 
 
 @both
-def test_a_deadlock_is_tried_again(server: MariaDBServer, namespace: str, world: World) -> None:
+def test_a_deadlock_is_tried_again(server: MariaDBServer, namespace: str, harness: Harness) -> None:
     """Somebody has the holder's entry locked and wants the name; the release wants the entry and has the name."""
 
-    async def body(world: World) -> None:
-        client = world.client(server.url, namespace=namespace)
+    async def body(harness: Harness) -> None:
+        client = harness.client(server.url, namespace=namespace)
         hold = await client.lock("x").acquire(timeout=5)
         before = server.statements().get("rollback", 0)
         other, cursor = server.connect(), None
@@ -368,8 +370,8 @@ def test_a_deadlock_is_tried_again(server: MariaDBServer, namespace: str, world:
             )
             cursor.execute(f"INSERT INTO heavy {rows}")  # so that the other one is the victim
             cursor.execute("UPDATE leasehold_entry SET meta = 'touched'")
-            job = world.spawn(hold.release)
-            await comes_true(world, lambda: waits_for_rows(server) == 1)
+            job = harness.spawn(hold.release)
+            await comes_true(harness, lambda: waits_for_rows(server) == 1)
             cursor.execute("SELECT * FROM leasehold_name FOR UPDATE")
             other.rollback()
             assert await job.result()
@@ -378,70 +380,72 @@ def test_a_deadlock_is_tried_again(server: MariaDBServer, namespace: str, world:
         assert server.statements()["rollback"] > before + 1
         assert await client.inspect("x") is None
 
-    world.run(body)
+    harness.run(body)
 
 
 @both
-def test_a_client_that_stalls_in_a_transaction_is_cut_off(server: MariaDBServer, namespace: str, world: World) -> None:
-    async def body(world: World) -> None:
-        stalled = world.client(server.url, namespace=namespace)
-        other = world.client(server.url, namespace=namespace)
+def test_a_client_that_stalls_in_a_transaction_is_cut_off(
+    server: MariaDBServer, namespace: str, harness: Harness
+) -> None:
+    async def body(harness: Harness) -> None:
+        stalled = harness.client(server.url, namespace=namespace)
+        other = harness.client(server.url, namespace=namespace)
         await (await other.lock("x").acquire(timeout=5)).release()
         await (await stalled.lock("y").acquire(timeout=5)).release()  # the server's own time limit is off by now
         store: Any = stalled.store
-        locked = world.event()
+        locked = harness.event()
 
         async def stall(tx: Any) -> None:
             await tx.ask(Statement(store._dialect.lock_name, store._key("x")))
             locked.set()
-            await world.sleep(4.5)  # whoever may take a second is cut off after three
+            await harness.sleep(4.5)  # whoever may take a second is cut off after three
             await tx.commit(Statement(store._dialect.clock))
 
-        job = world.spawn(lambda: store._transport.transact(stall, within=1.0))
+        job = harness.spawn(lambda: store._transport.transact(stall, within=1.0))
         assert await locked.wait(5)
-        start = world.now()
+        start = harness.now()
         hold = await other.lock("x").acquire(timeout=10)
         assert hold is not None
-        assert world.now() - start < 3 + NOISE
+        assert harness.now() - start < 3 + NOISE
         with pytest.raises(StoreUnavailable):
             await job.result()
         await hold.release()
 
-    world.run(body)
+    harness.run(body)
 
 
 # --- servers ---------------------------------------------------------------------------------------------------
 
 
 @both
-def test_a_restart_keeps_leases_and_wakes_waiters(world: World) -> None:
+def test_a_restart_keeps_leases_and_wakes_waiters(harness: Harness) -> None:
     with MariaDBServer() as mine:
         make_tables(mine)
 
-        async def body(world: World) -> None:
-            holder, waiter = world.client(mine.url), world.client(mine.url)
+        async def body(harness: Harness) -> None:
+            holder, waiter = harness.client(mine.url), harness.client(mine.url)
             hold = await holder.lock("x", lease=30).acquire(timeout=5)  # longer than a restart on a slow disk
-            job = world.spawn(lambda: waiter.lock("x", lease=30).acquire(timeout=30))
-            await queued(world, holder, "x", 1)
+            job = harness.spawn(lambda: waiter.lock("x", lease=30).acquire(timeout=30))
+            await queued(harness, holder, "x", 1)
             mine.restart()
             await hold.renew()
             assert await hold.release()
-            released = world.now()
+            released = harness.now()
             got = await job.result()
-            assert world.now() - released < 10, "its next renewal woke it"
+            assert harness.now() - released < 10, "its next renewal woke it"
             assert got is not None
             assert got.token > hold.token
             await got.release()
             mine.pause()
-            start = world.now()
+            start = harness.now()
             try:
                 await unavailable(waiter.lock("y").acquire(timeout=0.5))
             finally:
                 mine.resume()
-            assert world.now() - start < 5 + NOISE
+            assert harness.now() - start < 5 + NOISE
             await (await waiter.lock("y").acquire(timeout=5)).release()
 
-        world.run(body)
+        harness.run(body)
 
 
 # --- cancellation ----------------------------------------------------------------------------------------------
@@ -478,9 +482,9 @@ def test_cancel_an_acquire_at_each_step(server: MariaDBServer, namespace: str, m
                 assert mine is not None
                 assert await mine.release()
         assert outcomes == ({True} if taken else {True, False})
-        world = AsyncioWorld()
-        world.runtime = locks._engine.runtime
-        await comes_true(world, lambda: transactions(server) == 0 and set(server.sessions()) <= before)
+        harness = AsyncioHarness()
+        harness.runtime = locks._engine.runtime
+        await comes_true(harness, lambda: transactions(server) == 0 and set(server.sessions()) <= before)
 
     asyncio.run(body())
 
@@ -512,9 +516,9 @@ def test_a_cancellation_that_the_driver_loses_counts(
             hold = await locks.lock("x").acquire(timeout=5)
             assert hold is not None
             assert await hold.release()
-        world = AsyncioWorld()
-        world.runtime = locks._engine.runtime
-        await comes_true(world, lambda: set(server.sessions()) <= before)
+        harness = AsyncioHarness()
+        harness.runtime = locks._engine.runtime
+        await comes_true(harness, lambda: set(server.sessions()) <= before)
 
     asyncio.run(body())
 
@@ -615,16 +619,16 @@ def test_a_fork_leaves_the_parents_connections_alone(server: MariaDBServer, name
 @both
 @pytest.mark.parametrize("nth", [1, 2], ids=["without waiting", "after a wait"])
 def test_a_lost_reply_of_get_lock(
-    server: MariaDBServer, proxy: FaultProxy, namespace: str, world: World, nth: int
+    server: MariaDBServer, proxy: FaultProxy, namespace: str, harness: Harness, nth: int
 ) -> None:
-    async def body(world: World) -> None:
-        other = world.client(f"{server.url}?mode=session", namespace=namespace)
-        client = world.client(through(server, proxy, "?mode=session"), namespace=namespace)
+    async def body(harness: Harness) -> None:
+        other = harness.client(f"{server.url}?mode=session", namespace=namespace)
+        client = harness.client(through(server, proxy, "?mode=session"), namespace=namespace)
         hold = await other.lock("x").acquire(timeout=5) if nth == 2 else None
         fault = proxy.drop_reply(nth, where=b"GET_LOCK")
-        job = world.spawn(lambda: client.lock("x").acquire(timeout=10))
+        job = harness.spawn(lambda: client.lock("x").acquire(timeout=10))
         if hold is not None:
-            await comes_true(world, lambda: fault.hits)
+            await comes_true(harness, lambda: fault.hits)
             await hold.release()
         got = await job.result()
         assert got is not None
@@ -632,23 +636,23 @@ def test_a_lost_reply_of_get_lock(
         assert await got.release()
         assert await (await other.lock("x").acquire(timeout=5)).release()
 
-    world.run(body)
+    harness.run(body)
 
 
 @both
-def test_an_interrupted_wait_is_no_grant(server: MariaDBServer, namespace: str, world: World) -> None:
+def test_an_interrupted_wait_is_no_grant(server: MariaDBServer, namespace: str, harness: Harness) -> None:
     """KILL QUERY makes GET_LOCK answer NULL, or fail."""
 
-    async def body(world: World) -> None:
-        holder = world.client(f"{server.url}?mode=session", namespace=namespace)
-        waiter = world.client(f"{server.url}?mode=session", namespace=namespace)
+    async def body(harness: Harness) -> None:
+        holder = harness.client(f"{server.url}?mode=session", namespace=namespace)
+        waiter = harness.client(f"{server.url}?mode=session", namespace=namespace)
         hold = await holder.lock("x").acquire(timeout=5)
-        job = world.spawn(lambda: waiter.lock("x").acquire(timeout=20))
+        job = harness.spawn(lambda: waiter.lock("x").acquire(timeout=20))
         find = "SELECT ID FROM information_schema.PROCESSLIST WHERE INFO LIKE '%GET_LOCK%' AND STATE LIKE 'User%'"
         for _ in range(3):
-            await comes_true(world, lambda: server.query(find))
+            await comes_true(harness, lambda: server.query(find))
             server.query(f"KILL QUERY {server.query(find)[0][0]:d}")
-            await world.sleep(0.1)
+            await harness.sleep(0.1)
         assert not job.done()
         hold.raise_if_lost()
         await hold.release()
@@ -656,34 +660,34 @@ def test_an_interrupted_wait_is_no_grant(server: MariaDBServer, namespace: str, 
         assert got.token > hold.token
         await got.release()
 
-    world.run(body)
+    harness.run(body)
 
 
 @both
 def test_a_holder_that_is_cut_off_blocks_others_for_its_lease(
-    server: MariaDBServer, proxy: FaultProxy, namespace: str, world: World
+    server: MariaDBServer, proxy: FaultProxy, namespace: str, harness: Harness
 ) -> None:
-    async def body(world: World) -> None:
-        holder = world.client(through(server, proxy, "?mode=session"), namespace=namespace, response_timeout=0.5)
-        other = world.client(f"{server.url}?mode=session", namespace=namespace)
+    async def body(harness: Harness) -> None:
+        holder = harness.client(through(server, proxy, "?mode=session"), namespace=namespace, response_timeout=0.5)
+        other = harness.client(f"{server.url}?mode=session", namespace=namespace)
         hold = await holder.lock("x", lease=2).acquire(timeout=5)
         proxy.blackhole()
-        start = world.now()
+        start = harness.now()
         got = await other.lock("x").acquire(timeout=20)
         assert got is not None
-        assert world.now() - start < 2 + 1 + NOISE
+        assert harness.now() - start < 2 + 1 + NOISE
         assert hold.lost
         await got.release()
         proxy.heal()
 
-    world.run(body)
+    harness.run(body)
 
 
 @both
-def test_both_modes_for_one_name_are_refused(server: MariaDBServer, namespace: str, world: World) -> None:
-    async def body(world: World) -> None:
-        leases = world.client(server.url, namespace=namespace)
-        sessions = world.client(f"{server.url}?mode=session", namespace=namespace)
+def test_both_modes_for_one_name_are_refused(server: MariaDBServer, namespace: str, harness: Harness) -> None:
+    async def body(harness: Harness) -> None:
+        leases = harness.client(server.url, namespace=namespace)
+        sessions = harness.client(f"{server.url}?mode=session", namespace=namespace)
         hold = await leases.lock("x").acquire(timeout=5)
         with pytest.raises(Exception, match="mode=session"):
             await sessions.lock("x").acquire(timeout=5)
@@ -692,13 +696,13 @@ def test_both_modes_for_one_name_are_refused(server: MariaDBServer, namespace: s
         assert got.token > hold.token - 10**9  # each mode has its own tokens, by the same clock
         await got.release()
 
-    world.run(body)
+    harness.run(body)
 
 
 @both
-def test_what_a_session_cannot_promise_is_refused(server: MariaDBServer, namespace: str, world: World) -> None:
-    async def body(world: World) -> None:
-        client = world.client(f"{server.url}?mode=session", namespace=namespace)
+def test_what_a_session_cannot_promise_is_refused(server: MariaDBServer, namespace: str, harness: Harness) -> None:
+    async def body(harness: Harness) -> None:
+        client = harness.client(f"{server.url}?mode=session", namespace=namespace)
         for make in (
             lambda: client.lock("x", fair=True),
             lambda: client.lock("x", lock_delay=1.0),
@@ -708,19 +712,19 @@ def test_what_a_session_cannot_promise_is_refused(server: MariaDBServer, namespa
             with pytest.raises(Unsupported):
                 make()
 
-    world.run(body)
+    harness.run(body)
 
 
 # --- load ------------------------------------------------------------------------------------------------------
 
 
 @both
-def test_many_waiters_of_a_client_look_together(server: MariaDBServer, namespace: str, world: World) -> None:
+def test_many_waiters_of_a_client_look_together(server: MariaDBServer, namespace: str, harness: Harness) -> None:
     """One query for all of them, rarer and rarer: the bound is that of a single waiter."""
 
-    async def body(world: World) -> None:
-        holder = world.client(server.url, namespace=namespace)
-        waiters = world.client(server.url, namespace=namespace)
+    async def body(harness: Harness) -> None:
+        holder = harness.client(server.url, namespace=namespace)
+        waiters = harness.client(server.url, namespace=namespace)
         hold = await holder.lock("x", lease=60).acquire(timeout=5)
 
         async def in_turn() -> None:
@@ -728,55 +732,57 @@ def test_many_waiters_of_a_client_look_together(server: MariaDBServer, namespace
             assert mine is not None
             await mine.release()
 
-        jobs = [world.spawn(in_turn) for _ in range(30)]
-        await queued(world, holder, "x", 30)
-        await world.sleep(2.0)
-        before, start = server.statements()["select"], world.now()
-        await world.sleep(2.0)
+        jobs = [harness.spawn(in_turn) for _ in range(30)]
+        await queued(harness, holder, "x", 30)
+        await harness.sleep(2.0)
+        before, start = server.statements()["select"], harness.now()
+        await harness.sleep(2.0)
         looks = server.statements()["select"] - before
-        assert looks <= 8 * (world.now() - start) + 4, looks  # a quarter of a second and more between two looks
+        assert looks <= 8 * (harness.now() - start) + 4, looks  # a quarter of a second and more between two looks
         await hold.release()
-        start = world.now()
+        start = harness.now()
         for job in jobs:  # each hands the name to another of this client, which needs no look
             await job.result()
-        assert world.now() - start < 30 * 0.1 + NOISE
+        assert harness.now() - start < 30 * 0.1 + NOISE
 
-    world.run(body)
+    harness.run(body)
 
 
 @both
-def test_a_hand_over_is_seen_within_an_eighth_of_the_wait(server: MariaDBServer, namespace: str, world: World) -> None:
+def test_a_hand_over_is_seen_within_an_eighth_of_the_wait(
+    server: MariaDBServer, namespace: str, harness: Harness
+) -> None:
     """As the page says: within 0.13 s after a wait of a second, though nobody tells; and few looks meanwhile."""
 
-    async def body(world: World) -> None:
-        holder, waiter = (world.client(server.url, namespace=namespace) for _ in range(2))
+    async def body(harness: Harness) -> None:
+        holder, waiter = (harness.client(server.url, namespace=namespace) for _ in range(2))
         for wait in (1.0,) * 4:
             hold = await holder.lock("x", lease=60).acquire(timeout=5)
-            job = world.spawn(lambda: waiter.lock("x", lease=60).acquire(timeout=30))
-            await queued(world, holder, "x", 1)
-            await world.sleep(wait)
+            job = harness.spawn(lambda: waiter.lock("x", lease=60).acquire(timeout=30))
+            await queued(harness, holder, "x", 1)
+            await harness.sleep(wait)
             with turns_missed() as missed:
                 await hold.release()
-                released = world.now()
+                released = harness.now()
                 got = await job.result()
-                took = world.now() - released
+                took = harness.now() - released
             assert took < wait / 8 + ROUND_TRIPS + missed.total(), took
             await got.release()
 
-    world.run(body)
+    harness.run(body)
 
 
 @both
-def test_connections_are_bounded(server: MariaDBServer, proxy: FaultProxy, namespace: str, world: World) -> None:
-    async def body(world: World) -> None:
-        client = world.client(through(server, proxy), namespace=namespace)
+def test_connections_are_bounded(server: MariaDBServer, proxy: FaultProxy, namespace: str, harness: Harness) -> None:
+    async def body(harness: Harness) -> None:
+        client = harness.client(through(server, proxy), namespace=namespace)
 
         async def one(number: int) -> None:
             hold = await client.lock(f"x{number}").acquire(timeout=20)
             assert hold is not None
             await hold.release()
 
-        await world.gather(*[one(number) for number in range(60)])
+        await harness.gather(*[one(number) for number in range(60)])
         assert proxy.open_connections <= pool.AT_ONCE + 1
 
-    world.run(body)
+    harness.run(body)

@@ -19,7 +19,7 @@ from leasehold.stores._sql.transport import Statement
 from leasehold.stores.mysql.connection.base import bind, spell
 from leasehold.stores.mysql.session_statements import lock_name
 from leasehold_lab.proxy.proxy import FaultProxy
-from leasehold_lab.runtimes.case_runtimes import World
+from leasehold_lab.runtimes.harnesses import Harness
 from leasehold_lab.servers import MariaDBServer
 from support.flavors import both
 from support.stores.doc_pages import numbers, row
@@ -81,10 +81,12 @@ def asked_so_far(server: MariaDBServer) -> int:
     return sum(found.get(kind, 0) for kind in KINDS)
 
 
-async def costs(world: World, server: MariaDBServer, proxy: FaultProxy, namespace: str, mode: str) -> dict[str, Any]:
+async def costs(
+    harness: Harness, server: MariaDBServer, proxy: FaultProxy, namespace: str, mode: str
+) -> dict[str, Any]:
     """Return the requests and statements of each operation."""
     url = server.url.replace(f":{server.port}/", f":{proxy.port}/") + mode
-    locks = world.client(url, namespace=namespace)
+    locks = harness.client(url, namespace=namespace)
     lock, several = locks.lock("x"), locks.multi_lock(["a", "b", "c"])
     for one in (lock, several) * 2:
         await (await one.acquire(timeout=5)).release()
@@ -113,16 +115,16 @@ async def costs(world: World, server: MariaDBServer, proxy: FaultProxy, namespac
 @both
 @pytest.mark.parametrize("mode", ["", "?mode=session"], ids=["rows", "session"])
 def test_costs_are_as_the_page_says(
-    mariadb_url: str, mariadb_server: MariaDBServer, namespace: str, mode: str, world: World
+    mariadb_url: str, mariadb_server: MariaDBServer, namespace: str, mode: str, harness: Harness
 ) -> None:
     found = dict[str, tuple[int, int]]()
 
     with FaultProxy(mariadb_server.port) as proxy:
 
-        async def body(world: World) -> None:
-            found.update(await costs(world, mariadb_server, proxy, namespace, mode))
+        async def body(harness: Harness) -> None:
+            found.update(await costs(harness, mariadb_server, proxy, namespace, mode))
 
-        world.run(body)
+        harness.run(body)
     if mode:
         for name, label in (("acquire", "acquire"), ("release", "release"), ("renewal", "renewal of one hold")):
             assert found[name] == numbers("mysql", f"`mode=session`: {label}")[:2], name
@@ -138,7 +140,7 @@ def test_costs_are_as_the_page_says(
 
 
 @both
-def test_the_rights_of_the_page_suffice_and_each_is_needed(world: World) -> None:
+def test_the_rights_of_the_page_suffice_and_each_is_needed(harness: Harness) -> None:
     said = re.search(r"```sql\n(.*?)```", PAGE.read_text(), re.DOTALL)
     assert said is not None
     statements = [one.strip().replace("app.", "locks.") for one in said[1].split(";") if one.strip()]
@@ -148,21 +150,21 @@ def test_the_rights_of_the_page_suffice_and_each_is_needed(world: World) -> None
             server.query(one)
         url = server.url.replace("//app@", "//locker:secret@")
 
-        async def body(world: World) -> None:
+        async def body(harness: Harness) -> None:
             for mode in ("", "?mode=session"):
-                client = world.client(url + mode, namespace=f"n{mode}")
+                client = harness.client(url + mode, namespace=f"n{mode}")
                 first, second = client.lock("x", lease=9), client.lock("x", lease=9)
                 hold = await first.acquire(timeout=5)
-                job = world.spawn(lambda: second.acquire(timeout=10))  # noqa: B023
+                job = harness.spawn(lambda: second.acquire(timeout=10))  # noqa: B023
                 await hold.renew()
-                await world.sleep(0.3)
+                await harness.sleep(0.3)
                 await hold.release()
                 await (await job.result()).release()
                 await client.versioned("v").put(7)
                 assert await client.holds() == []
                 assert await client.inspect("x") is None
                 assert [one for one in await client.diagnose() if one.severity >= Severity.ERROR] == []
-            broken = world.client(url)
+            broken = harness.client(url)
             for table in ("leasehold_entry", "leasehold_name"):
                 server.query(f"REVOKE UPDATE ON locks.{table} FROM 'locker'@'%'")
             findings = {one.subject: one for one in await broken.diagnose()}
@@ -172,7 +174,7 @@ def test_the_rights_of_the_page_suffice_and_each_is_needed(world: World) -> None
                 await broken.lock("y").acquire(timeout=5)
             assert caught.value.lasting
 
-        world.run(body)
+        harness.run(body)
 
 
 # --- ways in ---------------------------------------------------------------------------------------------------
@@ -212,15 +214,15 @@ def test_an_asyncio_engine_of_sqlalchemy(mariadb_url: str, namespace: str) -> No
 
 
 @both
-def test_tls_is_verified(world: World) -> None:
+def test_tls_is_verified(harness: Harness) -> None:
     with MariaDBServer(tls=True, password="pässword'\\") as server:
         files = server.certificates
         assert files is not None
         verified = f"{server.url}?ssl_ca={files.authority}"
         tables.create(verified)
 
-        async def body(world: World) -> None:
-            async with world.client(verified) as locks:
+        async def body(harness: Harness) -> None:
+            async with harness.client(verified) as locks:
                 assert await (await locks.lock("x").acquire(timeout=5)).release()
                 assert "TLS" in next(one.found for one in await locks.diagnose() if one.subject == "mysql encryption")
             for url, words in (
@@ -228,32 +230,32 @@ def test_tls_is_verified(world: World) -> None:
                 (server.url, "user name or password|encrypted|denied"),
             ):
                 with pytest.raises(StoreUnavailable) as caught:
-                    await world.client(url).lock("x").acquire(timeout=5)
+                    await harness.client(url).lock("x").acquire(timeout=5)
                 assert re.search(words, str(caught.value)), caught.value
 
-        world.run(body)
+        harness.run(body)
 
 
 @both
-def test_the_local_socket(mariadb_server: MariaDBServer, mariadb_url: str, namespace: str, world: World) -> None:
+def test_the_local_socket(mariadb_server: MariaDBServer, mariadb_url: str, namespace: str, harness: Harness) -> None:
     mariadb_server.query("CREATE USER IF NOT EXISTS 'app'@'localhost'")
     mariadb_server.query("GRANT ALL ON locks.* TO 'app'@'localhost'")
     url = f"mariadb://app@/locks?unix_socket={mariadb_server.unix_path}"
 
-    async def body(world: World) -> None:
-        client = world.client(url, namespace=namespace)
+    async def body(harness: Harness) -> None:
+        client = harness.client(url, namespace=namespace)
         assert await (await client.lock("x").acquire(timeout=5)).release()
 
-    world.run(body)
+    harness.run(body)
 
 
 @both
 @pytest.mark.parametrize("mode", ["", "?mode=session"], ids=["rows", "session"])
-def test_names_are_exact(mariadb_url: str, namespace: str, world: World, mode: str) -> None:
+def test_names_are_exact(mariadb_url: str, namespace: str, harness: Harness, mode: str) -> None:
     names = ["a", "A", "a ", " a", "á", "a\u0301", "a\0", "'; --", "\\", "%", "_", "ß", "ss", "😀", "NULL", "n" * 512]
 
-    async def body(world: World) -> None:
-        client = world.client(mariadb_url + mode, namespace=namespace)
+    async def body(harness: Harness) -> None:
+        client = harness.client(mariadb_url + mode, namespace=namespace)
         holds = [await client.lock(name).acquire(blocking=False) for name in names]
         assert all(hold is not None for hold in holds)
         assert sorted(info.name for info in await client.holds()) == sorted(names)
@@ -261,7 +263,7 @@ def test_names_are_exact(mariadb_url: str, namespace: str, world: World, mode: s
         for hold in holds:
             assert await hold.release()
 
-    world.run(body)
+    harness.run(body)
 
 
 def test_doctor_tells_what_is_wrong() -> None:

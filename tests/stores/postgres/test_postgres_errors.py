@@ -36,7 +36,7 @@ from leasehold.stores.postgres.connection.errors import (
     refused,
 )
 from leasehold.stores.postgres.statements import script
-from leasehold_lab.runtimes.case_runtimes import World
+from leasehold_lab.runtimes.harnesses import Harness
 from leasehold_lab.servers import PgBouncerServer, PostgresServer
 from support.flavors import both
 from support.patience import until
@@ -411,16 +411,16 @@ def test_an_error_of_the_commit_itself_is_unknown(code: str, server: PostgresSer
 
 @both
 @pytest.mark.parametrize("code", IN_COMMIT)
-def test_a_claim_whose_commit_fails_is_repeated(code: str, server: PostgresServer, world: World) -> None:
-    async def body(world: World) -> None:
-        client = world.client(server.url)
+def test_a_claim_whose_commit_fails_is_repeated(code: str, server: PostgresServer, harness: Harness) -> None:
+    async def body(harness: Harness) -> None:
+        client = harness.client(server.url)
         with in_commit(server, "leasehold_entry", IN_COMMIT[code], times=1):
             hold = await client.lock("x").acquire(timeout=5)
             assert hold is not None
             assert server.query("SELECT token FROM leasehold_entry") == [(hold.token,)]
             assert await hold.release()
 
-    world.run(body)
+    harness.run(body)
 
 
 @pytest.mark.parametrize("code", IN_COMMIT)
@@ -481,21 +481,21 @@ def test_a_crash_in_a_commit_is_unknown_with_and_without_a_pooler() -> None:
 @both
 @pytest.mark.parametrize("pooled", [False, True], ids=["direct", "pooler"])
 def test_a_commit_that_was_carried_out_and_not_confirmed_is_found(
-    server: PostgresServer, world: World, pooled: bool
+    server: PostgresServer, harness: Harness, pooled: bool
 ) -> None:
     """It waits for a standby, which nobody sees, when its session is ended."""
     waits = "SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
 
-    async def body(world: World, url: str) -> None:
-        client = world.client(url)
+    async def body(harness: Harness, url: str) -> None:
+        client = harness.client(url)
         assert await (await client.lock("x").acquire(timeout=5)).release()
         server.configure(synchronous_standby_names="nobody")
         try:
-            job = world.spawn(lambda: client.lock("x").acquire(timeout=10))
-            end = world.now() + 5
+            job = harness.spawn(lambda: client.lock("x").acquire(timeout=10))
+            end = harness.now() + 5
             while not server.query(waits):
-                assert world.now() < end
-                await world.sleep(0.01)
+                assert harness.now() < end
+                await harness.sleep(0.01)
             ((pid,),) = server.query(waits)
             server.query(f"SELECT pg_terminate_backend({pid}, 5000)")
             ((token,),) = server.query("SELECT token FROM leasehold_entry")
@@ -507,4 +507,4 @@ def test_a_commit_that_was_carried_out_and_not_confirmed_is_found(
         assert await hold.release()
 
     with PgBouncerServer(server) if pooled else contextlib.nullcontext() as pooler:
-        world.run(lambda world: body(world, pooler.url if pooler else server.url))
+        harness.run(lambda harness: body(harness, pooler.url if pooler else server.url))

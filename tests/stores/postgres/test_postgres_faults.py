@@ -23,7 +23,7 @@ from leasehold.stores.postgres.connection.errors import (
 )
 from leasehold.stores.postgres.statements import script
 from leasehold_lab.proxy.proxy import FaultProxy, Side
-from leasehold_lab.runtimes.case_runtimes import World
+from leasehold_lab.runtimes.harnesses import Harness
 from leasehold_lab.servers import PostgresServer
 from support.flavors import both
 from support.leaks import sockets
@@ -54,11 +54,11 @@ async def unavailable(work: Coroutine[Any, Any, object]) -> StoreUnavailable:
     raise AssertionError(f"StoreUnavailable expected, but it returned {result!r}")
 
 
-async def queued(world: World, client: Any, name: str, count: int) -> None:
-    until = world.now() + 5
+async def queued(harness: Harness, client: Any, name: str, count: int) -> None:
+    until = harness.now() + 5
     while (info := await client.inspect(name)) is None or len(info.waiters) != count:
-        assert world.now() < until, info
-        await world.sleep(0.01)
+        assert harness.now() < until, info
+        await harness.sleep(0.01)
 
 
 def backends(server: PostgresServer) -> int:
@@ -78,48 +78,48 @@ def terminate(server: PostgresServer) -> int:
 
 
 @both
-def test_terminated_backends_cost_a_reconnection_and_no_lock(server: PostgresServer, world: World) -> None:
-    async def body(world: World) -> None:
-        holder, waiter = world.client(server.url), world.client(server.url)
+def test_terminated_backends_cost_a_reconnection_and_no_lock(server: PostgresServer, harness: Harness) -> None:
+    async def body(harness: Harness) -> None:
+        holder, waiter = harness.client(server.url), harness.client(server.url)
         hold = await holder.lock("x").acquire(timeout=5)
         assert hold is not None
-        job = world.spawn(lambda: waiter.lock("x").acquire(timeout=20))
-        await queued(world, holder, "x", 1)
-        await world.sleep(0.2)
+        job = harness.spawn(lambda: waiter.lock("x").acquire(timeout=20))
+        await queued(harness, holder, "x", 1)
+        await harness.sleep(0.2)
         assert terminate(server) >= 2
         await hold.renew()
-        await world.sleep(0.3)  # the waiter listens again
-        start = world.now()
+        await harness.sleep(0.3)  # the waiter listens again
+        start = harness.now()
         await hold.release()
         got = await job.result()
         assert got is not None
-        assert world.now() - start < NOISE
+        assert harness.now() - start < NOISE
         assert got.token > hold.token
         await got.release()
 
-    world.run(body)
+    harness.run(body)
 
 
 @both
-def test_timeouts_for_idle_sessions_do_not_end_ours(server: PostgresServer, world: World) -> None:
+def test_timeouts_for_idle_sessions_do_not_end_ours(server: PostgresServer, harness: Harness) -> None:
     server.configure(idle_session_timeout="300ms", idle_in_transaction_session_timeout="1ms")
 
-    async def body(world: World) -> None:
-        holder, waiter = world.client(server.url), world.client(server.url)
+    async def body(harness: Harness) -> None:
+        holder, waiter = harness.client(server.url), harness.client(server.url)
         hold = await holder.lock("x").acquire(timeout=5)
         assert hold is not None
-        job = world.spawn(lambda: waiter.lock("x").acquire(timeout=20))
-        await queued(world, holder, "x", 1)
-        await world.sleep(0.2)  # it listens
+        job = harness.spawn(lambda: waiter.lock("x").acquire(timeout=20))
+        await queued(harness, holder, "x", 1)
+        await harness.sleep(0.2)  # it listens
         before = backends(server)
-        await world.sleep(1.0)
+        await harness.sleep(1.0)
         assert backends(server) == before > 2
         await hold.release()
         got = await job.result()
         assert got is not None
         await got.release()
 
-    world.run(body)
+    harness.run(body)
 
 
 def test_a_client_that_stalls_with_a_row_locked_is_cut_off(
@@ -166,28 +166,28 @@ def test_a_client_that_stalls_with_a_row_locked_is_cut_off(
 
 @both
 def test_a_row_that_somebody_keeps_locked_is_a_clear_error_and_holds_up_no_other(
-    postgres_server: PostgresServer, world: World, namespace: str
+    postgres_server: PostgresServer, harness: Harness, namespace: str
 ) -> None:
-    async def body(world: World) -> None:
-        client = world.client(postgres_server.url, namespace=namespace, response_timeout=1.0)
+    async def body(harness: Harness) -> None:
+        client = harness.client(postgres_server.url, namespace=namespace, response_timeout=1.0)
         locked = await client.lock("locked", lease=3.0).acquire(timeout=5)
         other = await client.lock("other", lease=1.5).acquire(timeout=5)
         assert locked is not None
         assert other is not None
         with postgres_server.connect(autocommit=False) as outsider:
             outsider.execute("SELECT 1 FROM leasehold_name WHERE name = 'locked' FOR UPDATE")
-            start = world.now()
+            start = harness.now()
             error = await unavailable(client.lock("locked").acquire(timeout=0.5))
-            assert world.now() - start < 1.0 + NOISE
+            assert harness.now() - start < 1.0 + NOISE
             assert "locked" in str(error)
             assert not error.unknown
-            await world.sleep(1.5)
+            await harness.sleep(1.5)
             other.raise_if_lost()  # its renewals pass over the row that is locked
             outsider.rollback()
         await other.release()
         await locked.release()
 
-    world.run(body)
+    harness.run(body)
 
 
 # --- replies that are lost -------------------------------------------------------------------------------------
@@ -195,12 +195,12 @@ def test_a_row_that_somebody_keeps_locked_is_a_clear_error_and_holds_up_no_other
 
 @both
 def test_a_lost_reply_to_a_commit_is_found_by_the_claim_that_follows(
-    proxied: tuple[FaultProxy, str], world: World, namespace: str
+    proxied: tuple[FaultProxy, str], harness: Harness, namespace: str
 ) -> None:
     proxy, url = proxied
 
-    async def body(world: World) -> None:
-        client, other = (world.client(url, namespace=namespace) for _ in range(2))
+    async def body(harness: Harness) -> None:
+        client, other = (harness.client(url, namespace=namespace) for _ in range(2))
         for _ in range(3):
             fault = proxy.drop_reply(where=b"COMMIT\0")
             hold = await client.lock("x").acquire(timeout=5)
@@ -214,68 +214,68 @@ def test_a_lost_reply_to_a_commit_is_found_by_the_claim_that_follows(
             fault.remove()
             assert await other.inspect("x") is None
 
-    world.run(body)
+    harness.run(body)
 
 
 @both
 def test_a_lost_reply_before_the_commit_means_that_nothing_was_done(
-    proxied: tuple[FaultProxy, str], world: World, namespace: str
+    proxied: tuple[FaultProxy, str], harness: Harness, namespace: str
 ) -> None:
     proxy, url = proxied
 
-    async def body(world: World) -> None:
-        client = world.client(url, namespace=namespace)
+    async def body(harness: Harness) -> None:
+        client = harness.client(url, namespace=namespace)
         assert await client.inspect("x") is None  # it is connected; a claim is sent as text the first time
         proxy.drop_reply(where=b"FOR UPDATE")
         error = await unavailable(client.lock("x").acquire(timeout=5))
         assert not error.unknown
         assert await client.inspect("x") is None
 
-    world.run(body)
+    harness.run(body)
 
 
 @both
 def test_a_lost_message_costs_no_more_than_the_next_renewal(
-    postgres_server: PostgresServer, proxied: tuple[FaultProxy, str], world: World, namespace: str
+    postgres_server: PostgresServer, proxied: tuple[FaultProxy, str], harness: Harness, namespace: str
 ) -> None:
     proxy, url = proxied
     lease = 1.5
 
-    async def body(world: World) -> None:
-        holder, waiter = (world.client(where, namespace=namespace) for where in (postgres_server.url, url))
+    async def body(harness: Harness) -> None:
+        holder, waiter = (harness.client(where, namespace=namespace) for where in (postgres_server.url, url))
         hold = await holder.lock("x").acquire(timeout=5)
         assert hold is not None
-        job = world.spawn(lambda: waiter.lock("x", lease=lease).acquire(timeout=20))
-        await queued(world, holder, "x", 1)
-        await world.sleep(0.2)
+        job = harness.spawn(lambda: waiter.lock("x", lease=lease).acquire(timeout=20))
+        await queued(harness, holder, "x", 1)
+        await harness.sleep(0.2)
         lost = proxy.drop(Side.REPLIES, where=b"leasehold_", nth=1)
-        start = world.now()
+        start = harness.now()
         await hold.release()
         got = await job.result()
         assert got is not None
-        assert world.now() - start < lease / 3 + NOISE
+        assert harness.now() - start < lease / 3 + NOISE
         assert lost.hits > 0
         lost.remove()
         await got.release()
 
-    world.run(body)
+    harness.run(body)
 
 
 @both
 def test_a_server_that_is_silent_is_an_error_in_time(
-    proxied: tuple[FaultProxy, str], world: World, namespace: str
+    proxied: tuple[FaultProxy, str], harness: Harness, namespace: str
 ) -> None:
     proxy, url = proxied
 
-    async def body(world: World) -> None:
-        client = world.client(url, namespace=namespace, response_timeout=1.0)
+    async def body(harness: Harness) -> None:
+        client = harness.client(url, namespace=namespace, response_timeout=1.0)
         hold = await client.lock("x", lease=1.2).acquire(timeout=5)
         assert hold is not None
         silence = proxy.blackhole()
-        start = world.now()
+        start = harness.now()
         await unavailable(client.lock("y").acquire(timeout=0.5))
-        assert world.now() - start < 1.0 + NOISE
-        await world.sleep(max(0.0, start + 1.3 - world.now()))
+        assert harness.now() - start < 1.0 + NOISE
+        await harness.sleep(max(0.0, start + 1.3 - harness.now()))
         assert hold.lost
         silence.remove()
         proxy.cut()
@@ -289,7 +289,7 @@ def test_a_server_that_is_silent_is_an_error_in_time(
             return
         raise AssertionError("a lost hold was released")
 
-    world.run(body)
+    harness.run(body)
 
 
 def test_a_cancelled_acquire_does_not_wait_for_a_silent_server(proxied: tuple[FaultProxy, str], namespace: str) -> None:
@@ -343,13 +343,13 @@ def test_a_connection_that_is_being_made_ends_with_the_tasks_of_its_loop(server:
 
 @both
 @pytest.mark.parametrize("crash", [False, True], ids=["in order", "crash"])
-def test_a_restart_is_ridden_out(server: PostgresServer, world: World, crash: bool) -> None:
-    async def body(world: World) -> None:
-        holder, waiter = world.client(server.url), world.client(server.url)
+def test_a_restart_is_ridden_out(server: PostgresServer, harness: Harness, crash: bool) -> None:
+    async def body(harness: Harness) -> None:
+        holder, waiter = harness.client(server.url), harness.client(server.url)
         hold = await holder.lock("x", lease=20.0).acquire(timeout=5)
         assert hold is not None
-        job = world.spawn(lambda: waiter.lock("x", lease=20.0).acquire(timeout=40))
-        await queued(world, holder, "x", 1)
+        job = harness.spawn(lambda: waiter.lock("x", lease=20.0).acquire(timeout=40))
+        await queued(harness, holder, "x", 1)
         server.restart(crash=crash)
         await hold.renew()
         await hold.release()
@@ -358,21 +358,21 @@ def test_a_restart_is_ridden_out(server: PostgresServer, world: World, crash: bo
         assert got.token > hold.token
         await got.release()
 
-    world.run(body)
+    harness.run(body)
 
 
 @both
-def test_a_server_that_is_stopped_costs_the_hold_and_not_more(server: PostgresServer, world: World) -> None:
-    async def body(world: World) -> None:
-        client = world.client(server.url, response_timeout=1.0)
+def test_a_server_that_is_stopped_costs_the_hold_and_not_more(server: PostgresServer, harness: Harness) -> None:
+    async def body(harness: Harness) -> None:
+        client = harness.client(server.url, response_timeout=1.0)
         hold = await client.lock("x", lease=1.0).acquire(timeout=5)
         assert hold is not None
         server.pause()
-        start = world.now()
+        start = harness.now()
         error = await unavailable(client.lock("y").acquire(timeout=0.2))
-        assert world.now() - start < 1.0 + NOISE
+        assert harness.now() - start < 1.0 + NOISE
         assert "did not answer" in str(error) or "timed out" in str(error)
-        await world.sleep(max(0.0, start + 1.1 - world.now()))
+        await harness.sleep(max(0.0, start + 1.1 - harness.now()))
         assert hold.lost
         server.resume()
         again = await client.lock("x").acquire(timeout=10)
@@ -380,28 +380,28 @@ def test_a_server_that_is_stopped_costs_the_hold_and_not_more(server: PostgresSe
         assert again.token > hold.token
         await again.release()
 
-    world.run(body)
+    harness.run(body)
 
 
 @both
-def test_a_standby_is_refused_and_a_read_only_default_is_not(server: PostgresServer, world: World) -> None:
+def test_a_standby_is_refused_and_a_read_only_default_is_not(server: PostgresServer, harness: Harness) -> None:
     server.configure(default_transaction_read_only="on")
 
-    async def read_only(world: World) -> None:
-        hold = await world.client(server.url).lock("x").acquire(timeout=5)
+    async def read_only(harness: Harness) -> None:
+        hold = await harness.client(server.url).lock("x").acquire(timeout=5)
         assert hold is not None
         await hold.release()
 
-    async def standby(world: World) -> None:
-        error = await unavailable(world.client(server.url).lock("x").acquire(timeout=1))
+    async def standby(harness: Harness) -> None:
+        error = await unavailable(harness.client(server.url).lock("x").acquire(timeout=1))
         assert "standby" in str(error)
         assert "target_session_attrs" in str(error)
 
-    world.run(read_only)
+    harness.run(read_only)
     server.terminate()
     (server.data / "standby.signal").touch()
     server.start()
-    world.run(standby)
+    harness.run(standby)
 
 
 @both
@@ -409,10 +409,10 @@ def test_a_standby_is_refused_and_a_read_only_default_is_not(server: PostgresSer
     ("code", "words"), [("53100", "disk is full"), ("53200", "out of memory"), ("25006", "read-only")]
 )
 def test_a_server_that_cannot_write_says_so_and_nothing_was_done(
-    server: PostgresServer, world: World, code: str, words: str
+    server: PostgresServer, harness: Harness, code: str, words: str
 ) -> None:
-    async def body(world: World) -> None:
-        client = world.client(server.url)
+    async def body(harness: Harness) -> None:
+        client = harness.client(server.url)
         failing(server, code)
         error = await unavailable(client.lock("x").acquire(timeout=1))
         assert words in str(error)
@@ -420,20 +420,20 @@ def test_a_server_that_cannot_write_says_so_and_nothing_was_done(
         server.execute("DROP TRIGGER failing ON leasehold_entry")
         assert await client.inspect("x") is None
 
-    world.run(body)
+    harness.run(body)
 
 
 @both
 @pytest.mark.parametrize("code", sorted(AGAIN))
-def test_a_deadlock_is_tried_again(server: PostgresServer, world: World, code: str) -> None:
-    async def body(world: World) -> None:
-        client = world.client(server.url)
+def test_a_deadlock_is_tried_again(server: PostgresServer, harness: Harness, code: str) -> None:
+    async def body(harness: Harness) -> None:
+        client = harness.client(server.url)
         failing(server, code, times=2)
         hold = await client.lock("x").acquire(timeout=5)
         assert hold is not None
         await hold.release()
 
-    world.run(body)
+    harness.run(body)
 
 
 def failing(server: PostgresServer, code: str, times: int = 10**9) -> None:
@@ -488,26 +488,26 @@ def test_what_is_wrong_with_a_url_is_said_clearly() -> None:
 
 
 @both
-def test_a_session_that_ends_is_a_lock_that_is_lost_and_told_at_once(server: PostgresServer, world: World) -> None:
+def test_a_session_that_ends_is_a_lock_that_is_lost_and_told_at_once(server: PostgresServer, harness: Harness) -> None:
     url = f"{server.url}?mode=session"
 
-    async def body(world: World) -> None:
-        holder, waiter = world.client(url), world.client(url)
+    async def body(harness: Harness) -> None:
+        holder, waiter = harness.client(url), harness.client(url)
         hold = await holder.lock("x", lease=30.0).acquire(timeout=5)
         assert hold is not None
-        job = world.spawn(lambda: waiter.lock("x").acquire(timeout=20))
-        await queued(world, holder, "x", 1)
+        job = harness.spawn(lambda: waiter.lock("x").acquire(timeout=20))
+        await queued(harness, holder, "x", 1)
         server.query(
             "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND granted AND objsubid = 1"
         )
-        start = world.now()
+        start = harness.now()
         got = await job.result()
         assert got is not None
-        assert world.now() - start < NOISE
+        assert harness.now() - start < NOISE
         assert got.token > hold.token
         while not hold.lost:
-            assert world.now() - start < 0.2 + NOISE
-            await world.sleep(0.01)
+            assert harness.now() - start < 0.2 + NOISE
+            await harness.sleep(0.01)
         await got.release()
         try:
             await hold.release()
@@ -515,7 +515,7 @@ def test_a_session_that_ends_is_a_lock_that_is_lost_and_told_at_once(server: Pos
             return
         raise AssertionError("a lost hold was released")
 
-    world.run(body)
+    harness.run(body)
 
 
 def test_a_session_of_which_nothing_is_heard_ends_with_its_lease(

@@ -16,7 +16,7 @@ import pytest
 from leasehold import AsyncClient, Client
 from leasehold._model import Change
 from leasehold.stores.postgres.connection.exchange import Connection
-from leasehold_lab.runtimes.case_runtimes import World
+from leasehold_lab.runtimes.harnesses import Harness
 from leasehold_lab.servers import PostgresServer
 from support.flavors import both
 from support.patience import until
@@ -277,21 +277,23 @@ def cost(monkeypatch: pytest.MonkeyPatch) -> Cost:
     return taken
 
 
-async def in_line(world: World, client: Any) -> None:
+async def in_line(harness: Harness, client: Any) -> None:
     """Wait until somebody waits for ``x``, and has come to rest."""
-    until = world.now() + 5
+    until = harness.now() + 5
     while (info := await client.inspect("x")) is None or not info.waiters:
-        assert world.now() < until
-        await world.sleep(0.01)
-    await world.sleep(0.3)
+        assert harness.now() < until
+        await harness.sleep(0.01)
+    await harness.sleep(0.3)
 
 
 @both
-def test_what_each_operation_costs(postgres_server: PostgresServer, namespace: str, world: World, cost: Cost) -> None:
+def test_what_each_operation_costs(
+    postgres_server: PostgresServer, namespace: str, harness: Harness, cost: Cost
+) -> None:
     """Round trips and statements, as the documentation states them; and that who waits does not poll."""
 
-    async def body(world: World) -> None:
-        client, other = (world.client(postgres_server.url, namespace=namespace) for _ in range(2))
+    async def body(harness: Harness) -> None:
+        client, other = (harness.client(postgres_server.url, namespace=namespace) for _ in range(2))
         several = client.multi_lock(["a", "b", "c"])
         await (await several.acquire(timeout=5)).release()
         for locks in (client, other):
@@ -319,10 +321,10 @@ def test_what_each_operation_costs(postgres_server: PostgresServer, namespace: s
         assert cost() == stated("release of three names at once") == (2, 12)
         hold = await client.lock("x").acquire(timeout=5)
         assert hold is not None
-        job = world.spawn(lambda: other.lock("x").acquire(timeout=20))
-        await in_line(world, client)
+        job = harness.spawn(lambda: other.lock("x").acquire(timeout=20))
+        await in_line(harness, client)
         cost()
-        await world.sleep(1.5)
+        await harness.sleep(1.5)
         assert cost() == stated("waiting") == (0, 0)  # until its renewal
         await hold.release()
         got = await job.result()
@@ -331,18 +333,18 @@ def test_what_each_operation_costs(postgres_server: PostgresServer, namespace: s
         assert cost() == stated("release with a hand-over to another client") == (3, 10)
         await got.release()
 
-    world.run(body)
+    harness.run(body)
 
 
 @both
 def test_what_each_operation_costs_with_sessions(
-    postgres_server: PostgresServer, namespace: str, world: World, cost: Cost
+    postgres_server: PostgresServer, namespace: str, harness: Harness, cost: Cost
 ) -> None:
     """As above, for ``mode=session``: an uncontended pair, a renewal, and a wait of which the server takes care."""
 
-    async def body(world: World) -> None:
+    async def body(harness: Harness) -> None:
         url = f"{postgres_server.url}?mode=session"
-        client, other = (world.client(url, namespace=namespace) for _ in range(2))
+        client, other = (harness.client(url, namespace=namespace) for _ in range(2))
         for locks in (client, other):
             hold = await locks.lock("x", lease=9.0).acquire(timeout=5)
             assert hold is not None
@@ -360,10 +362,10 @@ def test_what_each_operation_costs_with_sessions(
         assert cost() == stated("`mode=session`: release") == (1, 2)  # entry, lock
         hold = await client.lock("x", lease=9.0).acquire(timeout=5)
         assert hold is not None
-        job = world.spawn(lambda: other.lock("x", lease=9.0).acquire(timeout=20))
-        await in_line(world, client)
+        job = harness.spawn(lambda: other.lock("x", lease=9.0).acquire(timeout=20))
+        await in_line(harness, client)
         cost()
-        await world.sleep(1.0)
+        await harness.sleep(1.0)
         assert cost() == stated("`mode=session`: waiting") == (0, 0)  # the server lets it wait
         await hold.release()
         got = await job.result()
@@ -372,4 +374,4 @@ def test_what_each_operation_costs_with_sessions(
         assert cost() == stated("`mode=session`: release with a hand-over to another client") == (2, 3)
         await got.release()
 
-    world.run(body)
+    harness.run(body)

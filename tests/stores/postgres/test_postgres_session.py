@@ -12,9 +12,9 @@ import pytest
 
 from leasehold import AsyncClient, Client, LeaseholdError, Unsupported
 from leasehold.stores.postgres.advisory import key_of
-from leasehold_lab.runtimes.case_runtimes import World
+from leasehold_lab.runtimes.harnesses import Harness
 from leasehold_lab.servers import PostgresServer
-from support.descriptors import WatchedWorld
+from support.descriptors import WatchedHarness
 from support.steps import TO_THE_END, after_steps
 from support.stores.killed_clients import parties
 
@@ -146,8 +146,8 @@ def test_names_with_one_key_exclude_each_other_and_no_more(
 def test_a_cancelled_release_leaves_the_socket_to_a_renewal_that_waits_on_it(
     sessions: SimpleNamespace, namespace: str
 ) -> None:
-    async def body(world: World) -> None:
-        locks, others = (world.client(sessions.url, namespace=namespace) for _ in range(2))
+    async def body(harness: Harness) -> None:
+        locks, others = (harness.client(sessions.url, namespace=namespace) for _ in range(2))
         hold = await locks.lock("x").acquire(timeout=5)
         assert hold is not None
         ((backend,),) = sessions.query(f"SELECT pid FROM pg_locks WHERE {ADVISORY}", (key_of(namespace, "x"),))
@@ -170,4 +170,4 @@ def test_a_cancelled_release_leaves_the_socket_to_a_renewal_that_waits_on_it(
         async with asyncio.timeout(5):
             await (await others.lock("x").acquire()).release()  # type: ignore[union-attr]
 
-    WatchedWorld().run(body)
+    WatchedHarness().run(body)

@@ -22,7 +22,7 @@ from leasehold._model import Finding, Severity
 from leasehold.stores import registry
 from leasehold.stores.postgres.statements import script
 from leasehold.stores.registry import opener
-from leasehold_lab.runtimes.case_runtimes import World
+from leasehold_lab.runtimes.harnesses import Harness
 from leasehold_lab.servers import PgBouncerServer, PostgresServer
 from support.flavors import both
 
@@ -169,49 +169,49 @@ def test_lease_rows_work_behind_a_pooler_of_transactions(pooler: PgBouncerServer
 
 @both
 def test_messages_come_past_a_pooler(
-    pooler: PgBouncerServer, postgres_server: PostgresServer, namespace: str, world: World
+    pooler: PgBouncerServer, postgres_server: PostgresServer, namespace: str, harness: Harness
 ) -> None:
     """Who waits hears of its turn from the server itself; all else goes through the pooler."""
 
-    async def body(world: World) -> None:
+    async def body(harness: Harness) -> None:
         url = f"{pooler.url}?listen=127.0.0.1:{postgres_server.port}"
-        one, two = (world.client(url, namespace=namespace) for _ in range(2))
+        one, two = (harness.client(url, namespace=namespace) for _ in range(2))
         hold = await one.lock("x", lease=30.0).acquire(timeout=5)
         assert hold is not None
-        job = world.spawn(lambda: two.lock("x", lease=30.0).acquire(timeout=20))
+        job = harness.spawn(lambda: two.lock("x", lease=30.0).acquire(timeout=20))
         transport: Any = two.store._transport  # type: ignore[attr-defined]
-        until = world.now() + 5
+        until = harness.now() + 5
         while (info := await one.inspect("x")) is None or not info.waiters or not transport.channel:
-            assert world.now() < until
-            await world.sleep(0.01)
+            assert harness.now() < until
+            await harness.sleep(0.01)
         assert transport.facts["pooled"]
-        await world.sleep(0.3)
+        await harness.sleep(0.3)
         await hold.release()
-        freed = world.now()
+        freed = harness.now()
         got = await job.result()
         assert got is not None
-        assert world.now() - freed < 2.0, "a look comes as rarely as twice a second, a renewal after ten"
+        assert harness.now() - freed < 2.0, "a look comes as rarely as twice a second, a renewal after ten"
         assert two.store._waiting._looker._job is None, "nobody looks"  # type: ignore[attr-defined]
         await got.release()
         found = {finding.subject: finding for finding in await one.diagnose()}
         assert "past it" in found["pooler"].meaning
 
-    world.run(body)
+    harness.run(body)
 
 
 @both
-def test_messages_of_another_database_are_refused(pooler: PgBouncerServer, namespace: str, world: World) -> None:
-    async def body(world: World) -> None:
+def test_messages_of_another_database_are_refused(pooler: PgBouncerServer, namespace: str, harness: Harness) -> None:
+    async def body(harness: Harness) -> None:
         with PostgresServer() as another:
             url = f"{pooler.url}?listen=127.0.0.1:{another.port}"
-            one, two = (world.client(url, namespace=namespace) for _ in range(2))
+            one, two = (harness.client(url, namespace=namespace) for _ in range(2))
             hold = await one.lock("x").acquire(timeout=5)
             assert hold is not None
             with pytest.raises(StoreUnavailable, match="listen= leads to another database"):
                 await two.lock("x").acquire(timeout=10)
             await hold.release()
 
-    world.run(body)
+    harness.run(body)
 
 
 def test_sessions_behind_a_pooler_are_refused_with_the_remedy(

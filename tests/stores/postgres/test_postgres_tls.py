@@ -9,7 +9,7 @@ import pytest
 
 from leasehold import StoreUnavailable
 from leasehold.stores.postgres.statements import script
-from leasehold_lab.runtimes.case_runtimes import World
+from leasehold_lab.runtimes.harnesses import Harness
 from leasehold_lab.servers import PostgresServer
 from leasehold_lab.servers.certificates import Certificates
 from support.flavors import both
@@ -28,19 +28,19 @@ def server(outlive: set[int]) -> Iterator[PostgresServer]:
 @both
 @pytest.mark.parametrize("mode", ["", "&mode=session"], ids=["rows", "session"])
 def test_a_certificate_of_ones_own_authority_is_verified(
-    server: PostgresServer, world: World, namespace: str, mode: str
+    server: PostgresServer, harness: Harness, namespace: str, mode: str
 ) -> None:
     assert server.certificates is not None
     url = f"{server.url}?sslmode=verify-full&sslrootcert={server.certificates.authority}{mode}"
 
-    async def body(world: World) -> None:
-        holder, waiter = (world.client(url, namespace=namespace) for _ in range(2))
+    async def body(harness: Harness) -> None:
+        holder, waiter = (harness.client(url, namespace=namespace) for _ in range(2))
         hold = await holder.lock("x").acquire(timeout=5)
-        job = world.spawn(lambda: waiter.lock("x").acquire(timeout=20))
-        until = world.now() + 10
+        job = harness.spawn(lambda: waiter.lock("x").acquire(timeout=20))
+        until = harness.now() + 10
         while not (await holder.inspect("x")).waiters:
-            assert world.now() < until
-            await world.sleep(0.02)
+            assert harness.now() < until
+            await harness.sleep(0.02)
         await hold.release()
         assert await (await job.result()).release()
         found = {one.subject: one.found for one in await holder.diagnose()}
@@ -48,19 +48,19 @@ def test_a_certificate_of_ones_own_authority_is_verified(
         clear = "SELECT count(*) FROM pg_stat_ssl JOIN pg_stat_activity USING (pid) WHERE NOT ssl AND client_port > 0"
         assert server.query(clear)[0][0] == 0
 
-    world.run(body)
+    harness.run(body)
 
 
 @both
 def test_whoever_is_not_the_server_is_refused_without_the_password(
-    server: PostgresServer, world: World, tmp_path: Path
+    server: PostgresServer, harness: Harness, tmp_path: Path
 ) -> None:
     assert server.certificates is not None
     other = Certificates.make(tmp_path).authority
     mine = server.certificates.authority
     named = server.url.replace("127.0.0.1", "localhost.localdomain") + "&hostaddr=127.0.0.1"
 
-    async def body(world: World) -> None:
+    async def body(harness: Harness) -> None:
         for url, words in (
             (f"{server.url}?sslmode=verify-full&sslrootcert={other}", "sslrootcert=FILE"),
             (f"{server.url}?sslmode=verify-ca&sslrootcert={tmp_path}/none.pem", "no such file|does not exist"),
@@ -69,8 +69,8 @@ def test_whoever_is_not_the_server_is_refused_without_the_password(
         ):
             for mode in ("", "&mode=session"):
                 with pytest.raises(StoreUnavailable, match=words) as caught:
-                    await world.client(url + mode).lock("x").acquire(timeout=2)
+                    await harness.client(url + mode).lock("x").acquire(timeout=2)
                 assert SECRET not in str(caught.value)
                 assert "p%C3%A4ssword" not in str(caught.value)
 
-    world.run(body)
+    harness.run(body)

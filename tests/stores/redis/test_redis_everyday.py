@@ -22,14 +22,14 @@ def proxy(redis_server):
 @both
 @pytest.mark.parametrize("lost", ["reply", "request"])
 @pytest.mark.parametrize("nth", [1, 2])
-def test_an_update_whose_bytes_are_lost_counts_once(redis_server, proxy, namespace, world, lost, nth):
+def test_an_update_whose_bytes_are_lost_counts_once(redis_server, proxy, namespace, harness, lost, nth):
     """The first request looks, the second writes."""
 
-    async def body(world):
+    async def body(harness):
         url = f"redis://127.0.0.1:{proxy.port}"
         async with (
-            world.client(url, namespace=namespace) as through,
-            world.client(redis_server.url, namespace=namespace) as clean,
+            harness.client(url, namespace=namespace) as through,
+            harness.client(redis_server.url, namespace=namespace) as clean,
         ):
             value = through.versioned("views")
             await value.put(5)
@@ -39,19 +39,19 @@ def test_an_update_whose_bytes_are_lost_counts_once(redis_server, proxy, namespa
             assert fault.hits == 1
             assert tuple(await clean.versioned("views").get()) == (6, 2)
 
-    world.run(body)
+    harness.run(body)
 
 
 @both
 @pytest.mark.parametrize("lost", ["reply", "request"])
-def test_a_plain_put_is_not_sent_again(redis_server, proxy, namespace, world, lost):
+def test_a_plain_put_is_not_sent_again(redis_server, proxy, namespace, harness, lost):
     """If it arrived it is seen there; if not, the writer is told that nobody knows."""
 
-    async def body(world):
+    async def body(harness):
         url = f"redis://127.0.0.1:{proxy.port}"
         async with (
-            world.client(url, namespace=namespace) as through,
-            world.client(redis_server.url, namespace=namespace) as clean,
+            harness.client(url, namespace=namespace) as through,
+            harness.client(redis_server.url, namespace=namespace) as clean,
         ):
             value = through.versioned("views")
             await value.put("first")
@@ -66,19 +66,19 @@ def test_a_plain_put_is_not_sent_again(redis_server, proxy, namespace, world, lo
             assert fault.hits == 1
             assert tuple(await clean.versioned("views").get()) == (("second", 2) if lost == "reply" else ("first", 1))
 
-    world.run(body)
+    harness.run(body)
 
 
 @both
-def test_once_is_recorded_though_the_reply_is_lost(redis_server, proxy, namespace, world):
+def test_once_is_recorded_though_the_reply_is_lost(redis_server, proxy, namespace, harness):
     """The work is not done again, and the doer hears no error."""
 
-    async def body(world):
+    async def body(harness):
         url = f"redis://127.0.0.1:{proxy.port}"
         done = []
         async with (
-            world.client(url, namespace=namespace) as through,
-            world.client(redis_server.url, namespace=namespace) as clean,
+            harness.client(url, namespace=namespace) as through,
+            harness.client(redis_server.url, namespace=namespace) as clean,
         ):
 
             def work():
@@ -90,4 +90,4 @@ def test_once_is_recorded_though_the_reply_is_lost(redis_server, proxy, namespac
             assert await clean.once("payment", ttl=60).run(work) == "done"
             assert done == [1]
 
-    world.run(body)
+    harness.run(body)

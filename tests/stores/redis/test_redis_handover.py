@@ -120,41 +120,41 @@ async def drain(jobs):
 
 
 @both
-def test_waiters_idle(server, namespace, world):
+def test_waiters_idle(server, namespace, harness):
     """Fifty waiters of one client, for three seconds of a lease of thirty: not one command."""
 
-    async def body(world):
+    async def body(harness):
         async with (
-            world.client(server.url, namespace=namespace) as locks,
-            world.client(server.url, namespace=namespace) as others,
+            harness.client(server.url, namespace=namespace) as locks,
+            harness.client(server.url, namespace=namespace) as others,
         ):
             hold = await others.lock("x").acquire()
-            jobs = [world.spawn(lambda: locks.lock("x").acquire(timeout=5)) for _ in range(50)]
-            await world.sleep(1.5)
+            jobs = [harness.spawn(lambda: locks.lock("x").acquire(timeout=5)) for _ in range(50)]
+            await harness.sleep(1.5)
             server.reset_stats()
-            await world.sleep(3.0)
+            await harness.sleep(3.0)
             assert sum(commands(server).values()) == 0
             await hold.release()
             await drain(jobs)
 
-    world.run(body)
+    harness.run(body)
 
 
 @both
-def test_waiters_ask_no_more_often_than_their_leases_need(server, namespace, world):
+def test_waiters_ask_no_more_often_than_their_leases_need(server, namespace, harness):
     """In a lease a client sends three renewals for its waiters; one asks when the holder's lease seems over."""
     lease, leases, waiters = 1.8, 2, 20
 
-    async def body(world):
+    async def body(harness):
         async with (
-            world.client(server.url, namespace=namespace) as locks,
-            world.client(server.url, namespace=namespace) as others,
+            harness.client(server.url, namespace=namespace) as locks,
+            harness.client(server.url, namespace=namespace) as others,
         ):
             hold = await others.lock("x", lease=lease).acquire()
-            jobs = [world.spawn(lambda: locks.lock("x", lease=lease).acquire(timeout=6)) for _ in range(waiters)]
-            await world.sleep(0.5)
+            jobs = [harness.spawn(lambda: locks.lock("x", lease=lease).acquire(timeout=6)) for _ in range(waiters)]
+            await harness.sleep(0.5)
             server.reset_stats()
-            await world.sleep(leases * lease)
+            await harness.sleep(leases * lease)
             calls = commands(server).get("evalsha", 0)
             holders, watchers = 3 * leases + 1, 1.5 * leases + 1
             print(calls, "calls")
@@ -162,7 +162,7 @@ def test_waiters_ask_no_more_often_than_their_leases_need(server, namespace, wor
             await hold.release()
             await drain(jobs)
 
-    world.run(body)
+    harness.run(body)
 
 
 # --- a hold that ends by itself --------------------------------------------------------------------------------
@@ -171,21 +171,21 @@ def test_waiters_ask_no_more_often_than_their_leases_need(server, namespace, wor
 @both
 @pytest.mark.parametrize("terms", [{"renew": False}, {"max_hold": 0.1}], ids=["fixed", "capped"])
 def test_a_hold_that_is_not_renewed_keeps_no_waiter_of_its_own_client_longer_than_its_lease(
-    server, namespace, world, terms
+    server, namespace, harness, terms
 ):
     """It was the one that watched the holder; who waited behind it, for the same client, must watch it in turn."""
     lease = 1.0
 
-    async def body(world):
+    async def body(harness):
         async with (
-            world.client(server.url, namespace=namespace) as locks,
-            world.client(server.url, namespace=namespace) as others,
+            harness.client(server.url, namespace=namespace) as locks,
+            harness.client(server.url, namespace=namespace) as others,
         ):
             hold = await others.lock("x").acquire()
-            first = world.spawn(lambda: locks.lock("x", lease=lease, **terms).acquire(timeout=10))
-            await world.sleep(0.2)
-            second = world.spawn(lambda: locks.lock("x").acquire(timeout=20))
-            await world.sleep(0.2)
+            first = harness.spawn(lambda: locks.lock("x", lease=lease, **terms).acquire(timeout=10))
+            await harness.sleep(0.2)
+            second = harness.spawn(lambda: locks.lock("x").acquire(timeout=20))
+            await harness.sleep(0.2)
             began = time.monotonic()
             await hold.release()
             expired = await first.result()
@@ -195,4 +195,4 @@ def test_a_hold_that_is_not_renewed_keeps_no_waiter_of_its_own_client_longer_tha
             assert successor.token > expired.token
             await successor.release()
 
-    world.run(body)
+    harness.run(body)

@@ -14,7 +14,7 @@ import pytest
 from leasehold import AsyncClient, Client
 from leasehold.errors import LeaseLost
 from leasehold.stores.redis import keys
-from leasehold_lab.runtimes.case_runtimes import AsyncioWorld, BlockingWorld
+from leasehold_lab.runtimes.harnesses import AsyncioHarness, BlockingHarness
 from leasehold_lab.servers import RedisServer
 from support.flavors import both
 
@@ -130,42 +130,42 @@ def test_fork_of_an_asyncio_client(server):
 
 
 @both
-def test_close_while_others_wait(server, world):
+def test_close_while_others_wait(server, harness):
     """Those who wait are told, at once; what they waited for is not left behind on the server."""
 
-    async def body(world):
-        async with world.client(server.url) as others:
+    async def body(harness):
+        async with harness.client(server.url) as others:
             hold = await others.lock("x").acquire()
-            locks = world.client(server.url)
-            jobs = [world.spawn(lambda: locks.lock("x").acquire()) for _ in range(5)]
-            await world.sleep(0.3)
-            start = world.now()
+            locks = harness.client(server.url)
+            jobs = [harness.spawn(lambda: locks.lock("x").acquire()) for _ in range(5)]
+            await harness.sleep(0.3)
+            start = harness.now()
             await locks.close()
             for job in jobs:
                 with pytest.raises(RuntimeError, match="closed"):
                     await job.result()
-            assert world.now() - start < 1.0
+            assert harness.now() - start < 1.0
             info = await others.inspect("x")
             assert info.waiters == ()
             await hold.release()
 
-    world.run(body)
+    harness.run(body)
     assert connections(server) == 0
 
 
 @both
-def test_close_gives_up_what_is_held_and_every_connection(server, world):
-    async def body(world):
-        clients = [world.client(server.url) for _ in range(20)]
+def test_close_gives_up_what_is_held_and_every_connection(server, harness):
+    async def body(harness):
+        clients = [harness.client(server.url) for _ in range(20)]
         for i, locks in enumerate(clients):
             await locks.lock(f"name-{i}").acquire()
             await locks.lock(f"other-{i}").acquire()
-        await world.gather(*(locks.lock("shared").acquire(timeout=0.2) for locks in clients))
+        await harness.gather(*(locks.lock("shared").acquire(timeout=0.2) for locks in clients))
         for locks in clients:
             await locks.close()
 
     before = len(os.listdir("/proc/self/fd")), threading.active_count()
-    world.run(body)
+    harness.run(body)
     end = time.monotonic() + 3
     while (len(os.listdir("/proc/self/fd")), threading.active_count()) > before or connections(server):
         assert time.monotonic() < end
@@ -180,24 +180,24 @@ def test_close_gives_up_what_is_held_and_every_connection(server, world):
 
 
 @both
-def test_ten_thousand_holds_cost_one_watchdog(server, world):
+def test_ten_thousand_holds_cost_one_watchdog(server, harness):
     """Renewals go in scripts of a hundred, from one thread or task, and from one more for each batch under way."""
     count, lease = 10_000, 15.0
 
-    async def body(world):
-        async with world.client(server.url) as locks:
+    async def body(harness):
+        async with harness.client(server.url) as locks:
             holds = []
             for start in range(0, count, 500):
-                if isinstance(world, AsyncioWorld):
+                if isinstance(harness, AsyncioHarness):
                     names = range(start, start + 500)
-                    holds += await world.gather(*(locks.lock(f"n{i}", lease=lease).acquire() for i in names))
+                    holds += await harness.gather(*(locks.lock(f"n{i}", lease=lease).acquire() for i in names))
                 else:
                     holds += [await locks.lock(f"n{i}", lease=lease).acquire() for i in range(start, start + 500)]
             threads = [thread for thread in threading.enumerate() if thread.name == "leasehold-watchdog"]
-            assert len(threads) == (1 if isinstance(world, BlockingWorld) else 0)
+            assert len(threads) == (1 if isinstance(harness, BlockingHarness) else 0)
             assert threading.active_count() < 40
             server.reset_stats()
-            await world.sleep(lease / 3 + 1.0)
+            await harness.sleep(lease / 3 + 1.0)
             stats = server.commandstats()
             print(stats["evalsha"], "calls renewed", stats["pexpire"])
             assert stats["pexpire"] >= count  # each renewed at least once
@@ -206,7 +206,7 @@ def test_ten_thousand_holds_cost_one_watchdog(server, world):
                 hold.raise_if_lost()
             server.command("FLUSHALL")  # closing would take a while
 
-    world.run(body)
+    harness.run(body)
 
 
 def test_every_key_of_a_busy_name_ends(server):

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import pytest
 
 from leasehold.stores.redis import keys
-from leasehold_lab.runtimes.case_runtimes import World
+from leasehold_lab.runtimes.harnesses import Harness
 from leasehold_lab.servers import RedisCluster, RedisSentinel, RedlockNodes
 from support.flavors import ASYNCIO, BLOCKING, by_day
 from support.stores.failover_load import LEASE, NOISE, Load
@@ -25,20 +25,20 @@ PROMOTED = {"sentinel": 1.0 + 6.0 + 3 * NOISE, "cluster": 1.5 + 6.0 + 3 * NOISE}
 """Seconds from a primary's death on: detection, election, promotion, our pauses."""
 
 
-def loaded(world: World, url: str, namespace: str, disturb: Callable[[Load], object], *, fair: bool = True) -> None:
-    async def body(world: World) -> None:
-        load = Load(world, url, namespace, NAMES, fair=fair)
+def loaded(harness: Harness, url: str, namespace: str, disturb: Callable[[Load], object], *, fair: bool = True) -> None:
+    async def body(harness: Harness) -> None:
+        load = Load(harness, url, namespace, NAMES, fair=fair)
         await load.run(lambda: disturb(load))
         load.check()
 
-    world.run(body)
+    harness.run(body)
 
 
 # --- forgetting ----------------------------------------------------------------------------------------------------
 
 
 @by_day(BLOCKING)
-def test_nodes_of_a_redlock_forget(world: World, namespace: str) -> None:
+def test_nodes_of_a_redlock_forget(harness: Harness, namespace: str) -> None:
     """One by one, and two at once: all data, all scripts, and a restart without either."""
     with RedlockNodes(5) as group:
         nodes = group.nodes
@@ -54,11 +54,11 @@ def test_nodes_of_a_redlock_forget(world: World, namespace: str) -> None:
                     node.restart(keep_data=False)
                 load.wait_service(GRANTED_AGAIN)
 
-        loaded(world, group.url, namespace, disturb, fair=False)
+        loaded(harness, group.url, namespace, disturb, fair=False)
 
 
 @by_day(ASYNCIO)
-def test_the_primaries_of_a_cluster_forget(world: World, namespace: str) -> None:
+def test_the_primaries_of_a_cluster_forget(harness: Harness, namespace: str) -> None:
     with RedisCluster() as group:
 
         def disturb(load: Load) -> None:
@@ -70,26 +70,26 @@ def test_the_primaries_of_a_cluster_forget(world: World, namespace: str) -> None
             group.primary_of(keys.mutex_keys(namespace, NAMES[0])[0]).restart(keep_data=False)
             load.wait_service(PROMOTED["cluster"])
 
-        loaded(world, group.url, namespace, disturb)
+        loaded(harness, group.url, namespace, disturb)
 
 
 # --- lagging -------------------------------------------------------------------------------------------------------
 
 
 @by_day(BLOCKING)
-def test_replicas_that_lag_are_promoted_by_sentinels(world: World, namespace: str) -> None:
+def test_replicas_that_lag_are_promoted_by_sentinels(harness: Harness, namespace: str) -> None:
     with RedisSentinel(replicas=2) as group:
-        lagging(group, world, namespace)
+        lagging(group, harness, namespace)
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("world", [BLOCKING, ASYNCIO], ids=str)
-def test_replicas_that_lag_are_promoted_in_a_cluster(world: World, namespace: str) -> None:
+@pytest.mark.parametrize("harness", [BLOCKING, ASYNCIO], ids=str)
+def test_replicas_that_lag_are_promoted_in_a_cluster(harness: Harness, namespace: str) -> None:
     with RedisCluster() as group:
-        lagging(group, world, namespace)
+        lagging(group, harness, namespace)
 
 
-def lagging(group: RedisSentinel | RedisCluster, world: World, namespace: str) -> None:
+def lagging(group: RedisSentinel | RedisCluster, harness: Harness, namespace: str) -> None:
     """Let no replica have the grants of the last moments before the primary dies."""
     kind = "cluster" if isinstance(group, RedisCluster) else "sentinel"
     group.wait_healthy()
@@ -105,14 +105,14 @@ def lagging(group: RedisSentinel | RedisCluster, world: World, namespace: str) -
         assert len(load.holdings) > before, "nothing was granted that no replica has"
         load.wait_service(PROMOTED[kind])
 
-    loaded(world, group.url, namespace, disturb)
+    loaded(harness, group.url, namespace, disturb)
 
 
 # --- slots on their way --------------------------------------------------------------------------------------------
 
 
 @by_day(ASYNCIO)
-def test_slots_are_moved_under_load(world: World, namespace: str) -> None:
+def test_slots_are_moved_under_load(harness: Harness, namespace: str) -> None:
     """Back and forth, each while its name is in use: the name waits for the end of the move, and no other does."""
     with RedisCluster(replicas=0) as group:
 
@@ -133,4 +133,4 @@ def test_slots_are_moved_under_load(world: World, namespace: str) -> None:
                         lambda lock=lock, target=target: group.primary_of(lock) is target, 5.0, "it has moved"
                     )
 
-        loaded(world, group.url, namespace, disturb)
+        loaded(harness, group.url, namespace, disturb)

@@ -26,14 +26,14 @@ def server():
         yield running
 
 
-async def told(world, hold, limit):
+async def told(harness, hold, limit):
     """Wait for the news of a loss; return the seconds it took."""
-    start, lost = world.now(), world.event()
+    start, lost = harness.now(), harness.event()
     hold.on_lost(lambda error: lost.set())
     assert await lost.wait(limit)
     with pytest.raises(LeaseLost):
         hold.raise_if_lost()
-    return world.now() - start
+    return harness.now() - start
 
 
 @contextmanager
@@ -58,30 +58,30 @@ def every(seconds, deed):
 
 
 @both
-def test_a_holder_is_told_of_a_server_that_came_back_empty(server, world):
-    async def body(world):
-        async with world.client(server.url) as locks:
+def test_a_holder_is_told_of_a_server_that_came_back_empty(server, harness):
+    async def body(harness):
+        async with harness.client(server.url) as locks:
             hold = await locks.lock("x", lease=LEASE).acquire()
             token = hold.token
             server.restart(keep_data=False)
-            assert await told(world, hold, 2 * LEASE) < LEASE / 3 + LEASE * 0.05 + NOISE
+            assert await told(harness, hold, 2 * LEASE) < LEASE / 3 + LEASE * 0.05 + NOISE
             again = await locks.lock("x").acquire(timeout=1)
             assert again.token > token
             await again.release()
 
-    world.run(body)
+    harness.run(body)
 
 
 @both
 @pytest.mark.parametrize("fair", [False, True])
-def test_waiters_ride_over_a_restart(server, world, fair):
-    async def body(world):
-        async with world.client(server.url) as locks, world.client(server.url) as others:
+def test_waiters_ride_over_a_restart(server, harness, fair):
+    async def body(harness):
+        async with harness.client(server.url) as locks, harness.client(server.url) as others:
             hold = await others.lock("x", lease=2.0).acquire()
-            jobs = [world.spawn(lambda: locks.lock("x", lease=2.0, fair=fair).acquire()) for _ in range(5)]
-            await world.sleep(0.3)
+            jobs = [harness.spawn(lambda: locks.lock("x", lease=2.0, fair=fair).acquire()) for _ in range(5)]
+            await harness.sleep(0.3)
             server.kill()
-            await world.sleep(0.5)
+            await harness.sleep(0.5)
             server.start()
             tokens = [hold.token]
             while jobs:
@@ -92,88 +92,88 @@ def test_waiters_ride_over_a_restart(server, world, fair):
                     tokens.append(got.token)
                     await got.release()
             assert tokens == sorted(set(tokens))
-            await told(world, hold, 2.0)
+            await told(harness, hold, 2.0)
 
-    world.run(body)
+    harness.run(body)
 
 
 @both
 @pytest.mark.parametrize("deed", ["FLUSHALL", "DEL"])
-def test_a_holder_is_told_of_deleted_keys_at_its_next_renewal(redis_server, server, world, deed):
-    async def body(world):
-        async with world.client(server.url) as locks:
+def test_a_holder_is_told_of_deleted_keys_at_its_next_renewal(redis_server, server, harness, deed):
+    async def body(harness):
+        async with harness.client(server.url) as locks:
             hold = await locks.lock("x", lease=LEASE).acquire()
-            waiter = world.spawn(lambda: locks.lock("x", lease=LEASE).acquire(timeout=5))
-            await world.sleep(0.1)
+            waiter = harness.spawn(lambda: locks.lock("x", lease=LEASE).acquire(timeout=5))
+            await harness.sleep(0.1)
             server.command(*([deed] if deed == "FLUSHALL" else [deed, *keys.mutex_keys("default", "x")]))
-            assert await told(world, hold, 2 * LEASE) < LEASE / 3 + NOISE
+            assert await told(harness, hold, 2 * LEASE) < LEASE / 3 + NOISE
             got = await waiter.result()
             assert got.token > hold.token
             await got.release()
 
-    world.run(body)
+    harness.run(body)
 
 
 @both
-def test_a_key_that_expired_early_is_told(server, world):
+def test_a_key_that_expired_early_is_told(server, harness):
     """The server's clock stepped forward."""
 
-    async def body(world):
-        async with world.client(server.url) as locks:
+    async def body(harness):
+        async with harness.client(server.url) as locks:
             hold = await locks.lock("x", lease=LEASE).acquire()
             server.command("PEXPIRE", keys.mutex_keys("default", "x")[0], 1)
-            assert await told(world, hold, 2 * LEASE) < LEASE / 3 + NOISE
+            assert await told(harness, hold, 2 * LEASE) < LEASE / 3 + NOISE
 
-    world.run(body)
+    harness.run(body)
 
 
 # --- no answer -------------------------------------------------------------------------------------------------
 
 
 @both
-def test_a_server_that_stands_still_is_noticed_by_the_deadline_and_not_later(server, world):
-    async def body(world):
-        async with world.client(server.url) as locks:
+def test_a_server_that_stands_still_is_noticed_by_the_deadline_and_not_later(server, harness):
+    async def body(harness):
+        async with harness.client(server.url) as locks:
             hold = await locks.lock("x", lease=LEASE).acquire()
-            await world.sleep(LEASE / 2)  # renewed once
+            await harness.sleep(LEASE / 2)  # renewed once
             server.pause()
             left = hold.remaining
-            assert await told(world, hold, 2 * LEASE) < left + 0.1
+            assert await told(harness, hold, 2 * LEASE) < left + 0.1
             server.resume()
             again = await locks.lock("x", lease=LEASE).acquire(timeout=2 * LEASE)
             assert again.token > hold.token
             await again.release()
 
-    world.run(body)
+    harness.run(body)
 
 
 @both
-def test_a_partitioned_holder_is_told_before_another_can_hold(server, world):
-    async def body(world):
+def test_a_partitioned_holder_is_told_before_another_can_hold(server, harness):
+    async def body(harness):
         with FaultProxy(server.port) as proxy:
             async with (
-                world.client(f"redis://127.0.0.1:{proxy.port}", response_timeout=1.0) as locks,
-                world.client(server.url) as others,
+                harness.client(f"redis://127.0.0.1:{proxy.port}", response_timeout=1.0) as locks,
+                harness.client(server.url) as others,
             ):
                 hold = await locks.lock("x", lease=LEASE).acquire()
                 lost = []
-                hold.on_lost(lambda error: lost.append(world.now()))
+                hold.on_lost(lambda error: lost.append(harness.now()))
                 proxy.blackhole()
-                start = world.now()
+                start = harness.now()
                 got = await others.lock("x").acquire(timeout=5)
                 assert lost
-                assert lost[0] < world.now()
-                assert world.now() - start < LEASE + NOISE
+                assert lost[0] < harness.now()
+                assert harness.now() - start < LEASE + NOISE
                 await got.release()
                 proxy.heal()
 
-    world.run(body)
+    harness.run(body)
 
 
 @both
-def test_a_short_pause_of_writes_is_not_noticed(server, world):
-    async def body(world):
-        async with world.client(server.url) as locks:
+def test_a_short_pause_of_writes_is_not_noticed(server, harness):
+    async def body(harness):
+        async with harness.client(server.url) as locks:
             hold = await locks.lock("x", lease=2.0).acquire()
             server.command("CLIENT", "PAUSE", 300, "WRITE")
             other = await locks.lock("y").acquire(timeout=2)
@@ -181,40 +181,40 @@ def test_a_short_pause_of_writes_is_not_noticed(server, world):
             await other.release()
             await hold.release()
 
-    world.run(body)
+    harness.run(body)
 
 
 @both
-def test_a_grant_that_comes_after_its_lease_is_given_back(server, world):
+def test_a_grant_that_comes_after_its_lease_is_given_back(server, harness):
     """The reply was held up for longer than the lease: it counts from before the claim was sent."""
 
-    async def body(world):
-        async with world.client(server.url) as locks:
+    async def body(harness):
+        async with harness.client(server.url) as locks:
             async with locks.lock("warm"):
                 pass
-            start = world.now()
+            start = harness.now()
             server.command("CLIENT", "PAUSE", 400, "WRITE")
             hold = await locks.lock("x", lease=0.2).acquire(timeout=2)
-            assert world.now() - start >= 0.4 - 0.05
+            assert harness.now() - start >= 0.4 - 0.05
             assert 0 < hold.remaining <= 0.2
             await hold.release()
 
-    world.run(body)
+    harness.run(body)
 
 
 @both
-def test_a_late_message_is_not_believed(server, world):
+def test_a_late_message_is_not_believed(server, harness):
     """The message of a grant comes when the lease that it tells of is over."""
 
-    async def body(world):
+    async def body(harness):
         with FaultProxy(server.port) as proxy:
-            async with world.client(f"redis://127.0.0.1:{proxy.port}") as locks, world.client(server.url) as others:
+            async with harness.client(f"redis://127.0.0.1:{proxy.port}") as locks, harness.client(server.url) as others:
                 hold = await others.lock("x").acquire()
-                waiter = world.spawn(lambda: locks.lock("x", lease=LEASE).acquire(timeout=6))
-                await world.sleep(0.2)
+                waiter = harness.spawn(lambda: locks.lock("x", lease=LEASE).acquire(timeout=6))
+                await harness.sleep(0.2)
                 held = proxy.hold(Side.REPLIES, where=b"$7\r\nmessage")
                 await hold.release()
-                await world.sleep(1.2 * LEASE)
+                await harness.sleep(1.2 * LEASE)
                 held.remove()
                 got = await waiter.result()
                 assert 0 < got.remaining <= LEASE
@@ -224,7 +224,7 @@ def test_a_late_message_is_not_believed(server, world):
                 assert got.remaining <= left * (1 - DRIFT) + 0.02
                 await got.release()
 
-    world.run(body)
+    harness.run(body)
 
 
 # --- connections are killed ------------------------------------------------------------------------------------
@@ -232,19 +232,19 @@ def test_a_late_message_is_not_believed(server, world):
 
 @both
 @pytest.mark.parametrize("kind", ["pubsub", "normal"])
-def test_hand_overs_go_on_while_connections_are_killed(server, world, kind):
+def test_hand_overs_go_on_while_connections_are_killed(server, harness, kind):
     """Each wait ends within a third of the waiter's lease; a reconnected waiter asks at once."""
     waiters, turns = 6, 4
 
-    async def body(world):
-        async with world.client(server.url) as locks, world.client(server.url) as others:
+    async def body(harness):
+        async with harness.client(server.url) as locks, harness.client(server.url) as others:
             tokens, longest = [], []
 
             async def work(mine):
                 for _ in range(turns):
-                    start = world.now()
+                    start = harness.now()
                     hold = await had(mine)
-                    longest.append(world.now() - start)
+                    longest.append(harness.now() - start)
                     tokens.append(hold.token)
                     await hold.release()
 
@@ -260,54 +260,54 @@ def test_hand_overs_go_on_while_connections_are_killed(server, world, kind):
                 server.command("CLIENT", "KILL", "TYPE", kind)
 
             with every(0.05, kill):
-                await world.gather(*(work(locks if i % 2 else others) for i in range(waiters)))
+                await harness.gather(*(work(locks if i % 2 else others) for i in range(waiters)))
             assert len(set(tokens)) == waiters * turns
             assert max(longest) < waiters * (LEASE / 3 + NOISE)
 
-    world.run(body)
+    harness.run(body)
 
 
 @both
-def test_a_hold_lives_through_killed_connections(server, world):
-    async def body(world):
-        async with world.client(server.url) as locks:
+def test_a_hold_lives_through_killed_connections(server, harness):
+    async def body(harness):
+        async with harness.client(server.url) as locks:
             hold = await locks.lock("x", lease=2.0).acquire()
             with every(0.05, lambda: server.command("CLIENT", "KILL", "TYPE", "normal")):
-                await world.sleep(3.0)
+                await harness.sleep(3.0)
             hold.raise_if_lost()
             assert await hold.release() is not None
 
-    world.run(body)
+    harness.run(body)
 
 
 @both
-def test_waits_end_within_a_third_of_the_lease_if_every_message_is_lost(server, world):
-    async def body(world):
+def test_waits_end_within_a_third_of_the_lease_if_every_message_is_lost(server, harness):
+    async def body(harness):
         with FaultProxy(server.port) as proxy:
             proxy.drop(Side.REPLIES, where=b"$7\r\nmessage")
-            async with world.client(f"redis://127.0.0.1:{proxy.port}") as locks, world.client(server.url) as others:
+            async with harness.client(f"redis://127.0.0.1:{proxy.port}") as locks, harness.client(server.url) as others:
                 for _ in range(3):
                     hold = await others.lock("x").acquire()
-                    waiter = world.spawn(lambda: locks.lock("x", lease=LEASE).acquire())
-                    await world.sleep(0.15)
-                    start = world.now()
+                    waiter = harness.spawn(lambda: locks.lock("x", lease=LEASE).acquire())
+                    await harness.sleep(0.15)
+                    start = harness.now()
                     await hold.release()
                     got = await waiter.result()
-                    assert world.now() - start < LEASE / 3 + NOISE
+                    assert harness.now() - start < LEASE / 3 + NOISE
                     await got.release()
 
-    world.run(body)
+    harness.run(body)
 
 
 # --- the password changed --------------------------------------------------------------------------------------
 
 
 @both
-def test_a_server_that_came_back_with_another_password(world):
-    async def body(world):
+def test_a_server_that_came_back_with_another_password(harness):
+    async def body(harness):
         server = RedisServer(password="first-secret")
         with server:
-            async with world.client(server.url) as locks:
+            async with harness.client(server.url) as locks:
                 hold = await locks.lock("x", lease=LEASE).acquire()
                 server.password = "second-secret"
                 server.restart(keep_data=False)
@@ -316,6 +316,6 @@ def test_a_server_that_came_back_with_another_password(world):
                     await locks.lock("y").acquire(timeout=2)
                 assert time.monotonic() - start < 1.0
                 assert "secret" not in str(caught.value)
-                await told(world, hold, 2 * LEASE)
+                await told(harness, hold, 2 * LEASE)
 
-    world.run(body)
+    harness.run(body)

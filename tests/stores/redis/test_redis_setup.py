@@ -21,7 +21,7 @@ from leasehold.errors import LeaseholdError
 from leasehold.stores.redis.connection.base import NOT_APPLIED, REMEDIES, ReplyError, pack, refused
 from leasehold.stores.redis.openers import adopt
 from leasehold_lab.proxy.proxy import FaultProxy
-from leasehold_lab.runtimes.case_runtimes import AsyncioWorld, BlockingWorld, World
+from leasehold_lab.runtimes.harnesses import AsyncioHarness, BlockingHarness, Harness
 from leasehold_lab.servers import Certificates, RedisServer
 from leasehold_lab.servers.base import free_port
 from leasehold_lab.servers.redis.resp import RedisError
@@ -42,47 +42,47 @@ def encrypted() -> Iterator[RedisServer]:
         yield server
 
 
-def works(world: World, where: Any, **options: Any) -> None:
+def works(harness: Harness, where: Any, **options: Any) -> None:
     """Lock, wait for a hand-over, release."""
 
-    async def body(world: World) -> None:
-        async with world.client(where, **options) as locks:
+    async def body(harness: Harness) -> None:
+        async with harness.client(where, **options) as locks:
             hold = await locks.lock("x").acquire(timeout=5)
             assert hold is not None
-            waiter = world.spawn(lambda: locks.lock("x").acquire(timeout=5))
+            waiter = harness.spawn(lambda: locks.lock("x").acquire(timeout=5))
             while not (await locks.inspect("x")).waiters:
-                await world.sleep(0.01)
+                await harness.sleep(0.01)
             await hold.release()
             await (await waiter.result()).release()
 
-    world.run(body)
+    harness.run(body)
 
 
-def refusal(world: World, where: Any, within: float = 2.0, **options: Any) -> LeaseholdError:
+def refusal(harness: Harness, where: Any, within: float = 2.0, **options: Any) -> LeaseholdError:
     """Return the error of an acquire, which comes within so many seconds."""
 
-    async def body(world: World) -> LeaseholdError:
-        async with world.client(where, response_timeout=1.0, **options) as locks:
-            started = world.now()
+    async def body(harness: Harness) -> LeaseholdError:
+        async with harness.client(where, response_timeout=1.0, **options) as locks:
+            started = harness.now()
             with pytest.raises((StoreUnavailable, Unsupported)) as caught:
                 await locks.lock("x").acquire(timeout=within + 3)
-            assert world.now() - started < within
+            assert harness.now() - started < within
             return caught.value
 
-    return world.run(body)
+    return harness.run(body)
 
 
 # --- getting there -----------------------------------------------------------------------------------------------
 
 
 @both
-def test_passwords_users_sockets_and_databases(world: World, secured: RedisServer) -> None:
+def test_passwords_users_sockets_and_databases(harness: Harness, secured: RedisServer) -> None:
     secret, at = quote(PASSWORD, safe=""), f"127.0.0.1:{secured.port}"
-    works(world, f"redis://:{secret}@{at}")
-    works(world, f"redis://default:{secret}@{at}/0")
-    works(world, f"valkey://app:sesame@{at}/3")
-    works(world, f"redis://app:sesame@{at}?db=4")
-    works(world, f"unix://app:sesame@{secured.unix_path}?db=5")
+    works(harness, f"redis://:{secret}@{at}")
+    works(harness, f"redis://default:{secret}@{at}/0")
+    works(harness, f"valkey://app:sesame@{at}/3")
+    works(harness, f"redis://app:sesame@{at}?db=4")
+    works(harness, f"unix://app:sesame@{secured.unix_path}?db=5")
     keyspace = str(secured.command("INFO", "keyspace"))
     assert [f"db{number}" in keyspace for number in range(6)] == [True, False, False, True, True, True]
 
@@ -93,30 +93,34 @@ def by_tls(server: RedisServer, host: str = "127.0.0.1", more: str = "") -> str:
 
 
 @both
-def test_tls_with_an_authority_of_ones_own(world: World, encrypted: RedisServer) -> None:
-    works(world, by_tls(encrypted))
-    works(world, by_tls(encrypted, "localhost").replace("rediss", "valkeys"))
+def test_tls_with_an_authority_of_ones_own(harness: Harness, encrypted: RedisServer) -> None:
+    works(harness, by_tls(encrypted))
+    works(harness, by_tls(encrypted, "localhost").replace("rediss", "valkeys"))
     files = encrypted.certificates
     assert files is not None
-    works(world, by_tls(encrypted, more=f"&ssl_certfile={files.client}&ssl_keyfile={files.client_key}"))
+    works(harness, by_tls(encrypted, more=f"&ssl_certfile={files.client}&ssl_keyfile={files.client_key}"))
 
 
 @both
-def test_tls_verifies_who_answers(world: World, encrypted: RedisServer, tmp_path: Path) -> None:
-    error = refusal(world, f"rediss://:secret@127.0.0.1:{encrypted.port}")
+def test_tls_verifies_who_answers(harness: Harness, encrypted: RedisServer, tmp_path: Path) -> None:
+    error = refusal(harness, f"rediss://:secret@127.0.0.1:{encrypted.port}")
     assert "ssl_ca_certs=FILE" in str(error)
     stranger = Certificates.make(tmp_path).authority
-    assert "ssl_ca_certs" in str(refusal(world, f"rediss://:secret@127.0.0.1:{encrypted.port}?ssl_ca_certs={stranger}"))
-    error = refusal(world, by_tls(encrypted, "127.0.0.2"))  # the same server, by a name that it is not certified for
+    assert "ssl_ca_certs" in str(
+        refusal(harness, f"rediss://:secret@127.0.0.1:{encrypted.port}?ssl_ca_certs={stranger}")
+    )
+    error = refusal(harness, by_tls(encrypted, "127.0.0.2"))  # the same server, by a name that it is not certified for
     assert "another host name" in str(error)
-    works(world, by_tls(encrypted, "127.0.0.2", "&ssl_check_hostname=false"))
-    assert "no such file" in str(refusal(world, f"rediss://127.0.0.1:{encrypted.port}?ssl_ca_certs=/no/such.pem"))
+    works(harness, by_tls(encrypted, "127.0.0.2", "&ssl_check_hostname=false"))
+    assert "no such file" in str(refusal(harness, f"rediss://127.0.0.1:{encrypted.port}?ssl_ca_certs=/no/such.pem"))
 
 
 @both
-def test_tls_against_a_plain_port_and_the_reverse(world: World, encrypted: RedisServer, secured: RedisServer) -> None:
-    assert "TLS" in str(refusal(world, f"rediss://127.0.0.1:{secured.port}"))
-    assert "rediss://" in str(refusal(world, f"redis://127.0.0.1:{encrypted.port}"))
+def test_tls_against_a_plain_port_and_the_reverse(
+    harness: Harness, encrypted: RedisServer, secured: RedisServer
+) -> None:
+    assert "TLS" in str(refusal(harness, f"rediss://127.0.0.1:{secured.port}"))
+    assert "rediss://" in str(refusal(harness, f"redis://127.0.0.1:{encrypted.port}"))
 
 
 # --- clients that exist already ----------------------------------------------------------------------------------
@@ -194,46 +198,46 @@ def test_clients_of_several_servers_are_refused_where_they_do_not_fit() -> None:
 
 
 @both
-def test_nobody_there(world: World, tmp_path: Path) -> None:
-    assert "check host and port" in str(refusal(world, f"redis://127.0.0.1:{free_port()}"))
-    assert "check the path" in str(refusal(world, f"unix://{tmp_path}/none.sock"))
+def test_nobody_there(harness: Harness, tmp_path: Path) -> None:
+    assert "check host and port" in str(refusal(harness, f"redis://127.0.0.1:{free_port()}"))
+    assert "check the path" in str(refusal(harness, f"unix://{tmp_path}/none.sock"))
 
 
 @both
 @pytest.mark.parametrize("host", ["nowhere.invalid", "a..b", "a" * 70])
-def test_a_host_that_has_no_address(world: World, host: str) -> None:
-    error = refusal(world, f"redis://{host}:1", within=15.0)  # as long as the system's resolver takes
+def test_a_host_that_has_no_address(harness: Harness, host: str) -> None:
+    error = refusal(harness, f"redis://{host}:1", within=15.0)  # as long as the system's resolver takes
     assert "host name" in str(error) or "DNS" in str(error) or "check host" in str(error)
 
 
 @both
 @pytest.mark.parametrize("how", ["deaf", "blackhole"])
 def test_a_server_that_says_nothing_costs_the_response_timeout(
-    world: World, how: str, redis_server: RedisServer
+    harness: Harness, how: str, redis_server: RedisServer
 ) -> None:
     with FaultProxy(redis_server.port) as proxy:
         getattr(proxy, how)()
-        error = refusal(world, f"redis://127.0.0.1:{proxy.port}", within=1.0 + 1.0)  # and a second to leave, at most
+        error = refusal(harness, f"redis://127.0.0.1:{proxy.port}", within=1.0 + 1.0)  # and a second to leave, at most
         assert "look whether it is up" in str(error)
         proxy.heal()
 
 
 @both
-def test_passwords_that_are_wrong_or_missing(world: World, secured: RedisServer) -> None:
+def test_passwords_that_are_wrong_or_missing(harness: Harness, secured: RedisServer) -> None:
     at = f"127.0.0.1:{secured.port}"
-    assert "put the password into the URL" in str(refusal(world, f"redis://{at}"))
-    assert "is wrong" in str(refusal(world, f"redis://:wrong@{at}"))
-    assert "is wrong" in str(refusal(world, f"redis://nobody:sesame@{at}"))
+    assert "put the password into the URL" in str(refusal(harness, f"redis://{at}"))
+    assert "is wrong" in str(refusal(harness, f"redis://:wrong@{at}"))
+    assert "is wrong" in str(refusal(harness, f"redis://nobody:sesame@{at}"))
 
 
 @both
-def test_a_password_for_a_server_without_one(world: World, redis_server: RedisServer) -> None:
-    works(world, f"redis://:any@127.0.0.1:{redis_server.port}")  # the default user has `nopass`: the server takes it
+def test_a_password_for_a_server_without_one(harness: Harness, redis_server: RedisServer) -> None:
+    works(harness, f"redis://:any@127.0.0.1:{redis_server.port}")  # the default user has `nopass`: the server takes it
 
 
 @both
-def test_a_database_that_the_server_does_not_have(world: World, redis_server: RedisServer) -> None:
-    assert "'databases'" in str(refusal(world, f"redis://127.0.0.1:{redis_server.port}/99"))
+def test_a_database_that_the_server_does_not_have(harness: Harness, redis_server: RedisServer) -> None:
+    assert "'databases'" in str(refusal(harness, f"redis://127.0.0.1:{redis_server.port}/99"))
 
 
 OLD = {
@@ -289,32 +293,32 @@ class OldServer:
 
 @both
 @pytest.mark.parametrize("version", OLD)
-def test_a_server_that_is_too_old(world: World, version: str) -> None:
+def test_a_server_that_is_too_old(harness: Harness, version: str) -> None:
     with OldServer(version) as server:
         for user in ("", "app:canary-4711@"):
-            error = refusal(world, f"redis://{user}127.0.0.1:{server.port}")
+            error = refusal(harness, f"redis://{user}127.0.0.1:{server.port}")
             assert isinstance(error, Unsupported)
             assert "6.2 or later" in str(error)
             assert "canary" not in repr(error)
 
 
 @both
-def test_a_replica_and_a_node_of_a_cluster(world: World, redis_server: RedisServer) -> None:
+def test_a_replica_and_a_node_of_a_cluster(harness: Harness, redis_server: RedisServer) -> None:
     with RedisServer(config={"replicaof": f"127.0.0.1 {redis_server.port}"}) as replica:
-        error = refusal(world, replica.url)
+        error = refusal(harness, replica.url)
         assert str(error).count("is a replica; connect to the primary") == 1
         assert "did not answer" not in str(error)
     with cluster_node() as node:
-        error = refusal(world, node.url.removesuffix("/0"))
+        error = refusal(harness, node.url.removesuffix("/0"))
         assert isinstance(error, Unsupported)
         assert "node of a cluster" in str(error)
 
 
 @both
-def test_a_server_that_takes_no_more_clients(world: World) -> None:
+def test_a_server_that_takes_no_more_clients(harness: Harness) -> None:
     with RedisServer(config={"maxclients": "2"}) as server:
         taken = [server.connect(), server.connect()]
-        assert "maxclients" in str(refusal(world, server.url))
+        assert "maxclients" in str(refusal(harness, server.url))
         for connection in taken:
             connection.close()
 
@@ -327,9 +331,9 @@ def cluster_node() -> RedisServer:
 
 
 def of_store(server: RedisServer) -> StoreUnavailable:
-    error = refusal(BlockingWorld(), server.url)
+    error = refusal(BlockingHarness(), server.url)
     assert isinstance(error, StoreUnavailable)
-    assert refusal(AsyncioWorld(), server.url).args == error.args
+    assert refusal(AsyncioHarness(), server.url).args == error.args
     return error
 
 

@@ -51,37 +51,37 @@ def test_twenty_names_are_one_command_to_take(server, namespace):
 
 
 @both
-def test_twenty_names_take_one_round_trip_and_so_does_their_release(redis_server, proxy, namespace, world):
+def test_twenty_names_take_one_round_trip_and_so_does_their_release(redis_server, proxy, namespace, harness):
     """With replies 100 ms late: one after another the names would take two seconds."""
 
-    async def body(world):
-        async with world.client(f"redis://127.0.0.1:{proxy.port}", namespace=namespace) as client:
+    async def body(harness):
+        async with harness.client(f"redis://127.0.0.1:{proxy.port}", namespace=namespace) as client:
             async with client.multi_lock(["warm", "up"]):
                 pass
             slow = proxy.lock_delay(0.1, Side.REPLIES)
-            start = world.now()
+            start = harness.now()
             hold = await client.multi_lock(NAMES).acquire()
-            taken = world.now()
+            taken = harness.now()
             await hold.release()
-            released = world.now()
+            released = harness.now()
             slow.remove()
             assert 0.1 <= taken - start < 1.0
             assert 0.1 <= released - taken < 1.0
 
-    world.run(body)
+    harness.run(body)
 
 
 @both
 @pytest.mark.parametrize("timeout", [0, 5])
 @pytest.mark.parametrize("lost", ["reply", "request"])
-def test_bytes_that_are_lost_cost_nothing(redis_server, proxy, namespace, world, lost, timeout):
+def test_bytes_that_are_lost_cost_nothing(redis_server, proxy, namespace, harness, lost, timeout):
     """The same tickets are asked for again; whatever the first request did, all is held, and all is released."""
 
-    async def body(world):
+    async def body(harness):
         url = f"redis://127.0.0.1:{proxy.port}"
         async with (
-            world.client(url, namespace=namespace) as through,
-            world.client(redis_server.url, namespace=namespace) as clean,
+            harness.client(url, namespace=namespace) as through,
+            harness.client(redis_server.url, namespace=namespace) as clean,
         ):
             async with through.multi_lock(["warm", "up"]):
                 pass
@@ -94,17 +94,17 @@ def test_bytes_that_are_lost_cost_nothing(redis_server, proxy, namespace, world,
             await hold.release()
             assert await clean.holds() == []
 
-    world.run(body)
+    harness.run(body)
 
 
 @both
-def test_a_key_of_another_type_gives_the_others_back(redis_server, namespace, world):
+def test_a_key_of_another_type_gives_the_others_back(redis_server, namespace, harness):
     """A script that fails in the middle leaves nothing, whether it tries or waits."""
 
-    async def body(world):
+    async def body(harness):
         lock_key = keys.mutex_keys(namespace, "b")[0]
         redis_server.command("SET", lock_key, "not a hash")
-        async with world.client(redis_server.url, namespace=namespace) as client:
+        async with harness.client(redis_server.url, namespace=namespace) as client:
             for timeout in (0, 1):
                 with pytest.raises(LeaseholdError):
                     await client.multi_lock(["a", "b", "c"]).acquire(timeout=timeout)
@@ -113,13 +113,13 @@ def test_a_key_of_another_type_gives_the_others_back(redis_server, namespace, wo
                 redis_server.command("SET", lock_key, "not a hash")
         redis_server.command("DEL", lock_key)
 
-    world.run(body)
+    harness.run(body)
 
 
 @both
-def test_kinds_are_mixed_in_one_script(redis_server, namespace, world):
-    async def body(world):
-        async with world.client(redis_server.url, namespace=namespace) as client:
+def test_kinds_are_mixed_in_one_script(redis_server, namespace, harness):
+    async def body(harness):
+        async with harness.client(redis_server.url, namespace=namespace) as client:
             permits = client.semaphore("s", 3).permits(2)
             async with client.multi_lock(["a", permits, "z"]) as hold:
                 assert hold.names == ("a", "s", "z")
@@ -132,17 +132,17 @@ def test_kinds_are_mixed_in_one_script(redis_server, namespace, world):
                 assert [info.name for info in await client.holds()] == ["a", "s", "z"]
             assert await client.holds() == []
 
-    world.run(body)
+    harness.run(body)
 
 
 @both
-def test_a_store_that_goes_away_in_between_is_told(redis_server, proxy, namespace, world):
+def test_a_store_that_goes_away_in_between_is_told(redis_server, proxy, namespace, harness):
     """The second store does not answer: the lock of the first is given back before the error is raised."""
 
-    async def body(world):
+    async def body(harness):
         async with (
-            world.client(redis_server.url, namespace=namespace) as here,
-            world.client(f"redis://127.0.0.1:{proxy.port}", namespace=namespace + "-2", response_timeout=1) as there,
+            harness.client(redis_server.url, namespace=namespace) as here,
+            harness.client(f"redis://127.0.0.1:{proxy.port}", namespace=namespace + "-2", response_timeout=1) as there,
         ):
             async with there.lock("b"):
                 pass
@@ -152,4 +152,4 @@ def test_a_store_that_goes_away_in_between_is_told(redis_server, proxy, namespac
             assert await here.holds() == []
             proxy.heal()
 
-    world.run(body)
+    harness.run(body)

@@ -16,7 +16,7 @@ from leasehold._runtimes.base import finish
 from leasehold._runtimes.blocking import BlockingRuntime
 from leasehold.stores.redis import keys, scripts
 from leasehold.stores.redis.cluster.store import ClusterStore
-from leasehold_lab.runtimes.case_runtimes import AsyncioWorld, BlockingWorld, World
+from leasehold_lab.runtimes.harnesses import AsyncioHarness, BlockingHarness, Harness
 from leasehold_lab.servers import Node, RedisCluster
 from support.flavors import both
 
@@ -56,50 +56,54 @@ def names_on(cluster: RedisCluster, namespace: str, count: int) -> dict[Node, li
 
 
 @both
-def test_names_of_all_nodes_are_held_renewed_and_listed(cluster: RedisCluster, world: World, namespace: str) -> None:
+def test_names_of_all_nodes_are_held_renewed_and_listed(
+    cluster: RedisCluster, harness: Harness, namespace: str
+) -> None:
     wanted = [name for names in names_on(cluster, namespace, 4).values() for name in names]
 
-    async def body(world: World) -> None:
-        async with world.client(cluster.url, namespace=namespace) as locks:
+    async def body(harness: Harness) -> None:
+        async with harness.client(cluster.url, namespace=namespace) as locks:
             holds = [await locks.lock(name, lease=LEASE).acquire() for name in wanted]
             readers = [await locks.rw_lock(f"r{name}", lease=LEASE).reader().acquire() for name in wanted]
-            await world.sleep(LEASE * 1.5)
+            await harness.sleep(LEASE * 1.5)
             assert not any(hold.lost for hold in [*holds, *readers])
             assert [info.name for info in await locks.holds("n")] == sorted(wanted)
             for hold in [*holds, *readers]:
                 await hold.release()
             assert await locks.holds() == []
 
-    world.run(body)
+    harness.run(body)
 
 
-@pytest.mark.parametrize("world", [AsyncioWorld(), pytest.param(BlockingWorld(), marks=pytest.mark.nightly)], ids=str)
-def test_a_dead_shard_costs_no_lock_of_another(world: World, namespace: str) -> None:
+@pytest.mark.parametrize(
+    "harness", [AsyncioHarness(), pytest.param(BlockingHarness(), marks=pytest.mark.nightly)], ids=str
+)
+def test_a_dead_shard_costs_no_lock_of_another(harness: Harness, namespace: str) -> None:
     """A node that does not answer keeps each renewal waiting; those of the other nodes go on in time."""
     with RedisCluster(replicas=0, full_coverage=False, node_timeout=1.0) as cluster:
         by_node = names_on(cluster, namespace, 3)
         dead = cluster.primaries[1]
 
-        async def body(world: World) -> None:
-            async with world.client(cluster.url, namespace=namespace, response_timeout=2.0) as locks:
+        async def body(harness: Harness) -> None:
+            async with harness.client(cluster.url, namespace=namespace, response_timeout=2.0) as locks:
                 holds = {
                     node: [await locks.lock(name, lease=LEASE).acquire() for name in names]
                     for node, names in by_node.items()
                 }
                 dead.pause()
-                began = world.now()
+                began = harness.now()
                 while not all(hold.lost for hold in holds[dead]):
-                    assert world.now() - began < LEASE + NOISE, "who lost a lock was not told"
-                    await world.sleep(0.01)
-                await world.sleep(2 * LEASE)  # longer than any lease that was not renewed
+                    assert harness.now() - began < LEASE + NOISE, "who lost a lock was not told"
+                    await harness.sleep(0.01)
+                await harness.sleep(2 * LEASE)  # longer than any lease that was not renewed
                 for node, those in holds.items():
                     assert all(hold.lost is (node is dead) for hold in those)
                 for node, names in by_node.items():
                     if node is not dead:
-                        began = world.now()
+                        began = harness.now()
                         other = await locks.lock(f"{names[0]}", lease=LEASE).acquire(timeout=0)
                         assert other is None
-                        assert world.now() - began < NOISE
+                        assert harness.now() - began < NOISE
                 for node, those in holds.items():
                     for hold in those:
                         if node is not dead:
@@ -111,7 +115,7 @@ def test_a_dead_shard_costs_no_lock_of_another(world: World, namespace: str) -> 
                 assert again is not None
                 await again.release()
 
-        world.run(body)
+        harness.run(body)
 
 
 def test_renewals_do_not_wait_for_a_dead_shard(namespace: str) -> None:
@@ -141,144 +145,144 @@ def test_renewals_do_not_wait_for_a_dead_shard(namespace: str) -> None:
 
 
 @both
-def test_a_hold_lives_through_the_move_of_its_slot(cluster: RedisCluster, world: World, namespace: str) -> None:
+def test_a_hold_lives_through_the_move_of_its_slot(cluster: RedisCluster, harness: Harness, namespace: str) -> None:
     """While the slot is on its way, and some of its keys here and some there, each renewal finds the lock."""
 
-    async def body(world: World) -> None:
-        async with world.client(cluster.url, namespace=namespace) as locks:
+    async def body(harness: Harness) -> None:
+        async with harness.client(cluster.url, namespace=namespace) as locks:
             hold = await locks.lock("x", lease=LEASE).acquire()
             reader = await locks.rw_lock("x-shared", lease=LEASE).reader().acquire()
             migration = moving(cluster, namespace, "x")
-            await world.sleep(LEASE / 2)
+            await harness.sleep(LEASE / 2)
             assert not hold.lost
             migration.move()
-            await world.sleep(LEASE * 1.5)  # asked for by ASKING alone
+            await harness.sleep(LEASE * 1.5)  # asked for by ASKING alone
             assert not hold.lost
             assert (await locks.store.compare_and_set("x", Change(b"v"))).changed
             assert migration.target.command("CLUSTER", "COUNTKEYSINSLOT", migration.slot) == 2
             migration.finish()
-            await world.sleep(LEASE * 1.5)
+            await harness.sleep(LEASE * 1.5)
             assert not hold.lost
             assert not reader.lost
             await hold.release()
             await reader.release()
             assert (await locks.store.compare_and_set("x", Change())).value == b"v"
 
-    world.run(body)
+    harness.run(body)
 
 
 @both
-def test_a_claim_during_a_move_waits_for_its_end(cluster: RedisCluster, world: World, namespace: str) -> None:
+def test_a_claim_during_a_move_waits_for_its_end(cluster: RedisCluster, harness: Harness, namespace: str) -> None:
     """Of the four keys of a free name none exists, so neither node may serve it: TRYAGAIN until the move is over."""
 
-    async def body(world: World) -> None:
-        async with world.client(cluster.url, namespace=namespace) as locks:
+    async def body(harness: Harness) -> None:
+        async with harness.client(cluster.url, namespace=namespace) as locks:
             migration = moving(cluster, namespace, "y")
-            job = world.spawn(lambda: locks.lock("y", lease=LEASE).acquire(timeout=10))
-            await world.sleep(0.5)
+            job = harness.spawn(lambda: locks.lock("y", lease=LEASE).acquire(timeout=10))
+            await harness.sleep(0.5)
             assert not job.done()
             migration.finish()
             hold = await job.result()
             assert hold is not None
             await hold.release()
             migration = moving(cluster, namespace, "y")
-            async with world.client(cluster.url, namespace=namespace, response_timeout=0.5) as hasty:
-                began = world.now()
+            async with harness.client(cluster.url, namespace=namespace, response_timeout=0.5) as hasty:
+                began = harness.now()
                 with pytest.raises(StoreUnavailable, match="TRYAGAIN"):
                     await hasty.lock("y").acquire(timeout=0)
-                assert world.now() - began < 1.0 + NOISE
+                assert harness.now() - began < 1.0 + NOISE
             migration.finish()
 
-    world.run(body)
+    harness.run(body)
 
 
 @both
 @pytest.mark.parametrize("when", ["moved", "moving"])
 def test_a_waiter_is_woken_where_its_name_has_moved(
-    cluster: RedisCluster, world: World, namespace: str, when: str
+    cluster: RedisCluster, harness: Harness, namespace: str, when: str
 ) -> None:
     """Its channel is on the old node: it hears over the cluster's own connections that it is to ask again."""
 
-    async def body(world: World) -> None:
+    async def body(harness: Harness) -> None:
         async with (
-            world.client(cluster.url, namespace=namespace) as first,
-            world.client(cluster.url, namespace=namespace) as second,
+            harness.client(cluster.url, namespace=namespace) as first,
+            harness.client(cluster.url, namespace=namespace) as second,
         ):
             hold = await first.lock("z", lease=30.0).acquire()
-            job = world.spawn(lambda: second.lock("z", lease=30.0).acquire(timeout=20))
+            job = harness.spawn(lambda: second.lock("z", lease=30.0).acquire(timeout=20))
             info = await first.inspect("z")
             while not info.waiters:
-                await world.sleep(0.01)
+                await harness.sleep(0.01)
                 info = await first.inspect("z")
-            await world.sleep(0.3)  # it listens by now
+            await harness.sleep(0.3)  # it listens by now
             migration = moving(cluster, namespace, "z")
             migration.move()
             if when == "moved":
                 migration.finish()
             await hold.release()
             if when == "moving":
-                await world.sleep(0.3)
+                await harness.sleep(0.3)
                 migration.finish()
-            began = world.now()
+            began = harness.now()
             got = await job.result()
             assert got is not None
             assert got.token > hold.token
-            assert world.now() - began < 3.0  # far less than a third of the lease, after which it would have looked
+            assert harness.now() - began < 3.0  # far less than a third of the lease, after which it would have looked
             await got.release()
 
-    world.run(body)
+    harness.run(body)
 
 
 @both
-def test_a_waiters_channel_moves(cluster: RedisCluster, world: World, namespace: str) -> None:
+def test_a_waiters_channel_moves(cluster: RedisCluster, harness: Harness, namespace: str) -> None:
     """The slot of the channel itself is moved away while somebody waits: it is subscribed anew, and heard."""
 
-    async def body(world: World) -> None:
+    async def body(harness: Harness) -> None:
         async with (
-            world.client(cluster.url, namespace=namespace) as first,
-            world.client(cluster.url, namespace=namespace) as second,
+            harness.client(cluster.url, namespace=namespace) as first,
+            harness.client(cluster.url, namespace=namespace) as second,
         ):
             hold = await first.lock("c", lease=30.0).acquire()
-            job = world.spawn(lambda: second.lock("c", lease=30.0).acquire(timeout=20))
+            job = harness.spawn(lambda: second.lock("c", lease=30.0).acquire(timeout=20))
             source = cluster.primary_of(lock_key(namespace, "c"))
             channels: Any = []
             while not channels:
-                await world.sleep(0.02)
+                await harness.sleep(0.02)
                 channels = source.command("PUBSUB", "SHARDCHANNELS", f"*{namespace}*")
             (channel,) = channels
             target = next(node for node in cluster.primaries if node is not source)
             cluster.migrate(channel, target).finish()
             again: Any = []
-            began = world.now()
+            began = harness.now()
             while not again or again == channels:
-                assert world.now() - began < 5.0
-                await world.sleep(0.02)
+                assert harness.now() - began < 5.0
+                await harness.sleep(0.02)
                 again = source.command("PUBSUB", "SHARDCHANNELS", f"*{namespace}*")
             await hold.release()
-            began = world.now()
+            began = harness.now()
             got = await job.result()
             assert got is not None
-            assert world.now() - began < NOISE
+            assert harness.now() - began < NOISE
             await got.release()
 
-    world.run(body)
+    harness.run(body)
 
 
 @both
-def test_subscriptions_are_bounded_by_the_nodes(cluster: RedisCluster, world: World, namespace: str) -> None:
+def test_subscriptions_are_bounded_by_the_nodes(cluster: RedisCluster, harness: Harness, namespace: str) -> None:
     """A client that waits for many names listens on one channel of each node."""
     by_node = names_on(cluster, namespace, 5)
     names = [name for those in by_node.values() for name in those]
 
-    async def body(world: World) -> None:
+    async def body(harness: Harness) -> None:
         async with (
-            world.client(cluster.url, namespace=namespace) as first,
-            world.client(cluster.url, namespace=namespace) as second,
+            harness.client(cluster.url, namespace=namespace) as first,
+            harness.client(cluster.url, namespace=namespace) as second,
         ):
             holds = [await first.lock(name).acquire() for name in names]
-            jobs = [world.spawn(lambda name=name: second.lock(name).acquire(timeout=20)) for name in names]
+            jobs = [harness.spawn(lambda name=name: second.lock(name).acquire(timeout=20)) for name in names]
             while len([info for info in await first.holds() if info.waiters]) < len(names):
-                await world.sleep(0.02)
+                await harness.sleep(0.02)
             for node in cluster.primaries:
                 channels: Any = node.command("PUBSUB", "SHARDCHANNELS", f"*{namespace}*")
                 assert len(channels) <= 1
@@ -287,13 +291,13 @@ def test_subscriptions_are_bounded_by_the_nodes(cluster: RedisCluster, world: Wo
             for job in jobs:
                 await (await job.result()).release()
 
-    world.run(body)
+    harness.run(body)
 
 
 @both
-def test_an_uncontended_pair_costs_two_commands(cluster: RedisCluster, world: World, namespace: str) -> None:
-    async def body(world: World) -> None:
-        async with world.client(cluster.url, namespace=namespace) as locks:
+def test_an_uncontended_pair_costs_two_commands(cluster: RedisCluster, harness: Harness, namespace: str) -> None:
+    async def body(harness: Harness) -> None:
+        async with harness.client(cluster.url, namespace=namespace) as locks:
             await (await locks.lock("a").acquire()).release()
             for node in cluster.primaries:
                 node.reset_stats()
@@ -309,7 +313,7 @@ def test_an_uncontended_pair_costs_two_commands(cluster: RedisCluster, world: Wo
             assert counts.pop("evalsha") == 20
             assert {name for name in counts if name not in asked} <= inside | {"ping", "publish", "cluster|nodes"}
 
-    world.run(body)
+    harness.run(body)
 
 
 def test_the_store_says_what_it_is(cluster: RedisCluster, namespace: str) -> None:

@@ -10,38 +10,38 @@ from collections.abc import Callable
 
 from leasehold.stores.redis import keys
 from leasehold_lab.proxy.proxy import FaultProxy
-from leasehold_lab.runtimes.case_runtimes import World
+from leasehold_lab.runtimes.harnesses import Harness
 from leasehold_lab.servers import Node, RedisCluster, RedisReplicas
 from support.flavors import both
 
 LEASE = 30.0
 
 
-async def all_enter_in_turn(world: World, url: str, namespace: str, switch: Callable[[], None]) -> None:
+async def all_enter_in_turn(harness: Harness, url: str, namespace: str, switch: Callable[[], None]) -> None:
     """Let two wait while a third holds, on servers that change their roles meanwhile: they enter one by one."""
     async with (
-        world.client(url, namespace=namespace) as holder,
-        world.client(url, namespace=namespace) as first,
-        world.client(url, namespace=namespace) as second,
+        harness.client(url, namespace=namespace) as holder,
+        harness.client(url, namespace=namespace) as first,
+        harness.client(url, namespace=namespace) as second,
     ):
         hold = await holder.lock("a", lease=LEASE).acquire()
         assert hold is not None
         jobs = [
-            world.spawn(lambda client=client: client.lock("a", lease=LEASE).acquire(timeout=LEASE))
+            harness.spawn(lambda client=client: client.lock("a", lease=LEASE).acquire(timeout=LEASE))
             for client in (first, second)
         ]
         while len((await holder.inspect("a")).waiters) < 2:
-            await world.sleep(0.02)
-        await world.sleep(0.3)  # both listen
+            await harness.sleep(0.02)
+        await harness.sleep(0.3)  # both listen
         switch()
-        await world.sleep(0.3)
+        await harness.sleep(0.3)
         await hold.release()
         while jobs:
-            began = world.now()
+            began = harness.now()
             while not (entered := [job for job in jobs if job.done()]):
-                assert world.now() - began < LEASE / 3 + 2.0
-                await world.sleep(0.02)
-            await world.sleep(0.3)
+                assert harness.now() - began < LEASE / 3 + 2.0
+                await harness.sleep(0.02)
+            await harness.sleep(0.3)
             entered = [job for job in jobs if job.done()]
             assert len(entered) == 1, "two hold what only one may"
             jobs.remove(entered[0])
@@ -52,7 +52,7 @@ async def all_enter_in_turn(world: World, url: str, namespace: str, switch: Call
 
 
 @both
-def test_waiters_at_a_replica_that_was_the_primary(world: World, namespace: str) -> None:
+def test_waiters_at_a_replica_that_was_the_primary(harness: Harness, namespace: str) -> None:
     """The address in front leads to the new primary, and connections to the old one stay."""
     with RedisReplicas(1) as group:
         old, (new,) = group.primary, group.replicas
@@ -64,11 +64,11 @@ def test_waiters_at_a_replica_that_was_the_primary(world: World, namespace: str)
                 proxy._carrier.target = ("127.0.0.1", new.port)
 
             url = f"redis://127.0.0.1:{proxy.port}"
-            world.run(lambda world: all_enter_in_turn(world, url, namespace, switch))
+            harness.run(lambda harness: all_enter_in_turn(harness, url, namespace, switch))
 
 
 @both
-def test_waiters_at_a_node_that_took_over_and_gave_back(world: World, namespace: str) -> None:
+def test_waiters_at_a_node_that_took_over_and_gave_back(harness: Harness, namespace: str) -> None:
     """They came there before they knew that it is a primary, so they listen on a channel of no shard."""
     with RedisCluster(primaries=3, replicas=1) as cluster:
         lock = keys.mutex_keys(namespace, "a")[0]
@@ -80,7 +80,7 @@ def test_waiters_at_a_node_that_took_over_and_gave_back(world: World, namespace:
             time.sleep(1.0)  # all wait there by now
             take_over(cluster, lock, old)
 
-        world.run(lambda world: all_enter_in_turn(world, cluster.url, namespace, switch))
+        harness.run(lambda harness: all_enter_in_turn(harness, cluster.url, namespace, switch))
 
 
 def take_over(cluster: RedisCluster, key: bytes, node: Node) -> None:

@@ -16,13 +16,13 @@ from leasehold._runtimes.base import Flavor
 from leasehold.stores.redis import scripts
 from leasehold.stores.redis.openers import adopt
 from leasehold_lab.proxy.proxy import FaultProxy
-from leasehold_lab.runtimes.case_runtimes import AsyncioWorld, BlockingWorld, World
+from leasehold_lab.runtimes.harnesses import AsyncioHarness, BlockingHarness, Harness
 from leasehold_lab.servers import Node, RedisCluster, RedisReplicas, RedisSentinel, RedisServer
 from leasehold_lab.servers.base import free_port
 from support.flavors import both
 
 by_day_blocking = pytest.mark.parametrize(
-    "world", [BlockingWorld(), pytest.param(AsyncioWorld(), marks=pytest.mark.nightly)], ids=str
+    "harness", [BlockingHarness(), pytest.param(AsyncioHarness(), marks=pytest.mark.nightly)], ids=str
 )
 
 LEASE = 1.2
@@ -37,21 +37,21 @@ AROUND = {"config|resetstat", "info", "ping", "publish", "replconf", "hello", "a
 """What the tests, the sentinels and the replicas ask of a server."""
 
 
-def pair(world: World, url: str, namespace: str, **options: Any) -> None:
+def pair(harness: Harness, url: str, namespace: str, **options: Any) -> None:
     """Acquire and release once."""
 
-    async def body(world: World) -> None:
-        async with world.client(url, namespace=namespace, **options) as locks:
+    async def body(harness: Harness) -> None:
+        async with harness.client(url, namespace=namespace, **options) as locks:
             hold = await locks.lock("a").acquire(timeout=0)
             assert hold is not None
             await hold.release()
 
-    world.run(body)
+    harness.run(body)
 
 
-def refusal(world: World, url: str, kind: type[Exception] = StoreUnavailable) -> str:
+def refusal(harness: Harness, url: str, kind: type[Exception] = StoreUnavailable) -> str:
     with pytest.raises(kind) as caught:
-        pair(world, url, "default", response_timeout=1.0)
+        pair(harness, url, "default", response_timeout=1.0)
     return str(caught.value)
 
 
@@ -61,13 +61,13 @@ def refusal(world: World, url: str, kind: type[Exception] = StoreUnavailable) ->
 @both
 @pytest.mark.parametrize("deployment", ["server", "replicas", "sentinel"])
 def test_an_uncontended_pair_is_two_commands(
-    deployment: str, world: World, namespace: str, request: pytest.FixtureRequest
+    deployment: str, harness: Harness, namespace: str, request: pytest.FixtureRequest
 ) -> None:
     group = request.getfixturevalue(f"redis_{deployment}")
     server: RedisServer = group.primary if isinstance(group, RedisReplicas) else group
 
-    async def body(world: World) -> None:
-        async with world.client(group.url, namespace=namespace) as locks:
+    async def body(harness: Harness) -> None:
+        async with harness.client(group.url, namespace=namespace) as locks:
             await (await locks.lock("a").acquire()).release()
             server.reset_stats()
             for _ in range(10):
@@ -76,79 +76,79 @@ def test_an_uncontended_pair_is_two_commands(
             assert counts["evalsha"] == 20
             assert counts.keys() <= {"evalsha"} | INSIDE | AROUND
 
-    world.run(body)
+    harness.run(body)
 
 
 # --- replicas ------------------------------------------------------------------------------------------------------
 
 
 @both
-def test_a_replica_is_refused_with_the_remedy(redis_replicas: RedisReplicas, world: World, namespace: str) -> None:
-    error = refusal(world, redis_replicas.replicas[0].url)
+def test_a_replica_is_refused_with_the_remedy(redis_replicas: RedisReplicas, harness: Harness, namespace: str) -> None:
+    error = refusal(harness, redis_replicas.replicas[0].url)
     assert "is a replica" in error
     assert "connect to the primary, or let redis+sentinel:// or redis+cluster:// find it" in error
 
 
 @by_day_blocking
 @pytest.mark.parametrize("closed", [True, False])
-def test_an_address_that_moves_to_the_new_primary_is_followed(world: World, namespace: str, closed: bool) -> None:
+def test_an_address_that_moves_to_the_new_primary_is_followed(harness: Harness, namespace: str, closed: bool) -> None:
     """A virtual address or a DNS name in front: the old primary's connections stay, or are closed."""
     with RedisReplicas(1) as group:
         old, (new,) = group.primary, group.replicas
         with FaultProxy(old.port) as proxy:
 
-            async def body(world: World) -> None:
-                async with world.client(f"redis://127.0.0.1:{proxy.port}", namespace=namespace) as locks:
+            async def body(harness: Harness) -> None:
+                async with harness.client(f"redis://127.0.0.1:{proxy.port}", namespace=namespace) as locks:
                     hold = await locks.lock("a", lease=LEASE).acquire()
                     group.catch_up()
                     group.promote(new)
                     proxy._carrier.target = ("127.0.0.1", new.port)
                     if closed:
                         proxy.cut()
-                    await world.sleep(LEASE * 2)
+                    await harness.sleep(LEASE * 2)
                     assert not hold.lost  # a renewal that was refused went to where the address leads now
                     assert int(str(new.command("EXISTS", f"leasehold:{{{namespace}:a}}:lock"))) == 1
                     await hold.release()
 
-            world.run(body)
+            harness.run(body)
 
 
 # --- Sentinel ------------------------------------------------------------------------------------------------------
 
 
 @both
-def test_no_sentinel_answers(world: World) -> None:
+def test_no_sentinel_answers(harness: Harness) -> None:
     ports = free_port(), free_port()
-    error = refusal(world, f"redis+sentinel://127.0.0.1:{ports[0]},127.0.0.1:{ports[1]}/locks")
+    error = refusal(harness, f"redis+sentinel://127.0.0.1:{ports[0]},127.0.0.1:{ports[1]}/locks")
     assert "no sentinel says which server is the primary" in error
     assert all(f"127.0.0.1:{port}" in error for port in ports)
 
 
 @both
-def test_an_unknown_name(redis_sentinel: RedisSentinel, world: World) -> None:
-    error = refusal(world, redis_sentinel.url.replace("/locks", "/other"))
+def test_an_unknown_name(redis_sentinel: RedisSentinel, harness: Harness) -> None:
+    error = refusal(harness, redis_sentinel.url.replace("/locks", "/other"))
     assert "knows no primary called 'other'" in error
     assert "SENTINEL MASTERS" in error
 
 
 @both
 def test_kinds_of_servers_that_are_mixed_up(
-    redis_server: RedisServer, redis_sentinel: RedisSentinel, redis_cluster: RedisCluster, world: World
+    redis_server: RedisServer, redis_sentinel: RedisSentinel, redis_cluster: RedisCluster, harness: Harness
 ) -> None:
     sentinel = f"127.0.0.1:{redis_sentinel.sentinels[0].port}"
     assert "is a single server; write the URL as redis://" in refusal(
-        world, f"redis+sentinel://127.0.0.1:{redis_server.port}/locks", Unsupported
+        harness, f"redis+sentinel://127.0.0.1:{redis_server.port}/locks", Unsupported
     )
-    assert "is a Sentinel; write the URL as redis+sentinel://" in refusal(world, f"redis://{sentinel}", Unsupported)
-    assert "is a Sentinel" in refusal(world, f"redis+cluster://{sentinel}", Unsupported)
-    assert "is a single server" in refusal(world, f"redis+cluster://127.0.0.1:{redis_server.port}", Unsupported)
+    assert "is a Sentinel; write the URL as redis+sentinel://" in refusal(harness, f"redis://{sentinel}", Unsupported)
+    assert "is a Sentinel" in refusal(harness, f"redis+cluster://{sentinel}", Unsupported)
+    assert "is a single server" in refusal(harness, f"redis+cluster://127.0.0.1:{redis_server.port}", Unsupported)
     assert "is a node of a cluster; write the URL as redis+cluster://" in refusal(
-        world, f"redis://127.0.0.1:{redis_cluster.nodes[0].port}", Unsupported
+        harness, f"redis://127.0.0.1:{redis_cluster.nodes[0].port}", Unsupported
     )
 
 
 @both
-def test_sentinels_and_servers_have_users_of_their_own(world: World, namespace: str) -> None:
+def test_sentinels_and_servers_have_users_of_their_own(harness: Harness, namespace: str) -> None:
     watcher = "watcher on >s3ntinel ~* &* +@all"
     app = "app on >s3cret ~* &* +@all"
     with RedisSentinel(
@@ -157,19 +157,19 @@ def test_sentinels_and_servers_have_users_of_their_own(world: World, namespace: 
         hosts = ",".join(f"127.0.0.1:{each.port}" for each in group.sentinels)
         as_users = f"redis+sentinel://app:s3cret@{hosts}/locks?sentinel_username=watcher&sentinel_password=s3ntinel"
         for url in (group.url, as_users):
-            pair(world, url, namespace)
-        error = refusal(world, f"redis+sentinel://:w0rd@{hosts}/locks")
+            pair(harness, url, namespace)
+        error = refusal(harness, f"redis+sentinel://:w0rd@{hosts}/locks")
         assert "?sentinel_password=" in error
-        error = refusal(world, as_users.replace("s3ntinel", "wr0ng"))
+        error = refusal(harness, as_users.replace("s3ntinel", "wr0ng"))
         assert "?sentinel_password=" in error
         assert "wr0ng" not in error
-        error = refusal(world, as_users.replace("s3cret", "wr0ng"))
+        error = refusal(harness, as_users.replace("s3cret", "wr0ng"))
         assert "wrong" in error
         assert "wr0ng" not in error
 
 
 @both
-def test_a_sentinel_that_was_cut_off_is_outvoted(world: World, namespace: str) -> None:
+def test_a_sentinel_that_was_cut_off_is_outvoted(harness: Harness, namespace: str) -> None:
     """It alone still names the old primary, which answers; the others know of a failover since."""
     with RedisSentinel(replicas=1) as group:
         old, late = group.primary, group.sentinels[0]
@@ -186,7 +186,7 @@ def test_a_sentinel_that_was_cut_off_is_outvoted(world: World, namespace: str) -
             late.resume()
             for each in rest:
                 each.resume()
-            pair(world, group.url, namespace)
+            pair(harness, group.url, namespace)
             assert int(str(new.command("EXISTS", f"leasehold:{{{namespace}:a}}:lock"))) == 1
 
 
@@ -205,68 +205,68 @@ class RedisServerAt:
 
 @both
 @pytest.mark.parametrize("down", ["dead", "stalled"])
-def test_one_sentinel_that_is_down_is_not_missed(world: World, namespace: str, down: str) -> None:
+def test_one_sentinel_that_is_down_is_not_missed(harness: Harness, namespace: str, down: str) -> None:
     with RedisSentinel(replicas=1) as group:
         (group.sentinels[0].kill if down == "dead" else group.sentinels[0].pause)()
-        pair(world, group.url, namespace)
+        pair(harness, group.url, namespace)
         if down == "stalled":
             group.sentinels[0].resume()
 
 
 @both
-def test_a_primary_is_used_on_while_all_sentinels_are_down(world: World, namespace: str) -> None:
+def test_a_primary_is_used_on_while_all_sentinels_are_down(harness: Harness, namespace: str) -> None:
     with RedisSentinel(replicas=1) as group:
 
-        async def body(world: World) -> None:
-            async with world.client(group.url, namespace=namespace) as locks:
+        async def body(harness: Harness) -> None:
+            async with harness.client(group.url, namespace=namespace) as locks:
                 hold = await locks.lock("a", lease=LEASE).acquire()
                 for each in group.sentinels:
                     each.kill()
                 group.primary_node.command("CLIENT", "KILL", "TYPE", "normal")
-                await world.sleep(LEASE * 1.5)
+                await harness.sleep(LEASE * 1.5)
                 assert not hold.lost
                 await hold.release()
 
         group.primary_node = group.primary  # type: ignore[attr-defined]
-        world.run(body)
+        harness.run(body)
 
 
 # --- Cluster -------------------------------------------------------------------------------------------------------
 
 
 @both
-def test_no_node_answers(world: World) -> None:
+def test_no_node_answers(harness: Harness) -> None:
     ports = free_port(), free_port()
-    error = refusal(world, f"redis+cluster://127.0.0.1:{ports[0]},127.0.0.1:{ports[1]}")
+    error = refusal(harness, f"redis+cluster://127.0.0.1:{ports[0]},127.0.0.1:{ports[1]}")
     assert "no node of the cluster tells which has which slot" in error
     assert all(f"127.0.0.1:{port}" in error for port in ports)
 
 
 @both
-def test_one_replica_as_the_only_seed_will_do(redis_cluster: RedisCluster, world: World, namespace: str) -> None:
+def test_one_replica_as_the_only_seed_will_do(redis_cluster: RedisCluster, harness: Harness, namespace: str) -> None:
     replica = next(node for node in redis_cluster.nodes if node.role == "slave")
-    pair(world, f"redis+cluster://127.0.0.1:{free_port()},127.0.0.1:{replica.port}", namespace)
+    pair(harness, f"redis+cluster://127.0.0.1:{free_port()},127.0.0.1:{replica.port}", namespace)
 
 
 @both
-def test_announced_host_names_are_used(world: World, namespace: str) -> None:
+def test_announced_host_names_are_used(harness: Harness, namespace: str) -> None:
     names = {"cluster-announce-hostname": "localhost", "cluster-preferred-endpoint-type": "hostname"}
     with RedisCluster(replicas=0, config=names) as cluster:
 
-        async def body(world: World) -> None:
-            async with world.client(cluster.url, namespace=namespace) as locks:
+        async def body(harness: Harness) -> None:
+            async with harness.client(cluster.url, namespace=namespace) as locks:
                 for name in "abcdef":
                     await (await locks.lock(name).acquire()).release()
                 servers = [finding for finding in await locks.diagnose() if finding.subject == "server"]
                 assert all("at localhost:" in finding.found for finding in servers)
 
-        world.run(body)
+        harness.run(body)
 
 
 @both
-def test_a_cluster_without_slots_is_said(world: World) -> None:
+def test_a_cluster_without_slots_is_said(harness: Harness) -> None:
     with RedisServer(config={"cluster-enabled": "yes", "cluster-port": str(free_port())}) as node:
-        error = refusal(world, f"redis+cluster://127.0.0.1:{node.port}")
+        error = refusal(harness, f"redis+cluster://127.0.0.1:{node.port}")
         assert "knows of no node that serves a slot" in error
 
 
@@ -366,11 +366,11 @@ def test_doctor_on_sentinels() -> None:
 
 
 @both
-def test_doctor_speaks_tls_to_sentinels_that_have_users_of_their_own(world: World) -> None:
+def test_doctor_speaks_tls_to_sentinels_that_have_users_of_their_own(harness: Harness) -> None:
     """By a URL, and by a client of ones own; without the sentinels' password it says what is missing."""
     with RedisSentinel(replicas=1, tls=True, password="a b", sentinel_password="c d") as group:
         assert group.certificates is not None
-        blocking = isinstance(world, BlockingWorld)
+        blocking = isinstance(harness, BlockingHarness)
         tls = {"ssl": True, "ssl_ca_certs": str(group.certificates.authority)}
         mine = (redis if blocking else redis.asyncio).Sentinel(
             [("127.0.0.1", each.port) for each in group.sentinels],
@@ -382,9 +382,9 @@ def test_doctor_speaks_tls_to_sentinels_that_have_users_of_their_own(world: Worl
         files = f"ssl_ca_certs={group.certificates.authority}"
         url = f"rediss+sentinel://:a%20b@{hosts}/{group.name}?sentinel_password=c%20d&{files}"
 
-        async def body(world: World) -> None:
+        async def body(harness: Harness) -> None:
             for where in (url, adopt(mine, Flavor.SYNC if blocking else Flavor.ASYNC)):
-                locks = world.client(where)
+                locks = harness.client(where)
                 found = {each.subject: each for each in await locks.diagnose()}
                 assert found["sentinels"].severity is Severity.OK
                 assert found["transport"].severity is Severity.OK
@@ -392,9 +392,9 @@ def test_doctor_speaks_tls_to_sentinels_that_have_users_of_their_own(world: Worl
                 async with locks.lock("a", timeout=5.0):
                     pass
             with pytest.raises(StoreUnavailable, match="sentinel_password="):
-                await world.client(url.replace("sentinel_password=c%20d&", "")).diagnose()
+                await harness.client(url.replace("sentinel_password=c%20d&", "")).diagnose()
 
-        world.run(body)
+        harness.run(body)
 
 
 def test_doctor_on_a_cluster() -> None:

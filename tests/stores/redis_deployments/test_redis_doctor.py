@@ -10,7 +10,7 @@ import pytest
 from leasehold._model import Finding, Severity
 from leasehold.errors import StoreUnavailable
 from leasehold.stores.redis.doctor.checks import CHECKS, Facts
-from leasehold_lab.runtimes.case_runtimes import World
+from leasehold_lab.runtimes.harnesses import Harness
 from leasehold_lab.servers import RedisServer
 from support.flavors import FLAVORS, both
 
@@ -23,12 +23,12 @@ def server() -> Iterator[RedisServer]:
         yield running
 
 
-def diagnose(url: str, world: World = FLAVORS[0]) -> dict[str, Finding]:
-    async def body(world: World) -> list[Finding]:
-        async with world.client(url) as locks:
+def diagnose(url: str, harness: Harness = FLAVORS[0]) -> dict[str, Finding]:
+    async def body(harness: Harness) -> list[Finding]:
+        async with harness.client(url) as locks:
             return await locks.diagnose()
 
-    findings = world.run(body)
+    findings = harness.run(body)
     assert all(finding.meaning and finding.remedy for finding in findings if finding.severity >= WARNING)
     found = {finding.subject: finding for finding in findings}
     assert len(found) == len(findings)
@@ -36,8 +36,8 @@ def diagnose(url: str, world: World = FLAVORS[0]) -> dict[str, Finding]:
 
 
 @both
-def test_a_server_as_it_should_be_has_nothing_above_a_note(world: World, server: RedisServer) -> None:
-    found = diagnose(server.url, world)
+def test_a_server_as_it_should_be_has_nothing_above_a_note(harness: Harness, server: RedisServer) -> None:
+    found = diagnose(server.url, harness)
     assert {finding.severity for finding in found.values()} == {OK}
     assert found["server"].found.startswith(server.version.replace("-server ", " ") + ",")
     expected = {"server", "rights", "eviction", "persistence", "replicas", "transport", "clock", "latency"}
@@ -105,8 +105,8 @@ def test_too_many_connections() -> None:
 def test_with_few_rights_it_says_what_it_could_not_see(server: RedisServer) -> None:
     server.command("ACL", "SETUSER", "app", "on", ">s", "~*", "&*", "+@all", "-info", "-config")
     url = f"redis://app:s@127.0.0.1:{server.port}"
-    for world in FLAVORS:
-        found = diagnose(url, world)
+    for harness in FLAVORS:
+        found = diagnose(url, harness)
         assert found["settings"].severity is NOTE
         assert "+info +config|get" in found["settings"].remedy
         assert not {"eviction", "persistence", "replicas"} & set(found)

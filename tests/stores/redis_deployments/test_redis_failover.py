@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from leasehold import LeaseLost
-from leasehold_lab.runtimes.case_runtimes import World
+from leasehold_lab.runtimes.harnesses import Harness
 from leasehold_lab.servers import RedisCluster, RedisReplicas, RedisSentinel
 from support.flavors import ASYNCIO, BLOCKING, both, by_day
 from support.stores.failover_load import LEASE, NOISE, Load
@@ -50,41 +50,43 @@ def kill_again_and_again(group: RedisSentinel | RedisCluster, load: Load, times:
 
 
 @by_day(BLOCKING)
-def test_sentinel_primaries_are_killed_under_load(sentinel: RedisSentinel, world: World, namespace: str) -> None:
-    killed(sentinel, world, namespace, 2)
+def test_sentinel_primaries_are_killed_under_load(sentinel: RedisSentinel, harness: Harness, namespace: str) -> None:
+    killed(sentinel, harness, namespace, 2)
 
 
 @by_day(ASYNCIO)
-def test_cluster_primaries_are_killed_under_load(cluster: RedisCluster, world: World, namespace: str) -> None:
-    killed(cluster, world, namespace, 2)
+def test_cluster_primaries_are_killed_under_load(cluster: RedisCluster, harness: Harness, namespace: str) -> None:
+    killed(cluster, harness, namespace, 2)
 
 
 @pytest.mark.nightly
 @pytest.mark.timeout(600)
 @both
 @pytest.mark.parametrize("kind", ["sentinel", "cluster"])
-def test_primaries_are_killed_for_long(kind: str, world: World, namespace: str, request: pytest.FixtureRequest) -> None:
-    killed(request.getfixturevalue(kind), world, namespace, 12)
+def test_primaries_are_killed_for_long(
+    kind: str, harness: Harness, namespace: str, request: pytest.FixtureRequest
+) -> None:
+    killed(request.getfixturevalue(kind), harness, namespace, 12)
 
 
-def killed(group: RedisSentinel | RedisCluster, world: World, namespace: str, times: int) -> None:
+def killed(group: RedisSentinel | RedisCluster, harness: Harness, namespace: str, times: int) -> None:
     group.wait_healthy()
 
-    async def body(world: World) -> None:
-        load = Load(world, group.url, namespace, NAMES)
+    async def body(harness: Harness) -> None:
+        load = Load(harness, group.url, namespace, NAMES)
         await load.run(lambda: kill_again_and_again(group, load, times))
         load.check()
 
-    world.run(body)
+    harness.run(body)
 
 
 @by_day(ASYNCIO)
-def test_servers_forget_under_load(sentinel: RedisSentinel, world: World, namespace: str) -> None:
+def test_servers_forget_under_load(sentinel: RedisSentinel, harness: Harness, namespace: str) -> None:
     """All data and all scripts are deleted, and the primary restarts empty before anybody takes over."""
     sentinel.wait_healthy()
 
-    async def body(world: World) -> None:
-        load = Load(world, sentinel.url, namespace, NAMES[:3])
+    async def body(harness: Harness) -> None:
+        load = Load(harness, sentinel.url, namespace, NAMES[:3])
 
         def disturb() -> None:
             load.wait_service(RESUMES["sentinel"])
@@ -97,19 +99,19 @@ def test_servers_forget_under_load(sentinel: RedisSentinel, world: World, namesp
         await load.run(disturb)
         load.check()
 
-    world.run(body)
+    harness.run(body)
 
 
 @both
-def test_a_replica_that_lags_is_promoted(world: World, namespace: str) -> None:
+def test_a_replica_that_lags_is_promoted(harness: Harness, namespace: str) -> None:
     """The grant never reached it: another gets the lock, with a higher token, and the holder is told at its renewal."""
     with RedisReplicas(1) as group:
         old, (new,) = group.primary, group.replicas
 
-        async def body(world: World) -> None:
+        async def body(harness: Harness) -> None:
             async with (
-                world.client(old.url, namespace=namespace) as before,
-                world.client(new.url, namespace=namespace) as after,
+                harness.client(old.url, namespace=namespace) as before,
+                harness.client(new.url, namespace=namespace) as after,
             ):
                 old.cut_off()
                 first = await before.lock("a", lease=LEASE).acquire()
@@ -119,10 +121,10 @@ def test_a_replica_that_lags_is_promoted(world: World, namespace: str) -> None:
                 assert second.token > first.token
                 old.command("REPLICAOF", "127.0.0.1", new.port)
                 old.rejoin()
-                began = world.now()
+                began = harness.now()
                 while not first.lost:
-                    assert world.now() - began < LEASE + NOISE
-                    await world.sleep(0.01)
+                    assert harness.now() - began < LEASE + NOISE
+                    await harness.sleep(0.01)
                 with pytest.raises(LeaseLost):
                     first.raise_if_lost()
                 assert not second.lost
@@ -130,21 +132,21 @@ def test_a_replica_that_lags_is_promoted(world: World, namespace: str) -> None:
                 with pytest.raises(LeaseLost):
                     await first.release()
 
-        world.run(body)
+        harness.run(body)
 
 
 @by_day(BLOCKING)
 def test_a_primary_that_was_cut_off_goes_on_serving_its_side(
-    sentinel: RedisSentinel, world: World, namespace: str
+    sentinel: RedisSentinel, harness: Harness, namespace: str
 ) -> None:
     """Two sides grant the same name; tokens tell which is newer. Who asks sentinels leaves the old one by itself."""
     sentinel.wait_healthy()
     old = sentinel.primary
 
-    async def body(world: World) -> None:
+    async def body(harness: Harness) -> None:
         async with (
-            world.client(old.url, namespace=namespace) as inside,
-            world.client(sentinel.url, namespace=namespace) as outside,
+            harness.client(old.url, namespace=namespace) as inside,
+            harness.client(sentinel.url, namespace=namespace) as outside,
         ):
             first = await outside.lock("warm", lease=LEASE).acquire()  # connected to the old one
             await first.release()
@@ -152,7 +154,7 @@ def test_a_primary_that_was_cut_off_goes_on_serving_its_side(
             thread = threading.Thread(target=lambda: done.append(part(sentinel, old)))
             thread.start()
             while thread.is_alive():
-                await world.sleep(0.02)
+                await harness.sleep(0.02)
             assert done
             there = await inside.lock("a", lease=LEASE).acquire()
             here = await outside.lock("a", lease=LEASE).acquire(timeout=0)
@@ -160,16 +162,16 @@ def test_a_primary_that_was_cut_off_goes_on_serving_its_side(
             assert here.token > there.token
             assert old.role == "master"
             old.rejoin()  # the sentinels make it a replica, and drop what it granted
-            began = world.now()
+            began = harness.now()
             while not there.lost:
-                assert world.now() - began < LEASE + NOISE
-                await world.sleep(0.01)
+                assert harness.now() - began < LEASE + NOISE
+                await harness.sleep(0.01)
             assert not here.lost
             await here.release()
             with pytest.raises(LeaseLost):
                 await there.release()
 
-    world.run(body)
+    harness.run(body)
     sentinel.wait_healthy()
 
 

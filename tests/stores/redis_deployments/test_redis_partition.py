@@ -21,7 +21,7 @@ from leasehold.stores.redis.connection.settings import Settings
 from leasehold.stores.redis.openers import Strict
 from leasehold.stores.redis.store import RedisStore
 from leasehold_lab.history import History, Hold, check
-from leasehold_lab.runtimes.case_runtimes import AsyncioWorld, BlockingWorld, World
+from leasehold_lab.runtimes.harnesses import AsyncioHarness, BlockingHarness, Harness
 from leasehold_lab.servers import Node, RedisCluster
 from support.stores.cluster_bus import Bus
 from support.stores.failover_load import LEASE, NOISE, Load
@@ -86,16 +86,18 @@ def successor(cluster: RedisCluster, old: Node) -> Callable[[], bool]:
     return chosen
 
 
-@pytest.mark.parametrize("world", [AsyncioWorld(), pytest.param(BlockingWorld(), marks=pytest.mark.nightly)], ids=str)
+@pytest.mark.parametrize(
+    "harness", [AsyncioHarness(), pytest.param(BlockingHarness(), marks=pytest.mark.nightly)], ids=str
+)
 def test_both_sides_go_on_and_no_guarded_write_goes_backwards(
-    world: World, namespace: str, parted: tuple[RedisCluster, Bus]
+    harness: Harness, namespace: str, parted: tuple[RedisCluster, Bus]
 ) -> None:
     cluster, bus = parted
     old = owner(cluster, namespace)
 
-    async def body(world: World) -> None:
-        outer = Load(world, cluster.url, namespace, [NAME])
-        inner = Load(world, inside(old), namespace, [NAME], resource=outer.resource)  # type: ignore[arg-type]
+    async def body(harness: Harness) -> None:
+        outer = Load(harness, cluster.url, namespace, [NAME])
+        inner = Load(harness, inside(old), namespace, [NAME], resource=outer.resource)  # type: ignore[arg-type]
         stop = threading.Event()
 
         def disturb() -> None:
@@ -113,20 +115,22 @@ def test_both_sides_go_on_and_no_guarded_write_goes_backwards(
             cluster.wait_until(lambda: old.role == "slave", 20.0, "it follows its successor")
             stop.set()
 
-        job = world.spawn(lambda: inner.run(stop.wait))
+        job = harness.spawn(lambda: inner.run(stop.wait))
         await outer.run(disturb)
         stop.set()
         await job.result()
-        both = Load(world, cluster.url, namespace, [NAME], resource=outer.resource)
+        both = Load(harness, cluster.url, namespace, [NAME], resource=outer.resource)
         both.holdings = [*inner.holdings, *outer.holdings]
         both.raise_if_lost()
 
-    world.run(body)
+    harness.run(body)
 
 
-@pytest.mark.parametrize("world", [BlockingWorld(), pytest.param(AsyncioWorld(), marks=pytest.mark.nightly)], ids=str)
+@pytest.mark.parametrize(
+    "harness", [BlockingHarness(), pytest.param(AsyncioHarness(), marks=pytest.mark.nightly)], ids=str
+)
 def test_in_strict_mode_no_two_valid_claims_overlap(
-    world: World, namespace: str, parted: tuple[RedisCluster, Bus]
+    harness: Harness, namespace: str, parted: tuple[RedisCluster, Bus]
 ) -> None:
     cluster, bus = parted
     old = owner(cluster, namespace)
@@ -148,20 +152,20 @@ def test_in_strict_mode_no_two_valid_claims_overlap(
         cluster.wait_until(lambda: granted("outside", now), LONGEST + LEASE + 3 * NOISE, "after the quarantine")
         bus.mend(old)
 
-    async def body(world: World) -> None:
+    async def body(harness: Harness) -> None:
         url = f"{cluster.url}?strict=true&longest_lease={LONGEST}"
         async with (
-            world.client(url, namespace=namespace) as outer,
-            world.client(inside(old, Strict(longest=LONGEST), marker), namespace=namespace) as inner,
+            harness.client(url, namespace=namespace) as outer,
+            harness.client(inside(old, Strict(longest=LONGEST), marker), namespace=namespace) as inner,
         ):
             sides: list[tuple[str, Any]] = [("outside", outer), ("inside", inner)]
             jobs = [
-                world.spawn(lambda who=who, locks=locks, n=n: work(world, locks, f"{who}/{n}", NAME, holds, ends))
+                harness.spawn(lambda who=who, locks=locks, n=n: work(harness, locks, f"{who}/{n}", NAME, holds, ends))
                 for who, locks in sides
                 for n in range(2)
             ]
-            await disturbed(world, disturb, jobs, ends)
+            await disturbed(harness, disturb, jobs, ends)
 
-    world.run(body)
+    harness.run(body)
     verdict = check(History(holds=tuple(holds)))
     assert not verdict.violations, verdict.report()

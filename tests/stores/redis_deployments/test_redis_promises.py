@@ -8,7 +8,7 @@ import time
 from leasehold._model import LeaseTerms, LockMode, Owner, ReleaseReason, Ticket, ticket_id
 from leasehold.stores.redis import keys
 from leasehold_lab.proxy.proxy import FaultProxy, Side
-from leasehold_lab.runtimes.case_runtimes import World
+from leasehold_lab.runtimes.harnesses import Harness
 from leasehold_lab.servers import RedisServer
 from support.flavors import both
 
@@ -19,12 +19,12 @@ LEASE = 9.0
 
 @both
 def test_tokens_go_on_though_the_servers_clock_is_behind_them(
-    world: World, redis_server: RedisServer, namespace: str
+    harness: Harness, redis_server: RedisServer, namespace: str
 ) -> None:
     """So it is where the clock was set back by a day."""
 
-    async def body(world: World) -> None:
-        async with world.client(redis_server.url, namespace=namespace) as locks:
+    async def body(harness: Harness) -> None:
+        async with harness.client(redis_server.url, namespace=namespace) as locks:
             for kind in ("lock", "rlock"):
                 ahead = (time.time_ns() // 1000) + DAY_US
                 await (await taken(locks, kind)).release()
@@ -39,18 +39,18 @@ def test_tokens_go_on_though_the_servers_clock_is_behind_them(
         assert hold is not None
         return hold
 
-    world.run(body)
+    harness.run(body)
 
 
 @both
 def test_a_grant_that_came_slowly_leaves_as_much_of_its_lease_as_is_left(
-    world: World, redis_server: RedisServer, namespace: str
+    harness: Harness, redis_server: RedisServer, namespace: str
 ) -> None:
     lease, late = 3.0, 0.8
 
-    async def body(world: World) -> None:
+    async def body(harness: Harness) -> None:
         with FaultProxy(redis_server.port) as proxy:
-            async with world.client(f"redis://127.0.0.1:{proxy.port}", namespace=namespace) as locks:
+            async with harness.client(f"redis://127.0.0.1:{proxy.port}", namespace=namespace) as locks:
                 async with locks.lock("warm"):
                     pass
                 slow = proxy.lock_delay(late, Side.REPLIES)
@@ -60,17 +60,17 @@ def test_a_grant_that_came_slowly_leaves_as_much_of_its_lease_as_is_left(
                 slow.remove()
                 await hold.release()
 
-    world.run(body)
+    harness.run(body)
 
 
 @both
 def test_who_gives_up_when_the_name_has_become_free_passes_it_on(
-    world: World, redis_server: RedisServer, namespace: str
+    harness: Harness, redis_server: RedisServer, namespace: str
 ) -> None:
     """Nobody need ask: the second in line holds as soon as the first has left."""
 
-    async def body(world: World) -> None:
-        async with world.client(redis_server.url, namespace=namespace) as locks:
+    async def body(harness: Harness) -> None:
+        async with harness.client(redis_server.url, namespace=namespace) as locks:
             store, owner = locks.store, Owner("host", 1, "client")
             short, *waiting = (
                 Ticket(ticket_id(os.urandom(16)), LeaseTerms(LockMode(), owner, lease)) for lease in (0.3, 30.0, 30.0)
@@ -78,25 +78,25 @@ def test_who_gives_up_when_the_name_has_become_free_passes_it_on(
             await store.try_acquire("x", short, join=False, within=1.0)
             for ticket in waiting:
                 await store.try_acquire("x", ticket, join=True, within=1.0)
-            await world.sleep(0.4)
+            await harness.sleep(0.4)
             await store.release("x", waiting[0], reason=ReleaseReason.RELEASE, within=1.0)
             (view,) = await store.inspect("x", exact=True)
             assert [entry.ticket.id for entry in view.holders] == [waiting[1].id]
             await store.release("x", waiting[1], reason=ReleaseReason.RELEASE, within=1.0)
 
-    world.run(body)
+    harness.run(body)
 
 
 @both
-def test_a_waiter_that_listens_is_told_at_once(world: World, redis_server: RedisServer, namespace: str) -> None:
-    async def body(world: World) -> None:
+def test_a_waiter_that_listens_is_told_at_once(harness: Harness, redis_server: RedisServer, namespace: str) -> None:
+    async def body(harness: Harness) -> None:
         async with (
-            world.client(redis_server.url, namespace=namespace) as locks,
-            world.client(redis_server.url, namespace=namespace) as others,
+            harness.client(redis_server.url, namespace=namespace) as locks,
+            harness.client(redis_server.url, namespace=namespace) as others,
         ):
             hold = await others.lock("x", lease=LEASE).acquire()
-            job = world.spawn(locks.lock("x", lease=LEASE).acquire)
-            await world.sleep(0.5)  # it has subscribed, and asked again
+            job = harness.spawn(locks.lock("x", lease=LEASE).acquire)
+            await harness.sleep(0.5)  # it has subscribed, and asked again
             assert hold is not None
             await hold.release()
             assert await job.join(LEASE / 6)
@@ -104,4 +104,4 @@ def test_a_waiter_that_listens_is_told_at_once(world: World, redis_server: Redis
             assert got is not None
             await got.release()
 
-    world.run(body)
+    harness.run(body)

@@ -21,7 +21,7 @@ from leasehold.stores.redis.doctor.group_checks import cut_off
 from leasehold.stores.redis.openers import Strict
 from leasehold.stores.redis.strict.checks import judged, judged_state
 from leasehold_lab.history import History, Hold, check
-from leasehold_lab.runtimes.case_runtimes import Job, World
+from leasehold_lab.runtimes.harnesses import Harness, Job
 from leasehold_lab.servers import RedisCluster, RedisReplicas, RedisSentinel, RedisServer
 from support.flavors import ASYNCIO, BLOCKING, both, by_day
 
@@ -41,9 +41,9 @@ def url_of(url: str, strict: bool = True, more: str = "") -> str:
     return f"{url}{'&' if '?' in url else '?'}strict=true&longest_lease={LONGEST}{more}"
 
 
-async def warm(world: World, url: str, namespace: str, name: str = "a") -> None:
+async def warm(harness: Harness, url: str, namespace: str, name: str = "a") -> None:
     """Wait out the quarantine of a dataset that is new."""
-    async with world.client(url, namespace=namespace) as locks, locks.lock(name, lease=LONGEST, timeout=10.0):
+    async with harness.client(url, namespace=namespace) as locks, locks.lock(name, lease=LONGEST, timeout=10.0):
         pass
 
 
@@ -71,14 +71,14 @@ def lose_touch(replica: RedisServer) -> None:
     replica.command("REPLICAOF", "127.0.0.1", "1")
 
 
-async def overlap(world: World, url: str, namespace: str, first: Any) -> bool:
+async def overlap(harness: Harness, url: str, namespace: str, first: Any) -> bool:
     """Acquire what ``first`` holds; say whether both claims are valid at once."""
-    async with world.client(url, namespace=namespace) as others:
-        began = world.now()
+    async with harness.client(url, namespace=namespace) as others:
+        began = harness.now()
         second = await others.lock(first.name, lease=LONGEST).acquire(timeout=10.0)
         both_valid = first.remaining > 0
         assert second is not None
-        assert world.now() - began < 5.0 + NOISE
+        assert harness.now() - began < 5.0 + NOISE
         assert second.token > first.token
         await second.release()
         return both_valid
@@ -91,62 +91,62 @@ async def overlap(world: World, url: str, namespace: str, first: Any) -> bool:
 @by_day(BLOCKING)
 @pytest.mark.parametrize("event", ["restart", "flush"])
 def test_a_server_that_forgets_grants_nothing_while_a_claim_may_be_valid(
-    event: str, strict: bool, world: World, namespace: str
+    event: str, strict: bool, harness: Harness, namespace: str
 ) -> None:
     with RedisServer() as server:
         url = url_of(server.url, strict)
 
-        async def body(world: World) -> None:
-            await warm(world, url, namespace)
-            async with world.client(url, namespace=namespace) as locks:
+        async def body(harness: Harness) -> None:
+            await warm(harness, url, namespace)
+            async with harness.client(url, namespace=namespace) as locks:
                 first = await got(locks.lock("a", lease=LONGEST, renew=False))
                 if event == "restart":
                     server.restart(keep_data=False)
                 else:
                     server.flush()
-                assert await overlap(world, url, namespace, first) is not strict
+                assert await overlap(harness, url, namespace, first) is not strict
                 with pytest.raises(LeaseLost):
                     await first.release()
 
-        world.run(body)
+        harness.run(body)
 
 
 @by_day(ASYNCIO)
-def test_a_holder_whose_lock_was_kept_goes_on_in_quarantine(world: World, namespace: str) -> None:
+def test_a_holder_whose_lock_was_kept_goes_on_in_quarantine(harness: Harness, namespace: str) -> None:
     """A restart with all data: the holder renews, who waits waits, a release hands over, from the end on."""
     with RedisServer(append_only=True) as server:
         url = url_of(server.url)
 
-        async def body(world: World) -> None:
-            await warm(world, url, namespace)
-            async with world.client(url, namespace=namespace) as locks:
+        async def body(harness: Harness) -> None:
+            await warm(harness, url, namespace)
+            async with harness.client(url, namespace=namespace) as locks:
                 first = await got(locks.lock("a", lease=LONGEST))
-                waiting = world.spawn(lambda: got(locks.lock("a", lease=LONGEST), timeout=10.0))
-                await world.sleep(0.2)  # it has its place
+                waiting = harness.spawn(lambda: got(locks.lock("a", lease=LONGEST), timeout=10.0))
+                await harness.sleep(0.2)  # it has its place
                 server.restart()
-                began = world.now()
-                await world.sleep(LONGEST / 2)
+                began = harness.now()
+                await harness.sleep(LONGEST / 2)
                 await first.release()
-                await world.sleep(0.1)
+                await harness.sleep(0.1)
                 assert server.command("HEXISTS", f"leasehold:{{{namespace}:a}}:lock", "t") == 1  # put down as the next
                 assert not waiting.done()
                 second = await waiting.result()
-                waited = world.now() - began
+                waited = harness.now() - began
                 assert LONGEST - 0.1 < waited < LONGEST + NOISE
                 assert second.token > first.token
                 await second.release()
 
-        world.run(body)
+        harness.run(body)
 
 
 @both
-def test_many_who_wait_are_served_when_the_quarantine_ends(world: World, namespace: str, redis_server: Any) -> None:
+def test_many_who_wait_are_served_when_the_quarantine_ends(harness: Harness, namespace: str, redis_server: Any) -> None:
     """A new dataset counts as one of unknown history. Who tries once is told at once that it is not granted."""
     url = url_of(redis_server.url)
 
-    async def body(world: World) -> None:
-        async with world.client(url, namespace=namespace) as locks:
-            began = world.now()
+    async def body(harness: Harness) -> None:
+        async with harness.client(url, namespace=namespace) as locks:
+            began = harness.now()
             assert await locks.lock("a", lease=1.0).acquire(timeout=0) is None
             with pytest.raises(AcquireTimeout, match=r"may have forgotten grants.* none for [01]\.\d s more") as late:
                 async with locks.lock("a", lease=1.0, timeout=0.2):
@@ -155,23 +155,23 @@ def test_many_who_wait_are_served_when_the_quarantine_ends(world: World, namespa
             with pytest.raises(AcquireTimeout, match=r"none for [01]\.\d s more"):
                 async with locks.semaphore("s", 2, lease=1.0, timeout=0.1):
                     pass
-            assert world.now() - began < LONGEST
+            assert harness.now() - began < LONGEST
 
             async def once(fair: bool) -> float:
                 async with locks.lock("a", lease=1.0, fair=fair, timeout=20.0):
-                    return world.now() - began
+                    return harness.now() - began
 
             async def permit() -> float:
                 async with locks.semaphore("s", 2, lease=1.0, timeout=20.0):
-                    return world.now() - began
+                    return harness.now() - began
 
-            jobs = [world.spawn(lambda fair=fair: once(fair)) for fair in (True, False) * 5]
-            jobs += [world.spawn(permit) for _ in range(5)]
+            jobs = [harness.spawn(lambda fair=fair: once(fair)) for fair in (True, False) * 5]
+            jobs += [harness.spawn(permit) for _ in range(5)]
             waited = [await job.result() for job in jobs]
             assert min(waited) > LONGEST - 0.1
             assert max(waited) < LONGEST + 1.0 + NOISE  # a wake-up that was lost costs a third of a lease
 
-    world.run(body)
+    harness.run(body)
 
 
 def test_the_marker_outlives_what_it_vouches_for(namespace: str, redis_server: RedisServer) -> None:
@@ -195,36 +195,36 @@ def test_the_marker_outlives_what_it_vouches_for(namespace: str, redis_server: R
 
 @modes
 @by_day(BLOCKING)
-def test_a_failover_that_forgets_a_grant(strict: bool, world: World, namespace: str) -> None:
+def test_a_failover_that_forgets_a_grant(strict: bool, harness: Harness, namespace: str) -> None:
     """The replica that takes over never saw the grant, though another acknowledged it."""
     with RedisReplicas(2) as group:
         old, (new, _) = group.primary, group.replicas
 
-        async def body(world: World) -> None:
-            await warm(world, url_of(old.url, strict), namespace)
+        async def body(harness: Harness) -> None:
+            await warm(harness, url_of(old.url, strict), namespace)
             group.catch_up()
-            async with world.client(url_of(old.url, strict), namespace=namespace, response_timeout=2.0) as locks:
+            async with harness.client(url_of(old.url, strict), namespace=namespace, response_timeout=2.0) as locks:
                 lose_touch(new)
                 first = await got(locks.lock("a", lease=LONGEST, renew=False))
                 old.kill()
                 new.command("REPLICAOF", "NO", "ONE")
-                assert await overlap(world, url_of(new.url, strict), namespace, first) is not strict
+                assert await overlap(harness, url_of(new.url, strict), namespace, first) is not strict
 
-        world.run(body)
+        harness.run(body)
 
 
 @by_day(ASYNCIO)
-def test_a_server_that_comes_back_to_be_the_primary_is_in_quarantine(world: World, namespace: str) -> None:
+def test_a_server_that_comes_back_to_be_the_primary_is_in_quarantine(harness: Harness, namespace: str) -> None:
     """It was never restarted, and its run id is the marker's; what it granted before was undone in between."""
     with RedisReplicas(1) as group:
         old, (new,) = group.primary, group.replicas
         longest = 4.0  # so that the claim is valid still when both have changed their roles
         url = url_of(old.url, more="&replicas=0").replace(f"={LONGEST}", f"={longest}")
 
-        async def body(world: World) -> None:
-            await warm(world, url, namespace)
+        async def body(harness: Harness) -> None:
+            await warm(harness, url, namespace)
             group.catch_up()
-            async with world.client(url, namespace=namespace) as locks:
+            async with harness.client(url, namespace=namespace) as locks:
                 lose_touch(new)
                 first = await got(locks.lock("a", lease=longest, renew=False))
                 group.promote(new)
@@ -232,63 +232,63 @@ def test_a_server_that_comes_back_to_be_the_primary_is_in_quarantine(world: Worl
                 assert old.command("HEXISTS", f"leasehold:{{{namespace}:a}}:lock", "t") == 0
                 old.command("REPLICAOF", "NO", "ONE")
                 assert first.remaining > 0
-                assert not await overlap(world, url, namespace, first)
+                assert not await overlap(harness, url, namespace, first)
 
-        world.run(body)
+        harness.run(body)
 
 
 @by_day(BLOCKING)
-def test_a_hold_that_the_successor_knows_goes_on(world: World, namespace: str) -> None:
+def test_a_hold_that_the_successor_knows_goes_on(harness: Harness, namespace: str) -> None:
     with RedisSentinel(replicas=2) as group:
         url = url_of(group.url)
 
-        async def body(world: World) -> None:
+        async def body(harness: Harness) -> None:
             lease = 8.0  # longer than a failover takes
             mine = url.replace(f"={LONGEST}", f"={lease}")
-            async with world.client(mine, namespace=namespace) as locks:
+            async with harness.client(mine, namespace=namespace) as locks:
                 hold = await got(locks.lock("a", lease=lease), timeout=30.0)
                 old = group.primary
                 old.kill()
                 group.wait_failover(old)
-                began = world.now()
-                while world.now() - began < lease / 3 + NOISE:  # one renewal at least
+                began = harness.now()
+                while harness.now() - began < lease / 3 + NOISE:  # one renewal at least
                     hold.raise_if_lost()
-                    await world.sleep(0.05)
+                    await harness.sleep(0.05)
                 await hold.renew()
                 assert hold.remaining > lease * 0.9
                 assert await locks.lock("b", lease=1.0).acquire(timeout=0) is None
                 await hold.release()
 
-        world.run(body)
+        harness.run(body)
 
 
 # --- replicas that do not acknowledge ------------------------------------------------------------------------------
 
 
 @both
-def test_a_grant_that_no_replica_has_is_given_back(world: World, namespace: str) -> None:
+def test_a_grant_that_no_replica_has_is_given_back(harness: Harness, namespace: str) -> None:
     with RedisReplicas(1) as group:
         primary, (replica,) = group.primary, group.replicas
         url = url_of(primary.url)
 
-        async def body(world: World) -> None:
-            await warm(world, url, namespace)
-            async with world.client(url, namespace=namespace) as locks:
+        async def body(harness: Harness) -> None:
+            await warm(harness, url, namespace)
+            async with harness.client(url, namespace=namespace) as locks:
                 held = await got(locks.lock("held", lease=LONGEST))
                 with stalled(replica):
-                    began = world.now()
+                    began = harness.now()
                     with pytest.raises(StoreUnavailable, match="of 1 replicas that must have it in time only 0 did"):
                         await got(locks.lock("a", lease=LONGEST), timeout=5.0)
-                    assert 0.9 < world.now() - began < 1.0 + NOISE
+                    assert 0.9 < harness.now() - began < 1.0 + NOISE
                     assert not primary.command("HEXISTS", f"leasehold:{{{namespace}:a}}:lock", "t")
-                    jobs = [world.spawn(lambda n=n: locks.lock(f"n{n}", lease=LONGEST).acquire()) for n in range(5)]
+                    jobs = [harness.spawn(lambda n=n: locks.lock(f"n{n}", lease=LONGEST).acquire()) for n in range(5)]
                     for job in jobs:
                         assert isinstance(await refusal(job), StoreUnavailable)
                     held.raise_if_lost()  # renewals did not wait behind them
                 assert await locks.lock("a", lease=LONGEST).acquire(timeout=5.0) is not None
                 await held.release()
 
-        world.run(body)
+        harness.run(body)
 
 
 async def refusal(job: Any) -> BaseException | None:
@@ -298,46 +298,46 @@ async def refusal(job: Any) -> BaseException | None:
 
 
 @by_day(ASYNCIO)
-def test_who_waits_counts_only_when_the_replicas_have_it(world: World, namespace: str) -> None:
+def test_who_waits_counts_only_when_the_replicas_have_it(harness: Harness, namespace: str) -> None:
     with RedisReplicas(1) as group:
         url, (replica,) = url_of(group.url), group.replicas
 
-        async def body(world: World) -> None:
-            await warm(world, url, namespace)
-            async with world.client(url, namespace=namespace) as locks:
+        async def body(harness: Harness) -> None:
+            await warm(harness, url, namespace)
+            async with harness.client(url, namespace=namespace) as locks:
                 first = await got(locks.lock("a", lease=LONGEST))
-                waiting = world.spawn(lambda: got(locks.lock("a", lease=LONGEST), timeout=20.0))
-                await world.sleep(0.3)
+                waiting = harness.spawn(lambda: got(locks.lock("a", lease=LONGEST), timeout=20.0))
+                await harness.sleep(0.3)
                 with stalled(replica):
                     await first.release()
-                    await world.sleep(0.5)
+                    await harness.sleep(0.5)
                     assert not waiting.done()
                 second = await waiting.result()
                 assert second.token > first.token
                 await second.release()
 
-        world.run(body)
+        harness.run(body)
 
 
 # --- under load ----------------------------------------------------------------------------------------------------
 
 
 @by_day(ASYNCIO)
-def test_primaries_are_killed_under_load(world: World, namespace: str) -> None:
+def test_primaries_are_killed_under_load(harness: Harness, namespace: str) -> None:
     with RedisSentinel(replicas=2) as group:
-        killed(group, world, namespace, 1)
+        killed(group, harness, namespace, 1)
 
 
 @pytest.mark.nightly
 @pytest.mark.timeout(900)
 @both
 @pytest.mark.parametrize("kind", [RedisSentinel, RedisCluster])
-def test_primaries_are_killed_for_long(kind: Any, world: World, namespace: str) -> None:
+def test_primaries_are_killed_for_long(kind: Any, harness: Harness, namespace: str) -> None:
     with kind() as group:
-        killed(group, world, namespace, 8)
+        killed(group, harness, namespace, 8)
 
 
-def killed(group: Any, world: World, namespace: str, times: int) -> None:
+def killed(group: Any, harness: Harness, namespace: str, times: int) -> None:
     """Kill primaries under load, and let the checker look for claims that overlap."""
     group.wait_healthy()
     holds: list[Hold] = []
@@ -359,22 +359,22 @@ def killed(group: Any, world: World, namespace: str, times: int) -> None:
             old.start()
             group.wait_healthy()
 
-    async def body(world: World) -> None:
-        async with world.client(url_of(group.url), namespace=namespace) as locks:
+    async def body(harness: Harness) -> None:
+        async with harness.client(url_of(group.url), namespace=namespace) as locks:
             jobs = [
-                world.spawn(lambda name=name, who=who: work(world, locks, f"{name}/{who}", name, holds, ends))
+                harness.spawn(lambda name=name, who=who: work(harness, locks, f"{name}/{who}", name, holds, ends))
                 for name in names
                 for who in range(2)
             ]
-            await disturbed(world, disturb, jobs, ends)
+            await disturbed(harness, disturb, jobs, ends)
 
-    world.run(body)
+    harness.run(body)
     verdict = check(History(holds=tuple(holds)))
     assert not verdict.violations, verdict.report()
 
 
 async def disturbed(
-    world: World, disturb: Callable[[], None], jobs: Sequence[Job[None]], ends: threading.Event
+    harness: Harness, disturb: Callable[[], None], jobs: Sequence[Job[None]], ends: threading.Event
 ) -> None:
     """Disturb the servers beside the jobs, which then end; raise what went wrong with either."""
     failed: list[BaseException] = []
@@ -388,7 +388,7 @@ async def disturbed(
     thread = threading.Thread(target=run)
     thread.start()
     while thread.is_alive():
-        await world.sleep(0.02)
+        await harness.sleep(0.02)
     ends.set()
     for job in jobs:
         await job.result()
@@ -396,14 +396,14 @@ async def disturbed(
         raise failed[0]
 
 
-async def work(world: World, locks: Any, who: str, name: str, holds: list[Hold], ends: threading.Event) -> None:
+async def work(harness: Harness, locks: Any, who: str, name: str, holds: list[Hold], ends: threading.Event) -> None:
     """Hold again and again; some holds are kept over a failover."""
     while not ends.is_set():
         asked = time.clock_gettime(time.CLOCK_BOOTTIME)
         try:
             hold = await locks.lock(name, lease=LONGEST).acquire(timeout=2.0)
         except (StoreUnavailable, LeaseLost):
-            await world.sleep(0.02)
+            await harness.sleep(0.02)
             continue
         if hold is None:
             continue
@@ -411,7 +411,7 @@ async def work(world: World, locks: Any, who: str, name: str, holds: list[Hold],
         keep = LONGEST * 1.5 if len(holds) % 8 == 0 else 0.01
         left = now = got
         while now < got + keep and hold.remaining > 0 and not ends.is_set():
-            await world.sleep(0.01)
+            await harness.sleep(0.01)
             now = time.clock_gettime(time.CLOCK_BOOTTIME)
             left = now if hold.remaining > 0 else left
         holds.append(Hold(who, name, asked, got, left, token=hold.token, lease=LONGEST))
@@ -425,21 +425,21 @@ async def work(world: World, locks: Any, who: str, name: str, holds: list[Hold],
 
 
 @by_day(ASYNCIO)
-def test_a_cluster_waits_once_for_each_node(world: World, namespace: str) -> None:
+def test_a_cluster_waits_once_for_each_node(harness: Harness, namespace: str) -> None:
     """Not for each name or slot; a marker whose slot has moved is made anew; a flushed node waits, and no other."""
     with RedisCluster(replicas=1) as cluster:
         url = url_of(cluster.url)
         names = [f"n{number}" for number in range(12)]
 
-        async def body(world: World) -> None:
-            async with world.client(url, namespace=namespace) as locks:
+        async def body(harness: Harness) -> None:
+            async with harness.client(url, namespace=namespace) as locks:
 
                 async def each() -> dict[str, float]:
                     took: dict[str, float] = {}
                     for name in names:
-                        began = world.now()
+                        began = harness.now()
                         async with locks.lock(name, lease=1.0, timeout=10.0):
-                            took[name] = world.now() - began
+                            took[name] = harness.now() - began
                     return took
 
                 await each()
@@ -455,7 +455,7 @@ def test_a_cluster_waits_once_for_each_node(world: World, namespace: str) -> Non
                 cluster.migrate(marker, target).finish()
                 assert max((await each()).values()) < LONGEST + NOISE
 
-        world.run(body)
+        harness.run(body)
 
 
 def first_marker(node: RedisServer, namespace: str) -> str:

@@ -384,92 +384,92 @@ class Holder:
 
 
 @both
-def test_readers_that_are_killed_keep_a_writer_out_for_a_lease_at_most(server, namespace, world):
+def test_readers_that_are_killed_keep_a_writer_out_for_a_lease_at_most(server, namespace, harness):
     """Beside a live reader the writer waits for that one alone; the dead one's lease ends by itself."""
     dead = [Holder(server, namespace, f"locks.rw_lock('x', lease={LEASE}).reader()") for _ in range(3)]
 
-    async def body(world):
+    async def body(harness):
         async with (
-            world.client(server.url, namespace=namespace) as locks,
-            world.client(server.url, namespace=namespace) as others,
+            harness.client(server.url, namespace=namespace) as locks,
+            harness.client(server.url, namespace=namespace) as others,
         ):
             live = await others.rw_lock("x", lease=LEASE).reader().acquire()
-            writer = world.spawn(lambda: locks.rw_lock("x").writer().acquire(timeout=10))
-            await world.sleep(LEASE / 2)
+            writer = harness.spawn(lambda: locks.rw_lock("x").writer().acquire(timeout=10))
+            await harness.sleep(LEASE / 2)
             for holder in dead:
                 holder.kill()
-            await world.sleep(LEASE + NOISE)
+            await harness.sleep(LEASE + NOISE)
             live.raise_if_lost()
             assert [who.owner for who in (await locks.inspect("x")).holders] == [live.owner]
             await live.release()
-            start = world.now()
+            start = harness.now()
             got = await writer.result()
-            assert world.now() - start < NOISE
+            assert harness.now() - start < NOISE
             assert got.token > live.token
             await got.release()
 
-    world.run(body)
+    harness.run(body)
 
 
 @both
-def test_the_last_reader_is_killed_and_a_writer_enters_within_the_lease(server, namespace, world):
+def test_the_last_reader_is_killed_and_a_writer_enters_within_the_lease(server, namespace, harness):
     dead = [Holder(server, namespace, f"locks.rw_lock('x', lease={LEASE}).reader()") for _ in range(2)]
 
-    async def body(world):
-        async with world.client(server.url, namespace=namespace) as locks:
-            writer = world.spawn(lambda: locks.rw_lock("x").writer().acquire(timeout=10))
-            await world.sleep(LEASE / 2)
+    async def body(harness):
+        async with harness.client(server.url, namespace=namespace) as locks:
+            writer = harness.spawn(lambda: locks.rw_lock("x").writer().acquire(timeout=10))
+            await harness.sleep(LEASE / 2)
             for holder in dead:
                 holder.kill()
-            start = world.now()
+            start = harness.now()
             got = await writer.result()
-            assert world.now() - start < LEASE + NOISE
+            assert harness.now() - start < LEASE + NOISE
             await got.release()
 
-    world.run(body)
+    harness.run(body)
 
 
 @both
-def test_permits_of_the_dead_come_back_within_the_lease(server, namespace, world):
+def test_permits_of_the_dead_come_back_within_the_lease(server, namespace, harness):
     dead = Holder(server, namespace, f"locks.semaphore('x', 5, lease={LEASE})", times=5)
 
-    async def body(world):
-        async with world.client(server.url, namespace=namespace) as locks:
+    async def body(harness):
+        async with harness.client(server.url, namespace=namespace) as locks:
             partner = locks.semaphore("x", 5)
             assert await partner.acquire(blocking=False) is None
-            waiters = [world.spawn(lambda n=n: partner.acquire(n, timeout=10)) for n in (2, 3)]
-            await world.sleep(0.2)
+            waiters = [harness.spawn(lambda n=n: partner.acquire(n, timeout=10)) for n in (2, 3)]
+            await harness.sleep(0.2)
             dead.kill()
-            start = world.now()
+            start = harness.now()
             got = [await waiter.result() for waiter in waiters]
-            assert world.now() - start < LEASE + NOISE
+            assert harness.now() - start < LEASE + NOISE
             assert await partner.available() == 0
             for hold in got:
                 await hold.release()
             assert await partner.available() == 5
 
-    world.run(body)
+    harness.run(body)
 
 
 @both
-def test_who_waits_on_watches_when_the_one_that_watched_has_entered(server, namespace, world):
+def test_who_waits_on_watches_when_the_one_that_watched_has_entered(server, namespace, harness):
     """The leases of the dead end one after the other: each frees a permit for one of two waiters of one client."""
     dead = [Holder(server, namespace, f"locks.semaphore('x', 2, lease={lease})") for lease in (LEASE, 2 * LEASE)]
 
-    async def body(world):
-        async with world.client(server.url, namespace=namespace) as locks:
+    async def body(harness):
+        async with harness.client(server.url, namespace=namespace) as locks:
             partner = locks.semaphore("x", 2)
-            waiters = [world.spawn(lambda: partner.acquire(timeout=10)) for _ in range(2)]
-            await world.sleep(0.2)
+            waiters = [harness.spawn(lambda: partner.acquire(timeout=10)) for _ in range(2)]
+            await harness.sleep(0.2)
             for holder in dead:
                 holder.kill()
-            start = world.now()
+            start = harness.now()
             got = [await waiter.result() for waiter in waiters]
-            assert world.now() - start < 2 * LEASE + NOISE
+            assert harness.now() - start < 2 * LEASE + NOISE
             for hold in got:
                 await hold.release()
 
-    world.run(body)
+    harness.run(body)
 
 
 EXPIRE_ALL = """
@@ -523,11 +523,11 @@ def lose(proxy, lost, script):
 @both
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("lost", ["reply", "request"])
-def test_claim_renewal_and_leave_are_lost(server, proxy, namespace, world, kind, lost):
+def test_claim_renewal_and_leave_are_lost(server, proxy, namespace, harness, kind, lost):
     """Whichever it is, it is repeated: one share is held, with one token, and none is left behind."""
 
-    async def body(world):
-        async with world.client(f"redis://127.0.0.1:{proxy.port}", namespace=namespace) as locks:
+    async def body(harness):
+        async with harness.client(f"redis://127.0.0.1:{proxy.port}", namespace=namespace) as locks:
             async with KINDS[kind](locks):
                 pass
             fault = lose(proxy, lost, SHARED_CLAIM)
@@ -536,7 +536,7 @@ def test_claim_renewal_and_leave_are_lost(server, proxy, namespace, world, kind,
             (info,) = (await locks.inspect("x")).holders
             assert info.token == hold.token
             fault = lose(proxy, lost, SHARED_RENEW)
-            await world.sleep(1.5 * LEASE)
+            await harness.sleep(1.5 * LEASE)
             assert fault.hits == 1
             hold.raise_if_lost()
             fault = lose(proxy, lost, SHARED_LEAVE)
@@ -547,27 +547,27 @@ def test_claim_renewal_and_leave_are_lost(server, proxy, namespace, world, kind,
             assert again.token > hold.token
             await again.release()
 
-    world.run(body)
+    harness.run(body)
 
 
 @both
-def test_the_message_of_a_grant_is_lost(server, proxy, namespace, world):
+def test_the_message_of_a_grant_is_lost(server, proxy, namespace, harness):
     """The renewal of the waiter's place finds it: at a third of its lease."""
 
-    async def body(world):
+    async def body(harness):
         async with (
-            world.client(server.url, namespace=namespace) as others,
-            world.client(f"redis://127.0.0.1:{proxy.port}", namespace=namespace) as locks,
+            harness.client(server.url, namespace=namespace) as others,
+            harness.client(f"redis://127.0.0.1:{proxy.port}", namespace=namespace) as locks,
         ):
             hold = await others.rw_lock("x").writer().acquire()
-            waiter = world.spawn(KINDS["reader"](locks).acquire)
-            await world.sleep(0.2)
+            waiter = harness.spawn(KINDS["reader"](locks).acquire)
+            await harness.sleep(0.2)
             fault = proxy.drop(Side.REPLIES, where=b"$7\r\nmessage")
-            start = world.now()
+            start = harness.now()
             await hold.release()
             got = await waiter.result()
             assert fault.hits == 1
-            assert world.now() - start < LEASE / 3 + NOISE
+            assert harness.now() - start < LEASE / 3 + NOISE
             await got.release()
 
-    world.run(body)
+    harness.run(body)

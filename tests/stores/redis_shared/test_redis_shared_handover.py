@@ -124,19 +124,19 @@ def test_permits_go_as_far_as_they_do_and_in_turn(server, namespace):
 
 
 @both
-def test_waiters_idle(server, namespace, world):
+def test_waiters_idle(server, namespace, harness):
     """Readers behind a writer, for three seconds of a lease of thirty: not one command."""
 
-    async def body(world):
+    async def body(harness):
         async with (
-            world.client(server.url, namespace=namespace) as locks,
-            world.client(server.url, namespace=namespace) as others,
+            harness.client(server.url, namespace=namespace) as locks,
+            harness.client(server.url, namespace=namespace) as others,
         ):
             hold = await others.rw_lock("x").writer().acquire()
-            jobs = [world.spawn(lambda: locks.rw_lock("x").reader().acquire(timeout=10)) for _ in range(20)]
-            await world.sleep(1.0)
+            jobs = [harness.spawn(lambda: locks.rw_lock("x").reader().acquire(timeout=10)) for _ in range(20)]
+            await harness.sleep(1.0)
             server.reset_stats()
-            await world.sleep(3.0)
+            await harness.sleep(3.0)
             assert sum(commands(server).values()) == 0
             await hold.release()
             held = [await job.result() for job in jobs]
@@ -144,4 +144,4 @@ def test_waiters_idle(server, namespace, world):
             for got in held:
                 await got.release()
 
-    world.run(body)
+    harness.run(body)

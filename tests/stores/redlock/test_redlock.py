@@ -40,47 +40,47 @@ def votes_of(nodes, namespace, name):
 
 
 @both
-def test_acquire_and_release_cost_one_parallel_round_each(redlock_nodes, namespace, world):
-    async def body(world):
-        lock = world.client(redlock_nodes.url, namespace=namespace).lock("x")
+def test_acquire_and_release_cost_one_parallel_round_each(redlock_nodes, namespace, harness):
+    async def body(harness):
+        lock = harness.client(redlock_nodes.url, namespace=namespace).lock("x")
         await (await lock.acquire()).release()  # the nodes know the scripts by now
-        await world.sleep(0.3)
+        await harness.sleep(0.3)
         for node in redlock_nodes.nodes:
             node.reset_stats()
         hold = await lock.acquire()
-        await world.sleep(0.3)  # the slower of them, too
+        await harness.sleep(0.3)  # the slower of them, too
         assert scripts_run(redlock_nodes) == [1] * 5
         await hold.release()
-        await world.sleep(0.3)
+        await harness.sleep(0.3)
         assert scripts_run(redlock_nodes) == [2] * 5
         assert not any("keys" in node.commandstats() for node in redlock_nodes.nodes)
 
-    world.run(body)
+    harness.run(body)
 
 
 @both
-def test_who_waits_asks_nothing_until_a_release_wakes_it(redlock_nodes, namespace, world):
-    async def body(world):
-        first, second = (world.client(redlock_nodes.url, namespace=namespace) for _ in range(2))
+def test_who_waits_asks_nothing_until_a_release_wakes_it(redlock_nodes, namespace, harness):
+    async def body(harness):
+        first, second = (harness.client(redlock_nodes.url, namespace=namespace) for _ in range(2))
         hold = await first.lock("x", lease=60.0).acquire()
-        job = world.spawn(lambda: second.lock("x", lease=60.0).acquire(timeout=20.0))
+        job = harness.spawn(lambda: second.lock("x", lease=60.0).acquire(timeout=20.0))
         info = await first.inspect("x")
         while not info.waiters:
-            await world.sleep(0.01)
+            await harness.sleep(0.01)
             info = await first.inspect("x")
-        await world.sleep(0.5)
+        await harness.sleep(0.5)
         for node in redlock_nodes.nodes:
             node.reset_stats()
-        await world.sleep(1.5)
+        await harness.sleep(1.5)
         assert scripts_run(redlock_nodes) == [0] * 5
-        released = world.now()
+        released = harness.now()
         await hold.release()
         late = await job.result()
-        assert world.now() - released < 1.0  # far below the lease: it was told
+        assert harness.now() - released < 1.0  # far below the lease: it was told
         assert late.token > hold.token
         await late.release()
 
-    world.run(body)
+    harness.run(body)
 
 
 def test_twenty_at_once_get_on_within_ten_rounds(redlock_nodes, namespace, monkeypatch):
@@ -129,11 +129,11 @@ def test_twenty_at_once_get_on_within_ten_rounds(redlock_nodes, namespace, monke
 
 
 @both
-def test_a_client_whose_clock_is_behind_gets_a_higher_token_all_the_same(redlock_nodes, namespace, world):
+def test_a_client_whose_clock_is_behind_gets_a_higher_token_all_the_same(redlock_nodes, namespace, harness):
     ahead = (int(time.time()) + 3600) * 1_000_000
 
-    async def body(world):
-        client = world.client(redlock_nodes.url, namespace=namespace)
+    async def body(harness):
+        client = harness.client(redlock_nodes.url, namespace=namespace)
         for node in redlock_nodes.nodes[1:4]:
             node.command("HSET", keys.node_keys(namespace, "x")[4], "f", ahead)
         first = await client.lock("x").acquire(timeout=5)
@@ -143,7 +143,7 @@ def test_a_client_whose_clock_is_behind_gets_a_higher_token_all_the_same(redlock
         assert second.token > first.token
         await second.release()
 
-    world.run(body)
+    harness.run(body)
 
 
 def test_the_highest_token_outlives_release_and_expiry(redlock_nodes, namespace):

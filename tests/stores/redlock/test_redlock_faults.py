@@ -58,13 +58,13 @@ def voted(node, namespace, name="x"):
 
 
 @both
-def test_votes_that_came_slowly_leave_as_much_of_the_lease_as_is_left(nodes, namespace, world):
+def test_votes_that_came_slowly_leave_as_much_of_the_lease_as_is_left(nodes, namespace, harness):
     """A lease counts from before the votes were asked for."""
     lease, late = 3.0, 1.0
 
-    async def body(world):
+    async def body(harness):
         with proxies(nodes, 5) as (before, url):
-            async with world.client(url, namespace=namespace) as locks:
+            async with harness.client(url, namespace=namespace) as locks:
                 await (await locks.lock("other").acquire(timeout=5)).release()
                 for proxy in before:
                     proxy.lock_delay(late, Side.REPLIES)
@@ -75,24 +75,24 @@ def test_votes_that_came_slowly_leave_as_much_of_the_lease_as_is_left(nodes, nam
                     proxy.heal()
                 await hold.release()
 
-    world.run(body)
+    harness.run(body)
 
 
 @both
-def test_votes_that_took_longer_than_the_lease_are_given_back(nodes, namespace, world):
+def test_votes_that_took_longer_than_the_lease_are_given_back(nodes, namespace, harness):
     """Nobody is told that it holds, and once the nodes answer again another holds at once."""
     lease = 1.0
 
-    async def body(world):
+    async def body(harness):
         with proxies(nodes, 3) as (before, url):
             async with (
-                world.client(url, namespace=namespace, response_timeout=3.0) as locks,
-                world.client(nodes.url, namespace=namespace) as others,
+                harness.client(url, namespace=namespace, response_timeout=3.0) as locks,
+                harness.client(nodes.url, namespace=namespace) as others,
             ):
                 await (await locks.lock("other").acquire(timeout=5)).release()
                 held = [proxy.hold(Side.REPLIES) for proxy in before]
-                job = world.spawn(lambda: locks.lock("x", lease=lease, renew=False).acquire(timeout=1.3 * lease))
-                await world.sleep(1.2 * lease)
+                job = harness.spawn(lambda: locks.lock("x", lease=lease, renew=False).acquire(timeout=1.3 * lease))
+                await harness.sleep(1.2 * lease)
                 for fault in held:
                     fault.remove()
                 try:
@@ -106,20 +106,20 @@ def test_votes_that_took_longer_than_the_lease_are_given_back(nodes, namespace, 
                 assert other is not None
                 await other.release()
 
-    world.run(body)
+    harness.run(body)
 
 
 # --- progress, and tokens in order -----------------------------------------------------------------------------
 
 
-async def load(world, url, namespace, records, until, *, clients=3, lease=3.0):
+async def load(harness, url, namespace, records, until, *, clients=3, lease=3.0):
     """Let clients take turns until told to stop; each writes down what it sees. Return how many turns they had."""
     turns = 0
 
     async def work(number):
         nonlocal turns
-        client = world.client(url, namespace=namespace, response_timeout=1.0)
-        journal = Journal(f"client{number}", world.now, records.append)
+        client = harness.client(url, namespace=namespace, response_timeout=1.0)
+        journal = Journal(f"client{number}", harness.now, records.append)
         while not until():
             n = journal.asked("x", lease=lease)
             try:
@@ -131,15 +131,15 @@ async def load(world, url, namespace, records, until, *, clients=3, lease=3.0):
                 journal.refused(n)
                 continue
             journal.granted(n, hold.token)
-            await world.sleep(0.002)
+            await harness.sleep(0.002)
             journal.leaving(n)
             try:
                 journal.freed(n, await hold.release())
             except LeaseLost:
-                journal.told(n, world.now())
+                journal.told(n, harness.now())
             turns += 1
 
-    for job in [world.spawn(lambda number=number: work(number)) for number in range(clients)]:
+    for job in [harness.spawn(lambda number=number: work(number)) for number in range(clients)]:
         await job.result()
     return turns
 
@@ -176,45 +176,45 @@ class Fault:
 
 @both
 @pytest.mark.parametrize("kind", ["down", "empty", "stalled", "late", "blackhole"])
-def test_two_of_five_nodes_fail_and_come_back(nodes, namespace, world, kind):
+def test_two_of_five_nodes_fail_and_come_back(nodes, namespace, harness, kind):
     """There is progress before, during and after; no two hold at a time, and tokens never go backwards."""
     records, stop = [], [False]
     with proxies(nodes, 2) as (before, url):
         fault = Fault(kind, nodes, before)
 
-        async def body(world):
-            job = world.spawn(lambda: load(world, url, namespace, records, lambda: stop[0]))
+        async def body(harness):
+            job = harness.spawn(lambda: load(harness, url, namespace, records, lambda: stop[0]))
             grants = []
             for change in (lambda: None, fault.begin, fault.end):
                 change()
                 start = sum(record["is"] == "granted" for record in records)
-                await world.sleep(0.8)
+                await harness.sleep(0.8)
                 grants.append(sum(record["is"] == "granted" for record in records) - start)
             stop[0] = True
             turns = await job.result()
             assert min(grants) > 5, grants
             assert turns == sum(record["is"] == "granted" for record in records)
 
-        world.run(body)
+        harness.run(body)
     verdict = check(assemble(records), ORDER)
     assert verdict.ok, verdict.report()
 
 
 @both
-def test_without_a_majority_nobody_gets_it_and_it_says_so(nodes, namespace, world):
-    async def body(world):
-        client = world.client(nodes.url, namespace=namespace, response_timeout=1.0)
+def test_without_a_majority_nobody_gets_it_and_it_says_so(nodes, namespace, harness):
+    async def body(harness):
+        client = harness.client(nodes.url, namespace=namespace, response_timeout=1.0)
         hold = await client.lock("x", lease=1.2).acquire()
         for node in nodes.nodes[:3]:
             node.kill()
-        start = world.now()
+        start = harness.now()
         with pytest.raises(StoreUnavailable, match=r"too few nodes answered: 2 of 5, and it takes 3") as caught:
             await client.lock("y").acquire(timeout=0.5)
         for node in nodes.nodes[:3]:
             assert f"127.0.0.1:{node.port}" in str(caught.value)
         while not hold.lost:  # a minority renews it, and that does not count
-            assert world.now() < start + 1.2 + 0.5
-            await world.sleep(0.02)
+            assert harness.now() < start + 1.2 + 0.5
+            await harness.sleep(0.02)
         with pytest.raises(LeaseLost):
             await hold.release()
         for node in nodes.nodes[:3]:
@@ -223,7 +223,7 @@ def test_without_a_majority_nobody_gets_it_and_it_says_so(nodes, namespace, worl
         assert again.token > hold.token
         await again.release()
 
-    world.run(body)
+    harness.run(body)
 
 
 # --- a node that forgets ---------------------------------------------------------------------------------------
@@ -282,25 +282,25 @@ def test_a_lease_longer_than_the_quarantine_is_refused(redlock_nodes, namespace)
 
 
 @both
-def test_a_renewal_has_the_votes_of_nodes_that_were_away_or_forgot(nodes, namespace, world):
-    async def body(world):
-        client = world.client(nodes.url, namespace=namespace)
+def test_a_renewal_has_the_votes_of_nodes_that_were_away_or_forgot(nodes, namespace, harness):
+    async def body(harness):
+        client = harness.client(nodes.url, namespace=namespace)
         nodes.nodes[0].kill()
         hold = await client.lock("x", lease=0.9).acquire()
         nodes.nodes[1].flush()
         nodes.nodes[0].start()
-        until = world.now() + 6.0
+        until = harness.now() + 6.0
         while not all(voted(node, namespace) for node in nodes.nodes):
-            assert world.now() < until
-            await world.sleep(0.05)
+            assert harness.now() < until
+            await harness.sleep(0.05)
         hold.raise_if_lost()
         for node in nodes.nodes[2:4]:  # so it may lose others
             node.kill()
-        await world.sleep(1.5)
+        await harness.sleep(1.5)
         hold.raise_if_lost()
         await hold.release()
 
-    world.run(body)
+    harness.run(body)
 
 
 # --- a node that does not answer costs nothing -----------------------------------------------------------------
@@ -308,52 +308,52 @@ def test_a_renewal_has_the_votes_of_nodes_that_were_away_or_forgot(nodes, namesp
 
 @both
 @pytest.mark.parametrize("kind", ["down", "blackhole"])
-def test_a_dead_node_is_not_connected_to_at_each_call(nodes, namespace, world, kind):
+def test_a_dead_node_is_not_connected_to_at_each_call(nodes, namespace, harness, kind):
     with proxies(nodes, 1) as ((proxy,), url):
 
-        async def body(world):
-            lock = world.client(url, namespace=namespace).lock("x")
+        async def body(harness):
+            lock = harness.client(url, namespace=namespace).lock("x")
 
             async def sixty() -> float:
-                start = world.now()
+                start = harness.now()
                 for _ in range(60):
                     await (await lock.acquire(timeout=5)).release()
-                return world.now() - start
+                return harness.now() - start
 
             usual = await sixty()
-            before, began = proxy.connections, world.now()
+            before, began = proxy.connections, harness.now()
             if kind == "blackhole":
                 proxy.blackhole()
             else:
                 nodes.nodes[0].kill()
             took = await sixty()
             assert took < max(5.0, 3 * usual)  # none waited for it
-            assert proxy.connections - before <= 3 + 2 * (world.now() - began) / 0.05  # while it was killed, too
+            assert proxy.connections - before <= 3 + 2 * (harness.now() - began) / 0.05  # while it was killed, too
 
-        world.run(body)
+        harness.run(body)
 
 
 @both
-def test_what_could_not_be_released_is_owed_to_the_node(namespace, world):
+def test_what_could_not_be_released_is_owed_to_the_node(namespace, harness):
     with RedlockNodes(3, append_only=True) as nodes:
         away = nodes.nodes[2]
 
-        async def body(world):
-            client = world.client(nodes.url, namespace=namespace, response_timeout=1.0)
+        async def body(harness):
+            client = harness.client(nodes.url, namespace=namespace, response_timeout=1.0)
             hold = await client.lock("x", lease=60).acquire()
-            until = world.now() + 2.0
+            until = harness.now() + 2.0
             while not voted(away, namespace):
-                assert world.now() < until
-                await world.sleep(0.01)
+                assert harness.now() < until
+                await harness.sleep(0.01)
             away.kill()
             assert await hold.release() is True
             away.start()
-            until = world.now() + 10.0  # far below the lease
+            until = harness.now() + 10.0  # far below the lease
             while voted(away, namespace) is not None:
-                assert world.now() < until
-                await world.sleep(0.02)
+                assert harness.now() < until
+                await harness.sleep(0.02)
 
-        world.run(body)
+        harness.run(body)
 
 
 def run(node, command):
@@ -441,12 +441,12 @@ def test_a_round_that_was_given_back_is_not_asked_again_with_its_token(redlock_n
 
 @both
 @pytest.mark.parametrize("script", [REDLOCK_CLAIM, REDLOCK_LEAVE], ids=["claim", "leave"])
-def test_lost_replies_of_a_majority(nodes, namespace, world, script):
+def test_lost_replies_of_a_majority(nodes, namespace, harness, script):
     """A ticket is not blocked by the votes that it has and does not know of; a release that was made is one."""
     with proxies(nodes, 3) as (before, url):
 
-        async def body(world):
-            client = world.client(url, namespace=namespace)
+        async def body(harness):
+            client = harness.client(url, namespace=namespace)
             await (await client.lock("x").acquire()).release()
             for proxy in before:
                 proxy.cut_at(1, Side.REPLIES) if script is REDLOCK_CLAIM else None
@@ -456,13 +456,13 @@ def test_lost_replies_of_a_majority(nodes, namespace, world, script):
                 for proxy in before:
                     proxy.cut_at(1, Side.REPLIES)
             await hold.release()
-            start = world.now()
+            start = harness.now()
             again = await client.lock("x").acquire(timeout=5)
-            assert world.now() - start < 3.0  # far below the lease
+            assert harness.now() - start < 3.0  # far below the lease
             assert again.token > hold.token
             await again.release()
 
-        world.run(body)
+        harness.run(body)
 
 
 def test_cancel_at_each_step_leaves_nothing(redlock_nodes, namespace):

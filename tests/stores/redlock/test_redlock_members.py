@@ -20,14 +20,14 @@ from leasehold.stores.redis import keys
 from leasehold.stores.redis.openers import Redlock, adopt_all
 from leasehold.stores.redis.redlock.waiting import Waiting
 from leasehold.stores.redis.redlock.worker import Worker
-from leasehold_lab.runtimes.case_runtimes import AsyncioWorld, BlockingWorld
+from leasehold_lab.runtimes.harnesses import AsyncioHarness, BlockingHarness
 from leasehold_lab.servers import RedisCluster, RedisReplicas, RedisSentinel, RedisServer, RedlockNodes
 from support.flavors import both
 from support.patience import until
 
 blocking_by_day = pytest.mark.parametrize(
-    "world",
-    [BlockingWorld(), pytest.param(AsyncioWorld(), marks=pytest.mark.nightly)],
+    "harness",
+    [BlockingHarness(), pytest.param(AsyncioHarness(), marks=pytest.mark.nightly)],
     ids=["blocking", "asyncio"],
 )
 
@@ -73,31 +73,31 @@ def test_clients_of_ones_own_are_nodes(redlock_nodes, namespace):
 
 
 @both
-def test_what_sentinels_watch_over_is_a_node(redlock_nodes, redis_sentinel, namespace, world):
+def test_what_sentinels_watch_over_is_a_node(redlock_nodes, redis_sentinel, namespace, harness):
     members = [redis_sentinel.url, *(f"redis://127.0.0.1:{node.port}" for node in redlock_nodes.nodes[:2])]
     redlock_nodes.nodes[1].pause()  # so it takes the one under Sentinel
     try:
 
-        async def body(world):
-            client, other = (world.client(Redlock(members), namespace=namespace) for _ in range(2))
+        async def body(harness):
+            client, other = (harness.client(Redlock(members), namespace=namespace) for _ in range(2))
             hold = await client.lock("x").acquire(timeout=10)
             assert await other.lock("x").acquire(blocking=False) is None
-            job = world.spawn(lambda: other.lock("x").acquire(timeout=10))
+            job = harness.spawn(lambda: other.lock("x").acquire(timeout=10))
             while not (await client.inspect("x")).waiters:
-                await world.sleep(0.01)
+                await harness.sleep(0.01)
             await hold.release()
             late = await job.result()
             assert late.token > hold.token
             await late.release()
             redlock_nodes.nodes[1].resume()
 
-        world.run(body)
+        harness.run(body)
     finally:
         redlock_nodes.nodes[1].resume()
 
 
 @both
-def test_a_cluster_is_a_node(redlock_nodes, redis_cluster, namespace, world, monkeypatch):
+def test_a_cluster_is_a_node(redlock_nodes, redis_cluster, namespace, harness, monkeypatch):
     """Its vote is needed: of the two others one stands still. The names are in several shards; one is waited for."""
     ports = [node.port for node in redlock_nodes.nodes[:2]]
     url = f"redlock:{redis_cluster.url}|redis://127.0.0.1:{ports[0]}|redis://127.0.0.1:{ports[1]}"
@@ -118,28 +118,28 @@ def test_a_cluster_is_a_node(redlock_nodes, redis_cluster, namespace, world, mon
     redlock_nodes.nodes[1].pause()
     try:
 
-        async def body(world):
-            client, other = (world.client(url, namespace=namespace) for _ in range(2))
+        async def body(harness):
+            client, other = (harness.client(url, namespace=namespace) for _ in range(2))
             holds = [await client.lock(name, lease=1.5).acquire(timeout=10) for name in names]
             assert await other.lock("n0").acquire(blocking=False) is None
             assert {info.name for info in await other.holds()} == set(names)
-            await world.sleep(2.0)  # renewed, each in its shard
+            await harness.sleep(2.0)  # renewed, each in its shard
             for hold in holds:
                 hold.raise_if_lost()
-            job = world.spawn(lambda: other.lock("n0", lease=60.0).acquire(timeout=20))
+            job = harness.spawn(lambda: other.lock("n0", lease=60.0).acquire(timeout=20))
             while not (b":wake:" in channels(redlock_nodes.nodes[0]) and b":bus:" in channels(of_n0)):
-                await world.sleep(0.01)  # until it can be told
-            released = world.now()
+                await harness.sleep(0.01)  # until it can be told
+            released = harness.now()
             assert await holds[0].release() is True
             late = await job.result()
-            assert world.now() - released < 5.0  # far below its lease: it was told
-            await world.sleep(0.1)
+            assert harness.now() - released < 5.0  # far below its lease: it was told
+            await harness.sleep(0.1)
             assert told == {0, 1}
             assert late.token > holds[0].token
             for hold in (late, *holds[1:]):
                 assert await hold.release() is True
 
-        world.run(body)
+        harness.run(body)
     finally:
         redlock_nodes.nodes[1].resume()
 
@@ -177,54 +177,54 @@ def test_whoever_asks_posts_to_each_kind_of_node_itself(
 
 
 @blocking_by_day
-def test_each_node_has_a_password_and_tls_of_its_own(namespace, world):
+def test_each_node_has_a_password_and_tls_of_its_own(namespace, harness):
     app = "app on >s3cret ~* &* +@all"
     with RedisServer(tls=True, password="one") as a, RedisServer(users=[app], password="x") as b, RedisServer() as c:
         tls = f"?ssl_ca_certs={a.certificates.authority}"
         members = f"{a.url}{tls}|redis://app:s3cret@127.0.0.1:{b.port}|{c.url}"
         c.pause()  # so it takes the others
 
-        async def body(world):
-            client = world.client(f"redlock:{members}", namespace=namespace)
+        async def body(harness):
+            client = harness.client(f"redlock:{members}", namespace=namespace)
             hold = await client.lock("x").acquire(timeout=10)
             assert await hold.release() is True
-            wrong = world.client(f"redlock:{members.replace('s3cret', 'wr0ng')}", namespace=namespace)
+            wrong = harness.client(f"redlock:{members.replace('s3cret', 'wr0ng')}", namespace=namespace)
             with pytest.raises(StoreUnavailable, match="too few nodes answered: 1 of 3") as caught:
                 await wrong.lock("x").acquire(timeout=1)
             assert "wr0ng" not in str(caught.value)
             assert "one" not in repr(client.store).replace("None", "")
 
-        world.run(body)
+        harness.run(body)
         c.resume()
 
 
 @both
 @pytest.mark.parametrize("failover", ["sentinel", "cluster"])
 @pytest.mark.nightly
-def test_a_node_that_failed_over_gives_no_votes_while_in_quarantine(namespace, world, failover):
+def test_a_node_that_failed_over_gives_no_votes_while_in_quarantine(namespace, harness, failover):
     """What was promoted may not know of the last votes: it abstains for as long as they may count."""
     with RedlockNodes(2) as nodes, RedisSentinel() if failover == "sentinel" else RedisCluster() as group:
         alone = [f"redis://127.0.0.1:{node.port}" for node in nodes.nodes]
         url = f"redlock:{'|'.join([group.url, *alone])}|?quarantine=3"
 
-        async def body(world):
-            client = world.client(url, namespace=namespace)
-            began = world.now()
+        async def body(harness):
+            client = harness.client(url, namespace=namespace)
+            began = harness.now()
             while (hold := await tried(client, "x")) is None:
-                assert world.now() - began < 10
+                assert harness.now() - began < 10
             await hold.release()
             nodes.nodes[1].kill()
             key = keys.node_keys(namespace, "x")[0]
             old = group.primary if failover == "sentinel" else group.primary_of(key)
             old.kill()
             group.wait_failover(old)
-            began = world.now()
+            began = harness.now()
             while (hold := await tried(client, "x")) is None:
-                assert world.now() - began < 15
-            assert world.now() - began > 2.5, "it voted before its quarantine was over"
+                assert harness.now() - began < 15
+            assert harness.now() - began > 2.5, "it voted before its quarantine was over"
             await hold.release()
 
-        world.run(body)
+        harness.run(body)
 
 
 async def tried(client, name, lease=2.5):
@@ -241,28 +241,28 @@ def test_too_few_nodes_are_refused_at_once(few):
 
 
 @both
-def test_the_rights_of_a_single_server_are_enough(namespace, world):
+def test_the_rights_of_a_single_server_are_enough(namespace, harness):
     """A user who may do what locks on one server need may do what a node needs; one right less is named."""
     with ExitStack() as stack:
         nodes = [stack.enter_context(RedisServer(users=[rights("redis.md", namespace)])) for _ in range(3)]
         hosts = ",".join(f"127.0.0.1:{node.port}" for node in nodes)
 
-        async def body(world):
-            client, other = (world.client(f"redlock://app:s3cret@{hosts}", namespace=namespace) for _ in range(2))
+        async def body(harness):
+            client, other = (harness.client(f"redlock://app:s3cret@{hosts}", namespace=namespace) for _ in range(2))
             hold = await client.lock("x").acquire()
-            job = world.spawn(lambda: other.lock("x").acquire(timeout=10))
+            job = harness.spawn(lambda: other.lock("x").acquire(timeout=10))
             while not (await client.inspect("x")).waiters:
-                await world.sleep(0.01)
+                await harness.sleep(0.01)
             await hold.renew()
             await hold.release()
             await (await job.result()).release()
             for node in nodes:
                 node.command("ACL", "SETUSER", "app", "-hset")
-            third = world.client(f"redlock://app:s3cret@{hosts}", namespace=namespace)
+            third = harness.client(f"redlock://app:s3cret@{hosts}", namespace=namespace)
             with pytest.raises(StoreUnavailable, match=r"lacks the right.* \+hset"):
                 await third.lock("x").acquire(timeout=1)
 
-        world.run(body)
+        harness.run(body)
 
 
 def rights(page, namespace):
@@ -273,7 +273,7 @@ def rights(page, namespace):
 
 
 @blocking_by_day
-def test_each_kind_of_node_with_quarantine_does_with_the_rights_of_its_page_and_info(namespace, world):
+def test_each_kind_of_node_with_quarantine_does_with_the_rights_of_its_page_and_info(namespace, harness):
     one, many = rights("redis.md", namespace), rights("redis-cluster.md", namespace)
     with (
         RedisServer(users=[f"{one} +info"]) as alone,
@@ -283,14 +283,14 @@ def test_each_kind_of_node_with_quarantine_does_with_the_rights_of_its_page_and_
         members = "|".join(group.url.replace("//", "//app:s3cret@") for group in (alone, replicated, cluster))
         url = f"redlock:{members}|?quarantine=1"
 
-        async def body(world):
-            client, other = (world.client(url, namespace=namespace) for _ in range(2))
-            began = world.now()
+        async def body(harness):
+            client, other = (harness.client(url, namespace=namespace) for _ in range(2))
+            began = harness.now()
             while (hold := await tried(client, "x", 0.9)) is None:
-                assert world.now() - began < 5
-            job = world.spawn(lambda: other.lock("x", lease=0.9).acquire(timeout=10))
+                assert harness.now() - began < 5
+            job = harness.spawn(lambda: other.lock("x", lease=0.9).acquire(timeout=10))
             while not (await client.inspect("x")).waiters:
-                await world.sleep(0.01)
+                await harness.sleep(0.01)
             await hold.renew()
             await hold.release()
             await (await job.result()).release()
@@ -299,41 +299,41 @@ def test_each_kind_of_node_with_quarantine_does_with_the_rights_of_its_page_and_
             with pytest.raises(StoreUnavailable, match=r"\+info"):
                 await other.lock("x", lease=0.9).acquire(timeout=1)
 
-        world.run(body)
+        harness.run(body)
 
 
 @both
 @pytest.mark.nightly
-def test_a_failover_of_a_node_takes_no_lock_away(namespace, world):
+def test_a_failover_of_a_node_takes_no_lock_away(namespace, harness):
     """Five of all kinds; what stands behind two of them fails, one after the other, while a lock is held and used."""
     with RedlockNodes(2) as nodes, RedisSentinel() as sentinel, RedisCluster() as cluster, RedisReplicas(1) as group:
         members = [*(f"redis://127.0.0.1:{node.port}" for node in nodes.nodes), sentinel.url, cluster.url, group.url]
 
-        async def body(world):
-            client, other = (world.client(Redlock(members), namespace=namespace) for _ in range(2))
+        async def body(harness):
+            client, other = (harness.client(Redlock(members), namespace=namespace) for _ in range(2))
             hold = await client.lock("x", lease=2.0).acquire(timeout=10)
             key, last = keys.node_keys(namespace, "x")[0], 0
             for broken, old in ((sentinel, sentinel.primary), (cluster, cluster.primary_of(key))):
                 old.kill()
-                until = world.now() + 6.0  # longer than it takes to fail over, and than three leases
-                while world.now() < until:
+                until = harness.now() + 6.0  # longer than it takes to fail over, and than three leases
+                while harness.now() < until:
                     hold.raise_if_lost()
                     assert await other.lock("x", lease=2.0).acquire(timeout=0) is None
                     used = await other.lock("y", lease=2.0).acquire(timeout=5)
                     assert used.token > last
                     last = used.token
                     await used.release()
-                    await world.sleep(0.05)
+                    await harness.sleep(0.05)
                 broken.wait_failover(old)
             await hold.release()
             again = await other.lock("x", lease=2.0).acquire(timeout=5)
             assert again.token > hold.token
             new = (sentinel.primary, cluster.primary_of(key))
-            await world.sleep(2.5)  # connected to anew, and renewed: the new primaries vote, too
+            await harness.sleep(2.5)  # connected to anew, and renewed: the new primaries vote, too
             assert [server.command("HGET", key, "f") for server in new] == [str(again.token)] * 2
             await again.release()
 
-        world.run(body)
+        harness.run(body)
 
 
 def test_what_is_no_node():
@@ -384,21 +384,21 @@ def test_the_parts_of_a_url_with_members():
 
 
 @both
-def test_clients_for_sentinels_and_clusters_are_nodes(redlock_nodes, redis_sentinel, redis_cluster, namespace, world):
+def test_clients_for_sentinels_and_clusters_are_nodes(redlock_nodes, redis_sentinel, redis_cluster, namespace, harness):
     """And doctor looks at each as at what it is."""
-    kind = redis if isinstance(world, BlockingWorld) else redis.asyncio
-    flavor = Flavor.SYNC if isinstance(world, BlockingWorld) else Flavor.ASYNC
+    kind = redis if isinstance(harness, BlockingHarness) else redis.asyncio
+    flavor = Flavor.SYNC if isinstance(harness, BlockingHarness) else Flavor.ASYNC
 
-    async def body(world):
+    async def body(harness):
         sentinel = kind.Sentinel([("127.0.0.1", each.port) for each in redis_sentinel.sentinels])
         cluster = kind.RedisCluster(host="127.0.0.1", port=redis_cluster.nodes[0].port)
         alone = kind.Redis(port=redlock_nodes.nodes[0].port)
         if flavor is Flavor.ASYNC:
             await cluster.initialize()
-        client = world.client(adopt_all([sentinel, cluster, alone], flavor), namespace=namespace)
+        client = harness.client(adopt_all([sentinel, cluster, alone], flavor), namespace=namespace)
         hold = await client.lock("x").acquire(timeout=10)
         assert hold.token
-        await world.sleep(0.3)
+        await harness.sleep(0.3)
         for node in (
             redis_sentinel.primary,
             redis_cluster.primary_of(keys.node_keys(namespace, "x")[0]),
@@ -417,4 +417,4 @@ def test_clients_for_sentinels_and_clusters_are_nodes(redlock_nodes, redis_senti
         for each in (cluster, alone):
             await each.aclose() if flavor is Flavor.ASYNC else each.close()
 
-    world.run(body)
+    harness.run(body)

@@ -16,11 +16,11 @@ from leasehold.stores.zookeeper.nodes import Mark, stem
 from leasehold.stores.zookeeper.store import VALID
 from leasehold_lab.conformance.case_context import held, raised
 from leasehold_lab.proxy.proxy import FaultProxy, Side
-from leasehold_lab.runtimes.case_runtimes import World
+from leasehold_lab.runtimes.harnesses import Harness
 from leasehold_lab.servers import ZooKeeperServer
 from leasehold_lab.servers.zookeeper import TICK
 from support.patience import until_in
-from support.programs.zookeeper_client import SOON, WORLDS, children, create_in_session, driver, expire, transport
+from support.programs.zookeeper_client import HARNESSES, SOON, children, create_in_session, driver, expire, transport
 
 SESSION = 2.0
 """Seconds of a session timeout; the shortest that the server grants is two ticks, 1 s."""
@@ -34,17 +34,17 @@ def proxy(zookeeper_server: ZooKeeperServer) -> Iterator[FaultProxy]:
         yield proxy
 
 
-@pytest.fixture(params=WORLDS)
-def world(request: pytest.FixtureRequest) -> World:
-    made: World = WORLDS[request.param]()
+@pytest.fixture(params=HARNESSES)
+def harness(request: pytest.FixtureRequest) -> Harness:
+    made: Harness = HARNESSES[request.param]()
     return made
 
 
 def client_of(
-    world: World, proxy: FaultProxy, namespace: str, *, timeout: float = SESSION, **options: object
+    harness: Harness, proxy: FaultProxy, namespace: str, *, timeout: float = SESSION, **options: object
 ) -> AsyncClient:
     url = f"zookeeper://127.0.0.1:{proxy.port}/faults?session_timeout={timeout:g}"
-    return world.client(f_opener(url), namespace=namespace, **options)
+    return harness.client(f_opener(url), namespace=namespace, **options)
 
 
 def f_opener(url: str) -> object:
@@ -61,12 +61,12 @@ def path(namespace: str, name: str = "a") -> str:
 
 
 def test_a_create_whose_reply_is_lost_is_found_again(
-    world: World, proxy: FaultProxy, namespace: str, zookeeper_server: ZooKeeperServer
+    harness: Harness, proxy: FaultProxy, namespace: str, zookeeper_server: ZooKeeperServer
 ) -> None:
     """The node is there and nobody knows: the repeated claim finds it, in the same session, and makes no second one."""
 
-    async def body(world: World) -> None:
-        client = client_of(world, proxy, namespace)
+    async def body(harness: Harness) -> None:
+        client = client_of(harness, proxy, namespace)
         await held(await client.lock("a").acquire()).release()
         lost = proxy.drop_reply(where=b"-lock-")
         hold = held(await client.lock("a").acquire(timeout=SOON))
@@ -77,31 +77,31 @@ def test_a_create_whose_reply_is_lost_is_found_again(
         assert await hold.release() is True
         assert children(zookeeper_server, path(namespace)) == []
 
-    world.run(body)
+    harness.run(body)
 
 
 def test_a_create_whose_reply_is_lost_is_removed_by_who_gives_up(
-    world: World, proxy: FaultProxy, namespace: str, zookeeper_server: ZooKeeperServer
+    harness: Harness, proxy: FaultProxy, namespace: str, zookeeper_server: ZooKeeperServer
 ) -> None:
-    async def body(world: World) -> None:
-        client, holder = client_of(world, proxy, namespace), client_of(world, proxy, namespace)
+    async def body(harness: Harness) -> None:
+        client, holder = client_of(harness, proxy, namespace), client_of(harness, proxy, namespace)
         hold = held(await holder.lock("a").acquire())
         proxy.drop_reply(where=b"-lock-")
         assert await client.lock("a").acquire(timeout=0.5) is None
-        await until_in(world, lambda: len(children(zookeeper_server, path(namespace))) == 1, SOON)
+        await until_in(harness, lambda: len(children(zookeeper_server, path(namespace))) == 1, SOON)
         hold.raise_if_lost()
         await hold.release()
 
-    world.run(body)
+    harness.run(body)
 
 
 def test_a_create_that_arrives_after_its_ticket_has_left_does_not_stay(
-    world: World, proxy: FaultProxy, namespace: str, zookeeper_server: ZooKeeperServer
+    harness: Harness, proxy: FaultProxy, namespace: str, zookeeper_server: ZooKeeperServer
 ) -> None:
     """The network kept it; the session goes on over another connection, so the server would keep the node for ever."""
 
-    async def body(world: World) -> None:
-        client = client_of(world, proxy, namespace, timeout=60.0, response_timeout=1.2)
+    async def body(harness: Harness) -> None:
+        client = client_of(harness, proxy, namespace, timeout=60.0, response_timeout=1.2)
         await held(await client.lock("a").acquire()).release()
         late = proxy.hold(where=b"-lock-", nth=1)
         await raised(StoreUnavailable, client.lock("a").acquire(timeout=0.2))
@@ -112,16 +112,16 @@ def test_a_create_that_arrives_after_its_ticket_has_left_does_not_stay(
         made = create_in_session(zookeeper_server, driver(client).client_id, name)
         assert made.startswith(name), "it was there, though it may be gone by now"
         assert transport(client).session == session
-        await until_in(world, lambda: children(zookeeper_server, path(namespace)) == [], 8)
+        await until_in(harness, lambda: children(zookeeper_server, path(namespace)) == [], 8)
 
-    world.run(body)
+    harness.run(body)
 
 
 def test_a_release_whose_reply_is_lost_is_not_a_loss(
-    world: World, proxy: FaultProxy, namespace: str, zookeeper_server: ZooKeeperServer
+    harness: Harness, proxy: FaultProxy, namespace: str, zookeeper_server: ZooKeeperServer
 ) -> None:
-    async def body(world: World) -> None:
-        client = client_of(world, proxy, namespace)
+    async def body(harness: Harness) -> None:
+        client = client_of(harness, proxy, namespace)
         hold = held(await client.lock("a").acquire())
         (child,) = children(zookeeper_server, path(namespace))
         lost = proxy.drop_reply(where=child.encode())
@@ -130,72 +130,72 @@ def test_a_release_whose_reply_is_lost_is_not_a_loss(
         assert not hold.lost
         assert children(zookeeper_server, path(namespace)) == []
 
-    world.run(body)
+    harness.run(body)
 
 
 def test_a_release_during_an_outage_is_repeated_until_it_is_done(
-    world: World, proxy: FaultProxy, namespace: str, zookeeper_server: ZooKeeperServer
+    harness: Harness, proxy: FaultProxy, namespace: str, zookeeper_server: ZooKeeperServer
 ) -> None:
     """The session lives on, so the node would stay for ever; its removal outlasts the lease of the ticket."""
 
-    async def body(world: World) -> None:
-        client = client_of(world, proxy, namespace, timeout=20.0)
+    async def body(harness: Harness) -> None:
+        client = client_of(harness, proxy, namespace, timeout=20.0)
         hold = held(await client.lock("a", lease=0.5).acquire())
         proxy.stop()
         assert await hold.release() is False
-        await world.sleep(1.2)
+        await harness.sleep(1.2)
         proxy.start()
-        took = await until_in(world, lambda: children(zookeeper_server, path(namespace)) == [], SOON)
+        took = await until_in(harness, lambda: children(zookeeper_server, path(namespace)) == [], SOON)
         assert took < SOON
         assert transport(client).session is not None, "in the same session"
 
-    world.run(body)
+    harness.run(body)
 
 
 # --- lost connections ----------------------------------------------------------------------------------------------
 
 
 def test_a_lost_connection_puts_in_doubt_at_once_and_a_new_one_ends_the_doubt(
-    world: World, proxy: FaultProxy, namespace: str
+    harness: Harness, proxy: FaultProxy, namespace: str
 ) -> None:
-    async def body(world: World) -> None:
+    async def body(harness: Harness) -> None:
         events: list[Event] = []
-        client = client_of(world, proxy, namespace, timeout=10.0, observer=events.append)
+        client = client_of(harness, proxy, namespace, timeout=10.0, observer=events.append)
         hold = held(await client.lock("a").acquire())
         session = transport(client).session
         proxy.cut()
-        assert await until_in(world, lambda: any(isinstance(event, InDoubt) for event in events), SOON) < NOISE
-        await until_in(world, lambda: any(isinstance(event, Renewed) for event in events), SOON)
+        assert await until_in(harness, lambda: any(isinstance(event, InDoubt) for event in events), SOON) < NOISE
+        await until_in(harness, lambda: any(isinstance(event, Renewed) for event in events), SOON)
         hold.raise_if_lost()
         assert transport(client).session == session
         assert await hold.release() is True
 
-    world.run(body)
+    harness.run(body)
 
 
 @pytest.mark.parametrize("how", ["blackhole", "stop"])
 def test_an_outage_longer_than_the_claim_loses_it_before_the_server_does(
-    world: World, proxy: FaultProxy, namespace: str, zookeeper_server: ZooKeeperServer, how: str
+    harness: Harness, proxy: FaultProxy, namespace: str, zookeeper_server: ZooKeeperServer, how: str
 ) -> None:
     """Lost at the session's bound, told by a local timer; another client gets the lock only after that."""
 
-    async def body(world: World) -> None:
+    async def body(harness: Harness) -> None:
         told: list[float] = []
-        client = client_of(world, proxy, namespace)
-        direct = world.client(f"{zookeeper_server.url}/faults?session_timeout=10", namespace=namespace)
+        client = client_of(harness, proxy, namespace)
+        direct = harness.client(f"{zookeeper_server.url}/faults?session_timeout=10", namespace=namespace)
         hold = held(await client.lock("a").acquire())
         hold.on_lost(lambda _: told.append(time.monotonic()))
 
         async def wait() -> tuple[AsyncHold, float]:
             return held(await direct.lock("a").acquire(timeout=30)), time.monotonic()
 
-        waiter = world.spawn(wait)
+        waiter = harness.spawn(wait)
         start = time.monotonic()
         if how == "stop":
             proxy.stop()
         else:
             proxy.blackhole()
-        await until_in(world, lambda: hold.lost, SESSION * VALID + NOISE)
+        await until_in(harness, lambda: hold.lost, SESSION * VALID + NOISE)
         after, taken = await waiter.result()
         assert told[0] < taken, "told before anybody else had it"
         assert taken - start < SESSION + 2 * TICK + NOISE
@@ -210,24 +210,24 @@ def test_an_outage_longer_than_the_claim_loses_it_before_the_server_does(
         assert again.token > after.token
         await again.release()
 
-    world.run(body)
+    harness.run(body)
 
 
 def test_a_waiter_rides_over_a_cut_and_keeps_its_place(
-    world: World, proxy: FaultProxy, namespace: str, zookeeper_server: ZooKeeperServer
+    harness: Harness, proxy: FaultProxy, namespace: str, zookeeper_server: ZooKeeperServer
 ) -> None:
     """Its watch is lost with the connection; the release that follows is not missed."""
 
-    async def body(world: World) -> None:
-        client = client_of(world, proxy, namespace, timeout=10.0)
-        direct = world.client(f"{zookeeper_server.url}/faults", namespace=namespace)
+    async def body(harness: Harness) -> None:
+        client = client_of(harness, proxy, namespace, timeout=10.0)
+        direct = harness.client(f"{zookeeper_server.url}/faults", namespace=namespace)
         hold = held(await direct.lock("a").acquire())
-        waiter = world.spawn(lambda: client.lock("a").acquire(timeout=30))
-        await until_in(world, lambda: len(children(zookeeper_server, path(namespace))) == 2, SOON)
+        waiter = harness.spawn(lambda: client.lock("a").acquire(timeout=30))
+        await until_in(harness, lambda: len(children(zookeeper_server, path(namespace))) == 2, SOON)
         before = children(zookeeper_server, path(namespace))
         for _ in range(3):
             proxy.cut()
-            await world.sleep(0.2)
+            await harness.sleep(0.2)
         assert children(zookeeper_server, path(namespace)) == before
         start = time.monotonic()
         await hold.release()
@@ -235,42 +235,42 @@ def test_a_waiter_rides_over_a_cut_and_keeps_its_place(
         assert time.monotonic() - start < SOON
         await after.release()
 
-    world.run(body)
+    harness.run(body)
 
 
 def test_a_release_while_the_waiter_is_cut_off_is_not_missed(
-    world: World, proxy: FaultProxy, namespace: str, zookeeper_server: ZooKeeperServer
+    harness: Harness, proxy: FaultProxy, namespace: str, zookeeper_server: ZooKeeperServer
 ) -> None:
-    async def body(world: World) -> None:
-        client = client_of(world, proxy, namespace, timeout=10.0)
-        direct = world.client(f"{zookeeper_server.url}/faults", namespace=namespace)
+    async def body(harness: Harness) -> None:
+        client = client_of(harness, proxy, namespace, timeout=10.0)
+        direct = harness.client(f"{zookeeper_server.url}/faults", namespace=namespace)
         hold = held(await direct.lock("a").acquire())
-        waiter = world.spawn(lambda: client.lock("a").acquire(timeout=30))
-        await until_in(world, lambda: len(children(zookeeper_server, path(namespace))) == 2, SOON)
+        waiter = harness.spawn(lambda: client.lock("a").acquire(timeout=30))
+        await until_in(harness, lambda: len(children(zookeeper_server, path(namespace))) == 2, SOON)
         proxy.stop()
         await hold.release()
-        await world.sleep(0.3)
+        await harness.sleep(0.3)
         proxy.start()
         await held(await waiter.result()).release()
 
-    world.run(body)
+    harness.run(body)
 
 
 def test_a_reply_that_comes_too_late_is_not_believed(
-    world: World, proxy: FaultProxy, namespace: str, zookeeper_server: ZooKeeperServer
+    harness: Harness, proxy: FaultProxy, namespace: str, zookeeper_server: ZooKeeperServer
 ) -> None:
     """The time counts from before the request was sent: a grant that was on its way for longer is thrown away."""
 
-    async def body(world: World) -> None:
-        client = client_of(world, proxy, namespace, timeout=10.0)
+    async def body(harness: Harness) -> None:
+        client = client_of(harness, proxy, namespace, timeout=10.0)
         await held(await client.lock("a").acquire()).release()
         slow = proxy.lock_delay(0.35, Side.REPLIES)
         error = await raised(LeaseLost, client.lock("a", lease=0.3).acquire(timeout=0.2))
         assert "too late" in str(error)
         slow.remove()
-        await until_in(world, lambda: children(zookeeper_server, path(namespace)) == [], SOON)
+        await until_in(harness, lambda: children(zookeeper_server, path(namespace)) == [], SOON)
 
-    world.run(body)
+    harness.run(body)
 
 
 SEEN = struct.Struct(">iqiq")
@@ -289,47 +289,47 @@ def first_words(proxy: FaultProxy) -> list[tuple[int, int]]:
 
 
 def test_what_was_seen_is_said_until_the_session_is_surely_over(
-    world: World, proxy: FaultProxy, namespace: str, zookeeper_server: ZooKeeperServer
+    harness: Harness, proxy: FaultProxy, namespace: str, zookeeper_server: ZooKeeperServer
 ) -> None:
     """Till then no member that lags behind is believed; from then on none whose data were wiped refuses us."""
 
-    async def body(world: World) -> None:
-        client = client_of(world, proxy, namespace)
+    async def body(harness: Harness) -> None:
+        client = client_of(harness, proxy, namespace)
         await held(await client.lock("a").acquire()).release()
         assert [seen for seen, _ in first_words(proxy)] == [0]
         proxy.forget()
         proxy.cut()
-        await until_in(world, lambda: bool(first_words(proxy)), SOON)
+        await until_in(harness, lambda: bool(first_words(proxy)), SOON)
         assert all(seen > 0 and session for seen, session in first_words(proxy))
         await held(await client.lock("a").acquire(timeout=SOON)).release()
         proxy.forget()
         hole = proxy.blackhole()
         proxy.cut()
-        await world.sleep(SESSION + NOISE)
+        await harness.sleep(SESSION + NOISE)
         assert first_words(proxy)[0][0] > 0
-        await until_in(world, lambda: bool(words := first_words(proxy)) and words[-1][0] == 0, SOON)
+        await until_in(harness, lambda: bool(words := first_words(proxy)) and words[-1][0] == 0, SOON)
         hole.remove()
         proxy.heal()
         await held(await client.lock("a").acquire(timeout=SOON)).release()
 
-    world.run(body)
+    harness.run(body)
 
 
 # --- sessions that end ---------------------------------------------------------------------------------------------
 
 
 def test_a_session_that_the_server_ends_loses_all_holds_at_once(
-    world: World, namespace: str, zookeeper_server: ZooKeeperServer
+    harness: Harness, namespace: str, zookeeper_server: ZooKeeperServer
 ) -> None:
     """Not at the next renewal, seconds later; new claims go on in a new session."""
 
-    async def body(world: World) -> None:
+    async def body(harness: Harness) -> None:
         events: list[Event] = []
-        client = world.client(f"{zookeeper_server.url}/faults", namespace=namespace, observer=events.append)
+        client = harness.client(f"{zookeeper_server.url}/faults", namespace=namespace, observer=events.append)
         holds = [held(await client.lock(name, renew=name == "a", lease=10).acquire()) for name in "ab"]
         old = transport(client).session
         expire(zookeeper_server, client)
-        assert await until_in(world, lambda: all(hold.lost for hold in holds), SOON) < NOISE + 2
+        assert await until_in(harness, lambda: all(hold.lost for hold in holds), SOON) < NOISE + 2
         assert sum(isinstance(event, Lost) for event in events) == 2
         again = held(await client.lock("a").acquire(timeout=SOON))
         assert again.token > holds[0].token
@@ -339,80 +339,80 @@ def test_a_session_that_the_server_ends_loses_all_holds_at_once(
         again.raise_if_lost()
         assert await again.release() is True
 
-    world.run(body)
+    harness.run(body)
 
 
 def test_a_waiter_whose_session_ends_stands_in_line_again(
-    world: World, namespace: str, zookeeper_server: ZooKeeperServer
+    harness: Harness, namespace: str, zookeeper_server: ZooKeeperServer
 ) -> None:
-    async def body(world: World) -> None:
+    async def body(harness: Harness) -> None:
         url = f"{zookeeper_server.url}/faults"
-        client, direct = (world.client(url, namespace=namespace) for _ in range(2))
+        client, direct = (harness.client(url, namespace=namespace) for _ in range(2))
         hold = held(await direct.lock("a").acquire())
-        waiter = world.spawn(lambda: client.lock("a").acquire(timeout=30))
-        await until_in(world, lambda: len(children(zookeeper_server, path(namespace))) == 2, SOON)
+        waiter = harness.spawn(lambda: client.lock("a").acquire(timeout=30))
+        await until_in(harness, lambda: len(children(zookeeper_server, path(namespace))) == 2, SOON)
         expire(zookeeper_server, client)
-        await until_in(world, lambda: len(children(zookeeper_server, path(namespace))) == 2, SOON)
+        await until_in(harness, lambda: len(children(zookeeper_server, path(namespace))) == 2, SOON)
         await hold.release()
         after = held(await waiter.result())
         after.raise_if_lost()
         await after.release()
 
-    world.run(body)
+    harness.run(body)
 
 
 def test_a_node_of_another_session_is_not_taken_for_ours(
-    world: World, proxy: FaultProxy, namespace: str, zookeeper_server: ZooKeeperServer
+    harness: Harness, proxy: FaultProxy, namespace: str, zookeeper_server: ZooKeeperServer
 ) -> None:
     """A node with our UUID whose session is dying: it is in our way, as anybody's, until the server removes it."""
 
-    async def body(world: World) -> None:
-        client = client_of(world, proxy, namespace, timeout=20.0)
+    async def body(harness: Harness) -> None:
+        client = client_of(harness, proxy, namespace, timeout=20.0)
         with zookeeper_server.connect() as dying:
             cut = proxy.cut_at(where=b"-lock-")  # the claim's create never arrives, and the claim is unsure
             await client.versioned("x").get()  # connects
-            waiter = world.spawn(lambda: client.lock("a").acquire(timeout=30))
-            await until_in(world, lambda: cut.hits == 1, SOON)
+            waiter = harness.spawn(lambda: client.lock("a").acquire(timeout=30))
+            await until_in(harness, lambda: cut.hits == 1, SOON)
             place = next(iter(client.store._places.values()))  # type: ignore[attr-defined]
             name = f"{path(namespace)}/{stem(place.ticket.id, Mark.LOCK)}"
             dying.create(name, b"", ephemeral=True, sequence=True, makepath=True)
-            await until_in(world, lambda: len(children(zookeeper_server, path(namespace))) == 2, SOON)
-            await world.sleep(0.2)
+            await until_in(harness, lambda: len(children(zookeeper_server, path(namespace))) == 2, SOON)
+            await harness.sleep(0.2)
             assert not waiter.done()
         hold = held(await waiter.result())
         hold.raise_if_lost()
         await hold.release()
 
-    world.run(body)
+    harness.run(body)
 
 
 # --- operators -----------------------------------------------------------------------------------------------------
 
 
 def test_a_node_that_an_operator_removes_is_told_at_the_next_renewal(
-    world: World, namespace: str, zookeeper_server: ZooKeeperServer
+    harness: Harness, namespace: str, zookeeper_server: ZooKeeperServer
 ) -> None:
-    async def body(world: World) -> None:
-        client = world.client(f"{zookeeper_server.url}/faults", namespace=namespace)
+    async def body(harness: Harness) -> None:
+        client = harness.client(f"{zookeeper_server.url}/faults", namespace=namespace)
         hold = held(await client.lock("a", lease=1.5).acquire())
         with zookeeper_server.connect() as operator:
             operator.delete(path(namespace), recursive=True)
-        await until_in(world, lambda: hold.lost, 1.5 / 3 + NOISE)
+        await until_in(harness, lambda: hold.lost, 1.5 / 3 + NOISE)
         again = held(await client.lock("a").acquire(timeout=SOON))
         assert again.token > hold.token, "the numbers in the names began anew, the tokens did not"
         assert children(zookeeper_server, path(namespace))[0].endswith("0000000000")
         await again.release()
 
-    world.run(body)
+    harness.run(body)
 
 
 def test_a_parent_that_is_removed_again_and_again_is_made_again(
-    world: World, namespace: str, zookeeper_server: ZooKeeperServer
+    harness: Harness, namespace: str, zookeeper_server: ZooKeeperServer
 ) -> None:
     """As the server does with containers that are empty. The numbers of its children begin anew, tokens do not."""
 
-    async def body(world: World) -> None:
-        client = world.client(f"{zookeeper_server.url}/faults", namespace=namespace)
+    async def body(harness: Harness) -> None:
+        client = harness.client(f"{zookeeper_server.url}/faults", namespace=namespace)
         with zookeeper_server.connect() as operator:
             tokens = list[int]()
             for name in ("a", "b", "a"):
@@ -424,16 +424,16 @@ def test_a_parent_that_is_removed_again_and_again_is_made_again(
             async with client.semaphore("s", 2).permits(2), client.rw_lock("r").writer():
                 pass
 
-    world.run(body)
+    harness.run(body)
 
 
 def test_nobody_is_left_behind_by_a_driver_that_is_closed(
-    world: World, proxy: FaultProxy, namespace: str, zookeeper_server: ZooKeeperServer
+    harness: Harness, proxy: FaultProxy, namespace: str, zookeeper_server: ZooKeeperServer
 ) -> None:
     """Closing while the network swallows everything ends all the same; the session ends by itself."""
 
-    async def body(world: World) -> None:
-        client = client_of(world, proxy, namespace)
+    async def body(harness: Harness) -> None:
+        client = client_of(harness, proxy, namespace)
         await client.lock("a").acquire()
         assert driver(client) is not None
         proxy.blackhole()
@@ -441,6 +441,6 @@ def test_nobody_is_left_behind_by_a_driver_that_is_closed(
         await client.close()
         assert time.monotonic() - start < 15
         proxy.heal()
-        await until_in(world, lambda: children(zookeeper_server, path(namespace)) == [], SESSION + 2 * TICK + NOISE)
+        await until_in(harness, lambda: children(zookeeper_server, path(namespace)) == [], SESSION + 2 * TICK + NOISE)
 
-    world.run(body)
+    harness.run(body)

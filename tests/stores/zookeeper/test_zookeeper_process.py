@@ -20,7 +20,7 @@ import pytest
 from leasehold import AsyncClient, AsyncHold, Client, LeaseLost
 from leasehold._model import ReleaseReason
 from leasehold.events import Event, Queued
-from leasehold_lab.runtimes.case_runtimes import World
+from leasehold_lab.runtimes.harnesses import Harness
 from leasehold_lab.servers import ZooKeeperServer
 from leasehold_lab.servers.zookeeper import TICK
 from support.flavors import both
@@ -273,12 +273,12 @@ async def requests_of(server: ZooKeeperServer, work: Callable[[], Awaitable[obje
 @both
 @pytest.mark.parametrize("what", list(PAIRS))
 def test_an_acquire_and_a_release_cost_what_the_page_says(
-    zookeeper_server: ZooKeeperServer, namespace: str, what: str, world: World
+    zookeeper_server: ZooKeeperServer, namespace: str, what: str, harness: Harness
 ) -> None:
     label, make = PAIRS[what]
 
-    async def body(world: World) -> None:
-        locks = world.client(f"{zookeeper_server.url}/cost?session_timeout=60", namespace=namespace)
+    async def body(harness: Harness) -> None:
+        locks = harness.client(f"{zookeeper_server.url}/cost?session_timeout=60", namespace=namespace)
 
         async def work() -> None:
             assert await (await make(locks).acquire(timeout=5)).release()
@@ -286,25 +286,25 @@ def test_an_acquire_and_a_release_cost_what_the_page_says(
         spent = await requests_of(zookeeper_server, work)
         assert spent == pytest.approx(stated(label) + stated("release"), abs=0.3)
 
-    world.run(body)
+    harness.run(body)
 
 
 @both
 def test_a_hand_over_and_a_cell_cost_what_the_page_says(
-    zookeeper_server: ZooKeeperServer, namespace: str, world: World
+    zookeeper_server: ZooKeeperServer, namespace: str, harness: Harness
 ) -> None:
-    async def body(world: World) -> None:
+    async def body(harness: Harness) -> None:
         url = f"{zookeeper_server.url}/cost?session_timeout=60"
         told = list[Event]()
-        one = world.client(url, namespace=namespace)
-        two = world.client(url, namespace=namespace, observer=told.append)
+        one = harness.client(url, namespace=namespace)
+        two = harness.client(url, namespace=namespace, observer=told.append)
         cell = one.versioned("cell")
 
         async def hand_over() -> None:
             hold = await one.lock("a").acquire(timeout=5)
-            job = world.spawn(lambda: two.lock("a").acquire(timeout=5))
-            await until_in(world, lambda: any(isinstance(event, Queued) for event in told))
-            await world.sleep(0.2)  # it watches: to look whether it does would be a request
+            job = harness.spawn(lambda: two.lock("a").acquire(timeout=5))
+            await until_in(harness, lambda: any(isinstance(event, Queued) for event in told))
+            await harness.sleep(0.2)  # it watches: to look whether it does would be a request
             told.clear()
             assert hold is not None
             await hold.release()
@@ -320,7 +320,7 @@ def test_a_hand_over_and_a_cell_cost_what_the_page_says(
         assert await requests_of(zookeeper_server, cell.get) == pytest.approx(read, abs=0.3)
         assert await requests_of(zookeeper_server, lambda: cell.put(b"x")) == pytest.approx(write, abs=0.3)
 
-    world.run(body)
+    harness.run(body)
 
 
 def stated(label: str) -> int:

@@ -22,7 +22,7 @@ from typing import Any
 from leasehold._runtimes.clock import boottime
 from leasehold.stores.redis.waiting import Waiting
 from leasehold.stores.registry import factory
-from leasehold_lab.runtimes.case_runtimes import AsyncioWorld, BlockingWorld, World
+from leasehold_lab.runtimes.harnesses import AsyncioHarness, BlockingHarness, Harness
 
 CONTENDERS = 6
 
@@ -38,13 +38,13 @@ def contend(url: str, namespace: str, order: dict[str, Any], cells: Any, me: int
     """Take the lock in turn until it has gone from hand to hand often enough; return when it was freed, and had."""
     spans = list[tuple[float, float]]()
 
-    async def body(world: World) -> None:
-        client = world.client(url, namespace=namespace)
+    async def body(harness: Harness) -> None:
+        client = harness.client(url, namespace=namespace)
         lock = client.lock("x", fair=order["fair"], lease=order["lease"])
         await client.inspect("x")
         cells[READY + me] = 1
         while sum(cells[READY + 1 :]) < CONTENDERS:
-            await world.sleep(0.01)
+            await harness.sleep(0.01)
         while cells[HANDED] < order["handovers"]:
             hold = await lock.acquire(timeout=STUCK)
             had = boottime()
@@ -58,8 +58,8 @@ def contend(url: str, namespace: str, order: dict[str, Any], cells: Any, me: int
             cells[INSIDE], cells[LAST], cells[FREED] = 0, me, boottime()
             await hold.release()
 
-    world = BlockingWorld() if me % 2 else AsyncioWorld()
-    world.run(body)
+    harness = BlockingHarness() if me % 2 else AsyncioHarness()
+    harness.run(body)
     return spans
 
 

@@ -25,7 +25,7 @@ from typing import Any
 
 from leasehold import AcquireTimeout, AsyncClient, Client, LeaseLost, StoreUnavailable
 from leasehold._runtimes.base import finish
-from leasehold_lab.runtimes.case_runtimes import BlockingWorld
+from leasehold_lab.runtimes.harnesses import BlockingHarness
 from leasehold_lab.runtimes.sync_facade import sync_facade
 
 NAMES = 40
@@ -144,7 +144,7 @@ class Crew:
         def make() -> Any:
             return sync_facade(Client.from_url(self._url, **self._options))
 
-        finish(self._work(make, self._each[0], BlockingWorld().sleep))
+        finish(self._work(make, self._each[0], BlockingHarness().sleep))
 
     def _in_loop(self, tasks: int) -> None:
         def make() -> AsyncClient:
@@ -194,7 +194,18 @@ class Crew:
             self.failed[f"unexpected: {error!r}"] += 1
 
 
-MALLINFO2 = ("arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost")
+MALLINFO2 = (
+    "context",
+    "ordblks",
+    "smblks",
+    "hblks",
+    "hblkhd",
+    "usmblks",
+    "fsmblks",
+    "uordblks",
+    "fordblks",
+    "keepcost",
+)
 
 
 class Mallinfo2(ctypes.Structure):

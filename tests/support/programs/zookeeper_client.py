@@ -10,20 +10,20 @@ from kazoo.exceptions import NoNodeError
 
 from leasehold import AsyncClient
 from leasehold.stores.zookeeper.store import ZooKeeperStore
-from leasehold_lab.runtimes.case_runtimes import AsyncioWorld, BlockingWorld
+from leasehold_lab.runtimes.harnesses import AsyncioHarness, BlockingHarness
 from leasehold_lab.servers import ZooKeeperServer
 
-WORLDS = {"blocking": BlockingWorld, "asyncio": AsyncioWorld}
+HARNESSES = {"blocking": BlockingHarness, "asyncio": AsyncioHarness}
 
 SOON = 5.0
 """Seconds in which what depends on no timer must have happened."""
 
 
 def in_both(body: Callable[..., Awaitable[None]]) -> Callable[..., None]:
-    """Run a body of a world and fixtures in the world of the parameter ``flavor``."""
+    """Run a body of a harness and fixtures in the world of the parameter ``flavor``."""
 
     def run(flavor: str, *args: Any) -> None:
-        WORLDS[flavor]().run(lambda world: body(world, *args))
+        HARNESSES[flavor]().run(lambda harness: body(harness, *args))
 
     return run
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from leasehold import LeaseLost
 from leasehold.errors import StoreUnavailable
-from leasehold_lab.runtimes.case_runtimes import World
+from leasehold_lab.runtimes.harnesses import Harness
 
 LEASE = 1.5
 """Seconds: three renewals in it, of which a failover costs some holders all."""
@@ -54,7 +54,7 @@ class Resource:
 class Load:
     """Workers that acquire, write and release, and what they saw."""
 
-    world: World
+    harness: Harness
     url: str
     namespace: str
     names: list[str]
@@ -76,16 +76,16 @@ class Load:
             except BaseException as error:
                 failed.append(error)
 
-        async with self.world.client(self.url, namespace=self.namespace, response_timeout=5.0) as locks:
+        async with self.harness.client(self.url, namespace=self.namespace, response_timeout=5.0) as locks:
             jobs = [
-                self.world.spawn(lambda name=name: self._work(locks, name))
+                self.harness.spawn(lambda name=name: self._work(locks, name))
                 for name in self.names
                 for _ in range(self.workers)
             ]
             thread = threading.Thread(target=work)
             thread.start()
             while thread.is_alive():
-                await self.world.sleep(0.02)
+                await self.harness.sleep(0.02)
             thread.join()
             self.ends = True
             for job in jobs:
@@ -134,7 +134,7 @@ class Load:
                 hold = await lock.acquire(timeout=2.0)
             except (StoreUnavailable, LeaseLost) as error:
                 self.failures.append((time.monotonic(), error))
-                await self.world.sleep(0.02)
+                await self.harness.sleep(0.02)
                 continue
             if hold is None:
                 continue
@@ -147,7 +147,7 @@ class Load:
         until = holding.got + (self.lease * 1.5 if len(self.holdings) % 8 == 0 else 0.01)
         while time.monotonic() < until and not hold.lost and not self.ends:
             self.resource.write(holding.name, holding.token)
-            await self.world.sleep(0.01)
+            await self.harness.sleep(0.01)
         holding.told = hold.lost
         holding.ended = time.monotonic()
         try:

@@ -18,7 +18,7 @@ import pytest
 from leasehold import Client, StoreUnavailable
 from leasehold._runtimes.base import finish
 from leasehold.stores._sql.transport import Outcome, Refused, SQLTransport, Statement, Transaction
-from leasehold_lab.runtimes.case_runtimes import World
+from leasehold_lab.runtimes.harnesses import Harness
 from support.flavors import FLAVORS
 
 NOBODY = 65534
@@ -51,12 +51,12 @@ class Case(Generic[S]):
 def refusals(url: str, within: float = 5.0) -> Sequence[StoreUnavailable]:
     """Claim the name "x" by a client of each flavor, the blocking one first; return what each is told."""
 
-    async def body(world: World) -> StoreUnavailable:
+    async def body(harness: Harness) -> StoreUnavailable:
         with pytest.raises(StoreUnavailable) as caught:
-            await world.client(url, response_timeout=within).lock("x").acquire(timeout=within)
+            await harness.client(url, response_timeout=within).lock("x").acquire(timeout=within)
         return caught.value
 
-    return [world.run(body) for world in FLAVORS]
+    return [harness.run(body) for harness in FLAVORS]
 
 
 def claims(server: Server) -> Sequence[StoreUnavailable]:

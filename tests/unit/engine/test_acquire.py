@@ -1,4 +1,4 @@
-"""The acquire loop in every world: lost replies, refusals, outages, late grants, timeouts, closing."""
+"""The acquire loop in every harness: lost replies, refusals, outages, late grants, timeouts, closing."""
 
 import time
 from collections.abc import Awaitable, Callable
@@ -11,12 +11,12 @@ from leasehold.events import Event, GaveUp
 from leasehold.stores import registry
 from leasehold.stores.memory import Memory
 from leasehold_lab.faulty_store import Call, Fault, Faulty, Kind, always, nth
-from leasehold_lab.runtimes.case_runtimes import SimulatedWorld, World
+from leasehold_lab.runtimes.harnesses import Harness, SimulatedHarness
 
 LEASE = 1.0
 BUSY = 0.3  # seconds of scheduling noise on a busy machine
 
-Body = Callable[[World], Awaitable[None]]
+Body = Callable[[Harness], Awaitable[None]]
 
 
 def space() -> Memory:
@@ -28,8 +28,8 @@ def faulty(opener: Memory, plan: Callable[[Call], Fault | None]) -> Faulty:
 
 
 @pytest.mark.parametrize("times", [1, 3])
-def test_a_claim_whose_reply_was_lost_finds_its_own_grant(world: World, times: int) -> None:
-    async def body(world: World) -> None:
+def test_a_claim_whose_reply_was_lost_finds_its_own_grant(harness: Harness, times: int) -> None:
+    async def body(harness: Harness) -> None:
         memory, left = space(), [times]
 
         def plan(call: Call) -> Fault | None:
@@ -38,8 +38,8 @@ def test_a_claim_whose_reply_was_lost_finds_its_own_grant(world: World, times: i
                 return Fault(Kind.DROP_REPLY)
             return None
 
-        looker = world.client(memory)
-        client = world.client(faulty(memory, plan))
+        looker = harness.client(memory)
+        client = harness.client(faulty(memory, plan))
         hold = await client.lock("a", lease=LEASE).acquire(timeout=5)
         assert hold is not None
         info = await looker.inspect("a")
@@ -50,14 +50,14 @@ def test_a_claim_whose_reply_was_lost_finds_its_own_grant(world: World, times: i
         assert await hold.release() is True
         assert await looker.inspect("a") is None
 
-    world.run(body)
+    harness.run(body)
 
 
 @pytest.mark.parametrize("kind", [Kind.DROP_REPLY, Kind.DUPLICATE, Kind.DROP_REQUEST])
-def test_a_leave_whose_reply_was_lost_is_repeated_and_no_loss(world: World, kind: Kind) -> None:
-    async def body(world: World) -> None:
+def test_a_leave_whose_reply_was_lost_is_repeated_and_no_loss(harness: Harness, kind: Kind) -> None:
+    async def body(harness: Harness) -> None:
         memory = space()
-        client = world.client(faulty(memory, nth(0, Fault(kind), method="release")))
+        client = harness.client(faulty(memory, nth(0, Fault(kind), method="release")))
         hold = await client.lock("a", lease=LEASE).acquire()
         assert hold is not None
         if kind is Kind.DUPLICATE:
@@ -67,12 +67,12 @@ def test_a_leave_whose_reply_was_lost_is_repeated_and_no_loss(world: World, kind
             await hold.release()
         assert not await client.lock("a").locked()
 
-    world.run(body)
+    harness.run(body)
 
 
-def test_a_renewal_whose_reply_was_lost_changes_nothing(world: World) -> None:
-    async def body(world: World) -> None:
-        client = world.client(faulty(space(), always(Fault(Kind.DROP_REPLY), ["renew"])))
+def test_a_renewal_whose_reply_was_lost_changes_nothing(harness: Harness) -> None:
+    async def body(harness: Harness) -> None:
+        client = harness.client(faulty(space(), always(Fault(Kind.DROP_REPLY), ["renew"])))
         hold = await client.lock("a", lease=LEASE).acquire()
         assert hold is not None
         with pytest.raises(StoreUnavailable) as caught:
@@ -81,86 +81,86 @@ def test_a_renewal_whose_reply_was_lost_changes_nothing(world: World) -> None:
         hold.raise_if_lost()
         await hold.release()
 
-    world.run(body)
+    harness.run(body)
 
 
-def test_refused_at_first_contact_is_an_error_at_once_and_nothing_is_left(world: World) -> None:
-    async def body(world: World) -> None:
+def test_refused_at_first_contact_is_an_error_at_once_and_nothing_is_left(harness: Harness) -> None:
+    async def body(harness: Harness) -> None:
         store = faulty(space(), always(Fault(Kind.REFUSE)))
-        client = world.client(store)
-        start = world.now()
+        client = harness.client(store)
+        start = harness.now()
         with pytest.raises(StoreUnavailable) as caught:
             await client.lock("a").acquire()
         assert not caught.value.unknown
-        assert world.now() - start < BUSY
-        await world.sleep(0.3)
+        assert harness.now() - start < BUSY
+        await harness.sleep(0.3)
         assert [call.method for call in store.calls] == ["try_acquire"], "what was refused needs no leave"
 
-    world.run(body)
+    harness.run(body)
 
 
-def test_no_answer_at_first_contact_is_an_error_in_time(world: World) -> None:
-    async def body(world: World) -> None:
-        client = world.client(faulty(space(), always(Fault(Kind.DROP_REQUEST, 60.0))), response_timeout=0.5)
-        start = world.now()
+def test_no_answer_at_first_contact_is_an_error_in_time(harness: Harness) -> None:
+    async def body(harness: Harness) -> None:
+        client = harness.client(faulty(space(), always(Fault(Kind.DROP_REQUEST, 60.0))), response_timeout=0.5)
+        start = harness.now()
         with pytest.raises(StoreUnavailable) as caught:
             await client.lock("a", lease=LEASE).acquire()
         assert caught.value.unknown
-        assert world.now() - start < 0.5 + 0.5 + BUSY, "the claim's patience, and the leave's"
+        assert harness.now() - start < 0.5 + 0.5 + BUSY, "the claim's patience, and the leave's"
 
-    world.run(body)
+    harness.run(body)
 
 
 @pytest.mark.parametrize("method", ["try_acquire", "wait"])
 @pytest.mark.parametrize("kind", [Kind.REFUSE, Kind.DROP_REQUEST])
-def test_an_outage_while_queued_is_ridden_over(world: World, method: str, kind: Kind) -> None:
-    async def body(world: World) -> None:
+def test_an_outage_while_queued_is_ridden_over(harness: Harness, method: str, kind: Kind) -> None:
+    async def body(harness: Harness) -> None:
         memory, down = space(), [False]
 
         def plan(call: Call) -> Fault | None:
             return Fault(kind) if down[0] and call.method in (method, "renew") else None
 
-        other = world.client(memory)
-        client = world.client(faulty(memory, plan))
+        other = harness.client(memory)
+        client = harness.client(faulty(memory, plan))
         first = await other.lock("a", lease=LEASE).acquire()
         assert first is not None
-        job = world.spawn(client.lock("a", lease=LEASE).acquire)
-        await world.sleep(0.1)
+        job = harness.spawn(client.lock("a", lease=LEASE).acquire)
+        await harness.sleep(0.1)
         down[0] = True
-        await world.sleep(0.1)
+        await harness.sleep(0.1)
         await first.release()
-        await world.sleep(0.3)
+        await harness.sleep(0.3)
         down[0] = False
         second = await job.result()
         assert second is not None
         await second.release()
 
-    world.run(body)
+    harness.run(body)
 
 
-def test_an_outage_from_the_start_of_the_wait_is_ridden_over(world: World) -> None:
+def test_an_outage_from_the_start_of_the_wait_is_ridden_over(harness: Harness) -> None:
     """Each `changed` is refused: the waiter falls back on asking, with pauses."""
 
-    async def body(world: World) -> None:
+    async def body(harness: Harness) -> None:
         memory = space()
         store = faulty(memory, always(Fault(Kind.REFUSE), ["wait"]))
-        other, client = world.client(memory), world.client(store)
+        other, client = harness.client(memory), harness.client(store)
         first = await other.lock("a", lease=LEASE).acquire()
         assert first is not None
-        job = world.spawn(client.lock("a", lease=LEASE).acquire)
-        await world.sleep(0.5)
+        job = harness.spawn(client.lock("a", lease=LEASE).acquire)
+        await harness.sleep(0.5)
         await first.release()
         assert await job.result() is not None
         assert len(store.calls) < 40, "without a busy loop"
 
-    world.run(body)
+    harness.run(body)
 
 
-def test_a_grant_that_comes_too_late_is_left_and_tried_again(world: World) -> None:
-    async def body(world: World) -> None:
+def test_a_grant_that_comes_too_late_is_left_and_tried_again(harness: Harness) -> None:
+    async def body(harness: Harness) -> None:
         memory, events = space(), list[Event]()
         store = faulty(memory, nth(0, Fault(Kind.DELAY_REPLY, 0.5), method="try_acquire"))
-        client = world.client(store, observer=events.append)
+        client = harness.client(store, observer=events.append)
         hold = await client.lock("a", lease=0.4, renew=False).acquire()
         assert hold is not None
         assert hold.remaining > 0
@@ -168,29 +168,29 @@ def test_a_grant_that_comes_too_late_is_left_and_tried_again(world: World) -> No
         await hold.release()
         assert not await client.lock("a").locked()
 
-    world.run(body)
+    harness.run(body)
 
 
-def test_a_grant_that_comes_too_late_for_the_timeout_is_a_loss_and_is_left(world: World) -> None:
-    async def body(world: World) -> None:
-        client = world.client(faulty(space(), nth(0, Fault(Kind.DELAY_REPLY, 0.5), method="try_acquire")))
+def test_a_grant_that_comes_too_late_for_the_timeout_is_a_loss_and_is_left(harness: Harness) -> None:
+    async def body(harness: Harness) -> None:
+        client = harness.client(faulty(space(), nth(0, Fault(Kind.DELAY_REPLY, 0.5), method="try_acquire")))
         with pytest.raises(LeaseLost, match="too late"):
             await client.lock("a", lease=0.4, renew=False).acquire(timeout=0.2)
         assert not await client.lock("a").locked()
 
-    world.run(body)
+    harness.run(body)
 
 
 @pytest.mark.parametrize("options", [{"blocking": False}, {"timeout": 0}], ids=str)
-def test_a_try_leaves_no_trace(world: World, options: dict[str, object]) -> None:
-    async def body(world: World) -> None:
+def test_a_try_leaves_no_trace(harness: Harness, options: dict[str, object]) -> None:
+    async def body(harness: Harness) -> None:
         memory = space()
         store = faulty(memory, lambda call: None)
-        other, client = world.client(memory), world.client(store)
+        other, client = harness.client(memory), harness.client(store)
         async with other.lock("a", lease=LEASE) as first:
-            start = world.now()
+            start = harness.now()
             assert await client.lock("a").acquire(**options) is None  # type: ignore[arg-type]
-            assert world.now() - start < BUSY
+            assert harness.now() - start < BUSY
             info = await other.inspect("a")
             assert info is not None
             assert info.waiters == ()
@@ -198,17 +198,17 @@ def test_a_try_leaves_no_trace(world: World, options: dict[str, object]) -> None
         assert [call.method for call in store.calls] == ["try_acquire"], "one question, and no leave"
         assert await other.inspect("a") is None
 
-    world.run(body)
+    harness.run(body)
 
 
 @pytest.mark.parametrize("timeout", [0.1, 0.5])
-def test_a_timeout_is_exact_and_leaves_nothing(world: World, timeout: float) -> None:
-    async def body(world: World) -> None:
-        client = world.client(space())
+def test_a_timeout_is_exact_and_leaves_nothing(harness: Harness, timeout: float) -> None:
+    async def body(harness: Harness) -> None:
+        client = harness.client(space())
         async with client.lock("a", lease=LEASE):
-            start = world.now()
+            start = harness.now()
             assert await client.lock("a").acquire(timeout=timeout) is None
-            assert timeout <= world.now() - start < timeout + BUSY
+            assert timeout <= harness.now() - start < timeout + BUSY
             with pytest.raises(AcquireTimeout) as caught:
                 async with client.lock("a", timeout=timeout):
                     pytest.fail("the block ran")
@@ -220,50 +220,50 @@ def test_a_timeout_is_exact_and_leaves_nothing(world: World, timeout: float) -> 
             assert info is not None
             assert info.waiters == ()
 
-    world.run(body)
+    harness.run(body)
 
 
-def test_a_short_timeout_tells_taken_from_down(world: World) -> None:
-    async def body(world: World) -> None:
-        client = world.client(faulty(space(), always(Fault(Kind.DROP_REQUEST, 60.0))))
-        start = world.now()
+def test_a_short_timeout_tells_taken_from_down(harness: Harness) -> None:
+    async def body(harness: Harness) -> None:
+        client = harness.client(faulty(space(), always(Fault(Kind.DROP_REQUEST, 60.0))))
+        start = harness.now()
         with pytest.raises(StoreUnavailable):
             await client.lock("a").acquire(timeout=0.01)
-        assert world.now() - start < 0.01 + 2.0 + BUSY, "a second for the answer, a second for the leave"
+        assert harness.now() - start < 0.01 + 2.0 + BUSY, "a second for the answer, a second for the leave"
 
-    world.run(body)
+    harness.run(body)
 
 
-def test_waiting_over_many_leases_of_the_holder(world: World) -> None:
-    async def body(world: World) -> None:
-        client = world.client(space())
+def test_waiting_over_many_leases_of_the_holder(harness: Harness) -> None:
+    async def body(harness: Harness) -> None:
+        client = harness.client(space())
         first = await client.lock("a", lease=0.3).acquire()
         assert first is not None
-        job = world.spawn(client.lock("a", lease=0.3).acquire)
-        await world.sleep(1.0)
+        job = harness.spawn(client.lock("a", lease=0.3).acquire)
+        await harness.sleep(1.0)
         assert not job.done()
         first.raise_if_lost()
-        released = world.now()
+        released = harness.now()
         await first.release()
         second = await job.result()
         assert second is not None
         assert second.token > first.token
-        assert world.now() - released < BUSY
+        assert harness.now() - released < BUSY
 
-    world.run(body)
+    harness.run(body)
 
 
 def test_who_waits_for_longer_than_its_own_lease_keeps_its_place() -> None:
-    async def body(world: World) -> None:
-        client, patient, late = (world.client(memory) for _ in range(3))
+    async def body(harness: Harness) -> None:
+        client, patient, late = (harness.client(memory) for _ in range(3))
         first = await client.lock("a", lease=30.0).acquire()
         assert first is not None
-        job = world.spawn(patient.lock("a", lease=1.0).acquire)
-        await world.sleep(5.0)  # nothing calls it before the holder's lease ends, but that its place is renewed
-        last = world.spawn(late.lock("a", lease=30.0).acquire)
-        await world.sleep(0.2)
+        job = harness.spawn(patient.lock("a", lease=1.0).acquire)
+        await harness.sleep(5.0)  # nothing calls it before the holder's lease ends, but that its place is renewed
+        last = harness.spawn(late.lock("a", lease=30.0).acquire)
+        await harness.sleep(0.2)
         await first.release()
-        await world.sleep(0.2)
+        await harness.sleep(0.2)
         assert job.done()
         assert not last.done()
         second = await job.result()
@@ -274,50 +274,50 @@ def test_who_waits_for_longer_than_its_own_lease_keeps_its_place() -> None:
         await third.release()
 
     memory = space()
-    SimulatedWorld().run(body)
+    SimulatedHarness().run(body)
 
 
 @pytest.mark.parametrize("where", ["memory", "sqlite"])
-def test_closing_a_client_ends_its_waiters_with_a_clear_error(world: World, where: str, tmp_path: Path) -> None:
-    async def body(world: World) -> None:
+def test_closing_a_client_ends_its_waiters_with_a_clear_error(harness: Harness, where: str, tmp_path: Path) -> None:
+    async def body(harness: Harness) -> None:
         store = space() if where == "memory" else registry.opener(f"sqlite:{tmp_path}/locks.db")
-        other, client = world.client(store), world.client(store)
+        other, client = harness.client(store), harness.client(store)
         async with other.lock("a"):
-            jobs = [world.spawn(client.lock("a").acquire) for _ in range(3)]
-            await world.sleep(0.1)
-            start = world.now()
+            jobs = [harness.spawn(client.lock("a").acquire) for _ in range(3)]
+            await harness.sleep(0.1)
+            start = harness.now()
             await client.close()
             for job in jobs:
                 with pytest.raises(RuntimeError, match="client is closed"):
                     await job.result()
-            assert world.now() - start < 2 * BUSY
+            assert harness.now() - start < 2 * BUSY
             info = await other.inspect("a")
             assert info is not None
             assert info.waiters == ()
         assert await other.inspect("a") is None
 
-    if where == "sqlite" and world.name == "simulated":
+    if where == "sqlite" and harness.name == "simulated":
         pytest.skip("a file does not live in virtual time")
-    world.run(body)
+    harness.run(body)
 
 
-def test_closing_while_a_claim_is_under_way_leaves_nothing(world: World) -> None:
-    async def body(world: World) -> None:
+def test_closing_while_a_claim_is_under_way_leaves_nothing(harness: Harness) -> None:
+    async def body(harness: Harness) -> None:
         memory = space()
-        client = world.client(faulty(memory, nth(0, Fault(Kind.DELAY_REQUEST, 0.3), method="try_acquire")))
-        job = world.spawn(client.lock("a", lease=LEASE).acquire)
-        await world.sleep(0.1)
+        client = harness.client(faulty(memory, nth(0, Fault(Kind.DELAY_REQUEST, 0.3), method="try_acquire")))
+        job = harness.spawn(client.lock("a", lease=LEASE).acquire)
+        await harness.sleep(0.1)
         await client.close()
         with pytest.raises(RuntimeError, match="client is closed"):
             await job.result()
-        assert await world.client(memory).inspect("a") is None
+        assert await harness.client(memory).inspect("a") is None
 
-    world.run(body)
+    harness.run(body)
 
 
-def test_a_closed_client_refuses(world: World) -> None:
-    async def body(world: World) -> None:
-        client = world.client(space())
+def test_a_closed_client_refuses(harness: Harness) -> None:
+    async def body(harness: Harness) -> None:
+        client = harness.client(space())
         lock, rlock = client.lock("a"), client.rlock("b")
         await client.close()
         await client.close()
@@ -334,12 +334,12 @@ def test_a_closed_client_refuses(world: World) -> None:
             with pytest.raises(RuntimeError, match="client is closed"):
                 await call()
 
-    world.run(body)
+    harness.run(body)
 
 
-def test_release_when_it_was_broken_tells_everyone(world: World) -> None:
-    async def body(world: World) -> None:
-        client, told = world.client(space()), []
+def test_release_when_it_was_broken_tells_everyone(harness: Harness) -> None:
+    async def body(harness: Harness) -> None:
+        client, told = harness.client(space()), []
         hold = await client.lock("a", lease=30.0).acquire()
         assert hold is not None
         hold.on_lost(told.append)
@@ -352,13 +352,13 @@ def test_release_when_it_was_broken_tells_everyone(world: World) -> None:
             hold.raise_if_lost()
         assert await hold.release() is True, "further calls do nothing"
 
-    world.run(body)
+    harness.run(body)
 
 
-def test_the_holder_of_a_lost_lock_leaves_its_successor_alone(world: World) -> None:
-    async def body(world: World) -> None:
+def test_the_holder_of_a_lost_lock_leaves_its_successor_alone(harness: Harness) -> None:
+    async def body(harness: Harness) -> None:
         memory = space()
-        client: AsyncClient = world.client(memory)
+        client: AsyncClient = harness.client(memory)
         first = await client.lock("a", lease=0.2, renew=False).acquire()
         second = await client.lock("a", lease=LEASE).acquire()
         assert first is not None
@@ -366,11 +366,11 @@ def test_the_holder_of_a_lost_lock_leaves_its_successor_alone(world: World) -> N
         assert second.token > first.token
         with pytest.raises(LeaseLost):
             await first.release()
-        await world.sleep(0.1)
+        await harness.sleep(0.1)
         second.raise_if_lost()
         info = await client.inspect("a")
         assert info is not None
         assert [holder.token for holder in info.holders] == [second.token]
         await second.release()
 
-    world.run(body)
+    harness.run(body)

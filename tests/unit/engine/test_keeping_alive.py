@@ -17,7 +17,7 @@ from leasehold._engine.lease import State
 from leasehold.primitives.locks import mutex
 from leasehold.stores.memory import Memory
 from leasehold_lab.faulty_store import Call, Fault, Faulty, Kind
-from leasehold_lab.runtimes.case_runtimes import SimulatedWorld, World
+from leasehold_lab.runtimes.harnesses import Harness, SimulatedHarness
 
 LEASE = 9.0
 
@@ -54,13 +54,13 @@ class Leaves:
         return self.fault
 
 
-def simulate(body: Callable[[SimulatedWorld, AsyncClient], Awaitable[None]]) -> None:
-    world = SimulatedWorld()
+def simulate(body: Callable[[SimulatedHarness, AsyncClient], Awaitable[None]]) -> None:
+    harness = SimulatedHarness()
 
-    async def run(_: World) -> None:
-        await body(world, world.client("memory:"))
+    async def run(_: Harness) -> None:
+        await body(harness, harness.client("memory:"))
 
-    world.run(run)
+    harness.run(run)
 
 
 async def taken(client: AsyncClient) -> bool:
@@ -69,11 +69,11 @@ async def taken(client: AsyncClient) -> bool:
 
 @every_lock
 def test_a_hold_outlives_the_task_that_acquired_it(make: Make) -> None:
-    async def body(world: SimulatedWorld, client: AsyncClient) -> None:
-        hold: AsyncHold = await world.spawn(make(client).acquire).result()
+    async def body(harness: SimulatedHarness, client: AsyncClient) -> None:
+        hold: AsyncHold = await harness.spawn(make(client).acquire).result()
         told: list[LeaseLost] = []
         hold.on_lost(told.append)
-        await world.sleep(5 * LEASE)
+        await harness.sleep(5 * LEASE)
         hold.raise_if_lost()
         assert not hold.lost
         assert await taken(client)
@@ -106,13 +106,13 @@ def test_what_neither_its_acquirer_nor_a_hold_can_release_is_given_up(
 ) -> None:
     """The lock object lives on, as a global one does; the task is gone, and nobody has the hold."""
 
-    async def body(world: SimulatedWorld, client: AsyncClient) -> None:
+    async def body(harness: SimulatedHarness, client: AsyncClient) -> None:
         lock = make(client)
-        await world.spawn(lambda: acquire_and_forget(lock)).result()
-        start = world.now()
+        await harness.spawn(lambda: acquire_and_forget(lock)).result()
+        start = harness.now()
         while await taken(client):
-            await world.sleep(0.05)
-            assert world.now() - start <= LEASE / 3 + 0.5
+            await harness.sleep(0.05)
+            assert harness.now() - start <= LEASE / 3 + 0.5
         assert lock is not None
 
     gc.disable()
@@ -126,12 +126,12 @@ def test_what_neither_its_acquirer_nor_a_hold_can_release_is_given_up(
 
 @every_lock
 def test_a_dropped_hold_is_given_up_though_its_task_lives(make: Make, caplog: pytest.LogCaptureFixture) -> None:
-    async def body(world: SimulatedWorld, client: AsyncClient) -> None:
+    async def body(harness: SimulatedHarness, client: AsyncClient) -> None:
         await acquire_and_forget(make(client))
-        start = world.now()
+        start = harness.now()
         while await taken(client):
-            await world.sleep(0.05)
-            assert world.now() - start <= LEASE / 3 + 0.5
+            await harness.sleep(0.05)
+            assert harness.now() - start <= LEASE / 3 + 0.5
 
     gc.disable()
     try:
@@ -145,31 +145,31 @@ def test_a_dropped_hold_is_given_up_though_its_task_lives(make: Make, caplog: py
 @every_lock
 def test_what_was_acquired_at_the_third_attempt_is_given_up_without_a_collection_of_garbage(make: Make) -> None:
     """The errors before that have tracebacks, and so refer to whatever the frames in them refer to."""
-    world = SimulatedWorld()
+    harness = SimulatedHarness()
 
     def fails_at_first(call: Call) -> Fault | None:
         return Fault(Kind.DROP_REPLY) if call.number < 2 else None
 
-    async def body(_: World) -> None:
-        client, looker = world.client(Faulty(Memory(), fails_at_first)), world.client(Memory())
+    async def body(_: Harness) -> None:
+        client, looker = harness.client(Faulty(Memory(), fails_at_first)), harness.client(Memory())
         await acquire_and_forget(make(client))
-        start = world.now()
+        start = harness.now()
         while await taken(looker):
-            await world.sleep(0.05)
-            assert world.now() - start <= LEASE / 3 + 0.5
+            await harness.sleep(0.05)
+            assert harness.now() - start <= LEASE / 3 + 0.5
 
     gc.disable()
     try:
-        world.run(body)
+        harness.run(body)
     finally:
         gc.enable()
 
 
 @every_lock
 def test_what_is_given_up_is_given_up_as_a_loss(make: Make) -> None:
-    async def body(world: SimulatedWorld, client: AsyncClient) -> None:
+    async def body(harness: SimulatedHarness, client: AsyncClient) -> None:
         told: list[LeaseLost] = []
-        rival = world.client("memory:")
+        rival = harness.client("memory:")
 
         def tell(error: LeaseLost) -> None:
             told.append(error)
@@ -191,10 +191,10 @@ async def acquire_and_forget(lock: Any, on_lost: Callable[[LeaseLost], None] | N
 
 @pytest.mark.parametrize("kind", ["lock", "rlock", "writer"])
 def test_the_lock_object_keeps_what_a_living_task_acquired_through_it(kind: str) -> None:
-    async def body(world: SimulatedWorld, client: AsyncClient) -> None:
+    async def body(harness: SimulatedHarness, client: AsyncClient) -> None:
         lock = LOCKS[kind](client)
         await lock.acquire()
-        await world.sleep(3 * LEASE)
+        await harness.sleep(3 * LEASE)
         assert await taken(client)
         await lock.release()
         assert not await taken(client)
@@ -203,17 +203,17 @@ def test_the_lock_object_keeps_what_a_living_task_acquired_through_it(kind: str)
 
 
 def test_a_re_entrant_hold_that_was_dropped_can_be_entered_again_until_it_is_given_up() -> None:
-    async def body(world: SimulatedWorld, client: AsyncClient) -> None:
+    async def body(harness: SimulatedHarness, client: AsyncClient) -> None:
         await acquire_and_forget(client.rlock("a", lease=LEASE))
-        start = world.now()
+        start = harness.now()
         hold = await client.rlock("a", lease=LEASE).acquire()
-        assert world.now() - start < 0.1
-        await world.sleep(3 * LEASE)
+        assert harness.now() - start < 0.1
+        await harness.sleep(3 * LEASE)
         assert hold is not None
         hold.raise_if_lost()
         await hold.release()
         assert await taken(client), "as deep as before: what was dropped counts until it is given up"
-        await world.sleep(LEASE / 3 + 0.5)
+        await harness.sleep(LEASE / 3 + 0.5)
         assert not await taken(client)
 
     simulate(body)
@@ -221,7 +221,7 @@ def test_a_re_entrant_hold_that_was_dropped_can_be_entered_again_until_it_is_giv
 
 @pytest.mark.parametrize("kind", ["rlock", "reader", "upgradeable", "writer"])
 def test_what_was_dropped_can_be_released_through_another_object_of_the_name(kind: str) -> None:
-    async def body(world: SimulatedWorld, client: AsyncClient) -> None:
+    async def body(harness: SimulatedHarness, client: AsyncClient) -> None:
         await acquire_and_forget(LOCKS[kind](client))
         assert LOCKS[kind](client).owned()
         await LOCKS[kind](client).release()
@@ -272,9 +272,9 @@ def test_a_thread_that_stalls_before_it_has_its_hold_gets_one_that_holds(monkeyp
 
 
 def test_closing_the_client_ends_the_blocks_of_other_tasks_before_anybody_else_enters() -> None:
-    async def body(world: SimulatedWorld, client: AsyncClient) -> None:
+    async def body(harness: SimulatedHarness, client: AsyncClient) -> None:
         events: list[str] = []
-        entered = world.event()
+        entered = harness.event()
 
         async def work() -> None:
             try:
@@ -282,21 +282,21 @@ def test_closing_the_client_ends_the_blocks_of_other_tasks_before_anybody_else_e
                     hold.on_lost(lambda error: events.append("told"))
                     entered.set()
                     try:
-                        await world.sleep(100 * LEASE)
+                        await harness.sleep(100 * LEASE)
                     finally:
-                        await world.sleep(0.2)  # it tidies up
+                        await harness.sleep(0.2)  # it tidies up
                         events.append("out")
             except LeaseLost as error:
                 events.append("closed" if "closed" in str(error) else "lost")
 
         async def rival() -> None:
-            async with world.client("memory:").lock("a", lease=LEASE):
+            async with harness.client("memory:").lock("a", lease=LEASE):
                 events.append("rival")
 
-        job = world.spawn(work)
+        job = harness.spawn(work)
         await entered.wait(None)
-        waiting = world.spawn(rival)
-        await world.sleep(0.1)
+        waiting = harness.spawn(rival)
+        await harness.sleep(0.1)
         await client.close()
         await waiting.result()
         await job.result()
@@ -308,26 +308,26 @@ def test_closing_the_client_ends_the_blocks_of_other_tasks_before_anybody_else_e
 
 
 def test_closing_does_not_wait_longer_than_its_time_for_a_block_that_does_not_end() -> None:
-    async def body(world: SimulatedWorld, client: AsyncClient) -> None:
-        entered = world.event()
+    async def body(harness: SimulatedHarness, client: AsyncClient) -> None:
+        entered = harness.event()
 
         async def work() -> None:
             with pytest.raises(LeaseLost):  # noqa: PT012
                 async with client.lock("a", lease=LEASE):
                     entered.set()
-                    until = world.now() + 30.0
-                    while world.now() < until:
+                    until = harness.now() + 30.0
+                    while harness.now() < until:
                         try:
-                            await world.sleep(until - world.now())
+                            await harness.sleep(until - harness.now())
                         except asyncio.CancelledError:
                             pass
 
-        job = world.spawn(work)
+        job = harness.spawn(work)
         await entered.wait(None)
-        start = world.now()
+        start = harness.now()
         await client.close()
-        assert world.now() - start <= 2.5
-        looker = world.client("memory:")
+        assert harness.now() - start <= 2.5
+        looker = harness.client("memory:")
         assert not await taken(looker), "it was released all the same"
         await job.result()
 
@@ -335,16 +335,16 @@ def test_closing_does_not_wait_longer_than_its_time_for_a_block_that_does_not_en
 
 
 def test_a_task_may_close_its_client_inside_its_own_block() -> None:
-    async def body(world: SimulatedWorld, client: AsyncClient) -> None:
-        start = world.now()
+    async def body(harness: SimulatedHarness, client: AsyncClient) -> None:
+        start = harness.now()
         with pytest.raises(LeaseLost, match="closed"):  # noqa: PT012
             async with client.lock("a", lease=LEASE) as hold:
                 await client.close()
                 assert hold.lost
                 with pytest.raises(LeaseLost, match="closed"):
                     hold.raise_if_lost()
-        assert world.now() - start < 1.0
-        assert not await taken(world.client("memory:"))
+        assert harness.now() - start < 1.0
+        assert not await taken(harness.client("memory:"))
 
     simulate(body)
 
@@ -354,13 +354,13 @@ def test_a_task_may_close_its_client_inside_its_own_block() -> None:
 def test_closing_waits_for_a_release_that_is_under_way(make: Make, fault: Fault) -> None:
     """The process may end right after the close, and nobody would send the release again."""
 
-    async def body(world: SimulatedWorld, client: AsyncClient) -> None:
+    async def body(harness: SimulatedHarness, client: AsyncClient) -> None:
         plan = Leaves()
-        closing = world.client(Faulty(Memory(), plan))
+        closing = harness.client(Faulty(Memory(), plan))
         hold = await make(closing).acquire()
         plan.fault, plan.left = fault, 1
-        job = world.spawn(hold.release)
-        await world.sleep(0.01)  # it has been sent
+        job = harness.spawn(hold.release)
+        await harness.sleep(0.01)  # it has been sent
         await closing.close()
         assert not await taken(client)
         await job.result()
@@ -369,17 +369,17 @@ def test_closing_waits_for_a_release_that_is_under_way(make: Make, fault: Fault)
 
 
 def test_closing_does_not_wait_longer_than_its_time_for_a_release() -> None:
-    async def body(world: SimulatedWorld, client: AsyncClient) -> None:
+    async def body(harness: SimulatedHarness, client: AsyncClient) -> None:
         plan = Leaves()
-        closing = world.client(Faulty(Memory(), plan))
+        closing = harness.client(Faulty(Memory(), plan))
         hold = await closing.lock("a", lease=LEASE).acquire()
         assert hold is not None
         plan.left = 1000
-        job = world.spawn(hold.release)
-        await world.sleep(0.01)
-        start = world.now()
+        job = harness.spawn(hold.release)
+        await harness.sleep(0.01)
+        start = harness.now()
         await closing.close()
-        assert world.now() - start <= 2.5
+        assert harness.now() - start <= 2.5
         assert not await job.result()
 
     simulate(body)

@@ -13,7 +13,7 @@ from leasehold._model import Granted, RenewalResult, Ticket, Wait
 from leasehold.client.aio import CLOSE_WITHIN
 from leasehold.stores.memory import Memory
 from leasehold_lab.faulty_store import Fault, Faulty, Kind
-from leasehold_lab.runtimes.case_runtimes import SimulatedWorld, World
+from leasehold_lab.runtimes.harnesses import Harness, SimulatedHarness
 from support.flavors import both
 
 LEASE = 0.6
@@ -39,10 +39,10 @@ def answering(monkeypatch: pytest.MonkeyPatch, client: Any, result: RenewalResul
 
 @both
 def test_an_extension_of_which_the_store_does_not_know_leaves_the_hold_as_it_was(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def body(world: World) -> None:
-        client = world.client()
+    async def body(harness: Harness) -> None:
+        client = harness.client()
         hold = await client.lock("a", lease=30.0).acquire()
         assert hold is not None
         before = hold.remaining
@@ -54,16 +54,16 @@ def test_an_extension_of_which_the_store_does_not_know_leaves_the_hold_as_it_was
         assert hold.remaining <= before
         await hold.release()
 
-    world.run(body)
+    harness.run(body)
 
 
 @both
 def test_an_extension_of_what_the_store_no_longer_knows_is_a_loss(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def body(world: World) -> None:
-        client, told = world.client(), list[LeaseLost]()
-        hold = await client.lock(f"lost in {world}", lease=30.0).acquire()  # kept by the store, which all tests have
+    async def body(harness: Harness) -> None:
+        client, told = harness.client(), list[LeaseLost]()
+        hold = await client.lock(f"lost in {harness}", lease=30.0).acquire()  # kept by the store, which all tests have
         assert hold is not None
         hold.on_lost(told.append)
         answering(monkeypatch, client, RenewalResult.GONE)
@@ -73,13 +73,13 @@ def test_an_extension_of_what_the_store_no_longer_knows_is_a_loss(
         assert len(told) == 1
         assert hold.lost
 
-    world.run(body)
+    harness.run(body)
 
 
 @both
-def test_several_of_which_one_is_lost_are_not_extended(world: World) -> None:
-    async def body(world: World) -> None:
-        client = world.client()
+def test_several_of_which_one_is_lost_are_not_extended(harness: Harness) -> None:
+    async def body(harness: Harness) -> None:
+        client = harness.client()
         hold = await client.multi_lock(["a", "b"], lease=30.0).acquire()
         assert hold is not None
         await hold.renew()
@@ -93,37 +93,37 @@ def test_several_of_which_one_is_lost_are_not_extended(world: World) -> None:
         with pytest.raises(LeaseLost):
             hold.raise_if_lost()
 
-    world.run(body)
+    harness.run(body)
 
 
 @both
 def test_a_store_that_breaks_its_word_puts_holds_in_doubt_and_they_end_at_their_deadline(
-    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    harness: Harness, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def body(world: World) -> None:
-        client = world.client()
+    async def body(harness: Harness) -> None:
+        client = harness.client()
         hold = await client.lock("a", lease=LEASE).acquire()
         assert hold is not None
         asked = answering(monkeypatch, client, ZeroDivisionError("a mistake of the store"))
-        begin, lost = world.now(), world.event()
+        begin, lost = harness.now(), harness.event()
         hold.on_lost(lambda _: lost.set())
-        await world.sleep(LEASE / 2)
+        await harness.sleep(LEASE / 2)
         hold.raise_if_lost()  # in doubt, and held
         assert await lost.wait(LEASE)
-        assert world.now() - begin < LEASE + 0.2
+        assert harness.now() - begin < LEASE + 0.2
         assert len(asked) > 2, "it is tried again"
 
     with caplog.at_level(logging.ERROR, "leasehold"):
-        world.run(body)
+        harness.run(body)
     assert "a batch of renewals failed" in caplog.text
 
 
 @both
 def test_without_a_thread_for_renewals_holds_are_in_doubt_until_there_is_one(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def body(world: World) -> None:
-        client = world.client()
+    async def body(harness: Harness) -> None:
+        client = harness.client()
         hold = await client.lock("a", lease=LEASE).acquire()
         assert hold is not None
         runtime = core_of(client)._engine.runtime
@@ -136,12 +136,12 @@ def test_without_a_thread_for_renewals_holds_are_in_doubt_until_there_is_one(
             return spawn(work, name)
 
         monkeypatch.setattr(runtime, "spawn", no_thread)
-        await world.sleep(2 * LEASE)
+        await harness.sleep(2 * LEASE)
         assert len(refused) == 3
         hold.raise_if_lost()
         await hold.release()
 
-    world.run(body)
+    harness.run(body)
 
 
 class Leaves:
@@ -160,21 +160,21 @@ class Leaves:
         monkeypatch.setattr(store, "release", left)
 
 
-async def released(world: World, looker: Any, within: float) -> bool:
-    until = world.now() + within
+async def released(harness: Harness, looker: Any, within: float) -> bool:
+    until = harness.now() + within
     while await looker.inspect("a") is not None:
-        if world.now() > until:
+        if harness.now() > until:
             return False
-        await world.sleep(0.02)
+        await harness.sleep(0.02)
     return True
 
 
 @both
 def test_without_a_thread_for_a_late_leave_it_comes_when_there_is_one(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def body(world: World) -> None:
-        client, looker = world.client(), world.client()
+    async def body(harness: Harness) -> None:
+        client, looker = harness.client(), harness.client()
         hold = await client.lock("a", lease=30.0).acquire()
         assert hold is not None
         runtime, refused = core_of(client)._engine.runtime, list[str]()
@@ -189,52 +189,52 @@ def test_without_a_thread_for_a_late_leave_it_comes_when_there_is_one(
         monkeypatch.setattr(runtime, "spawn", no_thread)
         Leaves(monkeypatch, client, StoreUnavailable("refused"))
         assert not await hold.release()
-        assert await released(world, looker, 5.0)
+        assert await released(harness, looker, 5.0)
         assert len(refused) == 3
 
-    world.run(body)
+    harness.run(body)
 
 
 @both
 def test_a_mistake_of_the_store_in_a_late_leave_is_logged_and_the_lease_ends_by_itself(
-    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    harness: Harness, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def body(world: World) -> None:
-        client, looker = world.client(), world.client()
+    async def body(harness: Harness) -> None:
+        client, looker = harness.client(), harness.client()
         hold = await client.lock("a", lease=LEASE).acquire()
         assert hold is not None
         Leaves(monkeypatch, client, StoreUnavailable("refused"), ZeroDivisionError("a mistake of the store"))
         assert not await hold.release()
-        assert await released(world, looker, LEASE + 2.0)
+        assert await released(harness, looker, LEASE + 2.0)
 
     with caplog.at_level(logging.ERROR, "leasehold"):
-        world.run(body)
+        harness.run(body)
     assert "a late leave of 'a' failed" in caplog.text
 
 
 def test_a_client_that_is_closed_waits_for_no_more_leaves_than_it_has_time() -> None:
-    async def body(world: World) -> None:
+    async def body(harness: Harness) -> None:
         silent = [False]
         plan = Fault(Kind.DROP_REQUEST, 60.0)
-        client = world.client(Faulty(Memory(), lambda call: plan if silent[0] and call.method == "release" else None))
+        client = harness.client(Faulty(Memory(), lambda call: plan if silent[0] and call.method == "release" else None))
         holds = [await client.lock(f"{number}", lease=30.0).acquire() for number in range(10)]
         silent[0] = True
-        await world.gather(*(hold.release() for hold in holds if hold is not None))
-        start = world.now()
+        await harness.gather(*(hold.release() for hold in holds if hold is not None))
+        start = harness.now()
         await client.close()
-        assert world.now() - start < CLOSE_WITHIN + 1.5
+        assert harness.now() - start < CLOSE_WITHIN + 1.5
 
-    SimulatedWorld().run(body)
+    SimulatedHarness().run(body)
 
 
 @both
 def test_who_is_granted_less_than_it_asked_for_is_renewed_in_time(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As by a store whose sessions are shorter: the watchdog had put it down for a third of the longer lease."""
 
-    async def body(world: World) -> None:
-        client = world.client()
+    async def body(harness: Harness) -> None:
+        client = harness.client()
         store = core_of(client).store
         claim, renew, renewed = store.try_acquire, store.renew, list[float]()
 
@@ -243,7 +243,7 @@ def test_who_is_granted_less_than_it_asked_for_is_renewed_in_time(
             return answer._replace(lease=LEASE) if isinstance(answer, Granted) else answer
 
         async def counted(*args: Any, **options: Any) -> Sequence[RenewalResult]:
-            renewed.append(world.now())
+            renewed.append(harness.now())
             found: Sequence[RenewalResult] = await renew(*args, **options)
             return found
 
@@ -252,9 +252,9 @@ def test_who_is_granted_less_than_it_asked_for_is_renewed_in_time(
         hold = await client.lock("a", lease=30.0).acquire()
         assert hold is not None
         assert hold.remaining < LEASE
-        await world.sleep(2 * LEASE)
+        await harness.sleep(2 * LEASE)
         hold.raise_if_lost()
         assert len(renewed) >= 3
         await hold.release()
 
-    world.run(body)
+    harness.run(body)

@@ -12,7 +12,7 @@ from leasehold._model import Granted, Ticket
 from leasehold.events import Acquired, Event
 from leasehold.stores.memory import Memory
 from leasehold_lab.faulty_store import Call, Fault, Faulty, Kind, nth
-from leasehold_lab.runtimes.case_runtimes import AsyncioWorld, SimulatedWorld, World
+from leasehold_lab.runtimes.harnesses import AsyncioHarness, Harness, SimulatedHarness
 from support.patience import until_in
 
 numbers = itertools.count()
@@ -33,10 +33,10 @@ async def force_release(client: AsyncClient, name: str) -> None:
 
 
 @pytest.mark.parametrize("timeout", [None, 0])
-def test_several_that_are_granted_too_late_are_given_back(world: World, timeout: float | None) -> None:
-    async def body(world: World) -> None:
+def test_several_that_are_granted_too_late_are_given_back(harness: Harness, timeout: float | None) -> None:
+    async def body(harness: Harness) -> None:
         memory = space()
-        client = world.client(Faulty(memory, nth(0, Fault(Kind.DELAY_REPLY, 0.5), method="try_acquire_many")))
+        client = harness.client(Faulty(memory, nth(0, Fault(Kind.DELAY_REPLY, 0.5), method="try_acquire_many")))
         lock = client.multi_lock(["a", "b"], lease=0.4)
         if timeout is None:
             hold = await lock.acquire()
@@ -46,27 +46,27 @@ def test_several_that_are_granted_too_late_are_given_back(world: World, timeout:
         else:
             with pytest.raises(LeaseLost, match="too late"):
                 await lock.acquire(timeout=timeout)
-        assert await world.client(memory).holds() == []
+        assert await harness.client(memory).holds() == []
 
-    world.run(body)
+    harness.run(body)
 
 
-def test_closing_while_several_are_claimed_leaves_none(world: World) -> None:
-    async def body(world: World) -> None:
+def test_closing_while_several_are_claimed_leaves_none(harness: Harness) -> None:
+    async def body(harness: Harness) -> None:
         memory = space()
-        client = world.client(Faulty(memory, nth(0, Fault(Kind.DELAY_REQUEST, 0.3), method="try_acquire_many")))
-        job = world.spawn(client.multi_lock(["a", "b"]).acquire)
-        await world.sleep(0.1)
+        client = harness.client(Faulty(memory, nth(0, Fault(Kind.DELAY_REQUEST, 0.3), method="try_acquire_many")))
+        job = harness.spawn(client.multi_lock(["a", "b"]).acquire)
+        await harness.sleep(0.1)
         await client.close()
         with pytest.raises(RuntimeError, match="client is closed"):
             await job.result()
-        assert await world.client(memory).holds() == []
+        assert await harness.client(memory).holds() == []
 
-    world.run(body)
+    harness.run(body)
 
 
-def test_closing_while_a_late_grant_is_given_back_ends_the_acquire(world: World) -> None:
-    async def body(world: World) -> None:
+def test_closing_while_a_late_grant_is_given_back_ends_the_acquire(harness: Harness) -> None:
+    async def body(harness: Harness) -> None:
         memory = space()
 
         def plan(call: Call) -> Fault | None:
@@ -74,24 +74,24 @@ def test_closing_while_a_late_grant_is_given_back_ends_the_acquire(world: World)
                 call.method
             )
 
-        client = world.client(Faulty(memory, plan))
-        job = world.spawn(client.lock("a", lease=0.3).acquire)
-        await world.sleep(0.6)
+        client = harness.client(Faulty(memory, plan))
+        job = harness.spawn(client.lock("a", lease=0.3).acquire)
+        await harness.sleep(0.6)
         await client.close()
         with pytest.raises(RuntimeError, match="client is closed"):
             await job.result()
-        assert await world.client(memory).holds() == []
+        assert await harness.client(memory).holds() == []
 
-    world.run(body)
+    harness.run(body)
 
 
-def test_several_whose_release_has_no_answer_are_released_later(world: World) -> None:
-    async def body(world: World) -> None:
+def test_several_whose_release_has_no_answer_are_released_later(harness: Harness) -> None:
+    async def body(harness: Harness) -> None:
         memory, lost = space(), [True]
         store = Faulty(
             memory, lambda call: Fault(Kind.DROP_REQUEST) if lost[0] and call.method == "release_many" else None
         )
-        looker, client = world.client(memory), world.client(store)
+        looker, client = harness.client(memory), harness.client(store)
         hold = await client.multi_lock(["a", "b"], lease=30.0).acquire()
         assert hold is not None
         assert await hold.release() is False
@@ -100,34 +100,36 @@ def test_several_whose_release_has_no_answer_are_released_later(world: World) ->
         async def none() -> bool:
             return await looker.holds() == []
 
-        await until_in(world, none)
+        await until_in(harness, none)
 
-    world.run(body)
+    harness.run(body)
 
 
 @pytest.mark.parametrize(("lease", "renew"), [(0.6, True), (0.6, False), (30.0, False)])
-def test_one_that_is_lost_while_the_next_is_waited_for_is_had_again(world: World, lease: float, renew: bool) -> None:
+def test_one_that_is_lost_while_the_next_is_waited_for_is_had_again(
+    harness: Harness, lease: float, renew: bool
+) -> None:
     """The loss is noticed by a renewal; or, of leases that begin when all are held, by that beginning."""
 
-    async def body(world: World) -> None:
+    async def body(harness: Harness) -> None:
         memory = space()
-        client, other = world.client(memory), world.client(memory)
+        client, other = harness.client(memory), harness.client(memory)
         first = await other.lock("b").acquire()
         assert first is not None
-        job = world.spawn(client.multi_lock(["a", "b"], lease=lease, renew=renew).acquire)
+        job = harness.spawn(client.multi_lock(["a", "b"], lease=lease, renew=renew).acquire)
 
         async def waits() -> bool:
             found = await other.inspect("b")
             return found is not None and bool(found.waiters)
 
-        await until_in(world, waits)
+        await until_in(harness, waits)
         found = await other.inspect("a")
         assert found is not None
         assert found.token is not None
         lost = found.token
         assert await other.force_release("a", lost)
         if lease < 1.0:
-            await world.sleep(0.5)
+            await harness.sleep(0.5)
         await first.release()
         hold = await job.result()
         assert hold is not None
@@ -136,48 +138,48 @@ def test_one_that_is_lost_while_the_next_is_waited_for_is_had_again(world: World
         await hold.release()
         assert await other.holds() == []
 
-    world.run(body)
+    harness.run(body)
 
 
-def test_one_that_is_lost_until_no_time_is_left_is_told_as_a_loss(world: World) -> None:
-    async def body(world: World) -> None:
+def test_one_that_is_lost_until_no_time_is_left_is_told_as_a_loss(harness: Harness) -> None:
+    async def body(harness: Harness) -> None:
         memory = space()
         slow = Fault(Kind.DELAY_REPLY, 0.6)
-        client = world.client(Faulty(memory, lambda call: slow if call.method == "release" else None))
-        other = world.client(memory)
+        client = harness.client(Faulty(memory, lambda call: slow if call.method == "release" else None))
+        other = harness.client(memory)
         first = await other.lock("b").acquire()
         assert first is not None
-        job = world.spawn(lambda: client.multi_lock(["a", "b"], lease=30.0, renew=False).acquire(timeout=1.0))
-        await world.sleep(0.3)
+        job = harness.spawn(lambda: client.multi_lock(["a", "b"], lease=30.0, renew=False).acquire(timeout=1.0))
+        await harness.sleep(0.3)
         await force_release(other, "a")
-        await world.sleep(0.4)
+        await harness.sleep(0.4)
         await first.release()
         with pytest.raises(LeaseLost, match="'a'"):
             await job.result()
         assert await other.holds() == []
 
-    world.run(body)
+    harness.run(body)
 
 
-def test_of_several_that_are_lost_the_first_is_told_and_no_other(world: World) -> None:
-    async def body(world: World) -> None:
-        client, told = world.client(space()), list[LeaseLost]()
+def test_of_several_that_are_lost_the_first_is_told_and_no_other(harness: Harness) -> None:
+    async def body(harness: Harness) -> None:
+        client, told = harness.client(space()), list[LeaseLost]()
         hold = await client.multi_lock(["a", "b"], lease=0.3).acquire()
         assert hold is not None
         hold.on_lost(told.append)
         for name in "ab":
             await force_release(client, name)
-        await world.sleep(0.3)
+        await harness.sleep(0.3)
         assert len(told) == 1
         with pytest.raises(LeaseLost):
             await hold.release()
 
-    world.run(body)
+    harness.run(body)
 
 
-def test_a_reentrant_one_of_several_that_was_lost_is_told_when_they_are_released(world: World) -> None:
-    async def body(world: World) -> None:
-        client = world.client(space())
+def test_a_reentrant_one_of_several_that_was_lost_is_told_when_they_are_released(harness: Harness) -> None:
+    async def body(harness: Harness) -> None:
+        client = harness.client(space())
         hold = await client.multi_lock([client.rlock("a"), "b"], lease=30.0).acquire()
         assert hold is not None
         await force_release(client, "a")
@@ -185,54 +187,54 @@ def test_a_reentrant_one_of_several_that_was_lost_is_told_when_they_are_released
             await hold.release()
         assert await client.holds() == [], "the other is released"
 
-    world.run(body)
+    harness.run(body)
 
 
 # --- read-write locks --------------------------------------------------------------------------------------------
 
 
-def test_an_upgrade_that_comes_when_its_reading_was_lost_is_a_loss_and_writes_nothing(world: World) -> None:
-    async def body(world: World) -> None:
+def test_an_upgrade_that_comes_when_its_reading_was_lost_is_a_loss_and_writes_nothing(harness: Harness) -> None:
+    async def body(harness: Harness) -> None:
         memory = space()
-        client, other = world.client(memory), world.client(memory)
+        client, other = harness.client(memory), harness.client(memory)
         reading = await other.rw_lock("a", lease=30.0).reader().acquire()
         hold = await client.rw_lock("a", lease=0.4, renew=False).upgradeable().acquire()
         assert reading is not None
         assert hold is not None
-        ended = world.event()
+        ended = harness.event()
 
         async def release_late() -> None:
-            await world.sleep(0.6)
+            await harness.sleep(0.6)
             await reading.release()
             ended.set()
 
-        world.spawn(release_late)
+        harness.spawn(release_late)
         with pytest.raises(LeaseLost):
             await hold.upgrade(timeout=5)
         assert await ended.wait(5.0)
         assert await other.holds() == []
 
-    world.run(body)
+    harness.run(body)
 
 
-def test_a_side_that_was_lost_says_so_at_each_of_its_releases(world: World) -> None:
-    async def body(world: World) -> None:
-        client = world.client(space())
+def test_a_side_that_was_lost_says_so_at_each_of_its_releases(harness: Harness) -> None:
+    async def body(harness: Harness) -> None:
+        client = harness.client(space())
         reader = client.rw_lock("a", lease=0.3, renew=False).reader()
         outer, inner = await reader.acquire(), await reader.acquire()
         assert outer is not None
         assert inner is not None
-        await world.sleep(0.4)
+        await harness.sleep(0.4)
         for hold in (inner, outer):
             with pytest.raises(LeaseLost):
                 await hold.release()
 
-    world.run(body)
+    harness.run(body)
 
 
-def test_a_hold_that_may_be_upgraded_is_a_block_of_its_own(world: World) -> None:
-    async def body(world: World) -> None:
-        client = world.client(space())
+def test_a_hold_that_may_be_upgraded_is_a_block_of_its_own(harness: Harness) -> None:
+    async def body(harness: Harness) -> None:
+        client = harness.client(space())
         lock = client.rw_lock("a")
         got = await lock.upgradeable().acquire()
         assert got is not None
@@ -243,18 +245,18 @@ def test_a_hold_that_may_be_upgraded_is_a_block_of_its_own(world: World) -> None
             assert await lock.writer().locked()
         assert not await lock.writer().locked()
 
-    world.run(body)
+    harness.run(body)
 
 
 # --- one name ----------------------------------------------------------------------------------------------------
 
 
 def test_a_store_that_brings_the_grant_with_its_message_is_asked_no_more(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def body(world: World) -> None:
+    async def body(harness: Harness) -> None:
         memory, asked = space(), list[str]()
-        client, other = world.client(memory), world.client(memory)
+        client, other = harness.client(memory), harness.client(memory)
         store = (client.blocking._core if hasattr(client, "blocking") else client).store
         claim, changed = store.try_acquire, store.changed
 
@@ -271,22 +273,24 @@ def test_a_store_that_brings_the_grant_with_its_message_is_asked_no_more(
         monkeypatch.setattr(store, "wait", brings)
         first = await other.lock("a").acquire()
         assert first is not None
-        job = world.spawn(client.lock("a").acquire)
-        await world.sleep(0.2)
+        job = harness.spawn(client.lock("a").acquire)
+        await harness.sleep(0.2)
         await first.release()
         hold = await job.result()
         assert hold is not None
         hold.raise_if_lost()
         assert asked == ["try_acquire"]
 
-    world.run(body)
+    harness.run(body)
 
 
-def test_a_fixed_lease_that_counts_from_long_ago_ends_in_time(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fixed_lease_that_counts_from_long_ago_ends_in_time(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As one of a session that was renewed last before it was asked for: it ends before it would be looked at."""
 
-    async def body(world: World) -> None:
-        client, told = world.client(space()), list[float]()
+    async def body(harness: Harness) -> None:
+        client, told = harness.client(space()), list[float]()
         store = (client.blocking._core if hasattr(client, "blocking") else client).store
         claim = store.claim
 
@@ -298,34 +302,34 @@ def test_a_fixed_lease_that_counts_from_long_ago_ends_in_time(world: World, monk
         hold = await client.lock("a", lease=3.0, renew=False).acquire()
         assert hold is not None
         assert hold.remaining < 0.6
-        start = world.now()
-        hold.on_lost(lambda _: told.append(world.now() - start))
-        await world.sleep(0.9)
+        start = harness.now()
+        hold.on_lost(lambda _: told.append(harness.now() - start))
+        await harness.sleep(0.9)
         assert len(told) == 1, "it is told at its deadline, and not when a renewal would be due"
 
-    world.run(body)
+    harness.run(body)
 
 
-def test_an_observer_hears_of_each_of_several(world: World) -> None:
-    async def body(world: World) -> None:
+def test_an_observer_hears_of_each_of_several(harness: Harness) -> None:
+    async def body(harness: Harness) -> None:
         events = list[Event]()
-        client = world.client(space(), observer=events.append)
+        client = harness.client(space(), observer=events.append)
         async with client.multi_lock(["a", "b"]) as hold:
             acquired = {event.name: event.token for event in events if isinstance(event, Acquired)}
             assert acquired == hold.tokens
 
-    world.run(body)
+    harness.run(body)
 
 
 def test_a_block_that_was_cut_short_says_so_though_its_hold_was_released_inside() -> None:
-    async def body(world: World) -> None:
-        client = world.client(space())
+    async def body(harness: Harness) -> None:
+        client = harness.client(space())
 
         async def block() -> None:
             async with client.lock("a", lease=0.3) as hold:
                 await force_release(client, "a")
                 try:
-                    await world.sleep(30.0)
+                    await harness.sleep(30.0)
                 finally:
                     with pytest.raises(LeaseLost):
                         await hold.release()
@@ -333,20 +337,20 @@ def test_a_block_that_was_cut_short_says_so_though_its_hold_was_released_inside(
         with pytest.raises(LeaseLost):
             await block()
 
-    for world in (AsyncioWorld(), SimulatedWorld()):
-        world.run(body)
+    for harness in (AsyncioHarness(), SimulatedHarness()):
+        harness.run(body)
 
 
-def test_the_block_of_several_of_which_one_was_lost_never_begins(world: World) -> None:
-    async def body(world: World) -> None:
-        client = world.client(space())
+def test_the_block_of_several_of_which_one_was_lost_never_begins(harness: Harness) -> None:
+    async def body(harness: Harness) -> None:
+        client = harness.client(space())
         hold = await client.multi_lock(["a", "b"], lease=0.3).acquire()
         assert hold is not None
         await force_release(client, "b")
-        await world.sleep(0.3)
+        await harness.sleep(0.3)
         with pytest.raises(LeaseLost, match="'b'"):
             async with hold:
                 pytest.fail("the block ran")
         assert await client.holds() == []
 
-    world.run(body)
+    harness.run(body)

@@ -11,7 +11,7 @@ import pytest
 from leasehold import AsyncLeadership, Leader, LeaseLost, StoreUnavailable
 from leasehold.stores.memory import Memory, MemoryStore
 from leasehold_lab.faulty_store import Call, Fault, Faulty, Kind, always
-from leasehold_lab.runtimes.case_runtimes import World
+from leasehold_lab.runtimes.harnesses import Harness
 from support.patience import until_in
 
 LEASE = 1.5
@@ -58,11 +58,11 @@ def refuse(monkeypatch: pytest.MonkeyPatch, client: Any, method: str) -> None:
 
 
 def test_who_may_not_listen_is_told_when_it_waits_and_leaves_the_queue(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def body(world: World) -> None:
+    async def body(harness: Harness) -> None:
         memory = space()
-        client, other = world.client(memory), world.client(memory)
+        client, other = harness.client(memory), harness.client(memory)
         refuse(monkeypatch, client, "wait")
         async with other.lock("a"):
             with pytest.raises(NoRight):
@@ -71,66 +71,66 @@ def test_who_may_not_listen_is_told_when_it_waits_and_leaves_the_queue(
             assert found is not None
             assert found.waiters == ()
 
-    world.run(body)
+    harness.run(body)
 
 
 def test_who_may_not_listen_for_cells_is_told_when_it_waits_for_a_latch(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def body(world: World) -> None:
-        client = world.client(space())
+    async def body(harness: Harness) -> None:
+        client = harness.client(space())
         refuse(monkeypatch, client, "wait_for_cell")
         with pytest.raises(NoRight):
             await client.latch("a", 2).wait()
 
-    world.run(body)
+    harness.run(body)
 
 
 def test_who_may_not_look_is_told_when_it_comes_to_a_barrier_and_takes_no_entry(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def body(world: World) -> None:
+    async def body(harness: Harness) -> None:
         memory = space()
-        client, other = world.client(memory), world.client(memory)
-        waits = world.spawn(lambda: other.barrier("a", 2, lease=LEASE).wait())
-        await until_in(world, lambda: other.barrier("a", 2).n_waiting())
+        client, other = harness.client(memory), harness.client(memory)
+        waits = harness.spawn(lambda: other.barrier("a", 2, lease=LEASE).wait())
+        await until_in(harness, lambda: other.barrier("a", 2).n_waiting())
         refuse(monkeypatch, client, "inspect")
         with pytest.raises(NoRight):
             await client.barrier("a", 2, lease=LEASE).wait()
-        third = world.client(memory)
+        third = harness.client(memory)
         assert sorted([await third.barrier("a", 2, lease=LEASE).wait(), await waits.result()]) == [0, 1]
 
-    world.run(body)
+    harness.run(body)
 
 
-def test_who_may_not_look_any_more_is_told_when_it_observes(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def body(world: World) -> None:
-        client = world.client(space())
+def test_who_may_not_look_any_more_is_told_when_it_observes(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def body(harness: Harness) -> None:
+        client = harness.client(space())
         stream = client.election("a").observe(every=0.01)
         assert await following(stream) is None
         refuse(monkeypatch, client, "inspect")
         with pytest.raises(NoRight):
             await following(stream)
 
-    world.run(body)
+    harness.run(body)
 
 
 def test_who_may_not_claim_any_more_is_told_when_it_campaigns_again(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def body(world: World) -> None:
-        client = world.client(space())
+    async def body(harness: Harness) -> None:
+        client = harness.client(space())
 
         async def lead(leadership: AsyncLeadership) -> None:
             refuse(monkeypatch, client, "try_acquire")
             await client.force_release("election/a", leadership.token)
-            await until_in(world, lambda: leadership.lost)  # where a block can be cut short, this one is
+            await until_in(harness, lambda: leadership.lost)  # where a block can be cut short, this one is
             leadership.raise_if_lost()
 
         with pytest.raises(NoRight):
             await client.election("a", lease=0.3).run(lead)
 
-    world.run(body)
+    harness.run(body)
 
 
 # --- what passes -------------------------------------------------------------------------------------------------
@@ -142,42 +142,42 @@ async def following(stream: Any) -> Leader | None:
     return found
 
 
-def test_an_observer_goes_on_when_an_outage_is_over(world: World) -> None:
-    async def body(world: World) -> None:
+def test_an_observer_goes_on_when_an_outage_is_over(harness: Harness) -> None:
+    async def body(harness: Harness) -> None:
         memory, outage = space(), Outage("inspect")
-        client, candidate = world.client(Faulty(memory, outage)), world.client(memory)
+        client, candidate = harness.client(Faulty(memory, outage)), harness.client(memory)
         stream = client.election("a").observe(every=0.01)
         assert await following(stream) is None
         outage.lasts = True
-        seen = world.spawn(lambda: following(stream))
-        await until_in(world, lambda: outage.met > 2)
+        seen = harness.spawn(lambda: following(stream))
+        await until_in(harness, lambda: outage.met > 2)
         assert not seen.done(), "an outage is no change"
         async with candidate.election("a", "me") as leadership:
             outage.lasts = False
             leader = await seen.result()
             assert leader == Leader("me", leadership.token, candidate.owner)
 
-    world.run(body)
+    harness.run(body)
 
 
-def test_who_has_led_campaigns_through_an_outage_and_leads_again(world: World) -> None:
-    async def body(world: World) -> list[int]:
+def test_who_has_led_campaigns_through_an_outage_and_leads_again(harness: Harness) -> None:
+    async def body(harness: Harness) -> list[int]:
         outage, tokens = Outage("try_acquire"), list[int]()
-        client = world.client(Faulty(space(), outage))
+        client = harness.client(Faulty(space(), outage))
 
         async def lead(leadership: AsyncLeadership) -> list[int]:
             tokens.append(leadership.token)
             if len(tokens) == 2:
                 return tokens
             outage.lasts = True
-            world.spawn(end_it)
+            harness.spawn(end_it)
             await client.force_release("election/a", leadership.token)
-            await until_in(world, lambda: leadership.lost)  # where a block can be cut short, this one is
+            await until_in(harness, lambda: leadership.lost)  # where a block can be cut short, this one is
             leadership.raise_if_lost()
             raise AssertionError("the lead is lost")
 
         async def end_it() -> None:
-            await until_in(world, lambda: outage.met > 2)
+            await until_in(harness, lambda: outage.met > 2)
             outage.lasts = False
 
         found = await client.election("a", lease=0.3).run(lead)
@@ -188,12 +188,12 @@ def test_who_has_led_campaigns_through_an_outage_and_leads_again(world: World) -
             await client.election("a", lease=0.3).run(lead)  # at the first contact it is told at once
         return tokens
 
-    world.run(body)
+    harness.run(body)
 
 
-def test_a_loss_of_which_the_work_speaks_is_its_own_if_the_lead_goes_on(world: World) -> None:
-    async def body(world: World) -> None:
-        client = world.client(space())
+def test_a_loss_of_which_the_work_speaks_is_its_own_if_the_lead_goes_on(harness: Harness) -> None:
+    async def body(harness: Harness) -> None:
+        client = harness.client(space())
 
         async def lead(leadership: AsyncLeadership) -> None:
             raise LeaseLost("a lock that the work uses")
@@ -202,58 +202,60 @@ def test_a_loss_of_which_the_work_speaks_is_its_own_if_the_lead_goes_on(world: W
             await client.election("a").run(lead)
         assert await client.election("a").leader() is None
 
-    world.run(body)
+    harness.run(body)
 
 
-def test_members_of_a_barrier_meet_though_nobody_can_be_looked_for(world: World) -> None:
-    async def body(world: World) -> None:
+def test_members_of_a_barrier_meet_though_nobody_can_be_looked_for(harness: Harness) -> None:
+    async def body(harness: Harness) -> None:
         memory, outage = space(), Outage("inspect")
         outage.lasts = True
-        one, other = (world.client(Faulty(memory, outage)).barrier("a", 2, lease=LEASE) for _ in range(2))
-        first = world.spawn(one.wait)
-        await until_in(world, one.n_waiting)
+        one, other = (harness.client(Faulty(memory, outage)).barrier("a", 2, lease=LEASE) for _ in range(2))
+        first = harness.spawn(one.wait)
+        await until_in(harness, one.n_waiting)
         assert await other.wait() == 1
         assert await first.result() == 0
         assert outage.met
 
-    world.run(body)
+    harness.run(body)
 
 
-def test_a_latch_is_looked_at_where_the_store_cannot_be_listened_to(world: World) -> None:
-    async def body(world: World) -> None:
+def test_a_latch_is_looked_at_where_the_store_cannot_be_listened_to(harness: Harness) -> None:
+    async def body(harness: Harness) -> None:
         memory = space()
-        client = world.client(Faulty(memory, always(Fault(Kind.REFUSE), ["wait_for_cell"])))
-        waits = world.spawn(client.latch("a", 1).wait)
-        await world.sleep(0.3)
+        client = harness.client(Faulty(memory, always(Fault(Kind.REFUSE), ["wait_for_cell"])))
+        waits = harness.spawn(client.latch("a", 1).wait)
+        await harness.sleep(0.3)
         assert not waits.done()
-        await world.client(memory).latch("a", 1).count_down()
-        start = world.now()
+        await harness.client(memory).latch("a", 1).count_down()
+        start = harness.now()
         assert await waits.result()
-        assert world.now() - start < 0.25 + 0.5
+        assert harness.now() - start < 0.25 + 0.5
 
-    world.run(body)
+    harness.run(body)
 
 
-def test_a_latch_is_looked_at_where_the_store_sends_no_messages(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_latch_is_looked_at_where_the_store_sends_no_messages(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(MemoryStore, "capabilities", replace(MemoryStore.capabilities, watches=False))
 
-    async def body(world: World) -> None:
+    async def body(harness: Harness) -> None:
         memory = space()
-        latch = world.client(memory).latch("a", 1)
-        waits = world.spawn(latch.wait)
-        await world.sleep(0.3)
-        await world.client(memory).latch("a", 1).count_down()
-        start = world.now()
+        latch = harness.client(memory).latch("a", 1)
+        waits = harness.spawn(latch.wait)
+        await harness.sleep(0.3)
+        await harness.client(memory).latch("a", 1).count_down()
+        start = harness.now()
         assert await waits.result()
-        assert world.now() - start < 0.25 + 0.5
+        assert harness.now() - start < 0.25 + 0.5
 
-    world.run(body)
+    harness.run(body)
 
 
-def test_a_write_that_was_refused_is_told_as_such_and_not_made(world: World) -> None:
-    async def body(world: World) -> None:
+def test_a_write_that_was_refused_is_told_as_such_and_not_made(harness: Harness) -> None:
+    async def body(harness: Harness) -> None:
         outage = Outage("compare_and_set")
-        value = world.client(Faulty(space(), outage)).versioned("a")
+        value = harness.client(Faulty(space(), outage)).versioned("a")
         await value.put(1)
         outage.lasts = True
         with pytest.raises(StoreUnavailable) as caught:
@@ -262,4 +264,4 @@ def test_a_write_that_was_refused_is_told_as_such_and_not_made(world: World) -> 
         outage.lasts = False
         assert await value.get() == (1, 1)
 
-    world.run(body)
+    harness.run(body)

@@ -21,20 +21,20 @@ from leasehold._model import RenewalResult
 from leasehold._runtimes.base import Job, finish
 from leasehold._runtimes.blocking import BlockingRuntime, ThreadSignal
 from leasehold.stores.memory import Memory
-from leasehold_lab.runtimes.case_runtimes import SimulatedWorld, World
+from leasehold_lab.runtimes.harnesses import Harness, SimulatedHarness
 from support.flavors import both
 
 LEASE = 9.0
 SOON = 10.0
 
 
-def simulate(body: Callable[[SimulatedWorld, AsyncClient], Any]) -> None:
-    world = SimulatedWorld()
+def simulate(body: Callable[[SimulatedHarness, AsyncClient], Any]) -> None:
+    harness = SimulatedHarness()
 
-    async def run(_: World) -> None:
-        await body(world, world.client(Memory()))
+    async def run(_: Harness) -> None:
+        await body(harness, harness.client(Memory()))
 
-    world.run(run)
+    harness.run(run)
 
 
 class Between(dict[Lease, float]):
@@ -52,7 +52,7 @@ class Between(dict[Lease, float]):
 
 
 def test_a_ticket_that_is_forgotten_as_the_watchdog_takes_it_in_is_not_watched() -> None:
-    async def body(world: SimulatedWorld, client: AsyncClient) -> None:
+    async def body(harness: SimulatedHarness, client: AsyncClient) -> None:
         watchdog, seen = client._engine.watchdog, list[Lease]()
 
         def leave() -> None:
@@ -62,7 +62,7 @@ def test_a_ticket_that_is_forgotten_as_the_watchdog_takes_it_in_is_not_watched()
         watchdog._fresh = Between(leave)
         hold = await client.lock("a", lease=LEASE).acquire()
         assert hold is not None
-        await world.sleep(LEASE / 2)
+        await harness.sleep(LEASE / 2)
         assert seen == [hold._lease]
         assert watchdog.leases() == [], "what was forgotten just then is looked after no more"
         await hold.release()
@@ -71,19 +71,19 @@ def test_a_ticket_that_is_forgotten_as_the_watchdog_takes_it_in_is_not_watched()
 
 
 def test_a_ticket_that_comes_as_the_watchdog_decides_until_when_to_sleep_is_taken_in_at_once() -> None:
-    async def body(world: SimulatedWorld, client: AsyncClient) -> None:
+    async def body(harness: SimulatedHarness, client: AsyncClient) -> None:
         watchdog, came = client._engine.watchdog, list[Lease]()
         agendas = watchdog._timers
 
         def meanwhile() -> Any:
             if not came:
                 came.append(client._engine.lease(AcquireRequest("b", client.lock("b")._options.terms)))
-                watchdog._fresh[came[0]] = world.now() + LEASE
+                watchdog._fresh[came[0]] = harness.now() + LEASE
             return agendas()
 
         watchdog._timers = meanwhile  # type: ignore[method-assign]
         async with client.lock("a", lease=LEASE):
-            await world.sleep(0.1)
+            await harness.sleep(0.1)
             assert came[0] in watchdog._watched
             watchdog.forget(came[0])
 
@@ -93,7 +93,7 @@ def test_a_ticket_that_comes_as_the_watchdog_decides_until_when_to_sleep_is_take
 def test_a_hold_that_ends_as_the_watchdog_finds_its_holder_gone_is_not_left_twice(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async def body(world: SimulatedWorld, client: AsyncClient) -> None:
+    async def body(harness: SimulatedHarness, client: AsyncClient) -> None:
         hold = await client.lock("a", lease=LEASE).acquire()
         assert hold is not None
 
@@ -104,7 +104,7 @@ def test_a_hold_that_ends_as_the_watchdog_finds_its_holder_gone_is_not_left_twic
 
         gone = GoneAndReleased()
         hold._lease.kept = weakref.ref(gone)
-        await world.sleep(LEASE / 2)
+        await harness.sleep(LEASE / 2)
         assert hold._lease.state is State.RELEASED
         assert len(client._engine.watchdog._pending) == 0, "whoever ended it leaves"
 
@@ -114,17 +114,17 @@ def test_a_hold_that_ends_as_the_watchdog_finds_its_holder_gone_is_not_left_twic
 
 
 def test_a_fixed_lease_that_the_store_doubts_is_not_asked_for_and_ends_at_its_deadline() -> None:
-    async def body(world: SimulatedWorld, client: AsyncClient) -> None:
+    async def body(harness: SimulatedHarness, client: AsyncClient) -> None:
         hold = await client.lock("a", lease=LEASE, renew=False).acquire()
         assert hold is not None
         deadline = hold._lease.deadline
         client._engine.watchdog.hear(RenewalResult.UNKNOWN, None)
-        await world.sleep(LEASE / 2)
+        await harness.sleep(LEASE / 2)
         assert hold._lease.state is State.IN_DOUBT
         hold.raise_if_lost()
         lost = list[float]()
-        hold.on_lost(lambda _: lost.append(world.now()))
-        await world.sleep(LEASE)
+        hold.on_lost(lambda _: lost.append(harness.now()))
+        await harness.sleep(LEASE)
         assert lost == [pytest.approx(deadline, abs=1e-6)]
 
     simulate(body)
@@ -151,19 +151,19 @@ class Failing(logging.Filter):
 
 @both
 def test_a_watchdog_that_stumbles_goes_on_with_all_whom_it_was_to_look_at(
-    world: World, caplog: pytest.LogCaptureFixture
+    harness: Harness, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It fails to say that a lock was dropped, as others are due and a debt is owed."""
 
-    async def body(world: World) -> None:
-        client, looker = world.client(), world.client()
+    async def body(harness: Harness) -> None:
+        client, looker = harness.client(), harness.client()
         kept = [await client.lock(f"kept {number}", lease=0.6).acquire() for number in range(3)]
         lost = await client.lock("lost", lease=0.6, renew=False).acquire()
         assert lost is not None
         await client.lock("dropped", lease=0.6).acquire()
         told = list[LeaseLost]()
         lost.on_lost(told.append)
-        await world.sleep(1.5)
+        await harness.sleep(1.5)
         for hold in kept:
             assert hold is not None
             hold.raise_if_lost()
@@ -172,22 +172,24 @@ def test_a_watchdog_that_stumbles_goes_on_with_all_whom_it_was_to_look_at(
         assert await looker.inspect("dropped") is None
 
     with Failing("never released"):
-        world.run(body)
+        harness.run(body)
     assert "the watchdog stumbled; it goes on" in caplog.text
 
 
 @both
-def test_a_loss_that_cannot_be_logged_is_told_to_its_holder(world: World, capsys: pytest.CaptureFixture[str]) -> None:
-    async def body(world: World) -> None:
+def test_a_loss_that_cannot_be_logged_is_told_to_its_holder(
+    harness: Harness, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def body(harness: Harness) -> None:
         told = list[LeaseLost]()
-        hold = await world.client().lock("a", lease=0.2, renew=False).acquire()
+        hold = await harness.client().lock("a", lease=0.2, renew=False).acquire()
         assert hold is not None
         hold.on_lost(told.append)
-        await world.sleep(0.4)
+        await harness.sleep(0.4)
         assert len(told) == 1
 
     with Failing("Lost("):
-        world.run(body)
+        harness.run(body)
     assert "ZeroDivisionError: Lost(" in capsys.readouterr().err, "and the failure is shown"
 
 

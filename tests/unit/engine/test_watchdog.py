@@ -22,7 +22,7 @@ from leasehold.primitives.locks.rlock import AsyncRLock
 from leasehold.store_api import LossCallback, Store
 from leasehold.stores.memory import Memory
 from leasehold_lab.faulty_store import Call, Fault, Faulty, FaultyStore, Kind, always
-from leasehold_lab.runtimes.case_runtimes import SimulatedWorld, World
+from leasehold_lab.runtimes.harnesses import Harness, SimulatedHarness
 
 LEASE = 9.0
 DEAD = Fault(Kind.DROP_REQUEST, 60.0)  # as long as the caller's patience
@@ -45,16 +45,16 @@ class Switch:
         return [when for when, what in self.seen if what == method]
 
 
-def simulate(body: Callable[[SimulatedWorld, AsyncClient, Switch, list[Event]], object], **options: object) -> None:
+def simulate(body: Callable[[SimulatedHarness, AsyncClient, Switch, list[Event]], object], **options: object) -> None:
     """Run a body with a client on a faulty store, in virtual time."""
-    world, plan, events = SimulatedWorld(), Switch(), []
+    harness, plan, events = SimulatedHarness(), Switch(), []
 
-    async def run(_: World) -> None:
-        plan.now = world.now
-        client = world.client(Faulty(Memory(), plan), observer=events.append, **options)
-        await body(world, client, plan, events)  # type: ignore[misc]
+    async def run(_: Harness) -> None:
+        plan.now = harness.now
+        client = harness.client(Faulty(Memory(), plan), observer=events.append, **options)
+        await body(harness, client, plan, events)  # type: ignore[misc]
 
-    world.run(run)
+    harness.run(run)
 
 
 async def acquire_and_forget(lock: AsyncRLock) -> None:
@@ -66,32 +66,32 @@ def engine(client: AsyncClient) -> Engine:
 
 
 def test_it_renews_at_a_third_of_the_lease_and_only_then() -> None:
-    async def body(world: SimulatedWorld, client: AsyncClient, plan: Switch, events: list[Event]) -> None:
+    async def body(harness: SimulatedHarness, client: AsyncClient, plan: Switch, events: list[Event]) -> None:
         hold = await client.lock("a", lease=LEASE).acquire()
         assert hold is not None
-        await world.sleep(10 * LEASE)
+        await harness.sleep(10 * LEASE)
         assert not hold.lost
         gaps = [after - before for before, after in zip(plan.times("renew"), plan.times("renew")[1:], strict=False)]
         assert len(gaps) >= 28
         assert all(abs(gap - LEASE / 3) < 0.05 for gap in gaps)
         await hold.release()
         count = len(plan.times("renew"))
-        await world.sleep(LEASE)
+        await harness.sleep(LEASE)
         assert len(plan.times("renew")) == count, "a released hold is renewed no more"
 
     simulate(body)
 
 
 def test_without_an_answer_it_is_in_doubt_and_comes_back() -> None:
-    async def body(world: SimulatedWorld, client: AsyncClient, plan: Switch, events: list[Event]) -> None:
+    async def body(harness: SimulatedHarness, client: AsyncClient, plan: Switch, events: list[Event]) -> None:
         hold = await client.lock("a", lease=LEASE).acquire()
         assert hold is not None
         plan.fault = Fault(Kind.DROP_REQUEST)
-        await world.sleep(LEASE / 2)
+        await harness.sleep(LEASE / 2)
         assert [type(event) for event in events if isinstance(event, InDoubt | Renewed)] == [InDoubt]
         hold.raise_if_lost()
         plan.fault = None
-        await world.sleep(LEASE)
+        await harness.sleep(LEASE)
         assert [type(event) for event in events if isinstance(event, InDoubt | Renewed)] == [InDoubt, Renewed]
         hold.raise_if_lost()
 
@@ -100,14 +100,14 @@ def test_without_an_answer_it_is_in_doubt_and_comes_back() -> None:
 
 @pytest.mark.parametrize("fault", [Fault(Kind.DROP_REQUEST), Fault(Kind.REFUSE), DEAD], ids=str)
 def test_without_any_answer_it_is_lost_at_the_deadline_and_not_later(fault: Fault) -> None:
-    async def body(world: SimulatedWorld, client: AsyncClient, plan: Switch, events: list[Event]) -> None:
+    async def body(harness: SimulatedHarness, client: AsyncClient, plan: Switch, events: list[Event]) -> None:
         hold = await client.lock("a", lease=LEASE).acquire()
         assert hold is not None
         told: list[float] = []
-        hold.on_lost(lambda error: told.append(world.now()))
+        hold.on_lost(lambda error: told.append(harness.now()))
         plan.fault = fault
         deadline = hold._lease.deadline
-        await world.sleep(2 * LEASE)
+        await harness.sleep(2 * LEASE)
         assert len(told) == 1
         assert deadline <= told[0] <= deadline + 1e-6
         with pytest.raises(LeaseLost, match="ran out"):
@@ -150,14 +150,14 @@ def test_a_holder_that_takes_its_time_when_called_back_costs_no_other_its_hold(e
 
 
 def test_a_stuck_store_delays_no_other_deadline() -> None:
-    async def body(world: SimulatedWorld, client: AsyncClient, plan: Switch, events: list[Event]) -> None:
+    async def body(harness: SimulatedHarness, client: AsyncClient, plan: Switch, events: list[Event]) -> None:
         told: dict[int, float] = {}
         holds = {}
         for number in range(5):
             holds[number] = await client.lock(f"n{number}", lease=3.0 + number).acquire()
-            holds[number].on_lost(lambda error, number=number: told.setdefault(number, world.now()))
+            holds[number].on_lost(lambda error, number=number: told.setdefault(number, harness.now()))
         plan.fault = DEAD
-        await world.sleep(10.0)
+        await harness.sleep(10.0)
         for number, hold in holds.items():
             assert told[number] == pytest.approx(hold._lease.deadline, abs=1e-6)
 
@@ -165,13 +165,13 @@ def test_a_stuck_store_delays_no_other_deadline() -> None:
 
 
 def test_a_broken_hold_is_told_at_the_next_renewal() -> None:
-    async def body(world: SimulatedWorld, client: AsyncClient, plan: Switch, events: list[Event]) -> None:
+    async def body(harness: SimulatedHarness, client: AsyncClient, plan: Switch, events: list[Event]) -> None:
         hold = await client.lock("a", lease=LEASE).acquire()
         assert hold is not None
-        start, told = world.now(), []
-        hold.on_lost(lambda error: told.append(world.now() - start))
+        start, told = harness.now(), []
+        hold.on_lost(lambda error: told.append(harness.now() - start))
         assert await client.force_release("a", hold.token)
-        await world.sleep(LEASE)
+        await harness.sleep(LEASE)
         assert len(told) == 1
         assert told[0] <= LEASE / 3 + 0.1
 
@@ -179,21 +179,21 @@ def test_a_broken_hold_is_told_at_the_next_renewal() -> None:
 
 
 def test_a_fixed_lease_is_never_renewed_even_if_its_ticket_was_while_it_waited() -> None:
-    async def body(world: SimulatedWorld, client: AsyncClient, plan: Switch, events: list[Event]) -> None:
+    async def body(harness: SimulatedHarness, client: AsyncClient, plan: Switch, events: list[Event]) -> None:
         first = await client.lock("a", lease=LEASE).acquire()
         assert first is not None
-        job = world.spawn(client.lock("a", lease=LEASE, renew=False).acquire)
+        job = harness.spawn(client.lock("a", lease=LEASE, renew=False).acquire)
         # the renewal of the waiting ticket is under way when the name is handed over
         plan.fault, plan.methods = Fault(Kind.DELAY_REPLY, 1.0), ("renew",)
-        await world.sleep(LEASE / 3 + 0.5)
+        await harness.sleep(LEASE / 3 + 0.5)
         await first.release()
         second = await job.result()
         assert second is not None
         plan.fault = None
-        taken = world.now()
+        taken = harness.now()
         lost: list[float] = []
-        second.on_lost(lambda error: lost.append(world.now()))
-        await world.sleep(3 * LEASE)
+        second.on_lost(lambda error: lost.append(harness.now()))
+        await harness.sleep(3 * LEASE)
         assert len(lost) == 1, "a fixed lease ends"
         assert lost[0] <= taken + LEASE
 
@@ -201,12 +201,12 @@ def test_a_fixed_lease_is_never_renewed_even_if_its_ticket_was_while_it_waited()
 
 
 def test_max_hold_caps_the_renewals() -> None:
-    async def body(world: SimulatedWorld, client: AsyncClient, plan: Switch, events: list[Event]) -> None:
+    async def body(harness: SimulatedHarness, client: AsyncClient, plan: Switch, events: list[Event]) -> None:
         hold = await client.lock("a", lease=LEASE, max_hold=3 * LEASE).acquire()
         assert hold is not None
-        start, lost = world.now(), []
-        hold.on_lost(lambda error: lost.append(world.now() - start))
-        await world.sleep(6 * LEASE)
+        start, lost = harness.now(), []
+        hold.on_lost(lambda error: lost.append(harness.now() - start))
+        await harness.sleep(6 * LEASE)
         assert len(lost) == 1
         assert 3 * LEASE <= lost[0] <= 4 * LEASE
 
@@ -214,16 +214,16 @@ def test_max_hold_caps_the_renewals() -> None:
 
 
 def test_an_extended_fixed_lease_still_ends_by_the_timer() -> None:
-    async def body(world: SimulatedWorld, client: AsyncClient, plan: Switch, events: list[Event]) -> None:
+    async def body(harness: SimulatedHarness, client: AsyncClient, plan: Switch, events: list[Event]) -> None:
         for options in ({"renew": False}, {"max_hold": 0.1}):
             hold = await client.lock("a", lease=LEASE, **options).acquire()  # type: ignore[arg-type]
             assert hold is not None
             lost: list[float] = []
-            hold.on_lost(lambda error, lost=lost: lost.append(world.now()))
-            await world.sleep(LEASE - 2)
+            hold.on_lost(lambda error, lost=lost: lost.append(harness.now()))
+            await harness.sleep(LEASE - 2)
             await hold.renew()
             deadline = hold._lease.deadline
-            await world.sleep(2 * LEASE)
+            await harness.sleep(2 * LEASE)
             assert lost == [pytest.approx(deadline, abs=1e-6)], options
             with pytest.raises(LeaseLost):
                 await hold.release()
@@ -232,11 +232,11 @@ def test_an_extended_fixed_lease_still_ends_by_the_timer() -> None:
 
 
 def test_ten_thousand_holds_are_renewed_in_batches_by_one_watchdog() -> None:
-    async def body(world: SimulatedWorld, client: AsyncClient, plan: Switch, events: list[Event]) -> None:
+    async def body(harness: SimulatedHarness, client: AsyncClient, plan: Switch, events: list[Event]) -> None:
         holds = [await client.lock(f"n{number}", lease=300.0).acquire() for number in range(10_000)]
         assert all(holds)
         plan.seen.clear()
-        await world.sleep(500.0)
+        await harness.sleep(500.0)
         assert not any(hold.lost for hold in holds if hold)
         assert 4 * 20 <= len(plan.times("renew")) <= 5 * 25, "20 full batches a third"
 
@@ -259,16 +259,16 @@ def test_many_holds_cost_one_watchdog_thread() -> None:
 
 
 def test_with_nothing_to_do_it_ends_and_the_next_ticket_starts_it() -> None:
-    async def body(world: SimulatedWorld, client: AsyncClient, plan: Switch, events: list[Event]) -> None:
+    async def body(harness: SimulatedHarness, client: AsyncClient, plan: Switch, events: list[Event]) -> None:
         watchdog = engine(client).watchdog
         for _ in range(3):
             hold = await client.lock("a", lease=LEASE).acquire()
             assert hold is not None
             assert watchdog._job is not None
-            await world.sleep(2 * LEASE)
+            await harness.sleep(2 * LEASE)
             assert not hold.lost
             await hold.release()
-            await world.sleep(2 * LINGER + LEASE)
+            await harness.sleep(2 * LINGER + LEASE)
             assert watchdog._job is None
 
     simulate(body)
@@ -276,26 +276,26 @@ def test_with_nothing_to_do_it_ends_and_the_next_ticket_starts_it() -> None:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_a_ticket_that_comes_as_the_watchdog_ends_is_not_forgotten(seed: int) -> None:
-    world = SimulatedWorld(seed)
+    harness = SimulatedHarness(seed)
 
-    async def body(_: World) -> None:
-        client = world.client("memory:")
+    async def body(_: Harness) -> None:
+        client = harness.client("memory:")
         async with client.lock("a", lease=LEASE):
             pass
-        await world.sleep(LINGER + world.scheduler.random.uniform(-0.01, 0.01))
+        await harness.sleep(LINGER + harness.scheduler.random.uniform(-0.01, 0.01))
         async with client.lock("a", lease=LEASE) as hold:
-            await world.sleep(3 * LEASE)
+            await harness.sleep(3 * LEASE)
             hold.raise_if_lost()
 
-    world.run(body)
+    harness.run(body)
 
 
 def test_a_hold_that_was_dropped_is_released_in_its_holders_name(caplog: pytest.LogCaptureFixture) -> None:
-    async def body(world: SimulatedWorld, client: AsyncClient, plan: Switch, events: list[Event]) -> None:
+    async def body(harness: SimulatedHarness, client: AsyncClient, plan: Switch, events: list[Event]) -> None:
         await client.lock("a", lease=LEASE).acquire()
-        start = world.now()
+        start = harness.now()
         async with client.lock("a", lease=LEASE):
-            assert world.now() - start <= LEASE / 3 + 0.5
+            assert harness.now() - start <= LEASE / 3 + 0.5
 
     gc.disable()  # what is dropped is noticed without a collection
     try:
@@ -307,10 +307,10 @@ def test_a_hold_that_was_dropped_is_released_in_its_holders_name(caplog: pytest.
 
 
 def test_a_lock_keeps_what_was_acquired_through_it() -> None:
-    async def body(world: SimulatedWorld, client: AsyncClient, plan: Switch, events: list[Event]) -> None:
+    async def body(harness: SimulatedHarness, client: AsyncClient, plan: Switch, events: list[Event]) -> None:
         lock = client.lock("a", lease=LEASE)
         await lock.acquire()  # as with threading: the lock object is what releases
-        await world.sleep(3 * LEASE)
+        await harness.sleep(3 * LEASE)
         assert await lock.locked()
         await lock.release()
         assert not await lock.locked()
@@ -330,42 +330,42 @@ def test_the_rlock_of_a_thread_that_ended_is_released() -> None:
 
 
 def test_the_rlock_of_a_task_that_ended_is_released() -> None:
-    async def body(world: SimulatedWorld, client: AsyncClient, plan: Switch, events: list[Event]) -> None:
+    async def body(harness: SimulatedHarness, client: AsyncClient, plan: Switch, events: list[Event]) -> None:
         lock = client.rlock("a", lease=LEASE)
-        await world.spawn(lambda: acquire_and_forget(lock)).result()
-        start = world.now()
+        await harness.spawn(lambda: acquire_and_forget(lock)).result()
+        start = harness.now()
         async with client.rlock("a", lease=LEASE):
-            assert world.now() - start <= LEASE / 3 + 0.5
+            assert harness.now() - start <= LEASE / 3 + 0.5
 
     simulate(body)
 
 
 def test_a_leave_without_an_answer_is_paid_later() -> None:
-    async def body(world: SimulatedWorld, client: AsyncClient, plan: Switch, events: list[Event]) -> None:
+    async def body(harness: SimulatedHarness, client: AsyncClient, plan: Switch, events: list[Event]) -> None:
         hold = await client.lock("a", lease=LEASE).acquire()
         assert hold is not None
         plan.fault = Fault(Kind.DROP_REQUEST)
-        start = world.now()
+        start = harness.now()
         assert await hold.release() is False
-        assert world.now() - start <= 1.1
-        other = world.client(Memory())
+        assert harness.now() - start <= 1.1
+        other = harness.client(Memory())
         assert await other.inspect("a") is not None
         plan.fault = None
-        await world.sleep(0.6)
+        await harness.sleep(0.6)
         assert await other.inspect("a") is None
 
     simulate(body)
 
 
 def test_closing_tries_once_more_to_pay() -> None:
-    async def body(world: SimulatedWorld, client: AsyncClient, plan: Switch, events: list[Event]) -> None:
+    async def body(harness: SimulatedHarness, client: AsyncClient, plan: Switch, events: list[Event]) -> None:
         hold = await client.lock("a", lease=LEASE).acquire()
         assert hold is not None
         plan.fault = Fault(Kind.REFUSE)
         await hold.release()
         plan.fault = None
         await client.close()
-        assert await world.client(Memory()).inspect("a") is None
+        assert await harness.client(Memory()).inspect("a") is None
 
     simulate(body)
 
@@ -374,29 +374,29 @@ def test_closing_tries_once_more_to_pay() -> None:
 def test_closing_waits_for_a_payment_that_is_under_way(fault: Fault) -> None:
     """The store is closed after it, and not while it asks."""
 
-    async def body(world: SimulatedWorld, client: AsyncClient, plan: Switch, events: list[Event]) -> None:
+    async def body(harness: SimulatedHarness, client: AsyncClient, plan: Switch, events: list[Event]) -> None:
         hold = await client.lock("a", lease=LEASE).acquire()
         assert hold is not None
         plan.fault = Fault(Kind.REFUSE)
         await hold.release()
         plan.fault = fault
-        await world.sleep(0.1)  # the watchdog asks
+        await harness.sleep(0.1)  # the watchdog asks
         plan.fault = None
         await client.close()
-        assert await world.client(Memory()).inspect("a") is None
+        assert await harness.client(Memory()).inspect("a") is None
 
     simulate(body)
 
 
 def test_debts_end_with_the_lease() -> None:
-    async def body(world: SimulatedWorld, client: AsyncClient, plan: Switch, events: list[Event]) -> None:
+    async def body(harness: SimulatedHarness, client: AsyncClient, plan: Switch, events: list[Event]) -> None:
         hold = await client.lock("a", lease=LEASE).acquire()
         assert hold is not None
         plan.fault = Fault(Kind.DROP_REQUEST)
         await hold.release()
-        await world.sleep(LEASE + 1)
+        await harness.sleep(LEASE + 1)
         count = len(plan.times("release"))
-        await world.sleep(10 * LEASE)
+        await harness.sleep(10 * LEASE)
         assert len(plan.times("release")) == count
 
     simulate(body)
@@ -405,16 +405,16 @@ def test_debts_end_with_the_lease() -> None:
 def test_a_renewal_that_is_under_way_does_not_end_a_grant_that_it_did_not_see() -> None:
     """The claim's reply and the renewal cross: the renewal was answered before the claim arrived."""
 
-    async def body(world: SimulatedWorld, client: AsyncClient, plan: Switch, events: list[Event]) -> None:
+    async def body(harness: SimulatedHarness, client: AsyncClient, plan: Switch, events: list[Event]) -> None:
         # the claim travels for longer than a third of the lease; the renewal asked meanwhile finds nothing
         plan.fault, plan.methods = Fault(Kind.DELAY_REQUEST, LEASE / 3 + 0.5), ("try_acquire",)
-        job = world.spawn(client.lock("a", lease=LEASE).acquire)
-        await world.sleep(LEASE / 3 - 0.1)
+        job = harness.spawn(client.lock("a", lease=LEASE).acquire)
+        await harness.sleep(LEASE / 3 - 0.1)
         plan.fault, plan.methods = Fault(Kind.DELAY_REPLY, 1.0), ("renew",)
-        await world.sleep(1.0)
+        await harness.sleep(1.0)
         hold = await job.result()
         assert hold is not None
-        await world.sleep(1.5)
+        await harness.sleep(1.5)
         hold.raise_if_lost()
 
     simulate(body)
@@ -431,11 +431,11 @@ def test_closing_ends_the_watchdog_at_once() -> None:
 
 
 def test_closing_releases_what_is_held_and_says_so() -> None:
-    async def body(world: SimulatedWorld, client: AsyncClient, plan: Switch, events: list[Event]) -> None:
+    async def body(harness: SimulatedHarness, client: AsyncClient, plan: Switch, events: list[Event]) -> None:
         hold = await client.lock("a", lease=LEASE).acquire()
         assert hold is not None
         await client.close()
-        assert await world.client(Memory()).inspect("a") is None
+        assert await harness.client(Memory()).inspect("a") is None
         assert hold._lease.state is State.LOST
         with pytest.raises(LeaseLost, match="client was closed"):
             await hold.release()
@@ -505,28 +505,28 @@ class BriefFaulty(Faulty):
         return cast("FaultyStore", Brief(super().open(runtime, namespace)))
 
 
-def briefly(body: Callable[[SimulatedWorld, AsyncClient, Switch, Brief, list[Event]], Awaitable[None]]) -> None:
-    world, plan, events = SimulatedWorld(), Switch(), list[Event]()
+def briefly(body: Callable[[SimulatedHarness, AsyncClient, Switch, Brief, list[Event]], Awaitable[None]]) -> None:
+    harness, plan, events = SimulatedHarness(), Switch(), list[Event]()
 
-    async def run(_: World) -> None:
-        plan.now = world.now
-        client = world.client(BriefFaulty(Memory(), plan), observer=events.append)
-        await body(world, client, plan, cast("Brief", client.store), events)
+    async def run(_: Harness) -> None:
+        plan.now = harness.now
+        client = harness.client(BriefFaulty(Memory(), plan), observer=events.append)
+        await body(harness, client, plan, cast("Brief", client.store), events)
 
-    world.run(run)
+    harness.run(run)
 
 
 def test_who_was_granted_less_than_asked_is_renewed_in_time() -> None:
-    async def body(world: SimulatedWorld, client: AsyncClient, plan: Switch, _: Brief, events: list[Event]) -> None:
+    async def body(harness: SimulatedHarness, client: AsyncClient, plan: Switch, _: Brief, events: list[Event]) -> None:
         renewed, fixed = client.lock("a", lease=LEASE), client.lock("b", lease=LEASE, renew=False)
-        start = world.now()
+        start = harness.now()
         kept = await renewed.acquire()
         ends = await fixed.acquire()
         assert kept is not None
         assert ends is not None
-        await world.sleep(LEASE * 0.9)
+        await harness.sleep(LEASE * 0.9)
         ends.raise_if_lost()
-        await world.sleep(LEASE * 0.1)
+        await harness.sleep(LEASE * 0.1)
         assert ends.lost
         kept.raise_if_lost()
         assert plan.times("renew")[0] - start < Brief.LENGTH / 2
@@ -536,20 +536,22 @@ def test_who_was_granted_less_than_asked_is_renewed_in_time() -> None:
 
 
 def test_what_a_store_hears_by_itself_is_told_at_once() -> None:
-    async def body(world: SimulatedWorld, client: AsyncClient, plan: Switch, store: Brief, events: list[Event]) -> None:
+    async def body(
+        harness: SimulatedHarness, client: AsyncClient, plan: Switch, store: Brief, events: list[Event]
+    ) -> None:
         first, second = await client.lock("a").acquire(), await client.lock("b").acquire()
         assert first is not None
         assert second is not None
         assert store.hear is not None
         plan.fault = DEAD
         store.hear(RenewalResult.UNKNOWN, None)
-        await world.sleep(0.01)
+        await harness.sleep(0.01)
         assert [type(event).__name__ for event in events[2:]] == ["InDoubt", "InDoubt"]
         assert plan.times("renew"), "whoever is in doubt is renewed at once"
         plan.fault = None
         lost = engine(client).watchdog.leases()[0]
         store.hear(RenewalResult.GONE, [lost.ticket.id])
-        await world.sleep(0.01)
+        await harness.sleep(0.01)
         assert isinstance(events[-1], Lost)
         assert (first.lost, second.lost) == (True, False)
         await second.release()
@@ -560,20 +562,20 @@ def test_what_a_store_hears_by_itself_is_told_at_once() -> None:
 @pytest.mark.parametrize("seed", range(30))
 def test_whatever_came_and_went_before_each_hold_is_renewed_in_time(seed: int) -> None:
     """The watchdog sleeps by tickets that may be gone when it wakes, and others come meanwhile with shorter leases."""
-    world = SimulatedWorld(seed)
+    harness = SimulatedHarness(seed)
 
-    async def body(_: World) -> None:
-        client, random = world.client("memory:"), world.scheduler.random
+    async def body(_: Harness) -> None:
+        client, random = harness.client("memory:"), harness.scheduler.random
 
         async def one(number: int) -> None:
             for turn in range(12):
-                await world.sleep(random.choice((0.0, 0.01, 1.0, LINGER)) * random.random())
+                await harness.sleep(random.choice((0.0, 0.01, 1.0, LINGER)) * random.random())
                 lease = random.choice((0.5, LEASE, 60.0))
                 async with client.lock(f"{number}-{turn}", lease=lease) as hold:
-                    await world.sleep(random.choice((0.0, 0.001, lease / 3, 4 * lease)))
+                    await harness.sleep(random.choice((0.0, 0.001, lease / 3, 4 * lease)))
                     hold.raise_if_lost()
 
-        await world.gather(*(one(number) for number in range(6)))
+        await harness.gather(*(one(number) for number in range(6)))
         assert client._engine.watchdog.leases() == []
 
-    world.run(body)
+    harness.run(body)

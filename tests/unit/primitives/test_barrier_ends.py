@@ -13,7 +13,7 @@ from leasehold.primitives.coordination import barrier_members, barrier_record
 from leasehold.primitives.coordination import barrier_rounds as rounds_of
 from leasehold.primitives.coordination.barrier_rounds import Rounds
 from leasehold.stores.memory import Memory
-from leasehold_lab.runtimes.case_runtimes import SimulatedWorld, World
+from leasehold_lab.runtimes.harnesses import Harness, SimulatedHarness
 
 LEASE = 30.0
 
@@ -22,18 +22,19 @@ numbers = itertools.count()
 drop_deads = pytest.mark.parametrize("drop_dead", [False, True], ids=["breaks", "leaves out"])
 
 
-def barriers(world: World, parties: int, count: int, *, drop_dead: bool = False) -> list[AsyncBarrier]:
+def barriers(harness: Harness, parties: int, count: int, *, drop_dead: bool = False) -> list[AsyncBarrier]:
     """Return one barrier, as so many clients have it."""
     memory = Memory(f"barrier-{next(numbers)}")
     return [
-        world.client(memory).barrier("a", parties, lease=LEASE, drop_dead=drop_dead, timeout=20.0) for _ in range(count)
+        harness.client(memory).barrier("a", parties, lease=LEASE, drop_dead=drop_dead, timeout=20.0)
+        for _ in range(count)
     ]
 
 
 @drop_deads
-def test_where_others_are_inside_there_is_no_room(world: World, drop_dead: bool) -> None:
-    async def body(world: World) -> None:
-        inside, comes = barriers(world, 1, 2, drop_dead=drop_dead)
+def test_where_others_are_inside_there_is_no_room(harness: Harness, drop_dead: bool) -> None:
+    async def body(harness: Harness) -> None:
+        inside, comes = barriers(harness, 1, 2, drop_dead=drop_dead)
         await inside.enter()
         kind = AcquireTimeout if drop_dead else BrokenBarrier
         with pytest.raises(kind, match="there was no room"):
@@ -44,14 +45,14 @@ def test_where_others_are_inside_there_is_no_room(world: World, drop_dead: bool)
             with pytest.raises(BrokenBarrier, match="waited for longer than its timeout"):
                 await inside.leave()
 
-    world.run(body)
+    harness.run(body)
 
 
 @drop_deads
-def test_who_leaves_waits_for_the_others_no_longer_than_it_said(world: World, drop_dead: bool) -> None:
-    async def body(world: World) -> None:
-        one, other = barriers(world, 2, 2, drop_dead=drop_dead)
-        enters = world.spawn(one.enter)
+def test_who_leaves_waits_for_the_others_no_longer_than_it_said(harness: Harness, drop_dead: bool) -> None:
+    async def body(harness: Harness) -> None:
+        one, other = barriers(harness, 2, 2, drop_dead=drop_dead)
+        enters = harness.spawn(one.enter)
         await other.enter()
         await enters.result()
         kind = AcquireTimeout if drop_dead else BrokenBarrier
@@ -59,30 +60,30 @@ def test_who_leaves_waits_for_the_others_no_longer_than_it_said(world: World, dr
             await other.leave(timeout=0.1)
         assert await other.broken() != drop_dead
 
-    world.run(body)
+    harness.run(body)
 
 
-def test_who_is_leaving_hears_that_it_was_broken(world: World) -> None:
-    async def body(world: World) -> None:
-        one, other = barriers(world, 2, 2)
+def test_who_is_leaving_hears_that_it_was_broken(harness: Harness) -> None:
+    async def body(harness: Harness) -> None:
+        one, other = barriers(harness, 2, 2)
 
         async def stay() -> None:
             await one.enter()
-            await world.sleep(0.1)
+            await harness.sleep(0.1)
             await one.abort()
 
-        stays = world.spawn(stay)
+        stays = harness.spawn(stay)
         await other.enter()
         with pytest.raises(BrokenBarrier, match="aborted it"):
             await other.leave()
         await stays.result()
 
-    world.run(body)
+    harness.run(body)
 
 
-def test_an_error_after_the_leave_is_no_failure_inside(world: World) -> None:
-    async def body(world: World) -> None:
-        (alone,) = barriers(world, 1, 1)
+def test_an_error_after_the_leave_is_no_failure_inside(harness: Harness) -> None:
+    async def body(harness: Harness) -> None:
+        (alone,) = barriers(harness, 1, 1)
 
         async def block() -> None:
             async with alone:
@@ -94,7 +95,7 @@ def test_an_error_after_the_leave_is_no_failure_inside(world: World) -> None:
         assert not await alone.broken()
         assert await alone.wait() == 0
 
-    world.run(body)
+    harness.run(body)
 
 
 @drop_deads
@@ -102,10 +103,10 @@ def test_who_comes_at_the_last_moment_meets_both_or_neither(drop_dead: bool) -> 
     """In virtual time, so that every order of the last looks and writes comes about."""
     latency, together = 0.05, list[tuple[bool, bool]]()
     for late in range(-30, 31):
-        world = SimulatedWorld(1, latency=(latency, latency))
+        harness = SimulatedHarness(1, latency=(latency, latency))
 
-        async def body(world: World, after: float = 2.0 + late * latency / 5) -> tuple[bool, bool]:
-            first, second = barriers(world, 2, 2, drop_dead=drop_dead)
+        async def body(harness: Harness, after: float = 2.0 + late * latency / 5) -> tuple[bool, bool]:
+            first, second = barriers(harness, 2, 2, drop_dead=drop_dead)
 
             async def wait(barrier: AsyncBarrier, timeout: float) -> bool:
                 try:
@@ -114,57 +115,57 @@ def test_who_comes_at_the_last_moment_meets_both_or_neither(drop_dead: bool) -> 
                     return False
                 return True
 
-            waits = world.spawn(lambda: wait(first, 2.0))
-            await world.sleep(after)
+            waits = harness.spawn(lambda: wait(first, 2.0))
+            await harness.sleep(after)
             return await wait(second, 1.0), await waits.result()
 
-        together.append(world.run(body))
+        together.append(harness.run(body))
     assert set(together) == {(True, True), (False, False)}
 
 
 @drop_deads
 def test_who_was_stopped_while_it_waited_alone_is_told(drop_dead: bool) -> None:
-    world = SimulatedWorld()
+    harness = SimulatedHarness()
 
-    async def body(_: World) -> None:
-        machine = world.machine("stopped", rate=1.0)
+    async def body(_: Harness) -> None:
+        machine = harness.machine("stopped", rate=1.0)
         client = machine.client(Memory())
         job = machine.spawn(lambda: client.barrier("a", 2, lease=3.0, drop_dead=drop_dead).wait())
-        await world.sleep(1.0)
+        await harness.sleep(1.0)
         machine.stall(10.0)
         with pytest.raises(LeaseLost if drop_dead else BrokenBarrier):
             await job.result()
 
-    world.run(body)
+    harness.run(body)
 
 
 def test_who_waits_for_longer_than_the_rounds_are_kept_keeps_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(barrier_record, "LIFE", 20.0)
     monkeypatch.setattr(barrier_members, "TOUCH", 5.0)
 
-    async def body(world: World) -> None:
+    async def body(harness: Harness) -> None:
         memory = Memory("patience")
-        one, other = (world.client(memory).barrier("a", 2, lease=LEASE) for _ in range(2))
-        waits = world.spawn(one.wait)
-        await world.sleep(100.0)
+        one, other = (harness.client(memory).barrier("a", 2, lease=LEASE) for _ in range(2))
+        waits = harness.spawn(one.wait)
+        await harness.sleep(100.0)
         assert await other.wait() == 1
         assert await waits.result() == 0
 
-    SimulatedWorld().run(body)
+    SimulatedHarness().run(body)
 
 
 @pytest.mark.parametrize("leaving", [False, True], ids=["waiting", "leaving"])
 def test_what_the_store_has_forgotten_is_broken(monkeypatch: pytest.MonkeyPatch, leaving: bool) -> None:
     monkeypatch.setattr(barrier_record, "LIFE", 5.0)
 
-    async def body(world: World) -> None:
-        one, other = barriers(world, 2, 2)
+    async def body(harness: Harness) -> None:
+        one, other = barriers(harness, 2, 2)
 
         async def enter_and_stay() -> None:
             await one.enter()
-            await world.sleep(20.0)
+            await harness.sleep(20.0)
 
-        stays = world.spawn(enter_and_stay)
+        stays = harness.spawn(enter_and_stay)
         if leaving:
             await other.enter()
         with pytest.raises(BrokenBarrier, match="the store has forgotten it"):
@@ -172,7 +173,7 @@ def test_what_the_store_has_forgotten_is_broken(monkeypatch: pytest.MonkeyPatch,
         if leaving:
             await stays.result()
 
-    SimulatedWorld().run(body)
+    SimulatedHarness().run(body)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
@@ -200,9 +201,9 @@ def test_the_dead_who_have_gone_meanwhile_are_no_longer_buried() -> None:
     assert buried.broken == "died"
 
 
-def test_what_is_no_barrier_is_not_read_as_one(world: World) -> None:
-    async def body(world: World) -> None:
-        client = world.client(Memory(f"barrier-{next(numbers)}"))
+def test_what_is_no_barrier_is_not_read_as_one(harness: Harness) -> None:
+    async def body(harness: Harness) -> None:
+        client = harness.client(Memory(f"barrier-{next(numbers)}"))
         core = client.blocking._core if hasattr(client, "blocking") else client
         await core.store.compare_and_set("barrier/a", Change(b"x"))
         with pytest.raises(Exception, match="the cell 'barrier/a' holds something else"):
@@ -211,4 +212,4 @@ def test_what_is_no_barrier_is_not_read_as_one(world: World) -> None:
         with pytest.raises(Exception, match="the cell 'barrier/b' holds something else"):
             await client.barrier("b", 2).n_waiting()
 
-    world.run(body)
+    harness.run(body)

@@ -13,7 +13,7 @@ from leasehold._model import CELL_LIMIT, Capabilities, Change
 from leasehold._runtimes.base import finish
 from leasehold.stores.memory import Memory, MemoryStore
 from leasehold_lab.faulty_store import Call, Fault, Faulty, Kind, nth
-from leasehold_lab.runtimes.case_runtimes import SimulatedWorld, World
+from leasehold_lab.runtimes.harnesses import Harness, SimulatedHarness
 
 NAME = "views"
 FAULTS = [
@@ -35,7 +35,7 @@ SEEDS = range(3)
 def test_updates_count_once_whatever_is_lost(fault: Fault, number: int, seed: int) -> None:
     """Three add to one number beside each other; one of them meets a fault. Whoever was told of success counts once."""
 
-    async def body(world: World) -> None:
+    async def body(harness: Harness) -> None:
         plan = nth(number, fault, method="compare_and_set")
         told: list[str] = []
 
@@ -47,9 +47,9 @@ def test_updates_count_once_whatever_is_lost(fault: Fault, number: int, seed: in
                 except StoreUnavailable as error:
                     told.append("unknown" if error.unknown else "refused")
 
-        clean = world.client("memory:")
-        await world.gather(add(world.client(Faulty(Memory(), plan))), add(clean), add(world.client("memory:")))
-        await world.sleep(10.0)
+        clean = harness.client("memory:")
+        await harness.gather(add(harness.client(Faulty(Memory(), plan))), add(clean), add(harness.client("memory:")))
+        await harness.sleep(10.0)
         value, version = await clean.versioned(NAME).get()
         done = told.count("done")
         assert value == version
@@ -57,33 +57,33 @@ def test_updates_count_once_whatever_is_lost(fault: Fault, number: int, seed: in
         assert told.count("unknown") <= 1
         assert "refused" not in told
 
-    SimulatedWorld(seed).run(body)
+    SimulatedHarness(seed).run(body)
 
 
 @pytest.mark.parametrize("fault", KINDS)
 def test_a_plain_put_is_made_once_or_reported(fault: Fault) -> None:
     """It is never sent again: what others wrote after it would be undone."""
 
-    async def body(world: World) -> None:
-        value = world.client(Faulty(Memory(), nth(0, fault, method="compare_and_set"))).versioned(NAME)
+    async def body(harness: Harness) -> None:
+        value = harness.client(Faulty(Memory(), nth(0, fault, method="compare_and_set"))).versioned(NAME)
         try:
             assert await value.put("ours") in (1, 2)  # 2: the network sent it twice
             known = True
         except StoreUnavailable as error:
             known = not error.unknown
-        other = world.client("memory:").versioned(NAME)
+        other = harness.client("memory:").versioned(NAME)
         seen = await other.get()
         assert seen.value == "ours" if known else seen.value in (None, "ours")
 
-    SimulatedWorld(1).run(body)
+    SimulatedHarness(1).run(body)
 
 
 @pytest.mark.parametrize("if_version", [0, None])
 def test_a_lost_reply_followed_by_many_writes_is_reported(if_version: int | None) -> None:
     """Whether ours was among them cannot be known any more; and it is not written over theirs."""
 
-    async def body(world: World) -> None:
-        others = world.client("memory:").versioned(NAME)
+    async def body(harness: Harness) -> None:
+        others = harness.client("memory:").versioned(NAME)
         calls = 0
 
         def plan(call: Call) -> Fault | None:
@@ -91,16 +91,16 @@ def test_a_lost_reply_followed_by_many_writes_is_reported(if_version: int | None
             calls += call.method == "compare_and_set"
             return Fault(Kind.DELAY_REPLY, 9.0) if call.method == "compare_and_set" and calls == 1 else None
 
-        value = world.client(Faulty(Memory(), plan), response_timeout=8.0).versioned(NAME)
-        job = world.spawn(lambda: value.put("ours", if_version=if_version))
-        await world.sleep(1.0)
+        value = harness.client(Faulty(Memory(), plan), response_timeout=8.0).versioned(NAME)
+        job = harness.spawn(lambda: value.put("ours", if_version=if_version))
+        await harness.sleep(1.0)
         await others.put("theirs")
         with pytest.raises(StoreUnavailable) as told:
             await job.result()
         assert told.value.unknown
         assert await others.get() == ("theirs", 2)
 
-    SimulatedWorld(1).run(body)
+    SimulatedHarness(1).run(body)
 
 
 @pytest.mark.parametrize("fault", KINDS)
@@ -108,16 +108,16 @@ def test_a_lost_reply_followed_by_many_writes_is_reported(if_version: int | None
 def test_once_is_once_whatever_is_lost(fault: Fault, number: int) -> None:
     """The store fails at any call on a cell: the work is done once if the doer was answered, and has one result."""
 
-    async def body(world: World) -> None:
+    async def body(harness: Harness) -> None:
         done: list[int] = []
 
         def work() -> int:
             done.append(1)
             return len(done)
 
-        faulty = world.client(Faulty(Memory(), nth(number, fault, method="compare_and_set")))
+        faulty = harness.client(Faulty(Memory(), nth(number, fault, method="compare_and_set")))
         results = []
-        for client in (faulty, faulty, world.client("memory:")):
+        for client in (faulty, faulty, harness.client("memory:")):
             try:
                 results.append(await client.once("payment", ttl=3600).run(work))
             except StoreUnavailable:
@@ -127,13 +127,13 @@ def test_once_is_once_whatever_is_lost(fault: Fault, number: int) -> None:
         assert len(answered) == 1
         assert results[0] is None or done == [1]
 
-    SimulatedWorld(2).run(body)
+    SimulatedHarness(2).run(body)
 
 
 def test_an_outage_between_work_and_record_is_ridden_over() -> None:
     """The work cannot be undone, so recording it is tried for as long as an answer may take."""
 
-    async def body(world: World) -> None:
+    async def body(harness: Harness) -> None:
         down = [False]
 
         def plan(call: Call) -> Fault | None:
@@ -143,16 +143,16 @@ def test_an_outage_between_work_and_record_is_ridden_over() -> None:
             down[0] = True
 
             async def repair() -> None:
-                await world.sleep(2.0)
+                await harness.sleep(2.0)
                 down[0] = False
 
-            world.spawn(repair)
+            harness.spawn(repair)
             return "done"
 
-        assert await world.client(Faulty(Memory(), plan)).once("payment", ttl=3600).run(work) == "done"
-        assert await world.client("memory:").once("payment", ttl=3600).done()
+        assert await harness.client(Faulty(Memory(), plan)).once("payment", ttl=3600).run(work) == "done"
+        assert await harness.client("memory:").once("payment", ttl=3600).done()
 
-    SimulatedWorld(3).run(body)
+    SimulatedHarness(3).run(body)
 
 
 def test_bad_input_is_refused_before_anything_is_sent() -> None:

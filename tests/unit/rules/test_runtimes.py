@@ -19,95 +19,95 @@ from leasehold._runtimes import clock, process
 from leasehold._runtimes.aio import AsyncioRuntime, TaskSignal
 from leasehold._runtimes.base import TIDIES_WITHIN, Job, finish
 from leasehold.stores.memory import Memory
-from leasehold_lab.runtimes.case_runtimes import AsyncioWorld, SimulatedWorld, World
+from leasehold_lab.runtimes.harnesses import AsyncioHarness, Harness, SimulatedHarness
 from leasehold_lab.runtimes.simulated import SimulatedRuntime
 from leasehold_lab.runtimes.virtual import Killed, Machine, Scheduler, Stuck, Wake
 
 
-@pytest.fixture(params=[AsyncioWorld, SimulatedWorld], ids=lambda kind: kind.name)
-def tasks(request: pytest.FixtureRequest) -> World:
-    """Return a world whose jobs can be cancelled."""
+@pytest.fixture(params=[AsyncioHarness, SimulatedHarness], ids=lambda kind: kind.name)
+def tasks(request: pytest.FixtureRequest) -> Harness:
+    """Return a harness whose jobs can be cancelled."""
     return request.param()
 
 
 # --- what all three promise --------------------------------------------------------------------------------------
 
 
-def test_what_is_gathered_comes_back_in_order_errors_too(world: World) -> None:
+def test_what_is_gathered_comes_back_in_order_errors_too(harness: Harness) -> None:
     async def give(value: int, after: float) -> int:
-        await world.sleep(after)
+        await harness.sleep(after)
         if value == 2:
             raise ValueError(value)
         return value
 
-    async def body(world: World) -> None:
-        assert await world.runtime.gather() == []
-        one, two, three = await world.runtime.gather(give(1, 0.02), give(2, 0.01), give(3, 0.0))
+    async def body(harness: Harness) -> None:
+        assert await harness.runtime.gather() == []
+        one, two, three = await harness.runtime.gather(give(1, 0.02), give(2, 0.01), give(3, 0.0))
         assert (one, three) == (1, 3)
         assert isinstance(two, ValueError)
 
-    world.run(body)
+    harness.run(body)
 
 
-def test_a_call_that_may_block_is_answered_with_its_result_or_its_error(world: World) -> None:
-    async def body(world: World) -> None:
-        assert await world.runtime.offload(lambda: 7) == 7
+def test_a_call_that_may_block_is_answered_with_its_result_or_its_error(harness: Harness) -> None:
+    async def body(harness: Harness) -> None:
+        assert await harness.runtime.offload(lambda: 7) == 7
         with pytest.raises(ZeroDivisionError):
-            await world.runtime.offload(lambda: 1 // 0)
-        world.runtime.close()
+            await harness.runtime.offload(lambda: 1 // 0)
+        harness.runtime.close()
 
-    world.run(body)
+    harness.run(body)
 
 
-def test_nobody_waits_for_its_own_end(world: World) -> None:
-    async def body(world: World) -> None:
+def test_nobody_waits_for_its_own_end(harness: Harness) -> None:
+    async def body(harness: Harness) -> None:
         jobs, joined = list[Job](), list[bool]()
-        there, said = world.event(), world.event()
+        there, said = harness.event(), harness.event()
 
         async def join_myself() -> None:
             await there.wait(5.0)
             joined.append(await jobs[0].join(5.0))
             said.set()
 
-        jobs.append(world.runtime.spawn(join_myself, "impatient"))
+        jobs.append(harness.runtime.spawn(join_myself, "impatient"))
         there.set()
         assert await said.wait(5.0)
         assert joined == [False], "and it does not hang"
         assert await jobs[0].join(5.0)
 
-    world.run(body)
+    harness.run(body)
 
 
-def test_who_waits_for_a_job_that_does_not_end_cancels_it(tasks: World) -> None:
-    async def body(world: World) -> None:
-        cancelled = world.runtime.signal()
+def test_who_waits_for_a_job_that_does_not_end_cancels_it(tasks: Harness) -> None:
+    async def body(harness: Harness) -> None:
+        cancelled = harness.runtime.signal()
 
         async def for_ever() -> None:
             try:
-                await world.sleep(3600.0)
+                await harness.sleep(3600.0)
             finally:
                 cancelled.set()
 
-        job = world.runtime.spawn(for_ever, "long")
+        job = harness.runtime.spawn(for_ever, "long")
         assert not await job.join(0.01)
         assert await cancelled.wait(1.0)
 
     tasks.run(body)
 
 
-def test_a_cancelled_job_is_waited_for_and_not_cancelled_a_second_time(tasks: World) -> None:
-    async def body(world: World) -> None:
+def test_a_cancelled_job_is_waited_for_and_not_cancelled_a_second_time(tasks: Harness) -> None:
+    async def body(harness: Harness) -> None:
         tidied = list[str]()
 
         async def work(name: str) -> None:
             try:
-                await world.sleep(3600.0)
+                await harness.sleep(3600.0)
             finally:
-                await world.sleep(0.2)  # a second cancellation would come here
+                await harness.sleep(0.2)  # a second cancellation would come here
                 tidied.append(name)
 
-        jobs = [world.runtime.spawn(lambda name=name: work(name), name) for name in ("one", "two")]  # type: ignore[misc]
-        await world.sleep(0.01)
+        jobs = [harness.runtime.spawn(lambda name=name: work(name), name) for name in ("one", "two")]  # type: ignore[misc]
+        await harness.sleep(0.01)
         for job in jobs:
             job.cancel()
         for job in jobs:
@@ -118,22 +118,22 @@ def test_a_cancelled_job_is_waited_for_and_not_cancelled_a_second_time(tasks: Wo
     tasks.run(body)
 
 
-def test_a_cancelled_job_that_does_not_end_is_waited_for_a_limited_time(tasks: World) -> None:
-    async def body(world: World) -> None:
-        end = world.event()
+def test_a_cancelled_job_that_does_not_end_is_waited_for_a_limited_time(tasks: Harness) -> None:
+    async def body(harness: Harness) -> None:
+        end = harness.event()
 
         async def stubborn() -> None:
             while not end.is_set():
                 try:
-                    await world.sleep(3600.0)
+                    await harness.sleep(3600.0)
                 except asyncio.CancelledError:
                     await end.wait(60.0)
 
-        job = world.runtime.spawn(stubborn, "stubborn")
-        await world.sleep(0.01)
-        began = world.now()
+        job = harness.runtime.spawn(stubborn, "stubborn")
+        await harness.sleep(0.01)
+        began = harness.now()
         assert not await job.join(0.0)
-        assert 0.9 * TIDIES_WITHIN < world.now() - began < 30.0, "it was waited for as long as it took"
+        assert 0.9 * TIDIES_WITHIN < harness.now() - began < 30.0, "it was waited for as long as it took"
         assert job.alive()
         end.set()
         assert await job.join(1.0)
@@ -141,23 +141,23 @@ def test_a_cancelled_job_that_does_not_end_is_waited_for_a_limited_time(tasks: W
     tasks.run(body)
 
 
-def test_what_is_shielded_ends_before_its_caller_is_cancelled(tasks: World) -> None:
-    async def body(world: World) -> None:
+def test_what_is_shielded_ends_before_its_caller_is_cancelled(tasks: Harness) -> None:
+    async def body(harness: Harness) -> None:
         ended = list[str]()
 
         async def work() -> str:
-            await world.sleep(0.05)
+            await harness.sleep(0.05)
             ended.append("work")
             raise ValueError("nobody hears of it: the cancellation came first")
 
         async def caller() -> None:
             try:
-                await world.runtime.shield(work())
+                await harness.runtime.shield(work())
             finally:
                 ended.append("caller")
 
-        job = world.spawn(caller)
-        await world.sleep(0.01)
+        job = harness.spawn(caller)
+        await harness.sleep(0.01)
         job.cancel()
         assert await job.join(1.0)
         assert isinstance(job.exception(), asyncio.CancelledError)
@@ -190,18 +190,18 @@ def test_what_is_shielded_may_be_cancelled_itself_as_by_the_end_of_a_loop() -> N
     assert ended == ["work", "caller"]
 
 
-def test_who_gathers_and_is_cancelled_cancels_all_and_waits_for_their_ends(tasks: World) -> None:
-    async def body(world: World) -> None:
+def test_who_gathers_and_is_cancelled_cancels_all_and_waits_for_their_ends(tasks: Harness) -> None:
+    async def body(harness: Harness) -> None:
         ended = list[int]()
 
         async def one(number: int) -> None:
             try:
-                await world.sleep(3600.0)
+                await harness.sleep(3600.0)
             finally:
                 ended.append(number)
 
-        job = world.spawn(lambda: world.runtime.gather(one(1), one(2)))
-        await world.sleep(0.01)
+        job = harness.spawn(lambda: harness.runtime.gather(one(1), one(2)))
+        await harness.sleep(0.01)
         job.cancel()
         assert await job.join(1.0)
         assert isinstance(job.exception(), asyncio.CancelledError)
@@ -510,11 +510,11 @@ def test_when_a_world_has_ended_nobody_begins_anything_in_it_nor_waits(gathers: 
 
 
 def test_one_seed_is_one_history_line_by_line() -> None:
-    async def body(world: World) -> None:
-        async with world.client().lock("a", lease=3.0):
-            await world.sleep(10.0)
+    async def body(harness: Harness) -> None:
+        async with harness.client().lock("a", lease=3.0):
+            await harness.sleep(10.0)
 
-    first, again, other = SimulatedWorld(1), SimulatedWorld(1), SimulatedWorld(2)
+    first, again, other = SimulatedHarness(1), SimulatedHarness(1), SimulatedHarness(2)
     for each in (first, again, other):
         each.run(body)
     assert first.trace() == again.trace() != other.trace()

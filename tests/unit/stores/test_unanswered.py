@@ -7,38 +7,38 @@ import pytest
 from leasehold.stores.memory import Memory
 from leasehold.stores.redis.unanswered import MOST, Unanswered
 from leasehold_lab.faulty_store import Fault, Faulty, Kind, nth
-from leasehold_lab.runtimes.case_runtimes import World
+from leasehold_lab.runtimes.harnesses import Harness
 
 
 @pytest.mark.parametrize("lost", [True, False], ids=["lost", "answered"])
-def test_a_try_whose_first_claim_had_no_answer_leaves(world: World, lost: bool) -> None:
+def test_a_try_whose_first_claim_had_no_answer_leaves(harness: Harness, lost: bool) -> None:
     """The first claim may arrive after the second, which found the name taken, and after the name is free."""
 
-    async def body(world: World) -> None:
+    async def body(harness: Harness) -> None:
         memory = Memory()
-        theirs = await world.client(memory).lock("x").acquire()
+        theirs = await harness.client(memory).lock("x").acquire()
         faulty = Faulty(memory, nth(0 if lost else -1, Fault(Kind.DROP_REQUEST), method="try_acquire"))
-        assert await world.client(faulty).lock("x").acquire(blocking=False) is None
+        assert await harness.client(faulty).lock("x").acquire(blocking=False) is None
         assert [call.method for call in faulty.calls] == (
             ["try_acquire", "try_acquire", "release"] if lost else ["try_acquire"]
         )
         await theirs.release()
 
-    world.run(body)
+    harness.run(body)
 
 
 @pytest.mark.parametrize("lost", [True, False], ids=["lost", "answered"])
-def test_several_whose_first_claim_had_no_answer_leave(world: World, lost: bool) -> None:
-    async def body(world: World) -> None:
+def test_several_whose_first_claim_had_no_answer_leave(harness: Harness, lost: bool) -> None:
+    async def body(harness: Harness) -> None:
         memory = Memory()
-        theirs = await world.client(memory).lock("y").acquire()
+        theirs = await harness.client(memory).lock("y").acquire()
         faulty = Faulty(memory, nth(0 if lost else -1, Fault(Kind.DROP_REQUEST), method="try_acquire_many"))
-        assert await world.client(faulty).multi_lock(["x", "y", "z"]).acquire(blocking=False) is None
+        assert await harness.client(faulty).multi_lock(["x", "y", "z"]).acquire(blocking=False) is None
         claims = ["try_acquire_many", "try_acquire_many", "release_many"] if lost else ["try_acquire_many"]
         assert [call.method for call in faulty.calls] == claims
         await theirs.release()
 
-    world.run(body)
+    harness.run(body)
 
 
 def test_tickets_whose_leave_never_gets_an_answer_are_forgotten_in_order() -> None:

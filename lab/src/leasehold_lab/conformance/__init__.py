@@ -1,17 +1,17 @@
 """The conformance kit: what every store must do, stated once, for stores of this library and of others.
 
-A case is a coroutine function of a world and of what opens the store. In a test file of yours:
+A case is a coroutine function of a harness and of what opens the store. In a test file of yours:
 
 Example:
     ```python
     import pytest
     from leasehold_lab.conformance import cases
-    from leasehold_lab.runtimes.case_runtimes import AsyncioWorld, BlockingWorld
+    from leasehold_lab.runtimes.harnesses import AsyncioWorld, BlockingWorld
 
-    @pytest.mark.parametrize("world", [BlockingWorld(), AsyncioWorld()], ids=str)
+    @pytest.mark.parametrize("harness", [BlockingWorld(), AsyncioWorld()], ids=str)
     @pytest.mark.parametrize("case", [pytest.param(case, id=name) for name, case in cases()])
-    def test_my_store(world, case):
-        world.run(lambda world: case(world, "mystore://localhost:4321"))
+    def test_my_store(harness, case):
+        harness.run(lambda harness: case(harness, "mystore://localhost:4321"))
     ```
 
 Cases are told apart by namespaces, so one server serves all of them, one after another or at the same time. A store

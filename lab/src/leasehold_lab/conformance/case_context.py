@@ -16,7 +16,7 @@ from leasehold.client import AsyncClient
 from leasehold.primitives.locks.hold import AsyncHold
 from leasehold.primitives.locks.mutex import AsyncMutex
 from leasehold.store_api import Opener
-from leasehold_lab.runtimes.case_runtimes import World
+from leasehold_lab.runtimes.harnesses import Harness
 
 E = TypeVar("E", bound=BaseException)
 H = TypeVar("H", bound=AsyncHold)
@@ -38,8 +38,8 @@ SOON = 5.0
 WITHIN = 5.0
 """Seconds that one call of a store may take."""
 
-Case = Callable[[World, str | Opener], Coroutine[Any, Any, None]]
-"""A case as it is run: in which world, and what opens the store."""
+Case = Callable[[Harness, str | Opener], Coroutine[Any, Any, None]]
+"""A case as it is run: in which harness, and what opens the store."""
 
 
 class Variant(enum.Enum):
@@ -98,11 +98,11 @@ REGISTER: defaultdict[str, list[Stated]] = defaultdict(list)
 """All cases by the module that states them."""
 
 
-class Arena:
+class CaseContext:
     """One run of one case. Its clients share a namespace that nobody else has."""
 
-    def __init__(self, world: World, where: str | Opener, variant: Variant) -> None:
-        self.world = world
+    def __init__(self, harness: Harness, where: str | Opener, variant: Variant) -> None:
+        self.harness = harness
         self.where = where
         self.variant = variant
         self.namespace = f"conformance-{secrets.token_hex(8)}"
@@ -118,8 +118,8 @@ class Arena:
         return f"election/{name}" if self.variant is Variant.ELECTION else name
 
     def client(self, **options: Any) -> AsyncClient:
-        """Make a client; the world closes it."""
-        client = self.world.client(self.where, **{"namespace": self.namespace, **options})
+        """Make a client; the harness closes it."""
+        client = self.harness.client(self.where, **{"namespace": self.namespace, **options})
         self._promised = client.store.capabilities
         return client
 
@@ -166,16 +166,16 @@ class Arena:
     async def queued(self, client: AsyncClient, count: int, name: str | None = None) -> LockInfo:
         """Wait until ``count`` tickets wait for the name, and return what is seen."""
         name = self.name if name is None else name
-        until = self.world.now() + SOON
+        until = self.harness.now() + SOON
         while True:
             info = await client.inspect(name)
             if info is not None and len(info.waiters) == count:
                 return info
-            assert self.world.now() < until, f"{count} waiters expected, but seen is {info}"
-            await self.world.sleep(0.005)
+            assert self.harness.now() < until, f"{count} waiters expected, but seen is {info}"
+            await self.harness.sleep(0.005)
 
 
-Body = Callable[[Arena], Coroutine[Any, Any, None]]
+Body = Callable[[CaseContext], Coroutine[Any, Any, None]]
 
 
 def case(variants: tuple[Variant, ...] = (Variant.LOCK,), needs: tuple[str, ...] = ()) -> Callable[[Body], Body]:
@@ -191,8 +191,8 @@ def case(variants: tuple[Variant, ...] = (Variant.LOCK,), needs: tuple[str, ...]
 
 
 def _run(body: Body, variant: Variant) -> Case:
-    async def run(world: World, where: str | Opener) -> None:
-        await body(Arena(world, where, variant))
+    async def run(harness: Harness, where: str | Opener) -> None:
+        await body(CaseContext(harness, where, variant))
 
     run.__name__ = run.__qualname__ = body.__name__
     run.__doc__ = body.__doc__

@@ -44,7 +44,7 @@ class Network:
     def open(self, runtime: Runtime, namespace: str) -> RemoteStore:
         """Open the store for one client."""
         if not isinstance(runtime, SimulatedRuntime):
-            raise Unsupported("a simulated network serves clients of simulated worlds only")
+            raise Unsupported("a simulated network serves clients of simulated harnesses only")
         return RemoteStore(self.opener.open(self.server, namespace), runtime, self.server, self.latency)
 
 

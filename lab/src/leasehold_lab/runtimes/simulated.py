@@ -1,4 +1,4 @@
-"""The simulated world: a port call suspends a task of virtual time. No thread, no clock, no chance but the seed."""
+"""The simulated runtime: a port call suspends a task of virtual time. No thread, no clock, no chance but the seed."""
 
 from __future__ import annotations
 

@@ -162,7 +162,7 @@ class Task(Generic[T]):
         self._scheduler.soon(self.machine, self._step)
 
     def dismantle(self) -> None:
-        """Take apart a task that will never run, when its world ends: every wait in its clean-up raises `Killed`."""
+        """Take apart a task that will never run, when its harness ends: every wait in its clean-up raises `Killed`."""
         for _ in range(100):
             try:
                 self._context.run(self._work.throw, Killed())

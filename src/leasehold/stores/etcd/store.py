@@ -71,7 +71,7 @@ class EtcdStore:
     def __init__(self, runtime: Runtime, settings: Settings, namespace: str, http: Http | None = None) -> None:
         """Make one; ``http`` has the connections, as to a model."""
         if runtime.flavor is Flavor.SIMULATED and http is None:
-            raise Unsupported("a real etcd cannot be reached from the simulated world; use a memory: store there")
+            raise Unsupported("a real etcd cannot be reached from the simulated runtime; use a memory: store there")
         self._runtime = runtime
         self._settings = settings
         self._namespace = namespace

@@ -21,7 +21,7 @@ class MySQLStore(RowStore):
     ) -> None:
         """Make a store; ``transport`` reaches something else than the database of the settings, as a model of one."""
         if transport is None and runtime.flavor is Flavor.SIMULATED:
-            raise Unsupported("a real database cannot be reached from the simulated world; use a memory: store there")
+            raise Unsupported("a real database cannot be reached from the simulated runtime; use a memory: store there")
 
         self.mysql = transport = transport or MySQLTransport(runtime, settings)
 

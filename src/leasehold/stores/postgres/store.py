@@ -32,7 +32,7 @@ class PostgresStore(RowStore):
     ) -> None:
         """Make a store. ``transport``, if given, connects to something else than the database, such as a model."""
         if transport is None and runtime.flavor is Flavor.SIMULATED:
-            raise Unsupported("a real database cannot be reached from the simulated world; use a memory: store there")
+            raise Unsupported("a real database cannot be reached from the simulated runtime; use a memory: store there")
 
         def connect(on_message: OnMessage, on_silence: OnSilence) -> SQLTransport:
             make = transport or (BlockingTransport if runtime.flavor is Flavor.SYNC else AioTransport)

@@ -73,7 +73,7 @@ def single_transport(runtime: Runtime) -> MakeTransport:
 
     """
     if runtime.flavor is Flavor.SIMULATED:
-        raise Unsupported("a real Redis cannot be reached from the simulated world; use a memory: store there")
+        raise Unsupported("a real Redis cannot be reached from the simulated runtime; use a memory: store there")
     return BlockingTransport if runtime.flavor is Flavor.SYNC else aio_transport
 
 

@@ -3,40 +3,40 @@
 from __future__ import annotations
 
 from leasehold.errors import AcquireTimeout
-from leasehold_lab.conformance.case_context import ALL, NOISE, SOON, Arena, case, held, raised
+from leasehold_lab.conformance.case_context import ALL, NOISE, SOON, CaseContext, case, held, raised
 
 JOBS = 4
 ROUNDS = 6
 
 
 @case(ALL)
-async def no_update_is_lost(arena: Arena) -> None:
+async def no_update_is_lost(context: CaseContext) -> None:
     """Read, wait, write back, by several clients at once: every round counts, and nobody is inside beside another."""
-    world, count, inside, tokens = arena.world, 0, 0, list[int]()
+    harness, count, inside, tokens = context.harness, 0, 0, list[int]()
 
     async def work() -> None:
         nonlocal count, inside
-        lock = arena.lock()
+        lock = context.lock()
         for _ in range(ROUNDS):
             async with lock as hold:
                 inside += 1
                 assert inside == 1
                 tokens.append(hold.token)
                 seen = count
-                await world.sleep(0.001)
+                await harness.sleep(0.001)
                 count = seen + 1
                 inside -= 1
 
-    for job in [world.spawn(work) for _ in range(JOBS)]:
+    for job in [harness.spawn(work) for _ in range(JOBS)]:
         await job.result()
     assert count == JOBS * ROUNDS
     assert tokens == sorted(set(tokens))
 
 
 @case(ALL)
-async def one_object_serves_many(arena: Arena) -> None:
+async def one_object_serves_many(context: CaseContext) -> None:
     """Threads or tasks that share one lock object exclude each other as if each had its own."""
-    world, lock, inside = arena.world, arena.lock(), 0
+    harness, lock, inside = context.harness, context.lock(), 0
 
     async def work() -> None:
         nonlocal inside
@@ -44,18 +44,18 @@ async def one_object_serves_many(arena: Arena) -> None:
             async with lock:
                 inside += 1
                 assert inside == 1
-                await world.sleep(0.001)
+                await harness.sleep(0.001)
                 inside -= 1
 
-    for job in [world.spawn(work) for _ in range(JOBS)]:
+    for job in [harness.spawn(work) for _ in range(JOBS)]:
         await job.result()
     assert not await lock.locked()
 
 
 @case(ALL)
-async def tokens_increase(arena: Arena) -> None:
+async def tokens_increase(context: CaseContext) -> None:
     """Each hold has a higher token than the one before, whoever has it."""
-    locks, last = [arena.lock(), arena.lock()], 0
+    locks, last = [context.lock(), context.lock()], 0
     for turn in range(6):
         hold = held(await locks[turn % 2].acquire(timeout=SOON))
         assert isinstance(hold.token, int)
@@ -65,15 +65,15 @@ async def tokens_increase(arena: Arena) -> None:
 
 
 @case(ALL)
-async def a_try_does_not_wait(arena: Arena) -> None:
+async def a_try_does_not_wait(context: CaseContext) -> None:
     """Without blocking, a taken name is None at once and leaves no trace; a free one is a hold."""
-    client, rival = arena.client(), arena.lock()
+    client, rival = context.client(), context.lock()
     for blocking, timeout in ((False, None), (True, 0)):
-        hold = await arena.holder(client)
-        start = arena.world.now()
+        hold = await context.holder(client)
+        start = context.harness.now()
         assert await rival.acquire(blocking, timeout) is None
-        assert arena.world.now() - start < NOISE
-        info = await client.inspect(arena.name)
+        assert context.harness.now() - start < NOISE
+        info = await client.inspect(context.name)
         assert info is not None
         assert info.waiters == ()
         await hold.release()
@@ -81,45 +81,45 @@ async def a_try_does_not_wait(arena: Arena) -> None:
 
 
 @case(ALL)
-async def a_timeout_is_kept_and_leaves_no_trace(arena: Arena) -> None:
+async def a_timeout_is_kept_and_leaves_no_trace(context: CaseContext) -> None:
     """After the timeout the answer is None; nobody waits any more, and the name is free after the release."""
-    client = arena.client()
-    hold = await arena.holder(client)
-    start = arena.world.now()
-    assert await arena.lock().acquire(timeout=0.25) is None
-    assert 0.25 <= arena.world.now() - start < 0.25 + NOISE
-    info = await client.inspect(arena.name)
+    client = context.client()
+    hold = await context.holder(client)
+    start = context.harness.now()
+    assert await context.lock().acquire(timeout=0.25) is None
+    assert 0.25 <= context.harness.now() - start < 0.25 + NOISE
+    info = await client.inspect(context.name)
     assert info is not None
     assert info.waiters == ()
     await hold.release()
-    assert await client.inspect(arena.name) is None
+    assert await client.inspect(context.name) is None
 
 
 @case(ALL)
-async def with_raises_instead_of_running_the_block(arena: Arena) -> None:
+async def with_raises_instead_of_running_the_block(context: CaseContext) -> None:
     """``with`` on a lock that is not had in time raises `AcquireTimeout`: who waited for whom, and how long."""
-    mine, other = arena.client(), arena.client()
-    hold = await arena.holder(mine)
+    mine, other = context.client(), context.client()
+    hold = await context.holder(mine)
     ran = False
 
     async def work() -> None:
         nonlocal ran
-        async with arena.lock(other, timeout=0.2):
+        async with context.lock(other, timeout=0.2):
             ran = True
 
     error = await raised(AcquireTimeout, work())
     assert not ran
     assert isinstance(error, TimeoutError)
-    assert (error.name, error.owner, error.held_by) == (arena.name, other.owner, mine.owner)
+    assert (error.name, error.owner, error.held_by) == (context.name, other.owner, mine.owner)
     assert error.waited is not None
     assert 0.2 <= error.waited < 0.2 + NOISE
     await hold.release()
 
 
 @case(ALL)
-async def locked_says_whether_anyone_holds(arena: Arena) -> None:
+async def locked_says_whether_anyone_holds(context: CaseContext) -> None:
     """`locked` is about the name, not about the object that is asked."""
-    lock, other = arena.lock(), arena.lock()
+    lock, other = context.lock(), context.lock()
     assert not await other.locked()
     async with lock:
         assert await lock.locked()

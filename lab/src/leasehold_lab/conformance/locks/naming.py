@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from leasehold._model import Granted, Kind, LockMode, ReleaseReason
 from leasehold.client import AsyncClient
 from leasehold.errors import NameInUse
-from leasehold_lab.conformance.case_context import NAME, WITHIN, Arena, case, held, raised, ticket
+from leasehold_lab.conformance.case_context import NAME, WITHIN, CaseContext, case, held, raised, ticket
 
 Look = Callable[[], Awaitable[object]]
 """Asks about a name."""
@@ -47,9 +47,9 @@ NAMES = (
 
 
 @case()
-async def any_text_is_a_name(arena: Arena) -> None:
+async def any_text_is_a_name(context: CaseContext) -> None:
     """All of them are held at the same time, each found under its own name and no other."""
-    client = arena.client()
+    client = context.client()
     holds = {name: held(await client.lock(name).acquire(blocking=False)) for name in NAMES}
     for name, hold in holds.items():
         info = await client.inspect(name)
@@ -64,11 +64,11 @@ async def any_text_is_a_name(arena: Arena) -> None:
 
 
 @case()
-async def namespaces_do_not_meet(arena: Arena) -> None:
+async def namespaces_do_not_meet(context: CaseContext) -> None:
     """The same name is another lock in another namespace, however the two are spelled together."""
-    root = arena.namespace
+    root = context.namespace
     pairs = [(root, "a:b"), (f"{root}:a", "b"), (f"{root}{{a}}", "b"), (f"{root}*", "b"), (f"{root}%", "b")]
-    clients = [(arena.client(namespace=namespace), name) for namespace, name in pairs]
+    clients = [(context.client(namespace=namespace), name) for namespace, name in pairs]
     holds = [held(await client.lock(name).acquire(blocking=False)) for client, name in clients]
     for client, name in clients:
         assert [info.name for info in await client.holds()] == [name]
@@ -77,18 +77,18 @@ async def namespaces_do_not_meet(arena: Arena) -> None:
 
 
 @case(needs=("permits",))
-async def a_name_has_one_kind_at_a_time(arena: Arena) -> None:
+async def a_name_has_one_kind_at_a_time(context: CaseContext) -> None:
     """A name in use as a semaphore refuses a lock, and the other way round; when it is free, it is free for either."""
-    client = arena.client()
+    client = context.client()
     mine = ticket(client, LockMode(Kind.SEMAPHORE, exclusive=False, permits=1, limit=3))
     other = ticket(client, LockMode(Kind.SEMAPHORE, exclusive=False, permits=1, limit=4))
     answer = await client.store.try_acquire(NAME, mine, join=True, within=WITHIN)
     assert isinstance(answer, Granted)
-    error = await raised(NameInUse, arena.lock().acquire(timeout=1))
+    error = await raised(NameInUse, context.lock().acquire(timeout=1))
     assert error.name == NAME
     await raised(NameInUse, client.store.try_acquire(NAME, other, join=True, within=WITHIN))
     assert await client.store.release(NAME, mine, reason=ReleaseReason.RELEASE, within=WITHIN)
-    hold = await arena.holder()
+    hold = await context.holder()
     await raised(NameInUse, client.store.try_acquire(NAME, mine, join=True, within=WITHIN))
     hold.raise_if_lost()
     assert await hold.release() is True
@@ -119,17 +119,17 @@ async def all_refuse(client: AsyncClient, looks: Sequence[Look], acquire: Look) 
 
 
 @case(needs=("permits", "fair"))
-async def who_looks_at_a_semaphore_names_its_limit(arena: Arena) -> None:
+async def who_looks_at_a_semaphore_names_its_limit(context: CaseContext) -> None:
     """Whether it is taken is not said of a name that is a lock, or has another limit: it would be a guess."""
-    one, two = arena.client(), arena.client()
+    one, two = context.client(), context.client()
     for limit in (1, 2):
         hold = held(await one.semaphore(NAME, limit).acquire(limit))
         assert await two.semaphore(NAME, limit).available() == 0
         assert await two.semaphore(NAME, limit).locked()
         await all_refuse(two, as_semaphore(two, 40), two.semaphore(NAME, 40).acquire)
         await all_refuse(two, as_lock(two), two.lock(NAME).acquire)
-        waiter = arena.world.spawn(two.semaphore(NAME, limit).acquire)
-        await arena.queued(two, 1)
+        waiter = context.harness.spawn(two.semaphore(NAME, limit).acquire)
+        await context.queued(two, 1)
         assert await two.semaphore(NAME, limit).available() == 0
         await all_refuse(two, as_semaphore(two, 40), two.semaphore(NAME, 40).acquire)
         await hold.release()
@@ -144,9 +144,9 @@ async def who_looks_at_a_semaphore_names_its_limit(arena: Arena) -> None:
 
 
 @case(needs=("shared",))
-async def who_looks_at_a_read_write_lock_looks_at_one(arena: Arena) -> None:
+async def who_looks_at_a_read_write_lock_looks_at_one(context: CaseContext) -> None:
     """Whether it is taken is not said of a name that is in use as another kind of lock."""
-    one, two = arena.client(), arena.client()
+    one, two = context.client(), context.client()
     hold = held(await one.rw_lock(NAME).reader().acquire())
     assert await two.rw_lock(NAME).writer().locked()
     assert not await two.rw_lock(NAME).reader().locked()

@@ -14,32 +14,32 @@ from leasehold_lab.conformance.case_context import (
     NOISE,
     SHORT,
     SOON,
-    Arena,
+    CaseContext,
     case,
     held,
     raised,
 )
-from leasehold_lab.runtimes.case_runtimes import Job
+from leasehold_lab.runtimes.harnesses import Job
 
 RW = ("shared", "fair")
 WRITERS, READERS, ROUNDS = 2, 4, 5
 
 
-def rw(arena: Arena, client: AsyncClient | None = None, **options: Any) -> AsyncRWLock:
+def rw(context: CaseContext, client: AsyncClient | None = None, **options: Any) -> AsyncRWLock:
     """Make a read-write lock of a client of its own unless one is given."""
-    return (arena.client() if client is None else client).rw_lock(NAME, **options)
+    return (context.client() if client is None else client).rw_lock(NAME, **options)
 
 
 @case(needs=RW)
-async def readers_hold_together(arena: Arena) -> None:
+async def readers_hold_together(context: CaseContext) -> None:
     """Any number of readers hold at the same time, each with a token and a lease of its own."""
-    locks = [rw(arena) for _ in range(READERS)]
+    locks = [rw(context) for _ in range(READERS)]
     holds = [held(await lock.reader().acquire(blocking=False)) for lock in locks]
     assert len({hold.token for hold in holds}) == READERS
     for lock in locks:
         assert await lock.writer().locked()
         assert not await lock.reader().locked()
-    assert await rw(arena).writer().acquire(blocking=False) is None
+    assert await rw(context).writer().acquire(blocking=False) is None
     for hold in holds:
         hold.raise_if_lost()
         assert await hold.release() is True
@@ -47,15 +47,15 @@ async def readers_hold_together(arena: Arena) -> None:
 
 
 @case(needs=RW)
-async def a_writer_holds_alone(arena: Arena) -> None:
+async def a_writer_holds_alone(context: CaseContext) -> None:
     """Beside a writer nobody reads or writes; its token is above those of all readers before it."""
-    reader = held(await rw(arena).reader().acquire())
-    other = held(await rw(arena).reader().acquire())
+    reader = held(await rw(context).reader().acquire())
+    other = held(await rw(context).reader().acquire())
     await reader.release()
     await other.release()
-    writer = held(await rw(arena).writer().acquire(blocking=False))
+    writer = held(await rw(context).writer().acquire(blocking=False))
     assert writer.token > max(reader.token, other.token)
-    stranger = rw(arena)
+    stranger = rw(context)
     for side in (stranger.reader(), stranger.upgradeable(), stranger.writer()):
         assert await side.locked()
         assert await side.acquire(blocking=False) is None
@@ -64,55 +64,55 @@ async def a_writer_holds_alone(arena: Arena) -> None:
 
 
 @case(needs=RW)
-async def no_reader_sees_half_a_change(arena: Arena) -> None:
+async def no_reader_sees_half_a_change(context: CaseContext) -> None:
     """Writers change two values, not at the same time; readers always see both or neither changed."""
-    world, pair, tokens = arena.world, [0, 0], list[int]()
+    harness, pair, tokens = context.harness, [0, 0], list[int]()
 
     async def write() -> None:
-        side = rw(arena).writer()
+        side = rw(context).writer()
         for _ in range(ROUNDS):
             async with side as hold:
                 tokens.append(hold.token)
                 pair[0] += 1
-                await world.sleep(0.001)
+                await harness.sleep(0.001)
                 pair[1] += 1
 
     async def read() -> None:
-        side = rw(arena).reader()
+        side = rw(context).reader()
         for _ in range(ROUNDS):
             async with side:
                 seen = pair[0]
-                await world.sleep(0.001)
+                await harness.sleep(0.001)
                 assert seen == pair[1] == pair[0]
 
-    for job in [world.spawn(work) for work in (write, read) for _ in range(WRITERS)]:
+    for job in [harness.spawn(work) for work in (write, read) for _ in range(WRITERS)]:
         await job.result()
     assert pair == [WRITERS * ROUNDS] * 2
     assert tokens == sorted(set(tokens))
 
 
 @case(needs=RW)
-async def order_of_arrival_with_readers_together(arena: Arena) -> None:
+async def order_of_arrival_with_readers_together(context: CaseContext) -> None:
     """Whoever waits enters in turn, readers that follow each other at the same time; neither kind starves."""
-    client, entered, inside = arena.client(), list[str](), 0
-    first = held(await rw(arena, client).writer().acquire())
+    client, entered, inside = context.client(), list[str](), 0
+    first = held(await rw(context, client).writer().acquire())
 
     async def wait(what: str) -> None:
         nonlocal inside
-        lock = rw(arena)
+        lock = rw(context)
         async with lock.writer() if what[0] == "w" else lock.reader():
             entered.append(what)
             if what[0] == "r":
                 inside += 1
-                until = arena.world.now() + SOON
-                while inside % 2 and arena.world.now() < until:
-                    await arena.world.sleep(0.002)
+                until = context.harness.now() + SOON
+                while inside % 2 and context.harness.now() < until:
+                    await context.harness.sleep(0.002)
                 assert inside % 2 == 0, "the two readers are inside together"
 
     jobs = list[Job[None]]()
     for what in ("r1", "r2", "w1", "r3", "r4", "w2"):
-        jobs.append(arena.world.spawn(partial(wait, what)))
-        await arena.queued(client, len(jobs))
+        jobs.append(context.harness.spawn(partial(wait, what)))
+        await context.queued(client, len(jobs))
     await first.release()
     for job in jobs:
         await job.result()
@@ -121,44 +121,44 @@ async def order_of_arrival_with_readers_together(arena: Arena) -> None:
 
 
 @case(needs=RW)
-async def a_writer_who_waits_is_not_passed(arena: Arena) -> None:
+async def a_writer_who_waits_is_not_passed(context: CaseContext) -> None:
     """By default a reader that comes later waits behind the writer; with ``fair=False`` it enters."""
-    client = arena.client()
-    reader = held(await rw(arena, client).reader().acquire())
-    writer = arena.world.spawn(lambda: rw(arena).writer().acquire())
-    await arena.queued(client, 1)
-    assert await rw(arena).reader().acquire(blocking=False) is None
-    passing = held(await rw(arena, fair=False).reader().acquire(blocking=False))
+    client = context.client()
+    reader = held(await rw(context, client).reader().acquire())
+    writer = context.harness.spawn(lambda: rw(context).writer().acquire())
+    await context.queued(client, 1)
+    assert await rw(context).reader().acquire(blocking=False) is None
+    passing = held(await rw(context, fair=False).reader().acquire(blocking=False))
     await passing.release()
     await reader.release()
     await held(await writer.result()).release()
 
 
 @case(needs=RW)
-async def a_writer_who_gave_up_lets_readers_in(arena: Arena) -> None:
+async def a_writer_who_gave_up_lets_readers_in(context: CaseContext) -> None:
     """Readers who waited only for a writer that waits enter at once when it gives up."""
-    client = arena.client()
-    first = held(await rw(arena, client).reader().acquire())
-    writer = arena.world.spawn(lambda: rw(arena).writer().acquire(timeout=GIVES_UP))
-    await arena.queued(client, 1)
-    reader = arena.world.spawn(lambda: rw(arena).reader().acquire())
-    await arena.queued(client, 2)
-    start = arena.world.now()
+    client = context.client()
+    first = held(await rw(context, client).reader().acquire())
+    writer = context.harness.spawn(lambda: rw(context).writer().acquire(timeout=GIVES_UP))
+    await context.queued(client, 1)
+    reader = context.harness.spawn(lambda: rw(context).reader().acquire())
+    await context.queued(client, 2)
+    start = context.harness.now()
     assert await writer.result() is None
     await held(await reader.result()).release()
-    assert arena.world.now() - start < GIVES_UP + NOISE
+    assert context.harness.now() - start < GIVES_UP + NOISE
     await first.release()
 
 
 @case(needs=RW)
-async def a_reader_that_reads_again_never_waits_for_a_writer(arena: Arena) -> None:
+async def a_reader_that_reads_again_never_waits_for_a_writer(context: CaseContext) -> None:
     """Reading inside reading is one entry, whoever waits; it is free after the last release."""
-    client = arena.client()
-    lock = rw(arena, client)
+    client = context.client()
+    lock = rw(context, client)
     outer = held(await lock.reader().acquire())
-    writer = arena.world.spawn(lambda: rw(arena).writer().acquire())
-    await arena.queued(client, 1)
-    inner = held(await rw(arena, client).reader().acquire(timeout=SOON))
+    writer = context.harness.spawn(lambda: rw(context).writer().acquire())
+    await context.queued(client, 1)
+    inner = held(await rw(context, client).reader().acquire(timeout=SOON))
     assert inner.token == outer.token
     await lock.reader().release()
     outer.raise_if_lost()
@@ -169,18 +169,18 @@ async def a_reader_that_reads_again_never_waits_for_a_writer(arena: Arena) -> No
 
 
 @case(needs=RW)
-async def a_writer_reads_and_steps_down_without_a_gap(arena: Arena) -> None:
+async def a_writer_reads_and_steps_down_without_a_gap(context: CaseContext) -> None:
     """A writer may read too; releasing the writer first leaves the reader, and no writer comes between."""
-    client = arena.client()
-    lock = rw(arena, client)
+    client = context.client()
+    lock = rw(context, client)
     writer = held(await lock.writer().acquire())
-    waiting = arena.world.spawn(lambda: rw(arena).writer().acquire())
-    await arena.queued(client, 1)
+    waiting = context.harness.spawn(lambda: rw(context).writer().acquire())
+    await context.queued(client, 1)
     reader = held(await lock.reader().acquire(timeout=SOON))
     assert reader.token > writer.token
     await writer.release()
     reader.raise_if_lost()
-    await arena.world.sleep(0.05)
+    await context.harness.sleep(0.05)
     assert not waiting.done()
     await reader.release()
     after = held(await waiting.result())
@@ -189,15 +189,15 @@ async def a_writer_reads_and_steps_down_without_a_gap(arena: Arena) -> None:
 
 
 @case(needs=RW)
-async def one_upgradeable_reader_beside_readers(arena: Arena) -> None:
+async def one_upgradeable_reader_beside_readers(context: CaseContext) -> None:
     """It reads beside plain readers; a second one waits, plain readers do not wait for that."""
-    reader = held(await rw(arena).reader().acquire(blocking=False))
-    first = held(await rw(arena).upgradeable().acquire(blocking=False))
-    later = held(await rw(arena).reader().acquire(blocking=False))
-    client = arena.client()
-    second = arena.world.spawn(lambda: rw(arena, client).upgradeable().acquire())
-    await arena.queued(client, 1)
-    await held(await rw(arena).reader().acquire(blocking=False)).release()
+    reader = held(await rw(context).reader().acquire(blocking=False))
+    first = held(await rw(context).upgradeable().acquire(blocking=False))
+    later = held(await rw(context).reader().acquire(blocking=False))
+    client = context.client()
+    second = context.harness.spawn(lambda: rw(context, client).upgradeable().acquire())
+    await context.queued(client, 1)
+    await held(await rw(context).reader().acquire(blocking=False)).release()
     await first.release()
     assert await held(await second.result()).release()
     await reader.release()
@@ -205,24 +205,24 @@ async def one_upgradeable_reader_beside_readers(arena: Arena) -> None:
 
 
 @case(needs=RW)
-async def an_upgrade_waits_for_readers_and_passes_all_others(arena: Arena) -> None:
+async def an_upgrade_waits_for_readers_and_passes_all_others(context: CaseContext) -> None:
     """It becomes the writer when the readers have gone, ahead of writers that waited before, and steps down again."""
-    client = arena.client()
-    reader = held(await rw(arena).reader().acquire())
-    hold = held(await rw(arena, client).upgradeable().acquire())
-    ahead = arena.world.spawn(lambda: rw(arena).writer().acquire())
-    await arena.queued(client, 1)
+    client = context.client()
+    reader = held(await rw(context).reader().acquire())
+    hold = held(await rw(context, client).upgradeable().acquire())
+    ahead = context.harness.spawn(lambda: rw(context).writer().acquire())
+    await context.queued(client, 1)
     assert await hold.upgrade(timeout=0) is None
     assert await hold.upgrade(timeout=0.1) is None
     hold.raise_if_lost()
-    upgrade = arena.world.spawn(lambda: hold.upgrade())
-    await arena.queued(client, 2)
-    assert await rw(arena).reader().acquire(blocking=False) is None
+    upgrade = context.harness.spawn(lambda: hold.upgrade())
+    await context.queued(client, 2)
+    assert await rw(context).reader().acquire(blocking=False) is None
     await reader.release()
     writer = held(await upgrade.result())
     assert writer.token > hold.token
     assert not ahead.done()
-    assert await rw(arena).reader().locked()
+    assert await rw(context).reader().locked()
     await writer.release()
     hold.raise_if_lost()
     assert not ahead.done()
@@ -231,16 +231,16 @@ async def an_upgrade_waits_for_readers_and_passes_all_others(arena: Arena) -> No
 
 
 @case(needs=RW)
-async def readers_who_come_later_do_not_pass_an_upgrade_that_waits(arena: Arena) -> None:
+async def readers_who_come_later_do_not_pass_an_upgrade_that_waits(context: CaseContext) -> None:
     """Or readers who come and go, so that there is always one, would keep it waiting for ever."""
-    client = arena.client()
-    first = held(await rw(arena).reader().acquire())
-    hold = held(await rw(arena, client).upgradeable().acquire())
-    upgrade = arena.world.spawn(lambda: hold.upgrade())
-    await arena.queued(client, 1)
-    assert await rw(arena).reader().acquire(blocking=False) is None
-    later = arena.world.spawn(lambda: rw(arena).reader().acquire())
-    await arena.queued(client, 2)
+    client = context.client()
+    first = held(await rw(context).reader().acquire())
+    hold = held(await rw(context, client).upgradeable().acquire())
+    upgrade = context.harness.spawn(lambda: hold.upgrade())
+    await context.queued(client, 1)
+    assert await rw(context).reader().acquire(blocking=False) is None
+    later = context.harness.spawn(lambda: rw(context).reader().acquire())
+    await context.queued(client, 2)
     await first.release()
     writer = held(await upgrade.result())
     assert not later.done()
@@ -250,31 +250,31 @@ async def readers_who_come_later_do_not_pass_an_upgrade_that_waits(arena: Arena)
 
 
 @case(needs=RW)
-async def two_who_would_upgrade_do_not_wait_for_each_other(arena: Arena) -> None:
+async def two_who_would_upgrade_do_not_wait_for_each_other(context: CaseContext) -> None:
     """Each reads, decides and writes under one upgradeable reader: no update is lost, and all get on."""
-    world, count = arena.world, 0
+    harness, count = context.harness, 0
 
     async def work() -> None:
         nonlocal count
-        lock = rw(arena)
+        lock = rw(context)
         for _ in range(ROUNDS):
             async with lock.upgradeable() as hold:
                 seen = count
                 async with lock.reader():
-                    await world.sleep(0.001)
+                    await harness.sleep(0.001)
                 async with held(await hold.upgrade()) as writing:
                     assert writing.token > hold.token
                     count = seen + 1
 
-    for job in [world.spawn(work) for _ in range(READERS)]:
+    for job in [harness.spawn(work) for _ in range(READERS)]:
         await job.result()
     assert count == READERS * ROUNDS
 
 
 @case(needs=RW)
-async def a_reader_that_asks_to_write_is_refused(arena: Arena) -> None:
+async def a_reader_that_asks_to_write_is_refused(context: CaseContext) -> None:
     """It could wait for ever; the reader's hold goes on."""
-    lock = rw(arena)
+    lock = rw(context)
     async with lock.reader() as hold:
         for side in (lock.writer(), lock.upgradeable()):
             await raised(RuntimeError, side.acquire(timeout=0))
@@ -283,39 +283,39 @@ async def a_reader_that_asks_to_write_is_refused(arena: Arena) -> None:
 
 
 @case(needs=RW)
-async def a_dead_reader_blocks_a_writer_for_its_lease(arena: Arena) -> None:
+async def a_dead_reader_blocks_a_writer_for_its_lease(context: CaseContext) -> None:
     """Each reader has its own lease: one that is not renewed ends, whatever the others do."""
-    alive = held(await rw(arena, lease=arena.short).reader().acquire())
-    dead = held(await rw(arena, lease=arena.short, renew=False).reader().acquire())
-    start = arena.world.now()
-    await arena.world.sleep(arena.short / 2)
+    alive = held(await rw(context, lease=context.short).reader().acquire())
+    dead = held(await rw(context, lease=context.short, renew=False).reader().acquire())
+    start = context.harness.now()
+    await context.harness.sleep(context.short / 2)
     await alive.release()
-    writer = held(await rw(arena).writer().acquire(timeout=SOON))
-    assert arena.world.now() - start < arena.gone(SHORT) + NOISE
+    writer = held(await rw(context).writer().acquire(timeout=SOON))
+    assert context.harness.now() - start < context.gone(SHORT) + NOISE
     await raised(LeaseLost, dead.release())
     writer.raise_if_lost()
     await writer.release()
 
 
 @case(needs=RW)
-async def an_upgradeable_that_was_lost_does_not_become_the_writer(arena: Arena) -> None:
+async def an_upgradeable_that_was_lost_does_not_become_the_writer(context: CaseContext) -> None:
     """Its holder is told: another may have written since it read."""
-    hold = held(await rw(arena, lease=arena.short, renew=False).upgradeable().acquire())
-    reader = held(await rw(arena).reader().acquire())
-    await raised(LeaseLost, hold.upgrade(timeout=arena.short * 3))
+    hold = held(await rw(context, lease=context.short, renew=False).upgradeable().acquire())
+    reader = held(await rw(context).reader().acquire())
+    await raised(LeaseLost, hold.upgrade(timeout=context.short * 3))
     await raised(LeaseLost, hold.upgrade(timeout=0))
     await raised(LeaseLost, hold.release())
     await reader.release()
-    await held(await rw(arena).writer().acquire(timeout=SOON)).release()
+    await held(await rw(context).writer().acquire(timeout=SOON)).release()
 
 
 @case(needs=RW)
-async def it_is_neither_a_lock_nor_a_semaphore(arena: Arena) -> None:
+async def it_is_neither_a_lock_nor_a_semaphore(context: CaseContext) -> None:
     """A name in use as a read-write lock refuses other uses until nobody uses it."""
-    client = arena.client()
-    hold = held(await rw(arena).reader().acquire())
+    client = context.client()
+    hold = held(await rw(context).reader().acquire())
     error = await raised(NameInUse, client.lock(NAME).acquire(timeout=1))
     assert error.name == NAME
     await hold.release()
     async with client.lock(NAME):
-        await raised(NameInUse, rw(arena).reader().acquire(timeout=1))
+        await raised(NameInUse, rw(context).reader().acquire(timeout=1))

@@ -9,16 +9,16 @@ from typing import Any
 from leasehold.client import AsyncClient
 from leasehold.errors import AcquireTimeout, LeaseLost, NameInUse, NotHeld
 from leasehold.primitives.locks.multi_lock import AsyncMultiLock
-from leasehold_lab.conformance.case_context import NOISE, SHORT, SOON, Arena, case, held, raised
-from leasehold_lab.runtimes.case_runtimes import Job
+from leasehold_lab.conformance.case_context import NOISE, SHORT, SOON, CaseContext, case, held, raised
+from leasehold_lab.runtimes.harnesses import Job
 
 NAMES: tuple[str, ...] = ("a", "b", "c")
 JOBS, ROUNDS = 4, 5
 
 
-def multi(arena: Arena, *names: Any, client: AsyncClient | None = None, **options: Any) -> AsyncMultiLock:
+def multi(context: CaseContext, *names: Any, client: AsyncClient | None = None, **options: Any) -> AsyncMultiLock:
     """Make a multi-lock of a client of its own unless one is given."""
-    return (arena.client() if client is None else client).multi_lock(names or NAMES, **options)
+    return (context.client() if client is None else client).multi_lock(names or NAMES, **options)
 
 
 async def names_in_use(client: AsyncClient) -> list[str]:
@@ -27,10 +27,10 @@ async def names_in_use(client: AsyncClient) -> list[str]:
 
 
 @case()
-async def all_are_held_and_all_are_released(arena: Arena) -> None:
+async def all_are_held_and_all_are_released(context: CaseContext) -> None:
     """Inside, each of the names is held, with a token of its own; after, none is."""
-    client = arena.client()
-    async with multi(arena, "c", "a", "b") as hold:
+    client = context.client()
+    async with multi(context, "c", "a", "b") as hold:
         assert hold.names == NAMES
         assert await names_in_use(client) == list(NAMES)
         for info in await client.holds():
@@ -48,37 +48,37 @@ async def all_are_held_and_all_are_released(arena: Arena) -> None:
 
 
 @case()
-async def a_try_takes_all_or_none(arena: Arena) -> None:
+async def a_try_takes_all_or_none(context: CaseContext) -> None:
     """Without waiting, one that is taken is enough for None, and none of the others is held after that."""
-    client = arena.client()
+    client = context.client()
     for taken in NAMES:
         async with client.lock(taken):
             for blocking, timeout in ((False, None), (True, 0)):
-                start = arena.world.now()
-                assert await multi(arena).acquire(blocking, timeout) is None
-                assert arena.world.now() - start < NOISE
+                start = context.harness.now()
+                assert await multi(context).acquire(blocking, timeout) is None
+                assert context.harness.now() - start < NOISE
                 info = await client.inspect(taken)
                 assert info is not None
                 assert info.waiters == ()
                 assert await names_in_use(client) == [taken]
-    await held(await multi(arena).acquire(blocking=False)).release()
+    await held(await multi(context).acquire(blocking=False)).release()
 
 
 @case()
-async def one_deadline_for_all(arena: Arena) -> None:
+async def one_deadline_for_all(context: CaseContext) -> None:
     """The timeout is that of all waits together; after it none is held and nobody waits."""
-    client = arena.client()
-    late = await arena.client().lock("b").acquire()
+    client = context.client()
+    late = await context.client().lock("b").acquire()
     async with client.lock("a") as early:
 
         async def free_the_first() -> None:
-            await arena.world.sleep(0.3)
+            await context.harness.sleep(0.3)
             await early.release()
 
-        job = arena.world.spawn(free_the_first)
-        start = arena.world.now()
-        error = await raised(AcquireTimeout, multi(arena, timeout=0.6).__aenter__())
-        assert 0.6 <= arena.world.now() - start < 0.6 + NOISE
+        job = context.harness.spawn(free_the_first)
+        start = context.harness.now()
+        error = await raised(AcquireTimeout, multi(context, timeout=0.6).__aenter__())
+        assert 0.6 <= context.harness.now() - start < 0.6 + NOISE
         assert error.waited is not None
         assert 0.6 <= error.waited < 0.6 + NOISE
         assert error.name == "a + b + c"
@@ -92,12 +92,12 @@ async def one_deadline_for_all(arena: Arena) -> None:
 
 
 @case()
-async def it_waits_for_the_last_and_gets_them_all(arena: Arena) -> None:
+async def it_waits_for_the_last_and_gets_them_all(context: CaseContext) -> None:
     """A multi-lock is had as soon as its last name is free; meanwhile nobody overtakes it where it holds already."""
-    client = arena.client()
+    client = context.client()
     taken = held(await client.lock("b").acquire())
-    job = arena.world.spawn(lambda: multi(arena).acquire(timeout=SOON))
-    await arena.queued(client, 1, "b")
+    job = context.harness.spawn(lambda: multi(context).acquire(timeout=SOON))
+    await context.queued(client, 1, "b")
     assert await client.lock("a").acquire(blocking=False) is None
     assert await client.inspect("c") is None
     await taken.release()
@@ -108,39 +108,39 @@ async def it_waits_for_the_last_and_gets_them_all(arena: Arena) -> None:
 
 
 @case()
-async def opposite_orders_do_not_deadlock(arena: Arena) -> None:
+async def opposite_orders_do_not_deadlock(context: CaseContext) -> None:
     """Clients that name the same locks in any order, and in part, all get on, and nobody is inside beside another."""
-    world, inside, done = arena.world, set[str](), 0
+    harness, inside, done = context.harness, set[str](), 0
     chance = random.Random(7)
 
     async def work(lists: list[list[str]]) -> None:
         nonlocal done
-        client = arena.client()
+        client = context.client()
         for names in lists:
             async with client.multi_lock(names, timeout=60):
                 assert not inside & set(names)
                 inside.update(names)
-                await world.sleep(0.001)
+                await harness.sleep(0.001)
                 inside.difference_update(names)
                 done += 1
 
     jobs = list[Job[None]]()
     for number in range(JOBS):
         lists = [chance.sample(NAMES, chance.randint(2, 3)) for _ in range(ROUNDS)]
-        jobs.append(world.spawn(partial(work, [names[:: 1 if number % 2 else -1] for names in lists])))
+        jobs.append(harness.spawn(partial(work, [names[:: 1 if number % 2 else -1] for names in lists])))
     for job in jobs:
         await job.result()
     assert done == JOBS * ROUNDS
-    assert await names_in_use(arena.client()) == []
+    assert await names_in_use(context.client()) == []
 
 
 @case()
-async def a_name_that_is_there_twice_is_locked_once(arena: Arena) -> None:
+async def a_name_that_is_there_twice_is_locked_once(context: CaseContext) -> None:
     """The same name again is the same lock; two different uses of one name are an error, as is no name at all."""
-    client = arena.client()
+    client = context.client()
     async with client.multi_lock(["a", "b", "a", client.lock("b")]) as hold:
         assert hold.names == ("a", "b")
-    other = arena.client()
+    other = context.client()
     for twice in (["a", client.rlock("a")], ["a", other.lock("a")], []):
         await raised(ValueError, _make(client, twice))
     for wrong in ("abc", [7], [None], 7):
@@ -148,9 +148,9 @@ async def a_name_that_is_there_twice_is_locked_once(arena: Arena) -> None:
 
 
 @case()
-async def locks_of_several_clients(arena: Arena) -> None:
+async def locks_of_several_clients(context: CaseContext) -> None:
     """Locks of other clients, in other places, are members like any other."""
-    one, two = arena.client(), arena.client(namespace=arena.namespace + "-two")
+    one, two = context.client(), context.client(namespace=context.namespace + "-two")
     async with one.multi_lock(["b", two.lock("a"), two.lock("c")]) as hold:
         assert hold.names == NAMES
         assert await names_in_use(one) == ["b"]
@@ -160,9 +160,9 @@ async def locks_of_several_clients(arena: Arena) -> None:
 
 
 @case(needs=("shared", "permits", "fair"))
-async def members_of_all_kinds(arena: Arena) -> None:
+async def members_of_all_kinds(context: CaseContext) -> None:
     """Readers, permits and re-entrant locks are members like any other, each with its own meaning."""
-    client, other = arena.client(), arena.client()
+    client, other = context.client(), context.client()
     lock = client.multi_lock(
         ["d", client.rw_lock("a").reader(), client.semaphore("b", 3).permits(2), client.rlock("c")], timeout=SOON
     )
@@ -179,33 +179,33 @@ async def members_of_all_kinds(arena: Arena) -> None:
 
 
 @case(needs=("shared",))
-async def a_wrong_kind_gives_the_others_back(arena: Arena) -> None:
+async def a_wrong_kind_gives_the_others_back(context: CaseContext) -> None:
     """A name in use as another primitive is an error, and then none is held."""
-    client = arena.client()
+    client = context.client()
     async with client.rw_lock("b").reader():
         for timeout in (0, 1):
-            error = await raised(NameInUse, multi(arena).acquire(timeout=timeout))
+            error = await raised(NameInUse, multi(context).acquire(timeout=timeout))
             assert error.name == "b"
             assert await names_in_use(client) == ["b"]
     assert await names_in_use(client) == []
 
 
 @case()
-async def the_loss_of_one_is_the_loss_of_all(arena: Arena) -> None:
+async def the_loss_of_one_is_the_loss_of_all(context: CaseContext) -> None:
     """When one lease is lost the block is told, and at its end the others are released."""
-    client, told = arena.client(), list[str | None]()
+    client, told = context.client(), list[str | None]()
 
     async def work() -> None:
-        async with multi(arena, lease=arena.kept(1.5)) as hold:
+        async with multi(context, lease=context.kept(1.5)) as hold:
             hold.on_lost(lambda error: told.append(error.name))
             info = await client.inspect("b")
             assert info is not None
             assert info.holders[0].token is not None
             assert await client.force_release("b", info.holders[0].token)
-            until = arena.world.now() + SOON
-            while arena.world.now() < until:
+            until = context.harness.now() + SOON
+            while context.harness.now() < until:
                 hold.raise_if_lost()
-                await arena.world.sleep(0.01)
+                await context.harness.sleep(0.01)
 
     error = await raised(LeaseLost, work())
     assert error.name == "b"
@@ -214,32 +214,32 @@ async def the_loss_of_one_is_the_loss_of_all(arena: Arena) -> None:
 
 
 @case()
-async def a_fixed_lease_begins_when_all_are_held(arena: Arena) -> None:
+async def a_fixed_lease_begins_when_all_are_held(context: CaseContext) -> None:
     """With ``renew=False`` what is had early is kept while the rest is waited for, and then all have the full lease."""
-    client = arena.client()
+    client = context.client()
     taken = held(await client.lock("c").acquire())
-    job = arena.world.spawn(lambda: multi(arena, lease=arena.kept(SHORT), renew=False).acquire(timeout=SOON))
-    await arena.queued(client, 1, "c")
-    await arena.world.sleep(2 * arena.kept(SHORT))
+    job = context.harness.spawn(lambda: multi(context, lease=context.kept(SHORT), renew=False).acquire(timeout=SOON))
+    await context.queued(client, 1, "c")
+    await context.harness.sleep(2 * context.kept(SHORT))
     assert await client.lock("a").acquire(blocking=False) is None
     await taken.release()
     hold = held(await job.result())
-    assert hold.remaining > arena.kept(SHORT) / 4
-    start = arena.world.now()
+    assert hold.remaining > context.kept(SHORT) / 4
+    start = context.harness.now()
     await held(await client.lock("a").acquire(timeout=SOON)).release()
-    assert arena.world.now() - start < arena.gone(SHORT) + NOISE
+    assert context.harness.now() - start < context.gone(SHORT) + NOISE
     assert hold.lost
     await raised(LeaseLost, hold.release())
     assert await names_in_use(client) == []
 
 
 @case()
-async def a_holder_that_died_blocks_for_a_lease(arena: Arena) -> None:
+async def a_holder_that_died_blocks_for_a_lease(context: CaseContext) -> None:
     """What is not renewed is free when the leases have run out, all of it."""
-    hold = held(await multi(arena, lease=arena.kept(SHORT), renew=False).acquire())
-    start = arena.world.now()
-    after = held(await multi(arena, "c", "b", "a").acquire(timeout=SOON))
-    assert arena.kept(SHORT) * 0.9 < arena.world.now() - start < arena.gone(SHORT) + NOISE
+    hold = held(await multi(context, lease=context.kept(SHORT), renew=False).acquire())
+    start = context.harness.now()
+    after = held(await multi(context, "c", "b", "a").acquire(timeout=SOON))
+    assert context.kept(SHORT) * 0.9 < context.harness.now() - start < context.gone(SHORT) + NOISE
     assert all(after.tokens[name] > hold.tokens[name] for name in NAMES)
     await raised(LeaseLost, hold.release())
     after.raise_if_lost()

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from leasehold._model import CELL_LIMIT, Change
-from leasehold_lab.conformance.case_context import Arena, case, raised
+from leasehold_lab.conformance.case_context import CaseContext, case, raised
 
 NAME = "a {cell}: ключ"
 
 
 @case(needs=("cells",))
-async def a_cell_counts_its_versions(arena: Arena) -> None:
+async def a_cell_counts_its_versions(context: CaseContext) -> None:
     """There is none at first; each change is one version more, and any bytes are a value."""
-    store = arena.client().store
+    store = context.client().store
     nothing = await store.compare_and_set(NAME, Change())
     assert (nothing.value, nothing.version, nothing.changed) == (None, 0, False)
     for version, value in enumerate((b"", b"\x00\xff\r\n", "ü".encode(), b"x" * CELL_LIMIT), start=1):
@@ -22,9 +22,9 @@ async def a_cell_counts_its_versions(arena: Arena) -> None:
 
 
 @case(needs=("cells",))
-async def a_change_is_made_on_its_version_only(arena: Arena) -> None:
+async def a_change_is_made_on_its_version_only(context: CaseContext) -> None:
     """A compare-and-set that lost the race changes nothing and shows what is there."""
-    first, second = arena.client().store, arena.client().store
+    first, second = context.client().store, context.client().store
     assert (await first.compare_and_set(NAME, Change(b"a", if_version=0))).changed
     late = await second.compare_and_set(NAME, Change(b"b", if_version=0))
     assert (late.value, late.version, late.changed) == (b"a", 1, False)
@@ -36,11 +36,11 @@ async def a_change_is_made_on_its_version_only(arena: Arena) -> None:
 
 
 @case(needs=("cells",))
-async def of_many_who_add_one_none_is_lost(arena: Arena) -> None:
+async def of_many_who_add_one_none_is_lost(context: CaseContext) -> None:
     """Read, add, compare-and-set, and again if another was faster: every addition counts."""
 
     async def add() -> None:
-        store = arena.client().store
+        store = context.client().store
         for _ in range(5):
             while True:
                 cell = await store.compare_and_set(NAME, Change())
@@ -48,16 +48,16 @@ async def of_many_who_add_one_none_is_lost(arena: Arena) -> None:
                 if (await store.compare_and_set(NAME, Change(value, if_version=cell.version))).changed:
                     break
 
-    for job in [arena.world.spawn(add) for _ in range(3)]:
+    for job in [context.harness.spawn(add) for _ in range(3)]:
         await job.result()
-    seen = await arena.client().store.compare_and_set(NAME, Change())
+    seen = await context.client().store.compare_and_set(NAME, Change())
     assert (seen.value, seen.version) == (b"15", 15)
 
 
 @case(needs=("cells",))
-async def an_older_token_is_refused(arena: Arena) -> None:
+async def an_older_token_is_refused(context: CaseContext) -> None:
     """A write with a fence below the highest that ever wrote is late: it changes nothing."""
-    store = arena.client().store
+    store = context.client().store
     big = 1_700_000_000_000_000  # of the size of real tokens: microseconds since 1970
     assert (await store.compare_and_set(NAME, Change(b"a", fence=big))).fence == big
     assert (await store.compare_and_set(NAME, Change(b"b", fence=big))).changed
@@ -71,25 +71,25 @@ async def an_older_token_is_refused(arena: Arena) -> None:
 
 
 @case(needs=("cells",))
-async def an_untouched_cell_is_forgotten(arena: Arena) -> None:
+async def an_untouched_cell_is_forgotten(context: CaseContext) -> None:
     """``ttl`` counts from the last change."""
-    store = arena.client().store
-    ttl = arena.kept(0.8)
+    store = context.client().store
+    ttl = context.kept(0.8)
     assert (await store.compare_and_set(NAME, Change(b"a", ttl=ttl))).changed
-    await arena.world.sleep(0.6 * ttl)
+    await context.harness.sleep(0.6 * ttl)
     assert (await store.compare_and_set(NAME, Change(b"b", ttl=ttl))).changed
-    await arena.world.sleep(0.6 * ttl)
+    await context.harness.sleep(0.6 * ttl)
     assert (await store.compare_and_set(NAME, Change())).value == b"b"
-    await arena.world.sleep(arena.gone(0.4 * ttl))
+    await context.harness.sleep(context.gone(0.4 * ttl))
     gone = await store.compare_and_set(NAME, Change())
     assert (gone.value, gone.version, gone.fence) == (None, 0, 0)
 
 
 @case(needs=("cells",))
-async def a_cell_is_not_a_lock(arena: Arena) -> None:
+async def a_cell_is_not_a_lock(context: CaseContext) -> None:
     """Cells and locks of the same name, and cells of other names and namespaces, have nothing to do with each other."""
-    client, elsewhere = arena.client(), arena.client(namespace=f"{arena.namespace}-other")
-    hold = await arena.holder(client, NAME)
+    client, elsewhere = context.client(), context.client(namespace=f"{context.namespace}-other")
+    hold = await context.holder(client, NAME)
     assert (await client.store.compare_and_set(NAME, Change(b"a", if_version=0))).changed
     assert (await client.store.compare_and_set(f"{NAME} ", Change())).value is None
     assert (await elsewhere.store.compare_and_set(NAME, Change())).value is None
@@ -100,8 +100,8 @@ async def a_cell_is_not_a_lock(arena: Arena) -> None:
 
 
 @case(needs=("cells",))
-async def a_value_that_is_too_large_is_refused(arena: Arena) -> None:
+async def a_value_that_is_too_large_is_refused(context: CaseContext) -> None:
     """It is said at once, and nothing changes."""
-    store = arena.client().store
+    store = context.client().store
     await raised(ValueError, store.compare_and_set(NAME, Change(b"x" * (CELL_LIMIT + 1))))
     assert (await store.compare_and_set(NAME, Change())).value is None

@@ -7,16 +7,16 @@ from typing import Any
 
 from leasehold.errors import NameInUse
 from leasehold.primitives.coordination.latch import AsyncLatch
-from leasehold_lab.conformance.case_context import NOISE, SOON, Arena, Variant, case, raised
+from leasehold_lab.conformance.case_context import NOISE, SOON, CaseContext, Variant, case, raised
 
 NAME = "import {7}"
 WAITERS = 4
 
 
 @case((Variant.LOCK,), needs=("cells",))
-async def a_latch_opens_at_the_last_count(arena: Arena) -> None:
+async def a_latch_opens_at_the_last_count(context: CaseContext) -> None:
     """It is closed at its full count before anybody counts, and stays at 0 however many count after that."""
-    ours, theirs = arena.client().latch(NAME, 3), arena.client().latch(NAME, 3)
+    ours, theirs = context.client().latch(NAME, 3), context.client().latch(NAME, 3)
     assert (ours.total, await ours.count()) == (3, 3)
     assert not await ours.wait(timeout=0)
     assert await ours.count_down() == 2
@@ -31,65 +31,65 @@ async def a_latch_opens_at_the_last_count(arena: Arena) -> None:
 
 
 @case((Variant.LOCK,), needs=("cells",))
-async def all_who_wait_go_on(arena: Arena) -> None:
+async def all_who_wait_go_on(context: CaseContext) -> None:
     """Several clients wait, some of them twice; each goes on soon after the last count, and not before it."""
-    counted = arena.world.event()
+    counted = context.harness.event()
 
     async def wait(latch: AsyncLatch) -> None:
         assert await latch.wait(timeout=SOON)
         assert counted.is_set()
 
-    one = arena.client().latch(NAME, 2)
-    latches = [arena.client().latch(NAME, 2) for _ in range(WAITERS)] + [one, one]
-    jobs = [arena.world.spawn(partial(wait, latch)) for latch in latches]
-    latch = arena.client().latch(NAME, 2)
+    one = context.client().latch(NAME, 2)
+    latches = [context.client().latch(NAME, 2) for _ in range(WAITERS)] + [one, one]
+    jobs = [context.harness.spawn(partial(wait, latch)) for latch in latches]
+    latch = context.client().latch(NAME, 2)
     await latch.count_down()
-    await arena.world.sleep(0.1)
+    await context.harness.sleep(0.1)
     assert not any(job.done() for job in jobs)
     counted.set()
     await latch.count_down()
-    start = arena.world.now()
+    start = context.harness.now()
     for job in jobs:
         await job.result()
-    assert arena.world.now() - start < 0.25 + NOISE
+    assert context.harness.now() - start < 0.25 + NOISE
 
 
 @case((Variant.LOCK,), needs=("cells",))
-async def counts_of_many_at_the_same_time_count_once_each(arena: Arena) -> None:
+async def counts_of_many_at_the_same_time_count_once_each(context: CaseContext) -> None:
     """However many come together, none is lost and none counts twice."""
     each, clients = 5, 6
     left: list[int] = []
 
     async def count() -> None:
-        latch = arena.client().latch(NAME, each * clients + 1)
+        latch = context.client().latch(NAME, each * clients + 1)
         left.extend([await latch.count_down() for _ in range(each)])
 
-    await arena.world.gather(*(count() for _ in range(clients)))
-    latch = arena.client().latch(NAME, each * clients + 1)
+    await context.harness.gather(*(count() for _ in range(clients)))
+    latch = context.client().latch(NAME, each * clients + 1)
     assert await latch.count() == 1
     assert min(left) == 1
     assert await latch.count_down() == 0
 
 
 @case((Variant.LOCK,), needs=("cells",))
-async def a_wait_gives_up_at_its_timeout(arena: Arena) -> None:
+async def a_wait_gives_up_at_its_timeout(context: CaseContext) -> None:
     """It returns False, not before and not long after."""
-    latch = arena.client().latch(NAME, 1)
-    start = arena.world.now()
+    latch = context.client().latch(NAME, 1)
+    start = context.harness.now()
     assert not await latch.wait(timeout=0.3)
-    assert 0.29 <= arena.world.now() - start < 0.3 + NOISE
+    assert 0.29 <= context.harness.now() - start < 0.3 + NOISE
 
 
 @case((Variant.LOCK,), needs=("cells",))
-async def a_reset_closes_it_again(arena: Arena) -> None:
+async def a_reset_closes_it_again(context: CaseContext) -> None:
     """Who waits goes on waiting; who waited in a round that opened goes on, however soon the reset followed."""
-    latch = arena.client().latch(NAME, 2)
-    waiting = arena.world.spawn(lambda: arena.client().latch(NAME, 2).wait(timeout=SOON))
-    await arena.world.sleep(0.05)
+    latch = context.client().latch(NAME, 2)
+    waiting = context.harness.spawn(lambda: context.client().latch(NAME, 2).wait(timeout=SOON))
+    await context.harness.sleep(0.05)
     await latch.count_down()
     await latch.reset()
     assert await latch.count() == 2
-    await arena.world.sleep(0.05)
+    await context.harness.sleep(0.05)
     assert not waiting.done()
     await latch.count_down(2)
     await latch.reset()
@@ -98,9 +98,9 @@ async def a_reset_closes_it_again(arena: Arena) -> None:
 
 
 @case((Variant.LOCK,), needs=("cells",))
-async def all_say_the_same_count(arena: Arena) -> None:
+async def all_say_the_same_count(context: CaseContext) -> None:
     """Who says another is told both; a reset takes the new one."""
-    ours, theirs = arena.client().latch(NAME, 3), arena.client().latch(NAME, 5)
+    ours, theirs = context.client().latch(NAME, 3), context.client().latch(NAME, 5)
     await ours.count_down()
     for work in (theirs.count(), theirs.count_down(), theirs.wait(timeout=1)):
         error = await raised(NameInUse, work)
@@ -112,19 +112,19 @@ async def all_say_the_same_count(arena: Arena) -> None:
 
 
 @case((Variant.LOCK,), needs=("cells",))
-async def a_latch_that_nobody_counts_is_forgotten(arena: Arena) -> None:
+async def a_latch_that_nobody_counts_is_forgotten(context: CaseContext) -> None:
     """After its life it is closed at its full count."""
-    latch = arena.client().latch(NAME, 1, ttl=0.2)
+    latch = context.client().latch(NAME, 1, ttl=0.2)
     await latch.count_down()
     assert await latch.wait(timeout=0)
-    await arena.world.sleep(arena.gone(0.2))
+    await context.harness.sleep(context.gone(0.2))
     assert await latch.count() == 1
 
 
 @case((Variant.LOCK,), needs=("cells",))
-async def a_latch_refuses_what_is_no_count(arena: Arena) -> None:
+async def a_latch_refuses_what_is_no_count(context: CaseContext) -> None:
     """Before anything is sent."""
-    client = arena.client()
+    client = context.client()
 
     async def made(count: Any, **options: Any) -> AsyncLatch:
         return client.latch(NAME, count, **options)

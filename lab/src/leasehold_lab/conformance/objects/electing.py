@@ -9,15 +9,17 @@ from leasehold.client import AsyncClient
 from leasehold.errors import AcquireTimeout, LeaseLost, NotHeld
 from leasehold.primitives.coordination.election import AsyncElection, Leader
 from leasehold.primitives.coordination.leadership import AsyncLeadership
-from leasehold_lab.conformance.case_context import NOISE, SHORT, SOON, Arena, case, held, raised
+from leasehold_lab.conformance.case_context import NOISE, SHORT, SOON, CaseContext, case, held, raised
 
 CELLS = ("cells",)
 EVERY = 0.02
 
 
-def candidate(arena: Arena, value: Any = None, client: AsyncClient | None = None, **options: Any) -> AsyncElection:
+def candidate(
+    context: CaseContext, value: Any = None, client: AsyncClient | None = None, **options: Any
+) -> AsyncElection:
     """Make a candidate of a client of its own unless one is given."""
-    return (arena.client() if client is None else client).election("scheduler", value, **options)
+    return (context.client() if client is None else client).election("scheduler", value, **options)
 
 
 async def following(stream: Any) -> Leader | None:
@@ -30,18 +32,18 @@ async def following(stream: Any) -> Leader | None:
     raise StopAsyncIteration
 
 
-async def until(arena: Arena, true: Callable[[], bool]) -> None:
+async def until(context: CaseContext, true: Callable[[], bool]) -> None:
     """Wait until something is true."""
-    end = arena.world.now() + SOON
+    end = context.harness.now() + SOON
     while not true():
-        assert arena.world.now() < end, "it never came true"
-        await arena.world.sleep(0.005)
+        assert context.harness.now() < end, "it never came true"
+        await context.harness.sleep(0.005)
 
 
 @case(needs=CELLS)
-async def one_leads_and_all_see_it(arena: Arena) -> None:
+async def one_leads_and_all_see_it(context: CaseContext) -> None:
     """Who campaigns first leads, with its value and token; the others wait, and lead after it, with higher tokens."""
-    one, two = candidate(arena, "one"), candidate(arena, {"host": "two"})
+    one, two = candidate(context, "one"), candidate(context, {"host": "two"})
     assert await two.leader() is None
     first = held(await one.campaign(timeout=SOON))
     seen = await two.leader()
@@ -50,8 +52,8 @@ async def one_leads_and_all_see_it(arena: Arena) -> None:
     assert first.value == "one"
     assert await two.campaign(blocking=False) is None
     assert await two.campaign(timeout=0.1) is None
-    job = arena.world.spawn(lambda: two.campaign(timeout=SOON))
-    await arena.queued(arena.client(), 1, "election/scheduler")
+    job = context.harness.spawn(lambda: two.campaign(timeout=SOON))
+    await context.queued(context.client(), 1, "election/scheduler")
     await first.resign()
     second = held(await job.result())
     assert second.token > first.token
@@ -63,9 +65,9 @@ async def one_leads_and_all_see_it(arena: Arena) -> None:
 
 
 @case(needs=CELLS)
-async def a_leader_changes_its_value(arena: Arena) -> None:
+async def a_leader_changes_its_value(context: CaseContext) -> None:
     """What is proclaimed is seen by all from then on; the next leader begins with a value of its own."""
-    one, two = candidate(arena, "one"), candidate(arena, "two")
+    one, two = candidate(context, "one"), candidate(context, "two")
     async with one as leadership:
         for value in ("again", {"port": 9090}, None, "end"):
             await leadership.proclaim(value)
@@ -86,9 +88,9 @@ async def a_leader_changes_its_value(arena: Arena) -> None:
 
 
 @case(needs=CELLS)
-async def who_resigns_leads_no_more(arena: Arena) -> None:
+async def who_resigns_leads_no_more(context: CaseContext) -> None:
     """`resign` ends the lead that was won last through the object; without one it is an error."""
-    one = candidate(arena)
+    one = candidate(context)
     await raised(NotHeld, one.resign())
     leadership = held(await one.campaign(timeout=SOON))
     await one.resign()
@@ -97,14 +99,14 @@ async def who_resigns_leads_no_more(arena: Arena) -> None:
 
 
 @case(needs=CELLS)
-async def a_lost_leader_says_nothing_more(arena: Arena) -> None:
+async def a_lost_leader_says_nothing_more(context: CaseContext) -> None:
     """A leader whose lease ran out is told, and what it proclaims is an error and seen by nobody."""
-    one, two = candidate(arena, "one", lease=arena.kept(SHORT), renew=False), candidate(arena, "two")
+    one, two = candidate(context, "one", lease=context.kept(SHORT), renew=False), candidate(context, "two")
     old = held(await one.campaign(timeout=SOON))
     await old.proclaim("proclaimed by one")
-    start = arena.world.now()
+    start = context.harness.now()
     new = held(await two.campaign(timeout=SOON))
-    assert arena.world.now() - start < arena.gone(SHORT) + NOISE
+    assert context.harness.now() - start < context.gone(SHORT) + NOISE
     assert old.lost
     await raised(LeaseLost, old.proclaim("too late"))
     seen = await one.leader()
@@ -114,14 +116,14 @@ async def a_lost_leader_says_nothing_more(arena: Arena) -> None:
 
 
 @case(needs=CELLS)
-async def an_observer_sees_every_state_that_lasts(arena: Arena) -> None:
+async def an_observer_sees_every_state_that_lasts(context: CaseContext) -> None:
     """First the present state, then each change of leader or value, in order, with nobody between two leaders."""
-    client = arena.client()
-    stream = candidate(arena, client=client).observe(every=EVERY)
+    client = context.client()
+    stream = candidate(context, client=client).observe(every=EVERY)
     assert await following(stream) is None
     last = 0
     for value in ("one", "two"):
-        async with candidate(arena, value) as leadership:
+        async with candidate(context, value) as leadership:
             assert leadership.token > last
             last = leadership.token
             assert await following(stream) == Leader(value, last, leadership.owner)
@@ -133,19 +135,19 @@ async def an_observer_sees_every_state_that_lasts(arena: Arena) -> None:
 
 
 @case(needs=CELLS)
-async def an_observer_ends_with_the_last_state(arena: Arena) -> None:
+async def an_observer_ends_with_the_last_state(context: CaseContext) -> None:
     """However fast leaders follow each other: tokens never go back, and the last state is seen."""
-    stream = candidate(arena).observe(every=EVERY)
+    stream = candidate(context).observe(every=EVERY)
     tokens = list[int]()
 
     async def reign() -> None:
         for number in range(12):
-            async with candidate(arena, str(number)) as leadership:
+            async with candidate(context, str(number)) as leadership:
                 await leadership.proclaim(f"{number} in office")
                 if number == 11:
-                    await until(arena, lambda: leadership.token in tokens)
+                    await until(context, lambda: leadership.token in tokens)
 
-    job = arena.world.spawn(reign)
+    job = context.harness.spawn(reign)
     while not job.done() or not tokens:
         seen = await following(stream)
         if seen is not None:
@@ -158,9 +160,9 @@ async def an_observer_ends_with_the_last_state(arena: Arena) -> None:
 
 
 @case(needs=CELLS)
-async def run_leads_until_its_work_is_done(arena: Arena) -> None:
+async def run_leads_until_its_work_is_done(context: CaseContext) -> None:
     """`run` calls the work as a leader, and resigns when it has ended; what it returns or raises is passed on."""
-    one, two = candidate(arena, "one"), candidate(arena, "two")
+    one, two = candidate(context, "one"), candidate(context, "two")
 
     async def work(leadership: AsyncLeadership) -> int:
         leadership.raise_if_lost()
@@ -175,23 +177,23 @@ async def run_leads_until_its_work_is_done(arena: Arena) -> None:
     await raised(ZeroDivisionError, one.run(fail))
     assert await two.leader() is None
     async with two:
-        await raised(AcquireTimeout, candidate(arena, timeout=0.1).run(work))
+        await raised(AcquireTimeout, candidate(context, timeout=0.1).run(work))
 
 
 @case(needs=CELLS)
-async def run_campaigns_again_after_a_loss(arena: Arena) -> None:
+async def run_campaigns_again_after_a_loss(context: CaseContext) -> None:
     """Work that lost the lead is told; it is done again when this candidate leads again."""
-    client, tokens = arena.client(), list[int]()
-    one = candidate(arena, lease=arena.kept(1.5))
+    client, tokens = context.client(), list[int]()
+    one = candidate(context, lease=context.kept(1.5))
 
     async def work(leadership: AsyncLeadership) -> str:
         tokens.append(leadership.token)
         if len(tokens) < 3:
             assert await client.force_release("election/scheduler", leadership.token)
-            end = arena.world.now() + SOON
-            while arena.world.now() < end:
+            end = context.harness.now() + SOON
+            while context.harness.now() < end:
                 leadership.raise_if_lost()
-                await arena.world.sleep(0.01)
+                await context.harness.sleep(0.01)
         return "done"
 
     assert await one.run(work) == "done"
@@ -201,9 +203,9 @@ async def run_campaigns_again_after_a_loss(arena: Arena) -> None:
 
 
 @case(needs=CELLS)
-async def elections_and_locks_never_meet(arena: Arena) -> None:
+async def elections_and_locks_never_meet(context: CaseContext) -> None:
     """An election, a lock and a value of one name have nothing to do with each other."""
-    client = arena.client()
+    client = context.client()
     async with client.lock("scheduler"), client.election("scheduler", "leader") as leadership:
         await client.versioned("scheduler").put("value")
         await leadership.proclaim("proclaimed")

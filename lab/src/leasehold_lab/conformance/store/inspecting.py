@@ -7,19 +7,19 @@ import platform
 from functools import partial
 
 from leasehold.client import AsyncClient
-from leasehold_lab.conformance.case_context import ALL, MUTEX, UNFAIR, Arena, case
-from leasehold_lab.runtimes.case_runtimes import Job
+from leasehold_lab.conformance.case_context import ALL, MUTEX, UNFAIR, CaseContext, case
+from leasehold_lab.runtimes.harnesses import Job
 
 
 @case(ALL)
-async def the_holder_is_shown(arena: Arena) -> None:
+async def the_holder_is_shown(context: CaseContext) -> None:
     """`inspect` shows the holder with its facts, and nothing when nobody is there."""
-    client, watcher = arena.client(), arena.client()
-    assert await watcher.inspect(arena.name) is None
-    hold = await arena.holder(client, lease=20.0, meta={"job": "nightly", "try": 2})
-    info = await watcher.inspect(arena.name)
+    client, watcher = context.client(), context.client()
+    assert await watcher.inspect(context.name) is None
+    hold = await context.holder(client, lease=20.0, meta={"job": "nightly", "try": 2})
+    info = await watcher.inspect(context.name)
     assert info is not None
-    assert (info.name, info.kind, info.waiters, info.free_in) == (arena.name, arena.variant.kind, (), 0)
+    assert (info.name, info.kind, info.waiters, info.free_in) == (context.name, context.variant.kind, (), 0)
     assert info.token == hold.token
     (holder,) = info.holders
     assert (holder.owner, holder.token) == (client.owner, hold.token)
@@ -27,55 +27,55 @@ async def the_holder_is_shown(arena: Arena) -> None:
     assert holder.meta == {"job": "nightly", "try": 2}
     assert 0 < holder.remaining <= 20
     await hold.release()
-    assert await watcher.inspect(arena.name) is None
+    assert await watcher.inspect(context.name) is None
 
 
 @case(ALL)
-async def waiters_are_shown_in_order(arena: Arena) -> None:
+async def waiters_are_shown_in_order(context: CaseContext) -> None:
     """Who came first is first; a waiter has no token."""
-    watcher, clients = arena.client(), [arena.client() for _ in range(3)]
-    hold = await arena.holder(watcher)
+    watcher, clients = context.client(), [context.client() for _ in range(3)]
+    hold = await context.holder(watcher)
     jobs = list[Job[None]]()
     for number, client in enumerate(clients):
-        jobs.append(arena.world.spawn(partial(_hold_once, arena, client, number)))
-        await arena.queued(watcher, number + 1)
-    info = await arena.queued(watcher, 3)
+        jobs.append(context.harness.spawn(partial(_hold_once, context, client, number)))
+        await context.queued(watcher, number + 1)
+    info = await context.queued(watcher, 3)
     assert [who.owner for who in info.waiters] == [client.owner for client in clients]
     assert [who.meta for who in info.waiters] == ["0", "1", "2"]
     assert all(who.token is None and 0 < who.remaining <= 30 for who in info.waiters)
     await hold.release()
     for job in jobs:
         await job.result()
-    assert await watcher.inspect(arena.name) is None
+    assert await watcher.inspect(context.name) is None
 
 
-async def _hold_once(arena: Arena, client: AsyncClient, number: int) -> None:
-    async with arena.lock(client, meta=str(number)):
+async def _hold_once(context: CaseContext, client: AsyncClient, number: int) -> None:
+    async with context.lock(client, meta=str(number)):
         pass
 
 
 @case(UNFAIR)
-async def holds_lists_what_begins_with_a_prefix(arena: Arena) -> None:
+async def holds_lists_what_begins_with_a_prefix(context: CaseContext) -> None:
     """Names come in order; characters that mean something in a pattern mean themselves here."""
-    client = arena.client()
+    client = context.client()
     names = ["a", "a*c", "abc", "abd", "b", "[ab]c", "a?c", "a\\c"]
-    holds = [await arena.holder(client, name) for name in names]
-    assert [info.name for info in await client.holds()] == sorted(map(arena.spelled, names))
+    holds = [await context.holder(client, name) for name in names]
+    assert [info.name for info in await client.holds()] == sorted(map(context.spelled, names))
     for prefix, found in (("ab", ["abc", "abd"]), ("a*", ["a*c"]), ("[", ["[ab]c"]), ("a\\", ["a\\c"]), ("none", [])):
-        infos = await client.holds(arena.spelled(prefix))
-        assert [info.name for info in infos] == [arena.spelled(name) for name in found]
+        infos = await client.holds(context.spelled(prefix))
+        assert [info.name for info in infos] == [context.spelled(name) for name in found]
     for hold in holds:
         await hold.release()
     assert await client.holds() == []
 
 
 @case(MUTEX)
-async def an_expired_holder_is_not_shown(arena: Arena) -> None:
+async def an_expired_holder_is_not_shown(context: CaseContext) -> None:
     """What has run out is gone for who looks, too."""
-    client = arena.client()
-    hold = await arena.holder(lease=0.3, renew=False)
-    await arena.world.sleep(arena.gone(0.3))
-    assert await client.inspect(arena.name) is None
+    client = context.client()
+    hold = await context.holder(lease=0.3, renew=False)
+    await context.harness.sleep(context.gone(0.3))
+    assert await client.inspect(context.name) is None
     assert await client.holds() == []
-    assert not await arena.lock().locked()
+    assert not await context.lock().locked()
     assert hold.lost

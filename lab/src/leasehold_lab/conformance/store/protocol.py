@@ -10,7 +10,7 @@ from leasehold_lab.conformance.case_context import (
     SHORT,
     SOON,
     WITHIN,
-    Arena,
+    CaseContext,
     Variant,
     case,
     ticket,
@@ -19,8 +19,8 @@ from leasehold_lab.conformance.case_context import (
 EITHER = (Variant.LOCK, Variant.FAIR_LOCK)
 
 
-def _ticket(arena: Arena, client: AsyncClient, *, lease: float = 30.0) -> Ticket:
-    return ticket(client, LockMode(fair=arena.variant.fair), lease=lease)
+def _ticket(context: CaseContext, client: AsyncClient, *, lease: float = 30.0) -> Ticket:
+    return ticket(client, LockMode(fair=context.variant.fair), lease=lease)
 
 
 async def _claim(client: AsyncClient, mine: Ticket, *, join: bool = True) -> Granted | Wait:
@@ -38,10 +38,10 @@ async def _granted(client: AsyncClient, mine: Ticket) -> Granted:
 
 
 @case(EITHER, needs=("hands_over",))
-async def a_claim_may_be_repeated(arena: Arena) -> None:
+async def a_claim_may_be_repeated(context: CaseContext) -> None:
     """A ticket that holds is answered with the same token, one that waits keeps its place."""
-    client = arena.client()
-    mine, next_, last = (_ticket(arena, client) for _ in range(3))
+    client = context.client()
+    mine, next_, last = (_ticket(context, client) for _ in range(3))
     first = await _granted(client, mine)
     assert (await _granted(client, mine)).token == first.token
     for waiting in (next_, last, next_):
@@ -50,7 +50,7 @@ async def a_claim_may_be_repeated(arena: Arena) -> None:
     assert info is not None
     assert (len(info.holders), len(info.waiters)) == (1, 2)
     assert await _leave(client, mine)
-    if arena.promised.fair:
+    if context.promised.fair:
         assert isinstance(await _claim(client, last), Wait)
     second = await _granted(client, next_)
     assert second.token > first.token
@@ -61,23 +61,23 @@ async def a_claim_may_be_repeated(arena: Arena) -> None:
 
 
 @case(EITHER)
-async def a_grant_counts_from_before_it_was_asked_for(arena: Arena) -> None:
+async def a_grant_counts_from_before_it_was_asked_for(context: CaseContext) -> None:
     """`Granted.since` is no later than the request, and its lease is what was asked for or what the store can keep."""
-    client = arena.client()
-    mine = _ticket(arena, client, lease=7.0)
-    before = arena.world.now()
+    client = context.client()
+    mine = _ticket(context, client, lease=7.0)
+    before = context.harness.now()
     answer = await _granted(client, mine)
     assert answer.since <= before + NOISE
-    assert answer.since <= arena.world.now()
+    assert answer.since <= context.harness.now()
     assert answer.lease > 0
     assert await _leave(client, mine)
 
 
 @case(EITHER)
-async def a_claim_that_does_not_join_leaves_no_trace(arena: Arena) -> None:
+async def a_claim_that_does_not_join_leaves_no_trace(context: CaseContext) -> None:
     """It holds or it is nowhere."""
-    client = arena.client()
-    mine, other = _ticket(arena, client), _ticket(arena, client)
+    client = context.client()
+    mine, other = _ticket(context, client), _ticket(context, client)
     await _granted(client, mine)
     answer = await _claim(client, other, join=False)
     assert isinstance(answer, Wait)
@@ -88,10 +88,10 @@ async def a_claim_that_does_not_join_leaves_no_trace(arena: Arena) -> None:
 
 
 @case(EITHER)
-async def a_leave_may_be_repeated(arena: Arena) -> None:
+async def a_leave_may_be_repeated(context: CaseContext) -> None:
     """It says whether the ticket was there, and touches no other, holding or waiting."""
-    client = arena.client()
-    mine, other = _ticket(arena, client), _ticket(arena, client)
+    client = context.client()
+    mine, other = _ticket(context, client), _ticket(context, client)
     assert not await _leave(client, mine)
     await _granted(client, mine)
     assert isinstance(await _claim(client, other), Wait)
@@ -105,10 +105,10 @@ async def a_leave_may_be_repeated(arena: Arena) -> None:
 
 
 @case(EITHER)
-async def a_renewal_answers_for_each(arena: Arena) -> None:
+async def a_renewal_answers_for_each(context: CaseContext) -> None:
     """One batch, many names: held, queued or gone, in the order of the question."""
-    client = arena.client()
-    mine, waiting, stranger = (_ticket(arena, client) for _ in range(3))
+    client = context.client()
+    mine, waiting, stranger = (_ticket(context, client) for _ in range(3))
     await _granted(client, mine)
     assert isinstance(await _claim(client, waiting), Wait)
     batch = [("nobody's", stranger), (NAME, waiting), (NAME, mine), (NAME, stranger)]
@@ -120,32 +120,36 @@ async def a_renewal_answers_for_each(arena: Arena) -> None:
 
 
 @case()
-async def a_renewal_keeps_and_never_revives(arena: Arena) -> None:
+async def a_renewal_keeps_and_never_revives(context: CaseContext) -> None:
     """What is renewed in time stays; what has run out is gone, even if nobody took the name since."""
-    client = arena.client()
-    lease = arena.kept(0.5)
-    mine = _ticket(arena, client, lease=lease)
+    client = context.client()
+    lease = context.kept(0.5)
+    mine = _ticket(context, client, lease=lease)
     first = await _granted(client, mine)
     for _ in range(2):
-        await arena.world.sleep(0.6 * lease)
+        await context.harness.sleep(0.6 * lease)
         assert (await client.store.renew([(NAME, mine)], within=WITHIN))[0] is RenewalResult.HELD
-    await arena.world.sleep(1.2 * lease)
+    await context.harness.sleep(1.2 * lease)
     assert (await client.store.renew([(NAME, mine)], within=WITHIN))[0] is RenewalResult.GONE
     await _leave(client, mine)  # what a store says to this is free
-    again = _ticket(arena, client)
+    again = _ticket(context, client)
     assert (await _granted(client, again)).token > first.token
     assert await _leave(client, again)
 
 
 @case(EITHER)
-async def a_waiter_that_is_not_renewed_is_dropped(arena: Arena) -> None:
+async def a_waiter_that_is_not_renewed_is_dropped(context: CaseContext) -> None:
     """The place of a client that died is free after its lease: the one behind it is next."""
-    client = arena.client()
-    mine, dead, alive = _ticket(arena, client), _ticket(arena, client, lease=arena.short), _ticket(arena, client)
+    client = context.client()
+    mine, dead, alive = (
+        _ticket(context, client),
+        _ticket(context, client, lease=context.short),
+        _ticket(context, client),
+    )
     await _granted(client, mine)
     assert isinstance(await _claim(client, dead), Wait)
     assert isinstance(await _claim(client, alive), Wait)
-    await arena.world.sleep(arena.gone(SHORT) + 0.1)
+    await context.harness.sleep(context.gone(SHORT) + 0.1)
     assert await _leave(client, mine)
     await _granted(client, alive)
     assert (await client.store.renew([(NAME, dead)], within=WITHIN))[0] is RenewalResult.GONE
@@ -153,34 +157,34 @@ async def a_waiter_that_is_not_renewed_is_dropped(arena: Arena) -> None:
 
 
 @case(EITHER)
-async def a_change_before_the_wait_is_not_missed(arena: Arena) -> None:
+async def a_change_before_the_wait_is_not_missed(context: CaseContext) -> None:
     """The name is freed between the claim and the wait: the wait ends at once all the same."""
-    client, other = arena.client(), arena.client()
-    mine, waiting = _ticket(arena, client), _ticket(arena, other)
+    client, other = context.client(), context.client()
+    mine, waiting = _ticket(context, client), _ticket(context, other)
     await _granted(client, mine)
     answer = await _claim(other, waiting)
     assert isinstance(answer, Wait)
     assert answer.ask_again > 0
     assert await _leave(client, mine)
-    start = arena.world.now()
+    start = context.harness.now()
     granted = await other.store.wait(NAME, waiting, answer.mark, timeout=20.0)
-    assert arena.world.now() - start < SOON
+    assert context.harness.now() - start < SOON
     again = await _granted(other, waiting)
     assert granted is None or granted.token == again.token
     assert await _leave(other, waiting)
 
 
 @case(EITHER)
-async def a_wait_ends_in_time(arena: Arena) -> None:
+async def a_wait_ends_in_time(context: CaseContext) -> None:
     """Without news `changed` returns None after its timeout."""
-    client = arena.client()
-    mine, waiting = _ticket(arena, client), _ticket(arena, client)
+    client = context.client()
+    mine, waiting = _ticket(context, client), _ticket(context, client)
     await _granted(client, mine)
     answer = await _claim(client, waiting)
     assert isinstance(answer, Wait)
-    start = arena.world.now()
-    while (left := start + 0.2 - arena.world.now()) > 0:  # it may end early: then it is asked again
+    start = context.harness.now()
+    while (left := start + 0.2 - context.harness.now()) > 0:  # it may end early: then it is asked again
         assert await client.store.wait(NAME, waiting, answer.mark, timeout=left) is None
-    assert arena.world.now() - start < 0.2 + NOISE
+    assert context.harness.now() - start < 0.2 + NOISE
     assert await _leave(client, waiting)
     assert await _leave(client, mine)

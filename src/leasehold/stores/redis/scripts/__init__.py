@@ -88,9 +88,7 @@ REDLOCK_STAY = _load("redlock_stay", before=_NODE)
 REDLOCK_LOOK = _load("redlock_look", before=_NODE)
 REDLOCK_RENEW = _load("redlock_renew", before=())
 
-CLAIM_MANY = _compose(
-    "try_acquire_many", claim=CLAIM, leave=LEAVE, claim_shared=SHARED_CLAIM, leave_shared=SHARED_LEAVE
-)
+CLAIM_MANY = _compose("claim_many", claim=CLAIM, leave=LEAVE, claim_shared=SHARED_CLAIM, leave_shared=SHARED_LEAVE)
 
 STRICTLY = {CLAIM: _compose("strict", claim=CLAIM), SHARED_CLAIM: _compose("strict", claim=SHARED_CLAIM)}
 """How strict mode claims instead."""

@@ -2,30 +2,30 @@
 
 How to use it
 -------------
-Write the body once, as a coroutine function that takes a `World`, and run it in each::
+Write the body once, as a coroutine function that takes a `Harness`, and run it in each::
 
-    async def body(world: World) -> None:
-        async with world.client("memory:") as locks:
+    async def body(harness: World) -> None:
+        async with harness.client("memory:") as locks:
             hold = await locks.lock("stock:42").acquire(timeout=1)
-            job = world.spawn(lambda: locks.lock("stock:42").acquire(timeout=0.1))
+            job = harness.spawn(lambda: locks.lock("stock:42").acquire(timeout=0.1))
             assert await job.result() is None
             await hold.release()
 
-    @pytest.mark.parametrize("world", [BlockingWorld(), AsyncioWorld(), SimulatedWorld(seed=1)], ids=str)
-    def test_it(world): world.run(body)
+    @pytest.mark.parametrize("harness", [BlockingWorld(), AsyncioWorld(), SimulatedWorld(seed=1)], ids=str)
+    def test_it(harness): harness.run(body)
 
-What a world offers:
+What a harness offers:
 
 * ``client(where, **options)``: a client of the store at a URL, or of an `Opener`. It has the methods of `AsyncClient`,
-  all awaited alike; in the blocking world it is a `sync_facade` of the public `Client`. It is closed at the end of
+  all awaited alike; in the blocking runtime it is a `sync_facade` of the public `Client`. It is closed at the end of
   ``run``.
 * ``spawn(work)``: runs ``work()`` in a thread or task of its own and returns a `Job`: ``await job.join(timeout)`` tells
   whether it ended, ``await job.result()`` waits for its result or raises its error, ``job.cancel()`` cancels it.
   An error that nobody asked for is raised at the end of ``run``.
 * ``gather(*coroutines)``: runs all at once; returns the results in order, or raises the first error when all ended.
-* ``sleep(seconds)``, ``now()``: the world's time. ``event()``: a flag: ``set()``, ``await event.wait(timeout)``.
+* ``sleep(seconds)``, ``now()``: the harness's time. ``event()``: a flag: ``set()``, ``await event.wait(timeout)``.
 * ``cancels``: whether a job can be cancelled. A thread cannot.
-* ``run(body)``: runs ``body(world)`` to its end and returns its result.
+* ``run(body)``: runs ``body(harness)`` to its end and returns its result.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class Job(Generic[T]):
         return None if self._seen or not isinstance(self._error, Exception) else self._error
 
 
-class World(ABC):
+class Harness(ABC):
     """See the top of this file."""
 
     name = ""
@@ -139,11 +139,11 @@ class World(ABC):
         return cast(list[T], results)
 
     async def sleep(self, seconds: float) -> None:
-        """Sleep in the world's time."""
+        """Sleep in the harness's time."""
         await self.runtime.sleep(seconds)
 
     def now(self) -> float:
-        """Return the world's clock in seconds."""
+        """Return the harness's clock in seconds."""
         return self.runtime.now()
 
     def event(self) -> Signal:
@@ -151,7 +151,7 @@ class World(ABC):
         return self.runtime.signal()
 
     @abstractmethod
-    def run(self, body: Callable[[World], Coroutine[Any, Any, T]]) -> T:
+    def run(self, body: Callable[[Harness], Coroutine[Any, Any, T]]) -> T:
         """Run ``body(self)`` to its end."""
 
     @abstractmethod
@@ -160,15 +160,15 @@ class World(ABC):
     @abstractmethod
     def _start(self, job: Job[T], work: Callable[[], Coroutine[Any, Any, T]]) -> None: ...
 
-    async def _live(self, body: Callable[[World], Coroutine[Any, Any, T]]) -> T:
+    async def _live(self, body: Callable[[Harness], Coroutine[Any, Any, T]]) -> T:
         self._clients, self._jobs = [], []
         try:
             result = await body(self)
         finally:
-            for world in self._parts():
-                for client in world._clients:
+            for harness in self._parts():
+                for client in harness._clients:
                     await client.close()
-            jobs = [job for world in self._parts() for job in world._jobs]
+            jobs = [job for harness in self._parts() for job in harness._jobs]
             for job in jobs:
                 if not await job.join(LAST_WORDS) and self.cancels:
                     job.cancel()
@@ -178,8 +178,8 @@ class World(ABC):
                 raise error
         return result
 
-    def _parts(self) -> list[World]:
-        """Return what lives in this world and is closed with it."""
+    def _parts(self) -> list[Harness]:
+        """Return what lives in this harness and is closed with it."""
         return [self]
 
     def __str__(self) -> str:
@@ -189,7 +189,7 @@ class World(ABC):
         return f"<{type(self).__name__}>"
 
 
-class BlockingWorld(World):
+class BlockingHarness(Harness):
     """Threads, the public `Client`, real time."""
 
     name = "blocking"
@@ -199,7 +199,7 @@ class BlockingWorld(World):
         super().__init__()
         self.runtime = BlockingRuntime()
 
-    def run(self, body: Callable[[World], Coroutine[Any, Any, T]]) -> T:
+    def run(self, body: Callable[[Harness], Coroutine[Any, Any, T]]) -> T:
         """Run ``body(self)`` to its end, in the calling thread."""
         return finish(self._live(body))
 
@@ -211,12 +211,12 @@ class BlockingWorld(World):
         self.runtime.spawn(lambda: job.run(work), "job")
 
 
-class AsyncioWorld(World):
+class AsyncioHarness(Harness):
     """Tasks of one event loop, the public `AsyncClient`, real time."""
 
     name = "asyncio"
 
-    def run(self, body: Callable[[World], Coroutine[Any, Any, T]]) -> T:
+    def run(self, body: Callable[[Harness], Coroutine[Any, Any, T]]) -> T:
         """Run ``body(self)`` to its end in an event loop of its own."""
         self.runtime = AsyncioRuntime()
         return asyncio.run(self._live(body))
@@ -229,18 +229,18 @@ class AsyncioWorld(World):
         job.cancel = task.cancel
 
 
-class SimulatedMachine(World):
-    """One process of a simulated world: what it spawns and its clients share its clock and its fate."""
+class SimulatedMachine(Harness):
+    """One process of a simulated runtime: what it spawns and its clients share its clock and its fate."""
 
-    def __init__(self, world: SimulatedWorld, machine: Machine) -> None:
+    def __init__(self, harness: SimulatedHarness, machine: Machine) -> None:
         super().__init__()
-        self.world = world
+        self.harness = harness
         self.machine = machine
-        self.runtime = self._simulated = SimulatedRuntime(world.scheduler, machine)
+        self.runtime = self._simulated = SimulatedRuntime(harness.scheduler, machine)
 
-    def run(self, body: Callable[[World], Coroutine[Any, Any, T]]) -> T:
-        """Refuse: the world runs, not a machine of it."""
-        raise RuntimeError("run the world; spawn on a machine")
+    def run(self, body: Callable[[Harness], Coroutine[Any, Any, T]]) -> T:
+        """Refuse: the harness runs, not a machine of it."""
+        raise RuntimeError("run the harness; spawn on a machine")
 
     def kill(self, *, after: int | None = None) -> None:
         """End the process, now or ``after`` so many more steps: nothing of it ever runs again.
@@ -250,28 +250,28 @@ class SimulatedMachine(World):
         if after is not None:
             self.machine.last_step = self.machine.steps + after
             return
-        self.world.scheduler.note(self.machine.name, "is killed")
+        self.harness.scheduler.note(self.machine.name, "is killed")
         self.machine.killed = True
 
     def stall(self, seconds: float) -> None:
         """Stop the process for so long, as by SIGSTOP: time and the others go on."""
-        self.world.scheduler.note(self.machine.name, f"is stopped for {seconds:.6f} s")
-        until = self.world.scheduler.time + seconds
+        self.harness.scheduler.note(self.machine.name, f"is stopped for {seconds:.6f} s")
+        until = self.harness.scheduler.time + seconds
         self.machine.stopped_until = max(self.machine.stopped_until, until)
 
     def _client(self, opener: Opener, **options: Any) -> AsyncClient:
-        return AsyncClient(self.world.remote(opener), runtime=self._simulated, **options)
+        return AsyncClient(self.harness.remote(opener), runtime=self._simulated, **options)
 
     def _start(self, job: Job[T], work: Callable[[], Coroutine[Any, Any, T]]) -> None:
         task = self._simulated.start(job.run(work), "job")
         job.cancel = task.cancel
 
 
-class SimulatedWorld(World):
+class SimulatedHarness(Harness):
     """Tasks in virtual time, the public `AsyncClient`, the memory store behind a simulated network.
 
     One seed, one history. ``machine(name)`` makes a further process, with a clock of its own, that can be killed or
-    stopped; what the world itself spawns runs on ``fate``, whose clock is true. ``trace()`` tells what happened.
+    stopped; what the harness itself spawns runs on ``fate``, whose clock is true. ``trace()`` tells what happened.
     """
 
     name = "simulated"
@@ -287,7 +287,7 @@ class SimulatedWorld(World):
         self.scheduler = Scheduler(self.seed)
         self._space = f"simulated-{next(_runs)}"
         self._server = SimulatedRuntime(self.scheduler, Machine("store"))
-        self.fate = Machine("world")
+        self.fate = Machine("harness")
         self._main = SimulatedMachine(self, self.fate)
         self.runtime = self._main.runtime
 
@@ -306,19 +306,19 @@ class SimulatedWorld(World):
         if isinstance(opener, InVirtualTime):
             return opener
         if not isinstance(opener, Memory):
-            raise Unsupported("a simulated world needs a store that lives in its time: memory:, or a model")
+            raise Unsupported("a simulated runtime needs a store that lives in its time: memory:, or a model")
         return Network(Memory(f"{self._space}/{opener.space}"), self._server, self._latency)
 
     def trace(self) -> str:
         """Return what happened in the last run, a line for each step: the same text for the same seed and body."""
         return self.scheduler.written()
 
-    def run(self, body: Callable[[World], Coroutine[Any, Any, T]]) -> T:
+    def run(self, body: Callable[[Harness], Coroutine[Any, Any, T]]) -> T:
         """Run ``body(self)`` to its end in virtual time, from the beginning of the seed's history."""
         self._reset()
         return self.scheduler.run(self._main.machine, self._live(body))
 
-    def _parts(self) -> list[World]:
+    def _parts(self) -> list[Harness]:
         return [self, *(machine for machine in self._machines if not machine.machine.killed)]
 
     def _client(self, opener: Opener, **options: Any) -> AsyncClient:
