@@ -18,7 +18,7 @@ def until(true: Callable[[], object], within: float = 10.0) -> float:
 
 
 async def until_in(harness: Harness, true: Callable[[], object], within: float = 10.0) -> float:
-    """Wait in a harness until something is true, which may have to be awaited; return the seconds that it took there."""
+    """Wait until something is true, which may have to be awaited; return the seconds that it took in the harness."""
     start = harness.now()
     while not await _told(true()):
         assert harness.now() - start < within, f"not within {within} s"

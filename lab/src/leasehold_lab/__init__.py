@@ -1,1 +1,1 @@
-"""The laboratory of leasehold: real servers, a fault proxy, simulated time, the conformance kit, demo, bench, verify."""
+"""The laboratory of leasehold: real servers, a fault proxy, simulated time, conformance kit, demo, bench, verify."""

@@ -1,4 +1,4 @@
-"""Barriers in a hostile environment: nobody goes on before all have come, the dead are noticed in time, nobody waits on."""
+"""Barriers under faults: nobody goes on before all have come, the dead are noticed in time, nobody waits on."""
 
 import random
 from collections import defaultdict

@@ -1,4 +1,4 @@
-"""Latches in a hostile environment: each call counts once, whatever is lost, and nobody waits for longer than is stated."""
+"""Latches under faults: each call counts once, whatever is lost, and nobody waits for longer than is stated."""
 
 import contextlib
 import random

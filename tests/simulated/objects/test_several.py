@@ -1,4 +1,4 @@
-"""Multi-locks and elections in a hostile environment: what is believed never conflicts, everyone gets on, nobody looks back.
+"""Multi-locks and elections under faults: what is believed never conflicts, everyone gets on, nobody looks back.
 
 As in `test_shared`: every seed is a history of its own, with drifting clocks, lost, doubled and late messages, and
 workers that are stopped and killed at any moment, also between the first lock and the last.
