@@ -73,13 +73,13 @@ class RedisClusterModel:
         old, new = self.primary(shard), self.replica(shard)
         new.note(f"takes over in {away:.6f} s")
         new.model.take_keys(keys)
-        now, generation = self.scheduler.time, self.view.generation
+        now, epoch = self.scheduler.time, self.view.epoch
         if not alongside:
             old.restart(away)
         for node in self.nodes:
             if node is not old:
                 when = now + away * self.scheduler.random.uniform(0.5, 1.0)
-                self.scheduler.at(when, node.machine, partial(node.notice, generation))
+                self.scheduler.at(when, node.machine, partial(node.notice, epoch))
         self.scheduler.at(now + away, new.machine, lambda: self._take_over(shard, old, new, now + max(away, alongside)))
 
     def _take_over(self, shard: int, old: ClusterNodeModel, new: ClusterNodeModel, until: float) -> None:
@@ -90,7 +90,7 @@ class RedisClusterModel:
     def _swapped(self, shard: int) -> View:
         nodes = list(self.view.nodes)
         nodes[shard] = nodes[shard][::-1]
-        self.view = replace(self.view, generation=self.view.generation + 1, nodes=tuple(nodes))
+        self.view = replace(self.view, epoch=self.view.epoch + 1, nodes=tuple(nodes))
         return self.view
 
     def _spread(self, view: View, first: ClusterNodeModel, *, without: ClusterNodeModel | None = None) -> None:
@@ -124,5 +124,5 @@ class RedisClusterModel:
     def finish_move(self, slot: int, to: int) -> None:
         """Move what is left, and tell all who has the slot; the one that had it is told a moment later."""
         self.move(slot, to, self.keys_in(slot))
-        self.view = replace(self.view, generation=self.view.generation + 1, moved={**self.view.moved, slot: to})
+        self.view = replace(self.view, epoch=self.view.epoch + 1, moved={**self.view.moved, slot: to})
         self._spread(self.view, self.primary(to))

@@ -89,7 +89,7 @@ def given_up_when_its_acquirer_has_ended(patch: Patch) -> None:
 
     def is_to_renew(watchdog: Watchdog, lease: Lease, now: float, later: Later | None) -> bool:
         entry = lease.entry
-        if entry is None or entry.party.alive():  # type: ignore[attr-defined]
+        if entry is None or entry.caller.alive():  # type: ignore[attr-defined]
             return plain(watchdog, lease, now, later)
         lease.leaves()
         watchdog.forget(lease)

@@ -121,7 +121,7 @@ def test_both_sides_go_on_and_no_guarded_write_goes_backwards(
         await job.result()
         both = Load(harness, cluster.url, namespace, [NAME], resource=outer.resource)
         both.holdings = [*inner.holdings, *outer.holdings]
-        both.raise_if_lost()
+        both.check()
 
     harness.run(body)
 

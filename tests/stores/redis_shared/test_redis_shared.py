@@ -80,7 +80,7 @@ class Both(BothSides):
         if ticket.terms.mode.kind is Kind.MUTEX:
             return
         slot = self.store._waiting.get(ticket.id)
-        watches = slot is None or slot.armed or ticket.alongside
+        watches = slot is None or slot.watching or ticket.alongside
         left = answer.ask_again - (0 if watches else IDLE * ticket.terms.lease)
         until = blocked.until - self.now
         assert 0 < left <= until + 0.01  # nothing is missed
