@@ -29,7 +29,7 @@ def documented(page: Path = PAGE) -> list[str]:
 
 
 RULES = documented()[3:]
-NEEDED = [mode for mode in RULES if mode[0] == "+" or mode.startswith(("~", "&"))]
+NEEDED = [rule for rule in RULES if rule[0] == "+" or rule.startswith(("~", "&"))]
 
 
 @pytest.fixture(scope="module")
@@ -134,14 +134,14 @@ def test_the_rights_name_exactly_the_commands_of_the_scripts() -> None:
     assert commands(scripts.RIGHTS.text, rb"try") == used | {"info"}  # which only some deployments need
     asked = {"eval", "evalsha", "subscribe", "scan"}
     only_on_clusters = {"spublish"}
-    assert {mode[1:] for mode in NEEDED if mode[0] == "+"} == (used - only_on_clusters) | asked
+    assert {rule[1:] for rule in NEEDED if rule[0] == "+"} == (used - only_on_clusters) | asked
 
 
 @pytest.mark.parametrize("rule", NEEDED)
 @both
-def test_each_right_is_needed_and_named_when_it_is_missing(harness: Harness, server: RedisServer, mode: str) -> None:
+def test_each_right_is_needed_and_named_when_it_is_missing(harness: Harness, server: RedisServer, rule: str) -> None:
     server.command("ACL", "DELUSER", "poor")
-    server.command("ACL", "SETUSER", "poor", *(other for other in RULES if other != mode))
+    server.command("ACL", "SETUSER", "poor", *(other for other in RULES if other != rule))
     server.command("SCRIPT", "FLUSH")
 
     async def body(harness: Harness) -> None:
@@ -149,18 +149,18 @@ def test_each_right_is_needed_and_named_when_it_is_missing(harness: Harness, ser
             hold = await holder.lock("taken").acquire()
             assert hold is not None
             started = harness.now()
-            use = poor.holds if mode == "+scan" else poor.lock("taken", timeout=3).acquire
+            use = poor.holds if rule == "+scan" else poor.lock("taken", timeout=3).acquire
             with pytest.raises(StoreUnavailable) as caught:
                 await use()
             assert harness.now() - started < 1.0
             assert not caught.value.unknown
             assert "docs/backends/redis.md" in str(caught.value)
-            assert mode in str(caught.value) or (mode[0] == "&" and "channel" in str(caught.value))
+            assert rule in str(caught.value) or (rule[0] == "&" and "channel" in str(caught.value))
             await hold.release()
-            if mode[0] != "~" and mode not in ("+time", "+eval"):
+            if rule[0] != "~" and rule not in ("+time", "+eval"):
                 findings = {finding.subject: finding for finding in await poor.diagnose()}
-                assert mode in findings["rights"].found
-                assert findings["rights"].severity is (Severity.NOTE if mode == "+scan" else Severity.ERROR)
+                assert rule in findings["rights"].found
+                assert findings["rights"].severity is (Severity.NOTE if rule == "+scan" else Severity.ERROR)
 
     harness.run(body)
 

@@ -302,7 +302,7 @@ def test_a_renewed_share_keeps_a_mutex_out(server, store):
         claim(store, name, a_ticket(LockMode()))
 
 
-@pytest.mark.parametrize("rule", [READER, WRITER, permit(5)], ids=["reader", "writer", "permit"])
+@pytest.mark.parametrize("mode", [READER, WRITER, permit(5)], ids=["reader", "writer", "permit"])
 def test_a_name_that_a_mutex_left_barred_is_kept_free(server, store, mode):
     name, holder, next_one = next(NAMES), a_ticket(LockMode(), lock_delay=10.0), a_ticket(mode)
     claim(store, name, holder)
