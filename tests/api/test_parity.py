@@ -122,3 +122,18 @@ def written(member: object, hidden: set[str]) -> str:
     signature = signature.replace(return_annotation=Written(returns))
     parameters = [parameter for parameter in signature.parameters.values() if parameter.name not in hidden]
     return re.sub(r"\bAsync(?=[A-Z])", "", str(signature.replace(parameters=parameters)))
+
+
+@pytest.mark.parametrize("client", [leasehold.Client, leasehold.AsyncClient], ids=lambda cls: cls.__name__)
+def test_a_client_names_and_documents_each_keyword(client: type) -> None:
+    """What help() and an editor show says all: no ``**options``, and a line for each parameter."""
+    for name, member in members(client).items():
+        if isinstance(member, property) or name in MAGIC or name in MAGIC.values():
+            continue
+        assert callable(member)
+        parameters = list(inspect.signature(member).parameters.values())[1:]
+        assert all(parameter.kind is not parameter.VAR_KEYWORD for parameter in parameters), name
+        if len(parameters) > 1:
+            text = inspect.getdoc(member) or ""
+            missing = [parameter.name for parameter in parameters if f"\n    {parameter.name}: " not in text]
+            assert not missing, f"{client.__name__}.{name} does not document {missing}"

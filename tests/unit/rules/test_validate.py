@@ -168,11 +168,11 @@ def test_any_text_is_a_name_unless_it_is_too_long_or_no_text(name: str) -> None:
 
 
 @pytest.mark.parametrize("make", ["lock", "rlock", "rw_lock", "election"])
-def test_an_option_that_does_not_exist_is_named_with_those_that_do(make: str) -> None:
-    with Client.from_url("memory:") as locks, pytest.raises(TypeError, match=r"no option 'leese' here; .*fair, lease"):
+def test_names_an_unknown_option(make: str) -> None:
+    with Client.from_url("memory:") as locks, pytest.raises(TypeError, match=rf"{make}\(\) got .*'leese'"):
         getattr(locks, make)("stock", leese=3)
 
 
 def test_an_election_has_its_value_where_locks_have_meta() -> None:
-    with Client.from_url("memory:") as locks, pytest.raises(TypeError, match="no option 'meta'"):
+    with Client.from_url("memory:") as locks, pytest.raises(TypeError, match="unexpected keyword argument 'meta'"):
         locks.election("scheduler", meta="me")
