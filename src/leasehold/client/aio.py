@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from leasehold import _validate
 from leasehold._model import Kind, LockMode
@@ -18,8 +17,10 @@ from leasehold.primitives.coordination.latch import DEFAULT_TTL as LATCH_TTL
 from leasehold.primitives.coordination.latch import AsyncLatch
 from leasehold.primitives.coordination.leadership import KIND
 from leasehold.primitives.locks.options import DEFAULT_LEASE
-from leasehold.primitives.values.cached import AsyncCachedValue, TimeToLive
+from leasehold.primitives.values.cached import AsyncCachedValue, AsyncFetch, TimeToLive
 from leasehold.primitives.values.versioned import DEFAULT_TTL, AsyncVersionedCell
+
+T = TypeVar("T")
 
 
 class AsyncClient(AsyncClientLocks):
@@ -123,7 +124,7 @@ class AsyncClient(AsyncClientLocks):
         checked = self._options(mode, lease=lease, timeout=timeout)
         return AsyncBarrier(self._engine, _validate.name(name), checked, drop_dead=bool(drop_dead))
 
-    def versioned(self, name: str, *, ttl: Seconds = DEFAULT_TTL) -> AsyncVersionedCell:
+    def versioned(self, name: str, *, ttl: Seconds = DEFAULT_TTL) -> AsyncVersionedCell[Any]:
         """Make a value with a version, for compare-and-set: optimistic locking.
 
         Args:
@@ -131,7 +132,7 @@ class AsyncClient(AsyncClientLocks):
             ttl: seconds after which a value that nobody writes is forgotten; a year by default.
 
         Returns:
-            The cell, to read and to write.
+            The cell, to read and to write. Annotate it with its type of value: ``AsyncVersionedCell[int]``.
 
         Raises:
             ValueError, TypeError: a value is out of its bounds.
@@ -147,7 +148,7 @@ class AsyncClient(AsyncClientLocks):
         ttl: Seconds,
         lease: Seconds = DEFAULT_LEASE,
         timeout: Seconds | None = None,
-    ) -> AsyncOnce:
+    ) -> AsyncOnce[Any]:
         """Make what does a piece of work once and keeps its result: for a message that is delivered twice.
 
         Args:
@@ -157,7 +158,7 @@ class AsyncClient(AsyncClientLocks):
             timeout: seconds to wait at most for another who does the work; None waits without end.
 
         Returns:
-            The work, to run.
+            The work, to run. Annotate it with its type of result: ``AsyncOnce[str]``.
 
         Raises:
             ValueError, TypeError: a value is out of its bounds.
@@ -169,26 +170,26 @@ class AsyncClient(AsyncClientLocks):
     def cached(
         self,
         key: str,
-        ttl: TimeToLive,
-        fetch: Callable[[], Any],
+        ttl: TimeToLive[T],
+        fetch: AsyncFetch[T],
         *,
         early: Seconds | None = None,
         lease: Seconds = DEFAULT_LEASE,
         timeout: Seconds | None = None,
-    ) -> AsyncCachedValue:
+    ) -> AsyncCachedValue[T]:
         """Make a value that one caller fetches and all use, in all processes: an access token, an exchange rate.
 
         Args:
             key: the value's name.
             ttl: seconds for which a fetched value is good, or a function that reads them from the value.
-            fetch: a function or coroutine function that returns a new one: what JSON can spell, or bytes.
+            fetch: a coroutine function that returns a new one: what JSON can spell, or bytes.
             early: seconds before its end in which one caller renews it while the others use it. None is a tenth of
                 ``ttl``, 0 is never.
             lease: seconds after which another fetches if the caller who fetched has died.
             timeout: seconds to wait at most for another who fetches; None waits without end.
 
         Returns:
-            The value, to get.
+            The value, to get; of the type that ``fetch`` returns.
 
         Raises:
             ValueError, TypeError: a value is out of its bounds.

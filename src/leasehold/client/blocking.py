@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from leasehold._validate import Meta, Seconds
 from leasehold.client.aio import AsyncClient
@@ -15,8 +15,10 @@ from leasehold.primitives.coordination.election import Election
 from leasehold.primitives.coordination.latch import DEFAULT_TTL as LATCH_TTL
 from leasehold.primitives.coordination.latch import Latch
 from leasehold.primitives.locks.options import DEFAULT_LEASE
-from leasehold.primitives.values.cached import CachedValue, TimeToLive
+from leasehold.primitives.values.cached import CachedValue, Fetch, TimeToLive
 from leasehold.primitives.values.versioned import DEFAULT_TTL, VersionedCell
+
+T = TypeVar("T")
 
 
 class Client(ClientLocks):
@@ -128,7 +130,7 @@ class Client(ClientLocks):
         """
         return Barrier(self._core.barrier(name, parties, drop_dead=drop_dead, lease=lease, timeout=timeout))
 
-    def versioned(self, name: str, *, ttl: Seconds = DEFAULT_TTL) -> VersionedCell:
+    def versioned(self, name: str, *, ttl: Seconds = DEFAULT_TTL) -> VersionedCell[Any]:
         """Make a value with a version, for compare-and-set: optimistic locking.
 
         Args:
@@ -136,7 +138,7 @@ class Client(ClientLocks):
             ttl: seconds after which a value that nobody writes is forgotten; a year by default.
 
         Returns:
-            The cell, to read and to write.
+            The cell, to read and to write. Annotate it with its type of value: ``VersionedCell[int]``.
 
         Raises:
             ValueError, TypeError: a value is out of its bounds.
@@ -152,7 +154,7 @@ class Client(ClientLocks):
         ttl: Seconds,
         lease: Seconds = DEFAULT_LEASE,
         timeout: Seconds | None = None,
-    ) -> Once:
+    ) -> Once[Any]:
         """Make what does a piece of work once and keeps its result: for a message that is delivered twice.
 
         Args:
@@ -162,7 +164,7 @@ class Client(ClientLocks):
             timeout: seconds to wait at most for another who does the work; None waits without end.
 
         Returns:
-            The work, to run.
+            The work, to run. Annotate it with its type of result: ``Once[str]``.
 
         Raises:
             ValueError, TypeError: a value is out of its bounds.
@@ -174,13 +176,13 @@ class Client(ClientLocks):
     def cached(
         self,
         key: str,
-        ttl: TimeToLive,
-        fetch: Callable[[], Any],
+        ttl: TimeToLive[T],
+        fetch: Fetch[T],
         *,
         early: Seconds | None = None,
         lease: Seconds = DEFAULT_LEASE,
         timeout: Seconds | None = None,
-    ) -> CachedValue:
+    ) -> CachedValue[T]:
         """Make a value that one caller fetches and all use, in all processes: an access token, an exchange rate.
 
         Args:
@@ -193,14 +195,15 @@ class Client(ClientLocks):
             timeout: seconds to wait at most for another who fetches; None waits without end.
 
         Returns:
-            The value, to get.
+            The value, to get; of the type that ``fetch`` returns.
 
         Raises:
             ValueError, TypeError: a value is out of its bounds.
             Unsupported: the store cannot promise what is asked for.
 
         """
-        return CachedValue(self._core.cached(key, ttl, fetch, early=early, lease=lease, timeout=timeout))
+        plain: Callable[[], Any] = fetch  # the asyncio twin is typed for coroutine functions, and runs both
+        return CachedValue(self._core.cached(key, ttl, plain, early=early, lease=lease, timeout=timeout))
 
     def scheduled(self, name: str, *, at_least: Seconds, at_most: Seconds) -> Scheduled:
         """Make a job of which each tick runs in one instance, whatever their number.

@@ -13,9 +13,9 @@ unique index).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import Any
+from typing import Any, Generic, ParamSpec, TypeVar
 
 from leasehold import _validate
 from leasehold._engine.engine import Engine
@@ -26,9 +26,18 @@ from leasehold.primitives.locks.inner_lock import guard
 from leasehold.primitives.values.register import Body, Form, Record, Register
 from leasehold.primitives.values.versioned import LONGEST_TTL
 
+P = ParamSpec("P")
+T = TypeVar("T")
 
-class AsyncOnce:
-    """Work that is done once for its key; later callers get its result.
+Work = Callable[P, T]
+"""The work: its arguments, and the result that is kept."""
+
+AsyncWork = Callable[P, T | Coroutine[Any, Any, T]]
+"""As `Work`; a coroutine function too."""
+
+
+class AsyncOnce(Generic[T]):
+    """Work that is done once for its key; later callers get its result. Generic in the result.
 
     Example:
         ```python
@@ -52,7 +61,7 @@ class AsyncOnce:
         """What is done once."""
         return self._key
 
-    async def run(self, work: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    async def run(self, work: AsyncWork[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Return the kept result, or do ``work(*args, **kwargs)`` and keep what it returns.
 
         Everyone gets the result as JSON has it, the first caller too; bytes are kept as they are. If the work raises,
@@ -72,7 +81,8 @@ class AsyncOnce:
             seen = await self._in_turn(partial(work, *args, **kwargs))
         if seen.unkept:
             raise ValueError(f"{self.key!r} was done, but there is no result of it: {seen.unkept}")
-        return seen.value
+        value: T = seen.value
+        return value
 
     async def done(self) -> bool:
         """Return whether it was done and the result is still kept."""
@@ -101,8 +111,8 @@ class AsyncOnce:
         return f"<{type(self).__name__} {self.key!r}>"
 
 
-class Once:
-    """Work that is done once for its key; later callers get its result.
+class Once(Generic[T]):
+    """Work that is done once for its key; later callers get its result. Generic in the result.
 
     Example:
         ```python
@@ -114,7 +124,7 @@ class Once:
 
     """
 
-    def __init__(self, core: AsyncOnce) -> None:
+    def __init__(self, core: AsyncOnce[T]) -> None:
         self._core = core
 
     @property
@@ -122,7 +132,7 @@ class Once:
         """What is done once."""
         return self._core.key
 
-    def run(self, work: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    def run(self, work: Work[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Return the kept result, or do ``work(*args, **kwargs)`` and keep what it returns. As `AsyncOnce.run`."""
         refuse_coroutines(work)
         return run_sync(self._core.run(work, *args, **kwargs))

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import enum
 import logging
-from collections.abc import Callable
-from typing import Any, cast
+from collections.abc import Callable, Coroutine
+from typing import Any, Generic, TypeVar, cast
 
 from leasehold import _validate
 from leasehold._engine.engine import Engine
@@ -28,7 +28,15 @@ from leasehold.primitives.locks.inner_lock import guard
 from leasehold.primitives.values.register import Body, Record, Register
 from leasehold.primitives.values.versioned import LONGEST_TTL
 
-TimeToLive = Seconds | Callable[[Any], Seconds]
+T = TypeVar("T")
+
+Fetch = Callable[[], T]
+"""Returns a new value."""
+
+AsyncFetch = Callable[[], Coroutine[Any, Any, T]]
+"""As `Fetch`, awaited. A plain function works, too; only a type checker cannot tell the two apart."""
+
+TimeToLive = Seconds | Callable[[T], Seconds]
 """Seconds, or a function that reads them from the fetched value, as from ``expires_in`` of a token."""
 
 EARLY = 0.1
@@ -38,16 +46,16 @@ REST = 1.0
 """Seconds for which nobody tries again after an early fetch failed, while there is an old value."""
 
 
-class Refused(enum.Enum):
-    """Stands for no value, since None is one."""
+class Missing(enum.Enum):
+    """Stands for an argument that is not given, since None is a value."""
 
-    NONE = "none"
+    MISSING = "missing"
 
 
 log = logging.getLogger("leasehold")
 
 
-class AsyncCachedValue:
+class AsyncCachedValue(Generic[T]):
     """A value that one instance fetches and all use: an access token, an exchange rate, a list that is dear to compute.
 
     Example:
@@ -65,7 +73,7 @@ class AsyncCachedValue:
         self,
         engine: Engine,
         key: str,
-        ttl: TimeToLive,
+        ttl: TimeToLive[T],
         fetch: Callable[[], Any],
         *,
         early: Seconds | None,
@@ -89,7 +97,7 @@ class AsyncCachedValue:
         """The value's name."""
         return self._key
 
-    async def get(self, *, refused: Any = Refused.NONE) -> Any:
+    async def get(self, *, refused: object = Missing.MISSING) -> T:
         """Return the value, fetched here or by whomever.
 
         Args:
@@ -105,11 +113,14 @@ class AsyncCachedValue:
         """
         self._engine.ready()
         seen = await self._value.read()
+        value: T
         if not _good(seen, refused):
-            return await self._wait(refused)
-        if (await self._bloom.read()).version:
-            return seen.value
-        return await self._get_early(seen)
+            value = await self._wait(refused)
+        elif (await self._bloom.read()).version:
+            value = seen.value
+        else:
+            value = await self._get_early(seen)
+        return value
 
     async def _get_early(self, seen: Record) -> Any:
         try:
@@ -133,7 +144,7 @@ class AsyncCachedValue:
             log.warning("could not fetch %r early, the old value serves on: %s", self.key, repr(error))
             return now.value
 
-    async def _wait(self, refused: Any) -> Any:
+    async def _wait(self, refused: object) -> Any:
         until = None if self._timeout is None else self._engine.runtime.now() + self._timeout
         lost: LeaseLost | None = None
         for _ in range(3):
@@ -143,7 +154,7 @@ class AsyncCachedValue:
                 lost = error
         raise cast(LeaseLost, lost)
 
-    async def _fetch_in_turn(self, refused: Any, until: float | None) -> Any:
+    async def _fetch_in_turn(self, refused: object, until: float | None) -> Any:
         runtime = self._engine.runtime
         start = runtime.now()
         hold = await self._lock.acquire(timeout=-1 if until is None else max(0.0, until - start))
@@ -179,7 +190,7 @@ class AsyncCachedValue:
         return f"<{type(self).__name__} {self.key!r}>"
 
 
-class CachedValue:
+class CachedValue(Generic[T]):
     """A value that one instance fetches and all use: an access token, an exchange rate, a list that is dear to compute.
 
     Example:
@@ -193,7 +204,7 @@ class CachedValue:
 
     """
 
-    def __init__(self, core: AsyncCachedValue) -> None:
+    def __init__(self, core: AsyncCachedValue[T]) -> None:
         refuse_coroutines(core._fetch)
         self._core = core
 
@@ -202,7 +213,7 @@ class CachedValue:
         """The value's name."""
         return self._core.key
 
-    def get(self, *, refused: Any = Refused.NONE) -> Any:
+    def get(self, *, refused: object = Missing.MISSING) -> T:
         """Return the value, fetched here or by whomever, and none that was ``refused``. As `AsyncCachedValue.get`."""
         return run_sync(self._core.get(refused=refused))
 
@@ -210,5 +221,5 @@ class CachedValue:
         return f"<{type(self).__name__} {self.key!r}>"
 
 
-def _good(seen: Record, refused: Any) -> bool:
-    return seen.version > 0 and (refused is Refused.NONE or seen.value != refused)
+def _good(seen: Record, refused: object) -> bool:
+    return seen.version > 0 and (refused is Missing.MISSING or seen.value != refused)

@@ -6,8 +6,8 @@ conflicts are rare; where many write the same value all the time, a lock costs l
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Coroutine
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from leasehold import _validate
 from leasehold._engine.engine import Engine
@@ -16,6 +16,14 @@ from leasehold._validate import Seconds
 from leasehold.errors import Conflict
 from leasehold.primitives.calls.callables import refuse_coroutines
 from leasehold.primitives.values.register import Body, Record, Register
+
+T = TypeVar("T")
+
+Update = Callable[[T | None], T]
+"""Gets the value (None if there is none) and returns the new one."""
+
+AsyncUpdate = Callable[[T | None], T | Coroutine[Any, Any, T]]
+"""As `Update`; a coroutine function too."""
 
 DEFAULT_TTL = 365 * 86_400.0
 """Seconds. Stores forget what nobody writes, so that they do not fill up."""
@@ -28,15 +36,15 @@ FIRST_PAUSE = 0.004
 LONGEST_PAUSE = 0.25
 
 
-class Versioned(NamedTuple):
-    """A value and its version. Version 0, with the value None, says that there is none yet."""
+class Versioned(NamedTuple, Generic[T]):
+    """A value and its version. Version 0, with the value None, means that there is none yet."""
 
-    value: Any
+    value: T
     version: int
 
 
-class AsyncVersionedCell:
-    """A value with a version, for compare-and-set.
+class AsyncVersionedCell(Generic[T]):
+    """A value with a version, for compare-and-set. Generic in the value: ``views: AsyncVersionedCell[int]``.
 
     Values are what JSON can spell, and come back as JSON has them (a tuple as a list); bytes are kept as they are. A
     value may have 64 KiB.
@@ -62,13 +70,13 @@ class AsyncVersionedCell:
         """The value's name."""
         return self._name
 
-    async def get(self) -> Versioned:
+    async def get(self) -> Versioned[T | None]:
         """Return the value and its version; None and 0 if there is none."""
         self._engine.ready()
         seen = await self._register.read()
         return Versioned(seen.value, seen.version)
 
-    async def put(self, value: Any, if_version: int | None = None, fence: int | None = None) -> int:
+    async def put(self, value: T, if_version: int | None = None, fence: int | None = None) -> int:
         """Write a value.
 
         Args:
@@ -95,7 +103,7 @@ class AsyncVersionedCell:
             raise self._conflict(after, f"it has version {after.version}, not {if_version}", 0.0)
         return after.version
 
-    async def update(self, change: Callable[[Any], Any], timeout: Seconds | None = None) -> Versioned:
+    async def update(self, change: AsyncUpdate[T], timeout: Seconds | None = None) -> Versioned[T]:
         """Read, call ``change(value)``, write what it returns; again from the start if another wrote meanwhile.
 
         Args:
@@ -143,8 +151,8 @@ class AsyncVersionedCell:
         return f"<{type(self).__name__} {self.name!r}>"
 
 
-class VersionedCell:
-    """A value with a version, for compare-and-set.
+class VersionedCell(Generic[T]):
+    """A value with a version, for compare-and-set. Generic in the value: ``views: VersionedCell[int]``.
 
     Values are what JSON can spell, and come back as JSON has them (a tuple as a list); bytes are kept as they are. A
     value may have 64 KiB.
@@ -159,7 +167,7 @@ class VersionedCell:
 
     """
 
-    def __init__(self, core: AsyncVersionedCell) -> None:
+    def __init__(self, core: AsyncVersionedCell[T]) -> None:
         self._core = core
 
     @property
@@ -167,15 +175,15 @@ class VersionedCell:
         """The value's name."""
         return self._core.name
 
-    def get(self) -> Versioned:
+    def get(self) -> Versioned[T | None]:
         """Return the value and its version; None and 0 if there is none."""
         return run_sync(self._core.get())
 
-    def put(self, value: Any, if_version: int | None = None, fence: int | None = None) -> int:
+    def put(self, value: T, if_version: int | None = None, fence: int | None = None) -> int:
         """Write a value; return its version. As `AsyncVersionedCell.put`."""
         return run_sync(self._core.put(value, if_version, fence))
 
-    def update(self, change: Callable[[Any], Any], timeout: Seconds | None = None) -> Versioned:
+    def update(self, change: Update[T], timeout: Seconds | None = None) -> Versioned[T]:
         """Read, change, write, again if another wrote meanwhile. As `AsyncVersionedCell.update`."""
         refuse_coroutines(change)
         return run_sync(self._core.update(change, timeout))
