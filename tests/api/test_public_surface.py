@@ -32,17 +32,7 @@ MODULES = (
 INSIDE = {"core", "engine", "_engine"}
 """First parameters of constructors that the library calls itself: no promise is made about those."""
 
-SPECIAL = {
-    "__call__",
-    "__enter__",
-    "__exit__",
-    "__aenter__",
-    "__aexit__",
-    "__iter__",
-    "__next__",
-    "__aiter__",
-    "__anext__",
-}
+SPECIAL = {f"__{name}__" for name in ("call", "enter", "exit", "aenter", "aexit", "iter", "next", "aiter", "anext")}
 
 
 def surface() -> Iterator[str]:
@@ -90,22 +80,22 @@ def class_members(cls: type) -> dict[str, str]:
     for base in reversed(cls.__mro__):
         if not base.__module__.startswith("leasehold"):
             continue
-        for name, kind in base.__dict__.get("__annotations__", {}).items():
+        for name, kind in inspect.get_annotations(base).items():
             if name[0] != "_":
                 found[name] = f": {kind.__forward_arg__ if isinstance(kind, ForwardRef) else kind}"
         for name, member in vars(base).items():
             if name in SPECIAL or name[0] != "_" or (name == "__init__" and not is_inside(cls, member)):
-                found |= {name: text for text in [member_text(member)] if text}
+                if text := member_text(member):
+                    found[name] = text
     return found
 
 
 def is_inside(cls: type, init: object) -> bool:
     assert callable(init)
-    return (
-        getattr(cls, "_is_protocol", False)
-        or len(parameters := list(inspect.signature(init).parameters)) > 1
-        and parameters[1] in INSIDE
-    )
+    if getattr(cls, "_is_protocol", False):
+        return True
+    parameters = list(inspect.signature(init).parameters)
+    return len(parameters) > 1 and parameters[1] in INSIDE
 
 
 def member_text(member: object) -> str:
