@@ -84,9 +84,9 @@ def class_members(cls: type) -> dict[str, str]:
             if name[0] != "_":
                 found[name] = f": {kind.__forward_arg__ if isinstance(kind, ForwardRef) else kind}"
         for name, member in vars(base).items():
-            if name in SPECIAL or name[0] != "_" or (name == "__init__" and not is_inside(cls, member)):
-                if text := member_text(member):
-                    found[name] = text
+            listed = name in SPECIAL or name[0] != "_" or (name == "__init__" and not is_inside(cls, member))
+            if listed and (text := member_text(member)):
+                found[name] = text
     return found
 
 
