@@ -182,7 +182,7 @@ class AsyncClient(AsyncClientLocks):
         Args:
             key: the value's name.
             ttl: seconds for which a fetched value is good, or a function that reads them from the value.
-            fetch: a coroutine function that returns a new one: what JSON can spell, or bytes.
+            fetch: a coroutine function that returns a new value: what JSON can express, or bytes.
             early: seconds before its end in which one caller renews it while the others use it. None is a tenth of
                 ``ttl``, 0 is never.
             lease: seconds after which another fetches if the caller who fetched has died.

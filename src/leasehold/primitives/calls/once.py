@@ -2,12 +2,12 @@
 
 Theory of operation
 -------------------
-Whoever finds no result takes the lock, looks again, does the work, and writes the result before it releases. The
-result is written only if there is none yet, and fenced. So there is one result for all, also where a lease was lost
-on the way and two did the work: the first that was recorded is what everybody gets.
+A caller that finds no result acquires the lock, reads again, does the work, and writes the result before it releases.
+The write is fenced, and made only if there is no result yet. So all callers get one result, even if a lease was lost
+meanwhile and two did the work: the first recorded result counts.
 
-It is *at least once*. A crash between the work and the record makes another do the work again; no order of the two
-steps avoids that, unless the work itself can be told apart by its key (an idempotency key of a payment service, a
+It is *at least once*. After a crash between the work and the record, another caller does the work again. No order of
+the two steps avoids that, unless the work itself is identified by its key (an idempotency key of a payment service, a
 unique index).
 """
 
@@ -58,21 +58,21 @@ class AsyncOnce(Generic[T]):
 
     @property
     def key(self) -> str:
-        """What is done once."""
+        """What identifies the work."""
         return self._key
 
     async def run(self, work: AsyncWork[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Return the kept result, or do ``work(*args, **kwargs)`` and keep what it returns.
 
-        Everyone gets the result as JSON has it, the first caller too; bytes are kept as they are. If the work raises,
-        nothing is kept, the error is the caller's, and the next caller does the work.
+        Every caller gets the result as JSON decodes it, the first caller too; bytes are kept as they are. If the work
+        raises, nothing is kept, the caller gets the error, and the next caller does the work.
 
         Raises:
-            AcquireTimeout: another was still at it until the ``timeout``.
-            LeaseLost: the lease ended meanwhile, so another may have done it too; ask again to see the result.
+            AcquireTimeout: another was still doing the work at the ``timeout``.
+            LeaseLost: the lease ended meanwhile, so another may have done it, too; call again to get the result.
             StoreUnavailable: no answer. If the work was done, its result may not be kept: it may be done again.
-            TypeError: the result cannot be kept. It is recorded that the work was done, and later callers get a
-                `ValueError`: it is not done again.
+            TypeError: the result cannot be kept. The store records that the work was done; later callers get a
+                `ValueError`, and the work is not done again.
 
         """
         self._engine.ready()
@@ -80,7 +80,7 @@ class AsyncOnce(Generic[T]):
         if not seen.version:
             seen = await self._in_turn(partial(work, *args, **kwargs))
         if seen.unkept:
-            raise ValueError(f"{self.key!r} was done, but there is no result of it: {seen.unkept}")
+            raise ValueError(f"{self.key!r} was done, but its result could not be kept: {seen.unkept}")
         value: T = seen.value
         return value
 
@@ -129,11 +129,22 @@ class Once(Generic[T]):
 
     @property
     def key(self) -> str:
-        """What is done once."""
+        """What identifies the work."""
         return self._core.key
 
     def run(self, work: Work[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """Return the kept result, or do ``work(*args, **kwargs)`` and keep what it returns. As `AsyncOnce.run`."""
+        """Return the kept result, or do ``work(*args, **kwargs)`` and keep what it returns.
+
+        Every caller gets the result as JSON decodes it, the first caller too; bytes are kept as they are. If the work
+        raises, nothing is kept, the caller gets the error, and the next caller does the work.
+
+        Raises:
+            AcquireTimeout: another was still doing the work at the ``timeout``.
+            LeaseLost: the lease ended meanwhile, so another may have done it, too; call again to get the result.
+            StoreUnavailable: no answer. If the work was done, its result may not be kept: it may be done again.
+            TypeError: the result cannot be kept. The work is not done again; later callers get a `ValueError`.
+
+        """
         refuse_coroutines(work)
         return run_sync(self._core.run(work, *args, **kwargs))
 

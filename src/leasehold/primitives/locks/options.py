@@ -1,4 +1,4 @@
-"""What a user can say about a lock, checked once and kept."""
+"""The options of a lock, checked once."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class Options:
     """The options of one lock object, in seconds.
 
     Attributes:
-        terms: what the store is told with each ticket.
+        terms: what the store gets with each ticket.
         renew: whether the watchdog renews; False is a fixed lease.
-        max_hold: how long it renews; None for as long as the holder lives.
-        timeout: how long an acquire waits by default; None for ever.
+        max_hold: seconds for which it renews; None for as long as the holder lives.
+        timeout: seconds that an acquire waits by default; None waits without end.
 
     """
 
@@ -66,7 +66,7 @@ class Options:
 
 
 def _refuse_unsupported(engine: Engine, terms: LeaseTerms) -> None:
-    """Refuse, when the object is made, what the store cannot promise."""
+    """Raise `Unsupported`, when the object is made, for what the store cannot promise."""
     can = engine.store.capabilities
     missing = [
         what
