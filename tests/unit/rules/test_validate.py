@@ -150,7 +150,7 @@ def test_what_is_taken() -> None:
     nested: Any = {}
     for _ in range(100_000):
         nested = {"x": nested}
-    with pytest.raises(ValueError, match="cannot be spelled"):
+    with pytest.raises(ValueError, match="cannot be written as JSON"):
         _validate.meta(nested)
 
 
