@@ -1,4 +1,4 @@
-"""What people see of a lock: who holds it, who waits, for how long."""
+"""A lock as people see it: who holds it, who waits, and for how long."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from leasehold._model import QueueEntry, View
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """Who holds or waits.
+    """A holder or a waiter.
 
     Attributes:
         owner: ``host:pid:client``.
         host: the owner's host name.
         pid: the owner's process id.
         token: the fencing token of a holder; None for a waiter.
-        remaining: seconds after which the store drops it, unless it is renewed.
-        meta: what the owner said of itself: a text, a mapping or None. Written by the owner: do not trust it.
+        remaining: seconds until the store drops it, unless it is renewed.
+        meta: a text, a mapping or None, written by the owner: do not trust it.
 
     """
 
@@ -42,14 +42,15 @@ class Contender:
 
 @dataclass(frozen=True, slots=True)
 class LockInfo:
-    """One name as it was when it was looked at.
+    """One name at the moment of the inspection.
 
     Attributes:
-        kind: what it is in use as: ``mutex``, ``rw`` or ``semaphore``.
-        token: the highest fencing token given out that the store remembers.
+        name: the lock's name.
+        kind: what the name is in use as: ``mutex``, ``rw`` or ``semaphore``.
+        token: the highest fencing token that the store has given and remembers.
         holders: who holds.
-        waiters: who waits, first in line first.
-        free_in: seconds for which it is still kept free after a holder's lease expired (``lock_delay``).
+        waiters: who waits, in order of the queue.
+        free_in: seconds for which nobody gets the name after a holder's lease expired (``lock_delay``); 0 for none.
 
     """
 

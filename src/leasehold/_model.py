@@ -2,7 +2,7 @@
 
 A **ticket** is one attempt to get a name. Its id is 128 random bits that the client chose *before* it asked, so a
 request whose reply was lost can be repeated, and one that was cancelled can be undone, whatever the store did
-with it. A **entry** is a ticket's place at a name as the store sees it: waiting, or holding with a token.
+with it. A **queue entry** is a ticket at a name as the store sees it: waiting, or holding with a token.
 """
 
 from __future__ import annotations
@@ -73,10 +73,10 @@ class LeaseTerms:
     """What all tickets of one lock object have in common.
 
     Attributes:
-        rule: who may enter beside whom.
+        mode: what the ticket asks for.
         owner: who asks.
         lease: seconds for which the store keeps the grant without news.
-        delay: seconds for which nobody gets the name after this holder's lease expired (not after a release).
+        lock_delay: seconds for which nobody gets the name after this holder's lease expired (not after a release).
         meta: JSON text shown to people, at most `META_LIMIT` bytes of UTF-8; empty for none.
         fixed: it will hold unrenewed, at once or after a while: a store whose sessions live on for the other tickets of
             a client gives it a session of its own.
@@ -98,7 +98,9 @@ class Ticket(NamedTuple):
     """One attempt: 128 random bits as 22 URL-safe characters, and its terms. One is made for each acquire, so cheaply.
 
     Attributes:
-        beside: the id of a ticket of the same holder that holds the same name, beside which this one may stand: a
+        id: chosen by the client before the first request, so that a repeated request is recognized.
+        terms: what the ticket asks for.
+        alongside: the id of a ticket of the same holder that holds the same name, alongside which this one may hold: a
             writer that also reads, or an upgradeable reader that becomes the writer. While that one holds, this one
             waits for conflicting holders only, and for nobody in the queue: they wait for us.
 
@@ -217,7 +219,7 @@ class Change:
         value: the new value, at most `CELL_LIMIT` bytes; None only looks.
         if_version: the version that the cell must have now (0: it must not exist).
         fence: a fencing token that must not be below the highest one that ever wrote here.
-        life: seconds after which an untouched cell is forgotten.
+        ttl: seconds after which an untouched cell is forgotten.
 
     """
 
@@ -249,7 +251,7 @@ class Capabilities:
         fair: waiters can be served in order of arrival.
         shared: readers beside readers.
         permits: semaphores.
-        delay: keeps a name free for a while after a holder's lease expired.
+        lock_delay: keeps a name free for a while after a holder's lease expired.
         cells: values with versions.
         notifies: waiters are woken by messages; otherwise they poll.
         hands_over: who leaves hands the name to who waits longest; otherwise it is free for whoever asks first.

@@ -13,7 +13,7 @@ Seconds = float | timedelta
 """A duration: seconds as a number, or a `timedelta`."""
 
 Meta = str | Mapping[str, object]
-"""What is shown to people beside a hold: a text, or a mapping that JSON can spell."""
+"""What `inspect` shows with a hold: a text, or a mapping that JSON can express."""
 
 NAME_LIMIT = 512
 """Longest name in bytes of UTF-8."""
@@ -24,7 +24,7 @@ LONGEST_LEASE = 7 * 86_400.0
 LONGEST_DELAY = LONGEST_LEASE
 
 LONGEST_ANSWER = 3600.0
-"""Seconds; a store that answers more slowly is not worth a lock, and sockets cannot wait for ever."""
+"""Seconds; a slower store is of no use for a lock, and a socket needs a bound."""
 
 
 def name(value: object, what: str = "name") -> str:
@@ -61,7 +61,7 @@ def seconds(value: Seconds, what: str) -> float:
 
 
 def lease(value: Seconds) -> float:
-    """Check a lease: a crash blocks others for so long, so it is never endless."""
+    """Check a lease: a crash blocks others for so long, so it is bounded."""
     length = seconds(value, "lease")
     if not SHORTEST_LEASE <= length <= LONGEST_LEASE:
         raise ValueError(
@@ -80,7 +80,7 @@ def at_least_zero(value: Seconds, what: str, most: float = math.inf) -> float:
 
 
 def above_zero(value: Seconds, what: str, most: float = math.inf) -> float:
-    """Check a duration that must be longer than nothing."""
+    """Check a duration that must be above zero."""
     length = seconds(value, what)
     if length <= 0:
         raise ValueError(f"{what} must be above zero, it is {length}")
@@ -94,7 +94,7 @@ def _at_most(length: float, what: str, most: float) -> float:
 
 
 def timeout(value: Seconds | None, *, blocking: bool = True) -> float | None:
-    """Check the time to wait: None, or -1 as in `threading`, is for ever."""
+    """Check the time to wait: None, or -1 as in `threading`, waits without end."""
     if value is None or value == -1:
         return None
     if not blocking:
@@ -114,7 +114,7 @@ def meta(value: Meta | None) -> str:
         plain = value if isinstance(value, str) else dict(value)
         text = json.dumps(plain, separators=(",", ":"), sort_keys=True, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
-        raise ValueError(f"meta cannot be spelled as JSON: {error}") from None
+        raise ValueError(f"meta cannot be written as JSON: {error}") from None
     if len(text) > META_LIMIT:
         raise ValueError(
             f"meta has {len(text)} bytes as JSON, at most {META_LIMIT} are allowed; store a reference instead"

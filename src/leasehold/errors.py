@@ -1,24 +1,26 @@
 """The errors of leasehold: one base, and one class for each outcome that a caller treats differently.
 
-Four outcomes of an acquire are never mixed up: *someone has it* is ``None`` or `AcquireTimeout`; *the store does
-not answer* is `StoreUnavailable`; *it expired while we were getting it* is `LeaseLost`; *it cannot be promised
-there* is `Unsupported`. Bad input is a plain `ValueError` or `TypeError` that names the input and the remedy.
+Four outcomes of an acquire are never mixed up: *somebody holds it* is ``None`` or `AcquireTimeout`; *the store does
+not answer* is `StoreUnavailable`, and its subclass `StoreRefused` where the store answered with an error; *the lease
+expired during the acquire* is `LeaseLost`; *the store cannot promise it* is `Unsupported`.
+Bad input is a plain `ValueError` or `TypeError` that names the input and the remedy.
 """
 
 from __future__ import annotations
 
+import enum
 from typing import Any
 
 
 class LeaseholdError(Exception):
-    """Base of all errors of this library. It carries facts, not only words.
+    """Base of all errors of this library. It carries facts beside the message.
 
     Attributes:
         name: the lock's name, where one is concerned.
         owner: who asked, as ``host:pid:client``.
         token: the fencing token of the hold concerned.
         waited: seconds spent waiting.
-        held_by: who had the name when we last heard, as ``host:pid:client``.
+        held_by: who held the name at the last answer of the store, as ``host:pid:client``.
 
     """
 
@@ -54,13 +56,13 @@ def _rebuild(cls: type[LeaseholdError], message: str, facts: dict[str, Any]) -> 
 
 
 class AcquireTimeout(LeaseholdError, TimeoutError):
-    """The lock was not had in time: someone else holds it, or was first in the queue."""
+    """The lock could not be acquired in time: somebody else holds it, or is ahead in the queue."""
 
 
 class LeaseLost(LeaseholdError):
-    """The lease ended before its holder released it. What was guarded may have run beside another holder.
+    """The lease ended before its holder released it. The guarded code may have run alongside another holder.
 
-    A resource that checks fencing tokens has refused whatever came late.
+    A resource that checks fencing tokens has refused the late writes.
     """
 
 
@@ -69,12 +71,12 @@ class NotHeld(LeaseholdError, RuntimeError):
 
 
 class StoreUnavailable(LeaseholdError, ConnectionError):
-    """The store did not answer, or refused to serve. Nobody knows more than that.
+    """The store did not answer, or refused to serve. Nobody knows who holds the name.
 
     Attributes:
         unknown: True when the request may have been carried out all the same (the reply was lost); False when
             it certainly was not (refused, or never sent).
-        lasting: True when asking again cannot help until somebody changes something, as where a right is missing.
+        lasting: True when a repetition cannot help until somebody changes something, as where a right is missing.
 
     """
 
@@ -85,14 +87,40 @@ class StoreUnavailable(LeaseholdError, ConnectionError):
         self.unknown = unknown
 
 
+class Outcome(enum.Enum):
+    """What became of a request that the store answered with an error."""
+
+    NOT_APPLIED = "not applied"  # rolled back
+    AGAIN = "again"  # rolled back for want of luck (deadlock, serialization): it may be tried anew at once
+    UNKNOWN = "unknown"  # in a commit: perhaps carried out
+    LASTING = "lasting"  # rolled back, and asking again cannot help until somebody changes something
+
+
+class StoreRefused(StoreUnavailable):
+    """The store answered, and refused: a right, a table or a setting is missing, or it cannot serve now.
+
+    Attributes:
+        code: the store's own code of the error as text, as an SQLSTATE; empty where there is none.
+        outcome: what became of the request; `unknown` and `lasting` follow from it.
+
+    """
+
+    def __init__(self, message: str, *, code: str = "", outcome: Outcome = Outcome.LASTING, **facts: Any) -> None:
+        facts.setdefault("unknown", outcome is Outcome.UNKNOWN)
+        super().__init__(message, **facts)
+        self.code = code
+        self.outcome = outcome
+        self.lasting = outcome is Outcome.LASTING
+
+
 class Conflict(LeaseholdError):
     """A value was not written: it no longer had the version that the writer had read.
 
-    An error and not an answer, since an answer that nobody looks at would be a lost update.
+    An error and not a return value: a return value that is ignored would be a lost update.
 
     Attributes:
-        value: what it is now.
-        version: the version of that.
+        value: the present value.
+        version: the version of the present value.
 
     """
 

@@ -1,4 +1,31 @@
-"""What happened, as frozen records for observers. They carry no secret and no ticket id."""
+"""What happened to locks, as frozen records for observers: for metrics, logs and alerts.
+
+Theory of operation
+-------------------
+A client calls its observer with one event for each step of a hold's life, in this order:
+
+1. `Queued`, if the name was taken, at most once for each acquire;
+2. `Acquired`, or `GaveUp` if the acquire ended without the lock;
+3. `InDoubt` when a renewal failed, and `Renewed` when a later one succeeded, any number of times;
+4. `Released`, or `Lost` if the lease ended first.
+
+The observer is called in the thread or task that acts, also in the client's watchdog. It must return quickly: renewals
+wait for it. An exception that it raises is logged and changes nothing. Events have no secret and no ticket id.
+
+Example:
+    ```python
+    from leasehold import Client
+    from leasehold.events import Acquired, Event
+
+    def observer(event: Event) -> None:
+        if isinstance(event, Acquired):
+            print(f"{event.name}: waited {event.waited:.3f} s")
+
+    with Client.from_url("memory:", observer=observer) as locks, locks.lock("stock:42"):
+        pass
+    ```
+
+"""
 
 from __future__ import annotations
 
@@ -6,10 +33,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+__all__ = ["Acquired", "Event", "GaveUp", "InDoubt", "Lost", "Observer", "Queued", "Released", "Renewed"]
+
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened to one attempt at one name. ``at`` is the boot-time clock in seconds."""
+    """Something that happened to one attempt to acquire a name.
+
+    Attributes:
+        name: the lock's name.
+        owner: the client that acts, as ``host:pid:client``.
+        at: reading of the boot-time clock in seconds: for differences, it is no time of day.
+
+    """
 
     name: str
     owner: str
@@ -18,14 +54,25 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Queued(Event):
-    """The name is taken; we wait in the queue."""
+    """The name is taken, and the acquire waits in the queue.
+
+    Attributes:
+        held_by: who holds the name, as ``host:pid:client``; None where the store does not say.
+
+    """
 
     held_by: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class Acquired(Event):
-    """We hold the name. ``waited``: seconds from the start of the acquire."""
+    """The client holds the name.
+
+    Attributes:
+        token: the fencing token.
+        waited: seconds from the start of the acquire.
+
+    """
 
     token: int
     waited: float
@@ -33,7 +80,13 @@ class Acquired(Event):
 
 @dataclass(frozen=True, slots=True)
 class GaveUp(Event):
-    """The acquire ended without the lock: timeout, cancellation or an error."""
+    """The acquire ended without the lock: timeout, cancellation or an error.
+
+    Attributes:
+        waited: seconds from the start of the acquire.
+        why: the reason, for people.
+
+    """
 
     waited: float
     why: str
@@ -41,7 +94,13 @@ class GaveUp(Event):
 
 @dataclass(frozen=True, slots=True)
 class InDoubt(Event):
-    """A renewal failed; it is tried again until the lease runs out in ``remaining`` seconds."""
+    """A renewal failed; it is retried until the lease ends.
+
+    Attributes:
+        token: the fencing token.
+        remaining: seconds until the lease ends.
+
+    """
 
     token: int
     remaining: float
@@ -49,14 +108,25 @@ class InDoubt(Event):
 
 @dataclass(frozen=True, slots=True)
 class Renewed(Event):
-    """The lease is at full length again after it had been in doubt."""
+    """The lease is at full length again after it had been in doubt. Other renewals make no event.
+
+    Attributes:
+        token: the fencing token.
+
+    """
 
     token: int
 
 
 @dataclass(frozen=True, slots=True)
 class Lost(Event):
-    """The lease ended before its holder released it."""
+    """The lease ended before its holder released it.
+
+    Attributes:
+        token: the fencing token.
+        why: the reason, for people.
+
+    """
 
     token: int
     why: str
@@ -64,7 +134,14 @@ class Lost(Event):
 
 @dataclass(frozen=True, slots=True)
 class Released(Event):
-    """The holder released. Not ``confirmed``: the store did not answer; it frees the name by the end of the lease."""
+    """The holder released.
+
+    Attributes:
+        token: the fencing token.
+        held: seconds from the acquire to the release.
+        confirmed: whether the store answered. If not, it frees the name by the end of the lease at the latest.
+
+    """
 
     token: int
     held: float
@@ -72,6 +149,7 @@ class Released(Event):
 
 
 Observer = Callable[[Event], None]
+"""Called with each event; must return quickly."""
 
 
 class Choosy(Protocol):

@@ -1,4 +1,4 @@
-"""The two faces of each class are the same but for the flavor: names, parameters, defaults, annotations."""
+"""Both flavors of each class have the same names, parameters, defaults and annotations."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAGIC = {"__aenter__": "__enter__", "__aexit__": "__exit__", "__aiter__": "__ite
 """Special methods of ``async`` statements, and of their plain forms."""
 
 ONLY_ASYNC = {"AsyncClient.__init__": {"runtime"}}
-"""Parameters that one face has alone: a test may hand it a harness; the sync facade chooses its own."""
+"""Parameters that one flavor has alone: a test may pass a runtime; the sync facade chooses its own."""
 
 
 def twins() -> Iterator[tuple[type, type]]:
@@ -63,7 +63,7 @@ class TestTwins:
             assert inspect.getdoc(cls), cls
             assert not undocumented, f"{cls.__name__}: {undocumented}"
 
-    def test_the_asyncio_face_is_not_mentioned_where_users_of_the_other_look(self, awaits: type, blocks: type) -> None:
+    def test_the_blocking_class_does_not_mention_await(self, awaits: type, blocks: type) -> None:
         assert isinstance(blocks.__doc__, str)
         assert "await " not in blocks.__doc__
 
@@ -122,3 +122,18 @@ def written(member: object, hidden: set[str]) -> str:
     signature = signature.replace(return_annotation=Written(returns))
     parameters = [parameter for parameter in signature.parameters.values() if parameter.name not in hidden]
     return re.sub(r"\bAsync(?=[A-Z])", "", str(signature.replace(parameters=parameters)))
+
+
+@pytest.mark.parametrize("client", [leasehold.Client, leasehold.AsyncClient], ids=lambda cls: cls.__name__)
+def test_a_client_names_and_documents_each_keyword(client: type) -> None:
+    """What help() and an editor show says all: no ``**options``, and a line for each parameter."""
+    for name, member in members(client).items():
+        if isinstance(member, property) or name in MAGIC or name in MAGIC.values():
+            continue
+        assert callable(member)
+        parameters = list(inspect.signature(member).parameters.values())[1:]
+        assert all(parameter.kind is not parameter.VAR_KEYWORD for parameter in parameters), name
+        if len(parameters) > 1:
+            text = inspect.getdoc(member) or ""
+            missing = [parameter.name for parameter in parameters if f"\n    {parameter.name}: " not in text]
+            assert not missing, f"{client.__name__}.{name} does not document {missing}"

@@ -16,7 +16,7 @@ import leasehold
 from leasehold_lab.servers import RedisServer
 
 FOLDER = Path(__file__).parents[2] / "examples"
-NAMES = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem != "side_by_side")
+NAMES = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem not in ("side_by_side", "example_store"))
 
 
 @pytest.fixture(params=["sqlite", "redis"])

@@ -5,18 +5,21 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import assert_type
+from typing import Any, assert_type
 
 from leasehold import (
     AcquireTimeout,
     AsyncBarrier,
+    AsyncCachedValue,
     AsyncClient,
     AsyncHold,
     AsyncLatch,
     AsyncLeadership,
     AsyncLock,
     AsyncMultiHold,
+    AsyncOnce,
     AsyncRLock,
+    AsyncVersionedCell,
     Barrier,
     BrokenBarrier,
     CachedValue,
@@ -30,6 +33,7 @@ from leasehold import (
     Lock,
     LockInfo,
     MultiHold,
+    Once,
     RLock,
     StoreUnavailable,
     Versioned,
@@ -147,16 +151,32 @@ async def coroutine(order: int) -> str:
     return str(order)
 
 
+def answer() -> dict[str, float]:
+    return {"expires_in": 7200.0}
+
+
+async def awaited_answer() -> dict[str, float]:
+    return answer()
+
+
 def everyday(locks: Client) -> None:
     ship = locks.synchronized("order:{order}", timeout=timedelta(seconds=5))(plain)
     assert_type(ship(7, fast=True), str)
-    views = locks.versioned("views")
-    assert_type(views, VersionedCell)
-    assert_type(views.get(), Versioned)
-    assert_type(views.put({"a": 1}, if_version=0), int)
+    assert_type(locks.versioned("views"), VersionedCell[Any])
+    views: VersionedCell[int] = locks.versioned("views")
+    assert_type(views.get(), Versioned[int | None])
+    assert_type(views.put(1, if_version=0), int)
+    assert_type(views.update(lambda count: (count or 0) + 1), Versioned[int])
+    assert_type(views.update(lambda count: (count or 0) + 1).value, int)
+    views.put("1")  # type: ignore[arg-type]
+    receipt: Once[str] = locks.once("payment", ttl=60)
+    assert_type(receipt.run(plain, 7, fast=True), str)
+    receipt.run(plain, "7")  # type: ignore[arg-type]
     assert_type(locks.once("payment", ttl=timedelta(days=1)).done(), bool)
     assert_type(locks.scheduled("mail", at_least=60, at_most=600).run(plain, 7, fast=True), bool)
-    assert_type(locks.cached("token", 7200, dict, early=600), CachedValue)
+    token = locks.cached("token", lambda answer: answer["expires_in"], answer, early=600)
+    assert_type(token, CachedValue[dict[str, float]])
+    assert_type(token.get(), dict[str, float])
     ship("7")  # type: ignore[arg-type]
     ship(7, slow=True)  # type: ignore[call-arg]
 
@@ -165,7 +185,15 @@ async def everyday_awaited(locks: AsyncClient) -> None:
     ship = locks.synchronized("order:{order}")(coroutine)
     assert_type(await ship(order=7), str)
     locks.synchronized("order:{order}")(plain)  # type: ignore[arg-type]
-    assert_type(await locks.versioned("views").get(), Versioned)
+    views: AsyncVersionedCell[int] = locks.versioned("views")
+    assert_type(await views.get(), Versioned[int | None])
+    assert_type(await views.update(lambda count: (count or 0) + 1), Versioned[int])
+    receipt: AsyncOnce[str] = locks.once("payment", ttl=60)
+    assert_type(await receipt.run(coroutine, 7), str)
+    assert_type(await receipt.run(plain, 7), str)
+    token = locks.cached("token", 7200, awaited_answer)
+    assert_type(token, AsyncCachedValue[dict[str, float]])
+    assert_type(await token.get(), dict[str, float])
     assert_type(await locks.once("payment", ttl=60).done(), bool)
     assert_type(await locks.scheduled("mail", at_least=60, at_most=600).run(coroutine, 7), bool)
 

@@ -59,10 +59,10 @@ DURATIONS: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"max_hold": 5, "renew": False}, ValueError, "leave one of them out"),
     ({"meta": "x" * 1023}, ValueError, "at most 1024"),
     ({"meta": {"x": "é" * 200}}, ValueError, "store a reference instead"),
-    ({"meta": {"x": {1}}}, ValueError, "cannot be spelled as JSON"),
-    ({"meta": {"x": b"bytes"}}, ValueError, "cannot be spelled as JSON"),
-    ({"meta": {"x": NAN}}, ValueError, "cannot be spelled as JSON"),
-    ({"meta": {1: 1, "1": 1}}, ValueError, "cannot be spelled as JSON"),
+    ({"meta": {"x": {1}}}, ValueError, "cannot be written as JSON"),
+    ({"meta": {"x": b"bytes"}}, ValueError, "cannot be written as JSON"),
+    ({"meta": {"x": NAN}}, ValueError, "cannot be written as JSON"),
+    ({"meta": {1: 1, "1": 1}}, ValueError, "cannot be written as JSON"),
     ({"meta": 5}, TypeError, "meta must be a str or a mapping"),
     ({"meta": ["a"]}, TypeError, "meta must be a str or a mapping"),
     ({"meta": b"a"}, TypeError, "meta must be a str or a mapping"),
@@ -150,7 +150,7 @@ def test_what_is_taken() -> None:
     nested: Any = {}
     for _ in range(100_000):
         nested = {"x": nested}
-    with pytest.raises(ValueError, match="cannot be spelled"):
+    with pytest.raises(ValueError, match="cannot be written as JSON"):
         _validate.meta(nested)
 
 
@@ -168,11 +168,11 @@ def test_any_text_is_a_name_unless_it_is_too_long_or_no_text(name: str) -> None:
 
 
 @pytest.mark.parametrize("make", ["lock", "rlock", "rw_lock", "election"])
-def test_an_option_that_does_not_exist_is_named_with_those_that_do(make: str) -> None:
-    with Client.from_url("memory:") as locks, pytest.raises(TypeError, match=r"no option 'leese' here; .*fair, lease"):
+def test_names_an_unknown_option(make: str) -> None:
+    with Client.from_url("memory:") as locks, pytest.raises(TypeError, match=rf"{make}\(\) got .*'leese'"):
         getattr(locks, make)("stock", leese=3)
 
 
 def test_an_election_has_its_value_where_locks_have_meta() -> None:
-    with Client.from_url("memory:") as locks, pytest.raises(TypeError, match="no option 'meta'"):
+    with Client.from_url("memory:") as locks, pytest.raises(TypeError, match="unexpected keyword argument 'meta'"):
         locks.election("scheduler", meta="me")

@@ -1,8 +1,8 @@
-"""The name of a lock from the arguments of a call: ``order:{order_id}``. All that can be checked early is.
+"""The name of a lock from the arguments of a call: ``order:{order_id}``. Checked as early as possible.
 
-Different arguments give different names. Where a template has several fields, each value has ``%`` and the character
-that follows its field percent-encoded, so that no value reaches over into the next field: ``{a}:{b}`` is ``x%3Ay:z``
-for ``"x:y", "z"``. Not told apart are values with the same text, as ``7`` and ``"7"``.
+Different arguments give different names. Where a template has several fields, ``%`` and the character that follows a
+field are percent-encoded in its value, so that no value runs into the next field: ``{a}:{b}`` is ``x%3Ay:z`` for
+``"x:y", "z"``. Values with the same text, as ``7`` and ``"7"``, give the same name.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def _fenced(text: str, following: str) -> str:
 
 
 class CallName:
-    """Names the lock of each call of one function, and says where the hold goes."""
+    """The name of the lock for each call of one function, and the argument that receives the hold."""
 
     def __init__(self, name: str | Callable[..., str], function: Callable[..., Any], hold: str | None) -> None:
         signature = inspect.signature(function)
@@ -113,12 +113,12 @@ class CallName:
         return _validate.name(self._name(*args, **kwargs))
 
     def put_hold(self, kwargs: dict[str, Any], hold: object) -> None:
-        """Put the hold among the arguments, if the function wants it."""
+        """Add the hold to the arguments, if the function has a parameter for it."""
         if self._hold is not None:
             kwargs[self._hold] = hold
 
     def refuse_hold(self, kwargs: Mapping[str, Any]) -> None:
-        """Refuse a call that brings the argument which the hold takes."""
+        """Raise TypeError for a call that passes the argument of the hold itself."""
         if self._hold in kwargs:
             raise TypeError(f"the argument {self._hold!r} is the hold, which the decorator passes; leave it out")
 

@@ -1,4 +1,4 @@
-"""Functions that users pass in: which flavor they are, and what cannot be called in whose stead."""
+"""Functions that users pass in: which flavor they are, and which cannot be wrapped."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 
 
 def refuse_coroutines(work: Callable[..., Any]) -> None:
-    """Refuse a coroutine function, which a blocking client cannot run."""
+    """Raise TypeError for a coroutine function, which a blocking client cannot run."""
     if is_coroutine(work):
         raise TypeError(f"{named(work)} is a coroutine function; this client blocks, use AsyncClient for it")
 
 
 def refuse_others(work: Callable[..., Any]) -> None:
-    """Refuse what is no function, and generators: their bodies run after the call has returned."""
+    """Raise TypeError for what is no function, and for generators: their bodies run after the call has returned."""
     if isinstance(work, staticmethod | classmethod):
         kind = "staticmethod" if isinstance(work, staticmethod) else "classmethod"
         raise TypeError(f"put @{kind} above this decorator, not below it")

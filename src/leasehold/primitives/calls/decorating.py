@@ -1,7 +1,7 @@
 """A lock as a decorator: each call of the function runs under it. `AsyncDecorating` and its sync facade `Decorating`.
 
 As `contextlib.ContextDecorator`, for locks of a fixed name. Where the call's arguments decide the name, or the function
-wants the hold, there is `synchronized`.
+needs the hold, use `synchronized`.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Decorating(ABC):
 
 
 def finished(result: T, function: Callable[..., Any]) -> T:
-    """Refuse what a function only promises: it would run when the lock is released."""
+    """Raise TypeError for a returned coroutine: it would run after the release of the lock."""
     if inspect.iscoroutine(result):
         result.close()
         raise TypeError(f"{named(function)} returned a coroutine, which would run without the lock; use AsyncClient")

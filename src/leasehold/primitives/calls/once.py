@@ -2,20 +2,20 @@
 
 Theory of operation
 -------------------
-Whoever finds no result takes the lock, looks again, does the work, and writes the result before it releases. The
-result is written only if there is none yet, and fenced. So there is one result for all, also where a lease was lost
-on the way and two did the work: the first that was recorded is what everybody gets.
+A caller that finds no result acquires the lock, reads again, does the work, and writes the result before it releases.
+The write is fenced, and made only if there is no result yet. So all callers get one result, even if a lease was lost
+meanwhile and two did the work: the first recorded result counts.
 
-It is *at least once*. A crash between the work and the record makes another do the work again; no order of the two
-steps avoids that, unless the work itself can be told apart by its key (an idempotency key of a payment service, a
+It is *at least once*. After a crash between the work and the record, another caller does the work again. No order of
+the two steps avoids that, unless the work itself is identified by its key (an idempotency key of a payment service, a
 unique index).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import Any
+from typing import Any, Generic, ParamSpec, TypeVar
 
 from leasehold import _validate
 from leasehold._engine.engine import Engine
@@ -26,9 +26,18 @@ from leasehold.primitives.locks.inner_lock import guard
 from leasehold.primitives.values.register import Body, Form, Record, Register
 from leasehold.primitives.values.versioned import LONGEST_TTL
 
+P = ParamSpec("P")
+T = TypeVar("T")
 
-class AsyncOnce:
-    """Work that is done once for its key; later callers get its result.
+Work = Callable[P, T]
+"""The work: its arguments, and the result that is kept."""
+
+AsyncWork = Callable[P, T | Coroutine[Any, Any, T]]
+"""As `Work`; a coroutine function too."""
+
+
+class AsyncOnce(Generic[T]):
+    """Work that is done once for its key; later callers get its result. Generic in the result.
 
     Example:
         ```python
@@ -49,21 +58,21 @@ class AsyncOnce:
 
     @property
     def key(self) -> str:
-        """What is done once."""
+        """What identifies the work."""
         return self._key
 
-    async def run(self, work: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    async def run(self, work: AsyncWork[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Return the kept result, or do ``work(*args, **kwargs)`` and keep what it returns.
 
-        Everyone gets the result as JSON has it, the first caller too; bytes are kept as they are. If the work raises,
-        nothing is kept, the error is the caller's, and the next caller does the work.
+        Every caller gets the result as JSON decodes it, the first caller too; bytes are kept as they are. If the work
+        raises, nothing is kept, the caller gets the error, and the next caller does the work.
 
         Raises:
-            AcquireTimeout: another was still at it until the ``timeout``.
-            LeaseLost: the lease ended meanwhile, so another may have done it too; ask again to see the result.
+            AcquireTimeout: another was still doing the work at the ``timeout``.
+            LeaseLost: the lease ended meanwhile, so another may have done it, too; call again to get the result.
             StoreUnavailable: no answer. If the work was done, its result may not be kept: it may be done again.
-            TypeError: the result cannot be kept. It is recorded that the work was done, and later callers get a
-                `ValueError`: it is not done again.
+            TypeError: the result cannot be kept. The store records that the work was done; later callers get a
+                `ValueError`, and the work is not done again.
 
         """
         self._engine.ready()
@@ -71,8 +80,9 @@ class AsyncOnce:
         if not seen.version:
             seen = await self._in_turn(partial(work, *args, **kwargs))
         if seen.unkept:
-            raise ValueError(f"{self.key!r} was done, but there is no result of it: {seen.unkept}")
-        return seen.value
+            raise ValueError(f"{self.key!r} was done, but its result could not be kept: {seen.unkept}")
+        value: T = seen.value
+        return value
 
     async def done(self) -> bool:
         """Return whether it was done and the result is still kept."""
@@ -101,8 +111,8 @@ class AsyncOnce:
         return f"<{type(self).__name__} {self.key!r}>"
 
 
-class Once:
-    """Work that is done once for its key; later callers get its result.
+class Once(Generic[T]):
+    """Work that is done once for its key; later callers get its result. Generic in the result.
 
     Example:
         ```python
@@ -114,16 +124,27 @@ class Once:
 
     """
 
-    def __init__(self, core: AsyncOnce) -> None:
+    def __init__(self, core: AsyncOnce[T]) -> None:
         self._core = core
 
     @property
     def key(self) -> str:
-        """What is done once."""
+        """What identifies the work."""
         return self._core.key
 
-    def run(self, work: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        """Return the kept result, or do ``work(*args, **kwargs)`` and keep what it returns. As `AsyncOnce.run`."""
+    def run(self, work: Work[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Return the kept result, or do ``work(*args, **kwargs)`` and keep what it returns.
+
+        Every caller gets the result as JSON decodes it, the first caller too; bytes are kept as they are. If the work
+        raises, nothing is kept, the caller gets the error, and the next caller does the work.
+
+        Raises:
+            AcquireTimeout: another was still doing the work at the ``timeout``.
+            LeaseLost: the lease ended meanwhile, so another may have done it, too; call again to get the result.
+            StoreUnavailable: no answer. If the work was done, its result may not be kept: it may be done again.
+            TypeError: the result cannot be kept. The work is not done again; later callers get a `ValueError`.
+
+        """
         refuse_coroutines(work)
         return run_sync(self._core.run(work, *args, **kwargs))
 

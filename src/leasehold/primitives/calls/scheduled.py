@@ -2,12 +2,12 @@
 
 Theory of operation
 -------------------
-Every instance has a timer and calls `run` at each tick. Whoever gets the lock at once looks at the *stamp*, a cell that
-the store forgets ``at_least`` seconds after it was written. If there is one, this tick was taken. If not, it writes
-one *before* the job begins, and runs it. So neither a quick job, nor a crash, nor clocks of instances that differ by
-less than ``at_least`` make a tick run twice. The store counts all times.
+Every instance has a timer and calls `run` at each tick. The instance that gets the lock at once reads the *stamp*, a
+cell that expires ``at_least`` seconds after it was written. If there is a stamp, this tick was run. If not, the
+instance writes one *before* the job begins, and runs it. So no tick runs twice: not after a quick job, not after a
+crash, and not when the clocks of the instances differ by less than ``at_least``. The store's clock decides all times.
 
-The lock is short and renewed: a dead instance does not block the next tick. It is renewed for so long that it ends
+The lease is short and renewed: a dead instance does not block the next tick. Renewal stops so that the lease ends
 ``at_most`` seconds after the start.
 """
 
@@ -64,13 +64,14 @@ class AsyncScheduled:
     async def run(self, work: Callable[..., Any], /, *args: Any, **kwargs: Any) -> bool:
         """Do ``work(*args, **kwargs)``, unless another instance does this tick or has done it. Never waits for others.
 
-        What the job returns is dropped; what it raises is raised, and the tick counts as run.
+        What the job returns is dropped. If it raises, the caller gets the error, and the tick counts as run.
 
         Returns:
             Whether it ran here.
 
         Raises:
-            LeaseLost: it took longer than ``at_most``, or the store could not be reached: another may run beside it.
+            LeaseLost: it took longer than ``at_most``, or the store could not be reached: another may run at the same
+                time.
             StoreUnavailable: no answer before the job began; it did not run here.
 
         """
@@ -81,7 +82,7 @@ class AsyncScheduled:
             if (await self._stamp.read()).version:
                 return False
             stamped = await self._stamp.write(Body.of(hold.owner), ttl=self._at_least, if_version=0, fence=hold.token)
-            if not stamped.changed:  # the lease ran out before the write, and another took the tick
+            if not stamped.changed:  # the lease expired before the write, and another took the tick
                 return False
             hold.raise_if_lost()
             await ready(outside(work, *args, **kwargs))
@@ -115,7 +116,19 @@ class Scheduled:
         return self._core.name
 
     def run(self, work: Callable[..., Any], /, *args: Any, **kwargs: Any) -> bool:
-        """Do ``work(*args, **kwargs)`` unless another does this tick; return whether it ran here."""
+        """Do ``work(*args, **kwargs)`` unless another instance does this tick or has done it. Never waits for others.
+
+        What the job returns is dropped. If it raises, the caller gets the error, and the tick counts as run.
+
+        Returns:
+            Whether it ran here.
+
+        Raises:
+            LeaseLost: it took longer than ``at_most``, or the store could not be reached: another may run at the same
+                time.
+            StoreUnavailable: no answer before the job began; it did not run here.
+
+        """
         refuse_coroutines(work)
         return run_sync(self._core.run(work, *args, **kwargs))
 

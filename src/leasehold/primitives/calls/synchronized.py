@@ -45,7 +45,7 @@ class AsyncSynchronized:
         """Return the function under its lock.
 
         Raises:
-            TypeError: it is no coroutine function, or has no place for the hold.
+            TypeError: it is no coroutine function, or has no parameter for the hold.
             ValueError: the name's template does not fit the function's arguments.
 
         """
@@ -91,7 +91,7 @@ class Synchronized:
         """Return the function under its lock.
 
         Raises:
-            TypeError: it is a coroutine function, or has no place for the hold.
+            TypeError: it is a coroutine function, or has no parameter for the hold.
             ValueError: the name's template does not fit the function's arguments.
 
         """

@@ -2,21 +2,23 @@
 
 Theory of operation
 -------------------
-Two cells: the *value*, which the store forgets when its time to live is over, and the *bloom*, which it forgets
-``early`` seconds before that. While both are there, everybody uses the value. When only the value is there, one
-caller, whoever gets the lock at once, fetches a new one; all others go on with the old. When there is none, all
-callers wait for the lock; the first fetches, the others find what it fetched. The store counts all times, from before
-the fetch began.
+Two cells: the *value*, which expires after its time to live, and the *freshness* (stored as ``bloom``), which expires
+``early`` seconds before that.
 
-The value is fenced: one that was fetched by an earlier holder never replaces one of a later holder.
+- While both exist, all callers use the value.
+- When only the value exists, the one caller that gets the lock at once fetches a new value; all others use the old.
+- When there is no value, all callers wait for the lock. The first fetches; the others find what it fetched.
+
+The store's clock decides all times, counted from before the fetch began. The value is fenced: one that an earlier
+holder fetched never replaces one of a later holder.
 """
 
 from __future__ import annotations
 
 import enum
 import logging
-from collections.abc import Callable
-from typing import Any, cast
+from collections.abc import Callable, Coroutine
+from typing import Any, Generic, TypeVar, cast
 
 from leasehold import _validate
 from leasehold._engine.engine import Engine
@@ -28,27 +30,35 @@ from leasehold.primitives.locks.inner_lock import guard
 from leasehold.primitives.values.register import Body, Record, Register
 from leasehold.primitives.values.versioned import LONGEST_TTL
 
-TimeToLive = Seconds | Callable[[Any], Seconds]
+T = TypeVar("T")
+
+Fetch = Callable[[], T]
+"""Returns a new value."""
+
+AsyncFetch = Callable[[], Coroutine[Any, Any, T]]
+"""As `Fetch`, awaited. A plain function works, too; only a type checker cannot tell the two apart."""
+
+TimeToLive = Seconds | Callable[[T], Seconds]
 """Seconds, or a function that reads them from the fetched value, as from ``expires_in`` of a token."""
 
 EARLY = 0.1
-"""The part of the time to live in which it is renewed early, unless told otherwise."""
+"""The part of the time to live in which it is renewed early, by default."""
 
-REST = 1.0
-"""Seconds for which nobody tries again after an early fetch failed, while there is an old value."""
+RETRY_PAUSE = 1.0
+"""Seconds without another early fetch after one failed, while there is an old value."""
 
 
-class Refused(enum.Enum):
-    """Stands for no value, since None is one."""
+class Missing(enum.Enum):
+    """Stands for an argument that is not given, since None is a value."""
 
-    NONE = "none"
+    MISSING = "missing"
 
 
 log = logging.getLogger("leasehold")
 
 
-class AsyncCachedValue:
-    """A value that one instance fetches and all use: an access token, an exchange rate, a list that is dear to compute.
+class AsyncCachedValue(Generic[T]):
+    """A value that one instance fetches and all use: an access token, an exchange rate, a costly result.
 
     Example:
         ```python
@@ -65,7 +75,7 @@ class AsyncCachedValue:
         self,
         engine: Engine,
         key: str,
-        ttl: TimeToLive,
+        ttl: TimeToLive[T],
         fetch: Callable[[], Any],
         *,
         early: Seconds | None,
@@ -89,61 +99,64 @@ class AsyncCachedValue:
         """The value's name."""
         return self._key
 
-    async def get(self, *, refused: Any = Refused.NONE) -> Any:
-        """Return the value, fetched here or by whomever.
+    async def get(self, *, refused: object = Missing.MISSING) -> T:
+        """Return the value, fetched here or by another instance.
 
         Args:
-            refused: a value that turned out to be no good, as a token that was revoked: if it is still the shared
-                one, one caller fetches another, and the rest wait for that.
+            refused: a value that turned out to be invalid, as a revoked token. If it is still the cached one, one
+                caller fetches another, and the rest wait for that.
 
         Raises:
-            AcquireTimeout: another was still fetching until the ``timeout``.
+            AcquireTimeout: another was still fetching at the ``timeout``.
             StoreUnavailable: the store does not answer.
-            Exception: what ``fetch`` raised; the next in line then tries. While there is an old value, its failure is
-                logged, the old value is returned, and nobody tries again for a second.
+            Exception: what ``fetch`` raised; the next waiter then tries. While there is an old value, the failure is
+                logged, the old value is returned, and nobody retries for a second.
 
         """
         self._engine.ready()
         seen = await self._value.read()
+        value: T
         if not _good(seen, refused):
-            return await self._wait(refused)
-        if (await self._bloom.read()).version:
-            return seen.value
-        return await self._get_early(seen)
+            value = await self._wait(refused)
+        elif (await self._bloom.read()).version:
+            value = seen.value
+        else:
+            value = await self._get_early(seen)
+        return value
 
     async def _get_early(self, seen: Record) -> Any:
         try:
             hold = await self._lock.acquire(blocking=False)
             if hold is None:
-                return seen.value  # one is enough to fetch
+                return seen.value  # one caller is enough to fetch
             async with hold:
-                if (await self._bloom.read()).version:  # one did, between our looks
+                if (await self._bloom.read()).version:  # another caller did, between the two reads
                     now = await self._value.read()
-                    if now.version:  # else so long ago that this one has ended, too
+                    if now.version:  # else so long ago that the new value has expired, too
                         return now.value
                 try:
                     return await self._fetch_and_keep(hold.token)
                 except Exception:
-                    await self._bloom.write(Body.of("rest"), ttl=REST, fence=hold.token, only=True)
+                    await self._bloom.write(Body.of("rest"), ttl=RETRY_PAUSE, fence=hold.token, only=True)
                     raise
         except Exception as error:
             now = await self._value.read()
             if not now.version:
                 raise
-            log.warning("could not fetch %r early, the old value serves on: %s", self.key, repr(error))
+            log.warning("could not fetch %r early, the old value is still used: %s", self.key, repr(error))
             return now.value
 
-    async def _wait(self, refused: Any) -> Any:
+    async def _wait(self, refused: object) -> Any:
         until = None if self._timeout is None else self._engine.runtime.now() + self._timeout
         lost: LeaseLost | None = None
         for _ in range(3):
             try:
                 return await self._fetch_in_turn(refused, until)
-            except LeaseLost as error:  # another may have fetched it meanwhile: look again
+            except LeaseLost as error:  # another may have fetched it meanwhile: read again
                 lost = error
         raise cast(LeaseLost, lost)
 
-    async def _fetch_in_turn(self, refused: Any, until: float | None) -> Any:
+    async def _fetch_in_turn(self, refused: object, until: float | None) -> Any:
         runtime = self._engine.runtime
         start = runtime.now()
         hold = await self._lock.acquire(timeout=-1 if until is None else max(0.0, until - start))
@@ -171,7 +184,7 @@ class AsyncCachedValue:
         left = ttl - (runtime.now() - start)
         if left > 0:
             await self._value.write(body, ttl=left, fence=token, only=True)
-            bloom = left - early if left > early else left / 2  # a slow fetch must not call for the next at once
+            bloom = left - early if left > early else left / 2  # a slow fetch must not cause the next one at once
             await self._bloom.write(Body.of(token), ttl=bloom, fence=token, only=True)
         return body.value()
 
@@ -179,8 +192,8 @@ class AsyncCachedValue:
         return f"<{type(self).__name__} {self.key!r}>"
 
 
-class CachedValue:
-    """A value that one instance fetches and all use: an access token, an exchange rate, a list that is dear to compute.
+class CachedValue(Generic[T]):
+    """A value that one instance fetches and all use: an access token, an exchange rate, a costly result.
 
     Example:
         ```python
@@ -193,7 +206,7 @@ class CachedValue:
 
     """
 
-    def __init__(self, core: AsyncCachedValue) -> None:
+    def __init__(self, core: AsyncCachedValue[T]) -> None:
         refuse_coroutines(core._fetch)
         self._core = core
 
@@ -202,13 +215,24 @@ class CachedValue:
         """The value's name."""
         return self._core.key
 
-    def get(self, *, refused: Any = Refused.NONE) -> Any:
-        """Return the value, fetched here or by whomever, and none that was ``refused``. As `AsyncCachedValue.get`."""
+    def get(self, *, refused: object = Missing.MISSING) -> T:
+        """Return the value, fetched here or by another instance.
+
+        Args:
+            refused: a value that turned out to be invalid, as a revoked token. If it is still the cached one, one
+                caller fetches another, and the rest wait for that.
+
+        Raises:
+            AcquireTimeout: another was still fetching at the ``timeout``.
+            StoreUnavailable: the store does not answer.
+            Exception: what ``fetch`` raised, unless there is an old value; the next waiter then tries.
+
+        """
         return run_sync(self._core.get(refused=refused))
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.key!r}>"
 
 
-def _good(seen: Record, refused: Any) -> bool:
-    return seen.version > 0 and (refused is Refused.NONE or seen.value != refused)
+def _good(seen: Record, refused: object) -> bool:
+    return seen.version > 0 and (refused is Missing.MISSING or seen.value != refused)

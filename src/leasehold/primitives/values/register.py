@@ -1,11 +1,11 @@
-"""A register: a cell for a user's value, whose writes can be told apart.
+"""A register: a cell for a user's value, whose writes can be distinguished.
 
-A write whose reply was lost cannot simply be sent again: by then another's may have followed it. So every write
-carries a mark of 64 random bits beside its value. A conditional write is repeated with the same mark; if the
-repetition finds the version moved on by one, the mark there says whose write that was. If it moved on by more, nobody
-can know, and the caller is told so.
+A write whose reply was lost cannot simply be sent again: another client's write may have followed it. So every write
+carries a mark of 64 random bits with its value. A conditional write is repeated with the same mark. If the repetition
+finds that the version grew by one, the mark in the cell shows whose write that was. If it grew by more, nobody can
+know, and the caller gets an error that says so.
 
-Values are what JSON can spell, and bytes, which are kept as they are.
+Values are what JSON can express, and bytes, which are kept as they are.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from leasehold._model import CELL_LIMIT, Cell, Change
 from leasehold.errors import LeaseLost, NameInUse, StoreUnavailable, Unsupported
 
 MARK = 8
-"""Bytes that tell one write from another."""
+"""Bytes that identify a write."""
 
 SHORTEST_TTL = 0.001
 """Seconds for which a value is kept at least, however late it was written."""
@@ -32,21 +32,21 @@ VALUE_LIMIT = CELL_LIMIT - MARK - 1
 
 
 class Form(enum.Enum):
-    """How a value is spelled: the first byte of what is stored."""
+    """How a value is encoded: the first byte of what is stored."""
 
     JSON = b"j"
     BYTES = b"b"
-    UNKEPT = b"x"  # there was a value, but it could not be kept; the reason is there instead
+    UNKEPT = b"x"  # there was a value that could not be kept; the reason is stored instead
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A register as it was seen.
+    """A register as it was read.
 
     Attributes:
         value: the value; None where there is none.
-        version: 0 where there is none, else one more for each write.
-        changed: whether the write was made that this answers.
+        version: 0 where there is no value; each write adds one.
+        changed: whether the write that this answers was made.
         unkept: why there is a version but no value.
 
     """
@@ -66,11 +66,11 @@ class Body:
 
     @classmethod
     def of(cls, value: object) -> Body:
-        """Spell a value.
+        """Encode a value.
 
         Raises:
-            TypeError: JSON cannot spell it.
-            ValueError: it is too large, or has a number that is none.
+            TypeError: JSON cannot express it.
+            ValueError: it is too large, or has a number that is infinite or not a number.
 
         """
         if isinstance(value, bytes | bytearray):
@@ -84,7 +84,7 @@ class Body:
         return cls(form, content)
 
     def value(self) -> Any:
-        """Read the value back: what every reader of the register gets."""
+        """Decode the value: what every reader of the register gets."""
         return json.loads(self.content) if self.form is Form.JSON else self.content
 
 
@@ -93,11 +93,11 @@ def _json(value: object) -> bytes:
         return json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
     except (TypeError, ValueError, RecursionError) as error:
         kind = TypeError if isinstance(error, TypeError) else ValueError
-        raise kind(f"the value is neither bytes nor spelled by JSON: {error}") from None
+        raise kind(f"the value is neither bytes nor can JSON express it: {error}") from None
 
 
 class Register:
-    """One cell. ``kind`` keeps the names of different primitives apart."""
+    """One cell. ``kind`` separates the names of different primitives."""
 
     def __init__(self, engine: Engine, kind: str, name: str) -> None:
         can = engine.store.capabilities
@@ -108,17 +108,17 @@ class Register:
         self._cell = f"{kind}/{name}"
 
     async def read(self) -> Record:
-        """Look at the value."""
+        """Return the value."""
         cell, _ = await self._engine.repeat(lambda _: self._ask(Change()), self._engine.response_timeout)
         return self._record(cell)
 
     async def write(
         self, body: Body, *, ttl: float, if_version: int | None = None, fence: int | None = None, only: bool = False
     ) -> Record:
-        """Write, if the conditions hold, and say whether it was done and what is there now.
+        """Write if the conditions hold; return whether it was done, and the present value.
 
-        ``only`` says that the holder of ``fence`` writes nothing else here: so the write may be repeated, as a
-        conditional one may; the first copy, should it arrive late, cannot replace anything newer.
+        ``only``: the holder of ``fence`` writes nothing else here. So the write may be repeated, like a conditional
+        one: a first copy that arrives late cannot replace anything newer.
 
         Raises:
             LeaseLost: a holder with a token higher than ``fence`` has written.
@@ -149,7 +149,7 @@ class Register:
             return self._ask(replace(change, ttl=max(left, SHORTEST_TTL)))
 
         if repeatable:
-            # Through a refusal too: what was done before the write cannot be undone, so it is worth recording.
+            # Repeated after a refusal, too: the work before the write cannot be undone, so it is worth recording.
             return await self._engine.repeat(
                 ask, self._engine.response_timeout, through_outage=change.fence is not None
             )

@@ -1,13 +1,13 @@
 """Optimistic locking: a value with a version. `AsyncVersionedCell` and its sync facade `VersionedCell`.
 
-Nobody waits for anybody: who writes names the version that it read, and whoever comes second is refused. Right where
-conflicts are rare; where many write the same value all the time, a lock costs less than their repetitions.
+Nobody waits: a writer names the version that it read, and the second of two writers gets a conflict. This suits values
+with rare conflicts. Where many clients write the same value all the time, a lock costs less than the retries.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Coroutine
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from leasehold import _validate
 from leasehold._engine.engine import Engine
@@ -17,29 +17,37 @@ from leasehold.errors import Conflict
 from leasehold.primitives.calls.callables import refuse_coroutines
 from leasehold.primitives.values.register import Body, Record, Register
 
+T = TypeVar("T")
+
+Update = Callable[[T | None], T]
+"""Gets the value (None if there is none) and returns the new one."""
+
+AsyncUpdate = Callable[[T | None], T | Coroutine[Any, Any, T]]
+"""As `Update`; a coroutine function too."""
+
 DEFAULT_TTL = 365 * 86_400.0
-"""Seconds. Stores forget what nobody writes, so that they do not fill up."""
+"""Seconds. Stores drop a value that nobody writes for so long, so that they do not fill up."""
 
 LONGEST_TTL = 10 * DEFAULT_TTL
 
 FIRST_PAUSE = 0.004
-"""Seconds before the second attempt of an update at most; each further pause may be twice as long."""
+"""Longest pause in seconds before the second attempt of an update; each further pause may be twice as long."""
 
 LONGEST_PAUSE = 0.25
 
 
-class Versioned(NamedTuple):
-    """A value and its version. Version 0, with the value None, says that there is none yet."""
+class Versioned(NamedTuple, Generic[T]):
+    """A value and its version. Version 0, with the value None, means that there is none yet."""
 
-    value: Any
+    value: T
     version: int
 
 
-class AsyncVersionedCell:
-    """A value with a version, for compare-and-set.
+class AsyncVersionedCell(Generic[T]):
+    """A value with a version, for compare-and-set. Generic in the value: ``views: AsyncVersionedCell[int]``.
 
-    Values are what JSON can spell, and come back as JSON has them (a tuple as a list); bytes are kept as they are. A
-    value may have 64 KiB.
+    Values are what JSON can express, and return as JSON decodes them (a tuple as a list); bytes are kept as they are.
+    A value has at most 64 KiB.
 
     Example:
         ```python
@@ -62,25 +70,25 @@ class AsyncVersionedCell:
         """The value's name."""
         return self._name
 
-    async def get(self) -> Versioned:
+    async def get(self) -> Versioned[T | None]:
         """Return the value and its version; None and 0 if there is none."""
         self._engine.ready()
         seen = await self._register.read()
         return Versioned(seen.value, seen.version)
 
-    async def put(self, value: Any, if_version: int | None = None, fence: int | None = None) -> int:
+    async def put(self, value: T, if_version: int | None = None, fence: int | None = None) -> int:
         """Write a value.
 
         Args:
-            value: what JSON can spell, or bytes.
-            if_version: write only if the value still has this version; 0: only if there is none. None writes anyway.
-            fence: the token of the lock under which it is written: refused if a later holder has written with its own.
+            value: what JSON can express, or bytes.
+            if_version: write only if the value still has this version; 0: only if there is none. None writes always.
+            fence: the token of the lock under which it is written: refused if a later holder has written.
 
         Returns:
-            The version that it has now.
+            The new version.
 
         Raises:
-            Conflict: it has another version; the error has that, and the value.
+            Conflict: it has another version; the error has that version and its value.
             LeaseLost: a later holder than that of ``fence`` has written.
             ValueError: the value is too large, or the store cannot keep so large a fence (SQL and SQLite: 2**63 - 1).
             StoreUnavailable: no answer; with ``unknown`` it may have been written all the same.
@@ -95,19 +103,19 @@ class AsyncVersionedCell:
             raise self._conflict(after, f"it has version {after.version}, not {if_version}", 0.0)
         return after.version
 
-    async def update(self, change: Callable[[Any], Any], timeout: Seconds | None = None) -> Versioned:
-        """Read, call ``change(value)``, write what it returns; again from the start if another wrote meanwhile.
+    async def update(self, change: AsyncUpdate[T], timeout: Seconds | None = None) -> Versioned[T]:
+        """Read, call ``change(value)``, and write what it returns; retry from the start after another's write.
 
         Args:
             change: gets the value (None if there is none) and returns the new one. It may be called several times, so
-                it should do nothing else. Under asyncio it may be a coroutine function.
+                it should have no other effect. Under asyncio it may be a coroutine function.
             timeout: seconds after which no further attempt is made; None makes them until one succeeds.
 
         Returns:
-            What was written, and its version.
+            The new value and its version.
 
         Raises:
-            Conflict: others were faster until the timeout.
+            Conflict: another client wrote first at each attempt until the timeout.
             StoreUnavailable: no answer; with ``unknown`` it may have been written all the same.
 
         """
@@ -126,7 +134,7 @@ class AsyncVersionedCell:
             if limit is not None and waited >= limit:
                 raise self._conflict(after, "others changed it at each attempt", waited)
             left = pause if limit is None else limit - waited
-            await runtime.sleep(min(left, pause * runtime.jitter()))  # those who met once do not meet again
+            await runtime.sleep(min(left, pause * runtime.jitter()))  # random: writers that collided do not again
             pause = min(2 * pause, LONGEST_PAUSE)
 
     def _conflict(self, seen: Record, why: str, waited: float) -> Conflict:
@@ -143,11 +151,11 @@ class AsyncVersionedCell:
         return f"<{type(self).__name__} {self.name!r}>"
 
 
-class VersionedCell:
-    """A value with a version, for compare-and-set.
+class VersionedCell(Generic[T]):
+    """A value with a version, for compare-and-set. Generic in the value: ``views: VersionedCell[int]``.
 
-    Values are what JSON can spell, and come back as JSON has them (a tuple as a list); bytes are kept as they are. A
-    value may have 64 KiB.
+    Values are what JSON can express, and return as JSON decodes them (a tuple as a list); bytes are kept as they are.
+    A value has at most 64 KiB.
 
     Example:
         ```python
@@ -159,7 +167,7 @@ class VersionedCell:
 
     """
 
-    def __init__(self, core: AsyncVersionedCell) -> None:
+    def __init__(self, core: AsyncVersionedCell[T]) -> None:
         self._core = core
 
     @property
@@ -167,16 +175,42 @@ class VersionedCell:
         """The value's name."""
         return self._core.name
 
-    def get(self) -> Versioned:
+    def get(self) -> Versioned[T | None]:
         """Return the value and its version; None and 0 if there is none."""
         return run_sync(self._core.get())
 
-    def put(self, value: Any, if_version: int | None = None, fence: int | None = None) -> int:
-        """Write a value; return its version. As `AsyncVersionedCell.put`."""
+    def put(self, value: T, if_version: int | None = None, fence: int | None = None) -> int:
+        """Write a value; return its version.
+
+        Args:
+            value: what JSON can express, or bytes.
+            if_version: write only if the value still has this version; 0: only if there is none. None writes always.
+            fence: the token of the lock under which it is written: refused if a later holder has written.
+
+        Raises:
+            Conflict: it has another version; the error has that version and its value.
+            LeaseLost: a later holder than that of ``fence`` has written.
+            StoreUnavailable: no answer; with ``unknown`` it may have been written all the same.
+
+        """
         return run_sync(self._core.put(value, if_version, fence))
 
-    def update(self, change: Callable[[Any], Any], timeout: Seconds | None = None) -> Versioned:
-        """Read, change, write, again if another wrote meanwhile. As `AsyncVersionedCell.update`."""
+    def update(self, change: Update[T], timeout: Seconds | None = None) -> Versioned[T]:
+        """Read, call ``change(value)``, and write what it returns; retry from the start after another's write.
+
+        Args:
+            change: gets the value (None if there is none) and returns the new one. It may be called several times, so
+                it should have no other effect.
+            timeout: seconds after which no further attempt is made; None makes them until one succeeds.
+
+        Returns:
+            The new value and its version.
+
+        Raises:
+            Conflict: another client wrote first at each attempt until the timeout.
+            StoreUnavailable: no answer; with ``unknown`` it may have been written all the same.
+
+        """
         refuse_coroutines(change)
         return run_sync(self._core.update(change, timeout))
 

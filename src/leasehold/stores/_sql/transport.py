@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Callable, Coroutine
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from leasehold.errors import StoreUnavailable
+from leasehold import errors
 
 T = TypeVar("T")
 
@@ -93,27 +92,7 @@ OnSilence = Callable[[], None]
 """Called when the subscription broke: whoever waits must ask again."""
 
 
-class Outcome(enum.Enum):
-    """What an error of the server means for the transaction."""
+Outcome = errors.Outcome
 
-    NOT_APPLIED = "not applied"  # rolled back
-    AGAIN = "again"  # rolled back for want of luck (deadlock, serialization): it may be tried anew at once
-    UNKNOWN = "unknown"  # in a commit: perhaps carried out
-    LASTING = "lasting"  # rolled back, and asking again cannot help until somebody changes something
-
-
-class Refused(StoreUnavailable):
-    """The server answered with an error.
-
-    Attributes:
-        code: the server's own: SQLSTATE or error number, as text.
-        outcome: what it means for the transaction.
-
-    """
-
-    def __init__(self, message: str, *, code: str = "", outcome: Outcome = Outcome.NOT_APPLIED, **facts: Any) -> None:
-        facts.setdefault("unknown", outcome is Outcome.UNKNOWN)
-        super().__init__(message, **facts)
-        self.code = code
-        self.outcome = outcome
-        self.lasting = outcome is Outcome.LASTING
+Refused = errors.StoreRefused
+"""The server answered with an error."""

@@ -183,7 +183,7 @@ class Places:
     def _has(self, answers: Sequence[Rows]) -> bool:
         got = answers[-1][0][0]
         if got is None:
-            raise Refused(f"the database at {self._transport.where} refused: {NO_LOCK}")
+            raise Refused(f"the database at {self._transport.where} refused: {NO_LOCK}", outcome=Outcome.NOT_APPLIED)
         return bool(got)
 
     async def on(self, place: Place, statements: Sequence[Statement], until: float) -> list[Rows]:

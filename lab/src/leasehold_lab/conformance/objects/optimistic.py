@@ -96,10 +96,14 @@ async def a_value_that_nobody_writes_is_forgotten(context: CaseContext) -> None:
 @case((Variant.LOCK,), needs=("cells",))
 async def names_of_values_meet_no_others(context: CaseContext) -> None:
     """A lock, a result, a shared value and a versioned value may have the same name."""
+
+    async def fetch() -> str:
+        return "shared"
+
     client = context.client()
     await client.versioned(NAME).put("value")
     async with client.lock(NAME):
         assert await client.once(NAME, ttl=60).run(lambda: "result") == "result"
-        assert await client.cached(NAME, 60, lambda: "shared").get() == "shared"
+        assert await client.cached(NAME, 60, fetch).get() == "shared"
         assert await client.scheduled(NAME, at_least=60, at_most=60).run(lambda: None)
     assert tuple(await client.versioned(NAME).get()) == ("value", 1)

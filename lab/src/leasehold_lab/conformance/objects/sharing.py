@@ -68,7 +68,7 @@ async def one_renews_early_while_others_use_the_old(context: CaseContext) -> Non
     """In the last part of its time one caller fetches; the others go on at once with the old value."""
     source = Source(context)
 
-    def mine() -> AsyncCachedValue:
+    def mine() -> AsyncCachedValue[Any]:
         return context.client().cached(KEY, 30, source.fetch(), early=29.0)
 
     first, second = mine(), mine()

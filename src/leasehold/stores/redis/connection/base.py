@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Protocol
 
 from leasehold._runtimes.base import Runtime, Signal
-from leasehold.errors import StoreUnavailable
+from leasehold.errors import StoreRefused, StoreUnavailable
 
 
 class ReplyError(Exception):
@@ -29,14 +29,12 @@ DENIED_IN_SCRIPT = ("The user executing the script can't", "ACL failure in scrip
 """What servers say, without a code, when a script runs a command that the user may not run; up to 7.0, and later."""
 
 
-class NotPermitted(StoreUnavailable):
+class NotPermitted(StoreRefused):
     """The server's user lacks a right. Asking again does not help, so whoever waits is told too.
 
     A script may have been denied after its first write. `unknown` is False all the same: who asked leaves by ticket,
     and a repetition would be denied at the same place.
     """
-
-    lasting = True
 
 
 class Elsewhere(StoreUnavailable):

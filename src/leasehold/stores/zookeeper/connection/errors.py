@@ -6,7 +6,7 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from leasehold.errors import LeaseholdError, StoreUnavailable, Unsupported
+from leasehold.errors import LeaseholdError, StoreRefused, StoreUnavailable, Unsupported
 
 
 class Answer(Exception):
@@ -27,12 +27,6 @@ class BadVersion(Answer):
 
 class NotEmpty(Answer):
     """The node has children."""
-
-
-class Refused(StoreUnavailable):
-    """The server refuses us until somebody changes something: a password, a right, a quota."""
-
-    lasting = True
 
 
 class Outcome(enum.Enum):
@@ -110,7 +104,7 @@ def told(error: BaseException, where: str) -> Answer | LeaseholdError:
         case Outcome.UNSUPPORTED:
             return Unsupported(text)
         case Outcome.LASTING:
-            return Refused(text)
+            return StoreRefused(text)
     return StoreUnavailable(text, unknown=meaning.outcome is Outcome.UNKNOWN)
 
 

@@ -1,0 +1,269 @@
+"""What opens, inspects and closes the asyncio client."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Self
+
+from leasehold import _validate
+from leasehold._engine.engine import Engine
+from leasehold._inspection import LockInfo
+from leasehold._model import Finding, LockMode, ReleaseReason
+from leasehold._runtimes import process
+from leasehold._runtimes.aio import AsyncioRuntime
+from leasehold._runtimes.base import Flavor, Runtime
+from leasehold._validate import Meta, Seconds
+from leasehold.events import Observer
+from leasehold.observability.log import logged
+from leasehold.primitives.locks.options import DEFAULT_LEASE, Options
+from leasehold.primitives.locks.rlock import Reentries
+from leasehold.primitives.locks.rw_entries import Entries
+from leasehold.store_api import Opener, Store
+from leasehold.stores import registry
+
+RESPONSE_TIMEOUT = 5.0
+"""Seconds after which a store that has not answered counts as unavailable."""
+
+CLOSE_WITHIN = 2.0
+"""Seconds that closing may take for what is still held and for the watchdog's end."""
+
+
+class AsyncClientBase:
+    """One connection to one store, for asyncio."""
+
+    def __init__(
+        self,
+        store: Opener,
+        *,
+        namespace: str = "default",
+        response_timeout: Seconds = RESPONSE_TIMEOUT,
+        observer: Observer | None = None,
+        runtime: Runtime | None = None,
+    ) -> None:
+        """Make a client; nothing is sent before the first use.
+
+        Args:
+            store: what opens the store: a `leasehold.store_api.Opener`, as `from_url` makes one.
+            namespace: names of different namespaces never collide; 1 to 512 bytes of UTF-8.
+            response_timeout: seconds after which a store that has not answered counts as unavailable.
+            observer: called with each event (see `leasehold.events`); it must not block.
+            runtime: the runtime to use; asyncio unless a test passes another.
+
+        Raises:
+            ValueError, TypeError: a value is out of its bounds.
+
+        """
+        runtime = AsyncioRuntime() if runtime is None else runtime
+        opened = store.open(runtime, _validate.name(namespace, "namespace"))
+        self._engine = Engine(
+            runtime,
+            opened,
+            response_timeout=_validate.above_zero(response_timeout, "response_timeout", _validate.LONGEST_ANSWER),
+            observe=logged(observer),
+        )
+        self._reentries = Reentries()
+        self._entries = Entries()
+        self._usual: dict[bool, Options] = {}  # of locks without options, fair or not
+        process.remember(self)
+
+    @classmethod
+    def from_url(
+        cls,
+        url: str | None = None,
+        *,
+        namespace: str = "default",
+        response_timeout: Seconds = RESPONSE_TIMEOUT,
+        observer: Observer | None = None,
+    ) -> Self:
+        """Make a client for the store at ``url``; nothing is sent before the first use.
+
+        Args:
+            url: for example ``redis://localhost:6379/0``; None takes ``LEASEHOLD_URL`` from the environment, and
+                without it SQLite in the user's state folder, which needs no server.
+            namespace: names of different namespaces never collide; 1 to 512 bytes of UTF-8.
+            response_timeout: seconds after which a store that has not answered counts as unavailable.
+            observer: called with each event (see `leasehold.events`); it must not block.
+
+        Returns:
+            The client, to be closed by ``async with`` or `close`.
+
+        Raises:
+            ValueError: the URL is malformed, or its scheme or an option of it is unknown.
+            MissingDriver: the message says what to install.
+
+        """
+        hidden = registry.hide(url)
+        del url  # it may have a password, and a traceback's reader may show local variables
+        return cls(registry.opener(hidden), namespace=namespace, response_timeout=response_timeout, observer=observer)
+
+    @classmethod
+    def from_client(
+        cls,
+        client: object,
+        *,
+        strict: registry.Strict | None = None,
+        namespace: str = "default",
+        response_timeout: Seconds = RESPONSE_TIMEOUT,
+        observer: Observer | None = None,
+    ) -> Self:
+        """Make a client that connects to the store as an asyncio client object of yours does.
+
+        Your object stays yours: it is neither used for commands nor closed; connections are made by its settings.
+
+        Args:
+            client: for example a ``redis.asyncio.Redis``; a list of them are the nodes of a Redlock.
+            strict: the options of strict mode, for clients of Redis, Sentinel and Cluster.
+            namespace: names of different namespaces never collide; 1 to 512 bytes of UTF-8.
+            response_timeout: seconds after which a store that has not answered counts as unavailable.
+            observer: called with each event (see `leasehold.events`); it must not block.
+
+        Returns:
+            The client, to be closed by ``async with`` or `close`.
+
+        Raises:
+            TypeError: ``client`` is of an unknown class or of the other flavor, or its store has no strict mode.
+
+        """
+        opener = registry.adopt(client, Flavor.ASYNC, strict=strict)
+        return cls(opener, namespace=namespace, response_timeout=response_timeout, observer=observer)
+
+    @property
+    def store(self) -> Store:
+        """The store, for those who write their own primitives."""
+        return self._engine.store
+
+    @property
+    def owner(self) -> str:
+        """How this client is shown to others: ``host:pid:client``."""
+        return str(self._engine.owner)
+
+    async def holds(self, prefix: str = "") -> list[LockInfo]:
+        """Return all names that begin with ``prefix`` and are held, waited for or kept free, in order of name.
+
+        Raises:
+            StoreUnavailable: the store did not answer.
+
+        """
+        self._engine.ready()
+        views = await self._engine.store.inspect(prefix)
+        return sorted((LockInfo.of(view) for view in views), key=lambda info: info.name)
+
+    async def inspect(self, name: str) -> LockInfo | None:
+        """Return who holds ``name`` and who waits for it; None if nobody does.
+
+        Raises:
+            StoreUnavailable: the store did not answer.
+
+        """
+        self._engine.ready()
+        views = await self._engine.store.inspect(_validate.name(name), exact=True)
+        return LockInfo.of(views[0]) if views else None
+
+    async def force_release(self, name: str, token: int) -> bool:
+        """Release ``name`` for the holder that has ``token``, and for nobody else.
+
+        The holder notices the loss at its next renewal or check; its ``lock_delay`` applies. The next holder has a
+        higher token.
+
+        Args:
+            name: the lock's name.
+            token: the holder's fencing token, as `inspect` shows it.
+
+        Returns:
+            Whether that holder was there.
+
+        Raises:
+            StoreUnavailable: the store did not answer; with ``unknown`` the lock may have been released.
+
+        """
+        self._engine.ready()
+        for view in await self._engine.store.inspect(_validate.name(name), exact=True):
+            for entry in view.holders:
+                if entry.token == token:
+                    within = self._engine.response_timeout
+                    return await self._engine.store.release(
+                        name, entry.ticket, reason=ReleaseReason.BREAK, within=within
+                    )
+        return False
+
+    async def diagnose(self) -> list[Finding]:
+        """Return what the store's settings mean for the promises, as ``leasehold doctor`` shows it.
+
+        Raises:
+            StoreUnavailable: the store did not answer.
+
+        """
+        self._engine.ready()
+        return await self._engine.store.diagnose()
+
+    async def close(self) -> None:
+        """Release what is still held, end the watchdog, and close connections. Further calls do nothing."""
+        await self._engine.close(CLOSE_WITHIN)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def _options(
+        self,
+        mode: LockMode,
+        lease: Seconds = DEFAULT_LEASE,
+        renew: bool = True,
+        max_hold: Seconds | None = None,
+        lock_delay: Seconds = 0.0,
+        timeout: Seconds | None = None,
+        meta: Meta | None = None,
+    ) -> Options:
+        return Options.checked(
+            self._engine,
+            mode,
+            lease=lease,
+            renew=renew,
+            max_hold=max_hold,
+            lock_delay=lock_delay,
+            timeout=timeout,
+            meta=meta,
+        )
+
+    def _exclusive(
+        self,
+        fair: bool,
+        lease: Seconds,
+        renew: bool,
+        max_hold: Seconds | None,
+        lock_delay: Seconds,
+        timeout: Seconds | None,
+        meta: Meta | None,
+    ) -> Options:
+        """Check the options of a lock. Those of a lock with the defaults, as most are, are made once.
+
+        The defaults are recognized by identity, which calls nothing; an equal value is checked like any other.
+        """
+        if (
+            lease is DEFAULT_LEASE
+            and renew is True
+            and max_hold is None
+            and timeout is None
+            and meta is None
+            and type(lock_delay) is float
+            and not lock_delay
+        ):
+            usual = self._usual.get(fair)
+            if usual is None:
+                usual = self._usual[fair] = self._options(LockMode(fair=fair))
+            return usual
+        return self._options(LockMode(fair=fair), lease, renew, max_hold, lock_delay, timeout, meta)
+
+    def _after_fork(self) -> None:
+        self._usual.clear()  # they name the parent as the owner
+        self._reentries.clear()
+        self._entries.clear()
+        self._engine.after_fork()
+
+    def __repr__(self) -> str:
+        engine = getattr(self, "_engine", None)  # not there yet in the traceback of a refused argument
+        return f"<{type(self).__name__} {None if engine is None else engine.store!r}>"

@@ -1,0 +1,253 @@
+"""The locks of the asyncio client: a method for each, with every option spelled out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from leasehold import _validate
+from leasehold._model import Kind, LockMode
+from leasehold._validate import Meta, Seconds
+from leasehold.client.aio_base import AsyncClientBase
+from leasehold.primitives.calls.synchronized import AsyncSynchronized, Naming
+from leasehold.primitives.locks.lock import AsyncLock
+from leasehold.primitives.locks.multi_lock import AsyncMultiLock
+from leasehold.primitives.locks.multi_members import members_of
+from leasehold.primitives.locks.mutex import AsyncMutex
+from leasehold.primitives.locks.options import DEFAULT_LEASE
+from leasehold.primitives.locks.rlock import AsyncRLock
+from leasehold.primitives.locks.rw_entries import Role
+from leasehold.primitives.locks.rw_lock import AsyncRWLock
+from leasehold.primitives.locks.semaphore import AsyncSemaphore, permits_of
+
+
+class AsyncClientLocks(AsyncClientBase):
+    """What makes locks in one store, for asyncio."""
+
+    def lock(
+        self,
+        name: str,
+        *,
+        fair: bool = False,
+        lease: Seconds = DEFAULT_LEASE,
+        renew: bool = True,
+        max_hold: Seconds | None = None,
+        lock_delay: Seconds = 0.0,
+        timeout: Seconds | None = None,
+        meta: Meta | None = None,
+    ) -> AsyncLock:
+        """Make an exclusive lock; this does not acquire it.
+
+        Args:
+            name: 1 to 512 bytes of UTF-8, any characters.
+            fair: serve waiters in order of arrival, even after a lease expired.
+            lease: seconds for which the store keeps the lock without a renewal, so also after a crash.
+            renew: renew the lease while the holder lives. False is a fixed lease: it ends even if the work goes on.
+            max_hold: seconds after which the lease is no longer renewed; None for no limit.
+            lock_delay: seconds for which nobody gets the name after this holder's lease *expired*. For resources that
+                cannot check a token; a release frees the name at once.
+            timeout: seconds that ``async with`` and ``acquire`` wait at most; None waits without end.
+            meta: shown by `inspect`: a text or a mapping, at most 1 KiB as JSON.
+
+        Returns:
+            The lock, for ``async with`` and ``acquire``.
+
+        Raises:
+            ValueError, TypeError: a value is out of its bounds.
+            Unsupported: the store cannot promise what is asked for.
+
+        """
+        checked = self._exclusive(bool(fair), lease, renew, max_hold, lock_delay, timeout, meta)
+        return AsyncLock(self._engine, _validate.name(name), checked)
+
+    def rlock(
+        self,
+        name: str,
+        *,
+        fair: bool = False,
+        lease: Seconds = DEFAULT_LEASE,
+        renew: bool = True,
+        max_hold: Seconds | None = None,
+        lock_delay: Seconds = 0.0,
+        timeout: Seconds | None = None,
+        meta: Meta | None = None,
+    ) -> AsyncRLock:
+        """Make a lock that its holder (the asyncio task, or the thread) may acquire again.
+
+        Args:
+            name: 1 to 512 bytes of UTF-8, any characters.
+            fair: serve waiters in order of arrival, even after a lease expired.
+            lease: seconds for which the store keeps the lock without a renewal, so also after a crash.
+            renew: renew the lease while the holder lives. False is a fixed lease: it ends even if the work goes on.
+            max_hold: seconds after which the lease is no longer renewed; None for no limit.
+            lock_delay: seconds for which nobody gets the name after this holder's lease *expired*. For resources that
+                cannot check a token; a release frees the name at once.
+            timeout: seconds that ``async with`` and ``acquire`` wait at most; None waits without end.
+            meta: shown by `inspect`: a text or a mapping, at most 1 KiB as JSON.
+
+        Returns:
+            The lock. It is free when each acquire has been followed by a release.
+
+        Raises:
+            ValueError, TypeError: a value is out of its bounds.
+            Unsupported: the store cannot promise what is asked for.
+
+        """
+        checked = self._exclusive(bool(fair), lease, renew, max_hold, lock_delay, timeout, meta)
+        return AsyncRLock(self._engine, _validate.name(name), checked, self._reentries)
+
+    def rw_lock(
+        self,
+        name: str,
+        *,
+        fair: bool = True,
+        lease: Seconds = DEFAULT_LEASE,
+        renew: bool = True,
+        max_hold: Seconds | None = None,
+        lock_delay: Seconds = 0.0,
+        timeout: Seconds | None = None,
+        meta: Meta | None = None,
+    ) -> AsyncRWLock:
+        """Make a read-write lock: many readers at a time, or one writer.
+
+        Args:
+            name: 1 to 512 bytes of UTF-8, any characters.
+            fair: readers and writers enter in order of arrival, readers that follow each other together; neither can
+                starve. False lets readers pass waiting writers: readers wait less, but a steady flow of them starves
+                writers.
+            lease: seconds for which the store keeps the lock without a renewal, so also after a crash.
+            renew: renew the lease while the holder lives. False is a fixed lease: it ends even if the work goes on.
+            max_hold: seconds after which the lease is no longer renewed; None for no limit.
+            lock_delay: seconds for which nobody gets the name after this holder's lease *expired*. For resources that
+                cannot check a token; a release frees the name at once.
+            timeout: seconds that ``async with`` and ``acquire`` wait at most; None waits without end.
+            meta: shown by `inspect`: a text or a mapping, at most 1 KiB as JSON.
+
+        Returns:
+            The read-write lock, with ``reader()`` and ``writer()``.
+
+        Raises:
+            ValueError, TypeError: a value is out of its bounds.
+            Unsupported: the store cannot promise what is asked for.
+
+        """
+        mode = Role.READER.mode(fair=bool(fair))
+        checked = self._options(mode, lease, renew, max_hold, lock_delay, timeout, meta)
+        return AsyncRWLock(self._engine, _validate.name(name), checked, self._entries)
+
+    def semaphore(
+        self,
+        name: str,
+        permits: int,
+        *,
+        fair: bool = True,
+        lease: Seconds = DEFAULT_LEASE,
+        renew: bool = True,
+        max_hold: Seconds | None = None,
+        lock_delay: Seconds = 0.0,
+        timeout: Seconds | None = None,
+        meta: Meta | None = None,
+    ) -> AsyncSemaphore:
+        """Make a semaphore: at most ``permits`` permits are out at a time.
+
+        Args:
+            name: 1 to 512 bytes of UTF-8, any characters.
+            permits: from 1 to 1,000,000. All who use the name at the same time must pass the same number.
+            fair: serve waiters in order of arrival, so that small requests do not starve a large one. False lets a
+                newcomer take what is left while a larger request waits.
+            lease: seconds for which the store keeps a permit without a renewal, so also after a crash.
+            renew: renew the lease while the holder lives. False is a fixed lease: it ends even if the work goes on.
+            max_hold: seconds after which the lease is no longer renewed; None for no limit.
+            lock_delay: seconds for which nobody gets the name after this holder's lease *expired*. For resources that
+                cannot check a token; a release frees the name at once.
+            timeout: seconds that ``async with`` and ``acquire`` wait at most; None waits without end.
+            meta: shown by `inspect`: a text or a mapping, at most 1 KiB as JSON.
+
+        Returns:
+            The semaphore, which acquires one permit, and ``permits(n)``, which acquires several.
+
+        Raises:
+            ValueError, TypeError: a value is out of its bounds.
+            Unsupported: the store cannot promise what is asked for.
+
+        """
+        mode = LockMode(Kind.SEMAPHORE, limit=permits_of(permits), fair=bool(fair))
+        checked = self._options(mode, lease, renew, max_hold, lock_delay, timeout, meta)
+        return AsyncSemaphore(self._engine, _validate.name(name), checked)
+
+    def multi_lock(
+        self,
+        locks: Iterable[str | AsyncMutex | AsyncSemaphore],
+        *,
+        fair: bool = False,
+        lease: Seconds = DEFAULT_LEASE,
+        renew: bool = True,
+        max_hold: Seconds | None = None,
+        lock_delay: Seconds = 0.0,
+        timeout: Seconds | None = None,
+        meta: Meta | None = None,
+    ) -> AsyncMultiLock:
+        """Make one lock of several, which are held all or none.
+
+        Args:
+            locks: names, and lock objects of this or other clients: ``lock``, ``rlock``, ``reader()`` and ``writer()``,
+                semaphores and ``permits(n)``. A lock object keeps its own options, except the timeout. A name that
+                occurs twice is locked once. All clients acquire in order of the names, which excludes deadlocks.
+            fair: for the names: serve waiters in order of arrival, even after a lease expired.
+            lease: seconds for which the store keeps each name without a renewal, so also after a crash.
+            renew: renew the lease while the holder lives. False is a fixed lease: it ends even if the work goes on.
+            max_hold: seconds after which the lease is no longer renewed; None for no limit.
+            lock_delay: seconds for which nobody gets the name after this holder's lease *expired*. For resources that
+                cannot check a token; a release frees the name at once.
+            timeout: seconds to wait at most for all of them together; None waits without end.
+            meta: shown by `inspect`: a text or a mapping, at most 1 KiB as JSON.
+
+        Returns:
+            The lock of all of them.
+
+        Raises:
+            ValueError, TypeError: a value is out of its bounds.
+            Unsupported: the store cannot promise what is asked for.
+
+        """
+        checked = self._exclusive(bool(fair), lease, renew, max_hold, lock_delay, timeout, meta)
+        members = members_of(locks, lambda name: AsyncLock(self._engine, _validate.name(name), checked))
+        return AsyncMultiLock(self._engine, members, checked)
+
+    def synchronized(
+        self,
+        name: Naming,
+        *,
+        hold: str | None = None,
+        fair: bool = False,
+        lease: Seconds = DEFAULT_LEASE,
+        renew: bool = True,
+        max_hold: Seconds | None = None,
+        lock_delay: Seconds = 0.0,
+        timeout: Seconds | None = None,
+        meta: Meta | None = None,
+    ) -> AsyncSynchronized:
+        """Make a decorator: each call of the function runs under the `rlock` that its arguments name.
+
+        Args:
+            name: a format string over the arguments, as ``order:{order_id}`` or ``user:{order.user.id}``; or a function
+                that takes the same arguments and returns the name.
+            hold: the keyword-only argument of the function that receives the hold, for its token; None for none.
+            fair: serve waiters in order of arrival, even after a lease expired.
+            lease: seconds for which the store keeps the lock without a renewal, so also after a crash.
+            renew: renew the lease while the holder lives. False is a fixed lease: it ends even if the work goes on.
+            max_hold: seconds after which the lease is no longer renewed; None for no limit.
+            lock_delay: seconds for which nobody gets the name after this holder's lease *expired*. For resources that
+                cannot check a token; a release frees the name at once.
+            timeout: seconds to wait at most, then the call raises `AcquireTimeout`; None waits without end.
+            meta: shown by `inspect`: a text or a mapping, at most 1 KiB as JSON.
+
+        Returns:
+            The decorator, for coroutine functions.
+
+        Raises:
+            ValueError, TypeError: a value is out of its bounds.
+            Unsupported: the store cannot promise what is asked for.
+
+        """
+        checked = self._exclusive(bool(fair), lease, renew, max_hold, lock_delay, timeout, meta)
+        return AsyncSynchronized(self._engine, name, hold, checked, self._reentries)

@@ -1,0 +1,309 @@
+"""The locks of the blocking client: a method for each, with every option spelled out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from leasehold._validate import Meta, Seconds
+from leasehold.client.blocking_base import ClientBase
+from leasehold.primitives.calls.synchronized import Naming, Synchronized
+from leasehold.primitives.locks.lock import Lock
+from leasehold.primitives.locks.multi_lock import MultiLock
+from leasehold.primitives.locks.multi_members import cores_of
+from leasehold.primitives.locks.mutex import Mutex
+from leasehold.primitives.locks.options import DEFAULT_LEASE
+from leasehold.primitives.locks.rlock import RLock
+from leasehold.primitives.locks.rw_lock import RWLock
+from leasehold.primitives.locks.semaphore import Semaphore
+
+
+class ClientLocks(ClientBase):
+    """What makes locks in one store, for threads."""
+
+    def lock(
+        self,
+        name: str,
+        *,
+        fair: bool = False,
+        lease: Seconds = DEFAULT_LEASE,
+        renew: bool = True,
+        max_hold: Seconds | None = None,
+        lock_delay: Seconds = 0.0,
+        timeout: Seconds | None = None,
+        meta: Meta | None = None,
+    ) -> Lock:
+        """Make an exclusive lock; this does not acquire it.
+
+        Args:
+            name: 1 to 512 bytes of UTF-8, any characters.
+            fair: serve waiters in order of arrival, even after a lease expired.
+            lease: seconds for which the store keeps the lock without a renewal, so also after a crash.
+            renew: renew the lease while the holder lives. False is a fixed lease: it ends even if the work goes on.
+            max_hold: seconds after which the lease is no longer renewed; None for no limit.
+            lock_delay: seconds for which nobody gets the name after this holder's lease *expired*. For resources that
+                cannot check a token; a release frees the name at once.
+            timeout: seconds that ``with`` and ``acquire`` wait at most; None waits without end.
+            meta: shown by `inspect`: a text or a mapping, at most 1 KiB as JSON.
+
+        Returns:
+            The lock, for ``with`` and ``acquire``.
+
+        Raises:
+            ValueError, TypeError: a value is out of its bounds.
+            Unsupported: the store cannot promise what is asked for.
+
+        """
+        return Lock(
+            self._core.lock(
+                name,
+                fair=fair,
+                lease=lease,
+                renew=renew,
+                max_hold=max_hold,
+                lock_delay=lock_delay,
+                timeout=timeout,
+                meta=meta,
+            )
+        )
+
+    def rlock(
+        self,
+        name: str,
+        *,
+        fair: bool = False,
+        lease: Seconds = DEFAULT_LEASE,
+        renew: bool = True,
+        max_hold: Seconds | None = None,
+        lock_delay: Seconds = 0.0,
+        timeout: Seconds | None = None,
+        meta: Meta | None = None,
+    ) -> RLock:
+        """Make a lock that its holder (the thread) may acquire again.
+
+        Args:
+            name: 1 to 512 bytes of UTF-8, any characters.
+            fair: serve waiters in order of arrival, even after a lease expired.
+            lease: seconds for which the store keeps the lock without a renewal, so also after a crash.
+            renew: renew the lease while the holder lives. False is a fixed lease: it ends even if the work goes on.
+            max_hold: seconds after which the lease is no longer renewed; None for no limit.
+            lock_delay: seconds for which nobody gets the name after this holder's lease *expired*. For resources that
+                cannot check a token; a release frees the name at once.
+            timeout: seconds that ``with`` and ``acquire`` wait at most; None waits without end.
+            meta: shown by `inspect`: a text or a mapping, at most 1 KiB as JSON.
+
+        Returns:
+            The lock. It is free when each acquire has been followed by a release.
+
+        Raises:
+            ValueError, TypeError: a value is out of its bounds.
+            Unsupported: the store cannot promise what is asked for.
+
+        """
+        return RLock(
+            self._core.rlock(
+                name,
+                fair=fair,
+                lease=lease,
+                renew=renew,
+                max_hold=max_hold,
+                lock_delay=lock_delay,
+                timeout=timeout,
+                meta=meta,
+            )
+        )
+
+    def rw_lock(
+        self,
+        name: str,
+        *,
+        fair: bool = True,
+        lease: Seconds = DEFAULT_LEASE,
+        renew: bool = True,
+        max_hold: Seconds | None = None,
+        lock_delay: Seconds = 0.0,
+        timeout: Seconds | None = None,
+        meta: Meta | None = None,
+    ) -> RWLock:
+        """Make a read-write lock: many readers at a time, or one writer.
+
+        Args:
+            name: 1 to 512 bytes of UTF-8, any characters.
+            fair: readers and writers enter in order of arrival, readers that follow each other together; neither can
+                starve. False lets readers pass waiting writers: readers wait less, but a steady flow of them starves
+                writers.
+            lease: seconds for which the store keeps the lock without a renewal, so also after a crash.
+            renew: renew the lease while the holder lives. False is a fixed lease: it ends even if the work goes on.
+            max_hold: seconds after which the lease is no longer renewed; None for no limit.
+            lock_delay: seconds for which nobody gets the name after this holder's lease *expired*. For resources that
+                cannot check a token; a release frees the name at once.
+            timeout: seconds that ``with`` and ``acquire`` wait at most; None waits without end.
+            meta: shown by `inspect`: a text or a mapping, at most 1 KiB as JSON.
+
+        Returns:
+            The read-write lock, with ``reader()`` and ``writer()``.
+
+        Raises:
+            ValueError, TypeError: a value is out of its bounds.
+            Unsupported: the store cannot promise what is asked for.
+
+        """
+        return RWLock(
+            self._core.rw_lock(
+                name,
+                fair=fair,
+                lease=lease,
+                renew=renew,
+                max_hold=max_hold,
+                lock_delay=lock_delay,
+                timeout=timeout,
+                meta=meta,
+            )
+        )
+
+    def semaphore(
+        self,
+        name: str,
+        permits: int,
+        *,
+        fair: bool = True,
+        lease: Seconds = DEFAULT_LEASE,
+        renew: bool = True,
+        max_hold: Seconds | None = None,
+        lock_delay: Seconds = 0.0,
+        timeout: Seconds | None = None,
+        meta: Meta | None = None,
+    ) -> Semaphore:
+        """Make a semaphore: at most ``permits`` permits are out at a time.
+
+        Args:
+            name: 1 to 512 bytes of UTF-8, any characters.
+            permits: from 1 to 1,000,000. All who use the name at the same time must pass the same number.
+            fair: serve waiters in order of arrival, so that small requests do not starve a large one. False lets a
+                newcomer take what is left while a larger request waits.
+            lease: seconds for which the store keeps a permit without a renewal, so also after a crash.
+            renew: renew the lease while the holder lives. False is a fixed lease: it ends even if the work goes on.
+            max_hold: seconds after which the lease is no longer renewed; None for no limit.
+            lock_delay: seconds for which nobody gets the name after this holder's lease *expired*. For resources that
+                cannot check a token; a release frees the name at once.
+            timeout: seconds that ``with`` and ``acquire`` wait at most; None waits without end.
+            meta: shown by `inspect`: a text or a mapping, at most 1 KiB as JSON.
+
+        Returns:
+            The semaphore, which acquires one permit, and ``permits(n)``, which acquires several.
+
+        Raises:
+            ValueError, TypeError: a value is out of its bounds.
+            Unsupported: the store cannot promise what is asked for.
+
+        """
+        return Semaphore(
+            self._core.semaphore(
+                name,
+                permits,
+                fair=fair,
+                lease=lease,
+                renew=renew,
+                max_hold=max_hold,
+                lock_delay=lock_delay,
+                timeout=timeout,
+                meta=meta,
+            )
+        )
+
+    def multi_lock(
+        self,
+        locks: Iterable[str | Mutex | Semaphore],
+        *,
+        fair: bool = False,
+        lease: Seconds = DEFAULT_LEASE,
+        renew: bool = True,
+        max_hold: Seconds | None = None,
+        lock_delay: Seconds = 0.0,
+        timeout: Seconds | None = None,
+        meta: Meta | None = None,
+    ) -> MultiLock:
+        """Make one lock of several, which are held all or none.
+
+        Args:
+            locks: names, and lock objects of this or other clients: ``lock``, ``rlock``, ``reader()`` and ``writer()``,
+                semaphores and ``permits(n)``. A lock object keeps its own options, except the timeout. A name that
+                occurs twice is locked once. All clients acquire in order of the names, which excludes deadlocks.
+            fair: for the names: serve waiters in order of arrival, even after a lease expired.
+            lease: seconds for which the store keeps each name without a renewal, so also after a crash.
+            renew: renew the lease while the holder lives. False is a fixed lease: it ends even if the work goes on.
+            max_hold: seconds after which the lease is no longer renewed; None for no limit.
+            lock_delay: seconds for which nobody gets the name after this holder's lease *expired*. For resources that
+                cannot check a token; a release frees the name at once.
+            timeout: seconds to wait at most for all of them together; None waits without end.
+            meta: shown by `inspect`: a text or a mapping, at most 1 KiB as JSON.
+
+        Returns:
+            The lock of all of them.
+
+        Raises:
+            ValueError, TypeError: a value is out of its bounds.
+            Unsupported: the store cannot promise what is asked for.
+
+        """
+        return MultiLock(
+            self._core.multi_lock(
+                cores_of(locks),
+                fair=fair,
+                lease=lease,
+                renew=renew,
+                max_hold=max_hold,
+                lock_delay=lock_delay,
+                timeout=timeout,
+                meta=meta,
+            )
+        )
+
+    def synchronized(
+        self,
+        name: Naming,
+        *,
+        hold: str | None = None,
+        fair: bool = False,
+        lease: Seconds = DEFAULT_LEASE,
+        renew: bool = True,
+        max_hold: Seconds | None = None,
+        lock_delay: Seconds = 0.0,
+        timeout: Seconds | None = None,
+        meta: Meta | None = None,
+    ) -> Synchronized:
+        """Make a decorator: each call of the function runs under the `rlock` that its arguments name.
+
+        Args:
+            name: a format string over the arguments, as ``order:{order_id}`` or ``user:{order.user.id}``; or a function
+                that takes the same arguments and returns the name.
+            hold: the keyword-only argument of the function that receives the hold, for its token; None for none.
+            fair: serve waiters in order of arrival, even after a lease expired.
+            lease: seconds for which the store keeps the lock without a renewal, so also after a crash.
+            renew: renew the lease while the holder lives. False is a fixed lease: it ends even if the work goes on.
+            max_hold: seconds after which the lease is no longer renewed; None for no limit.
+            lock_delay: seconds for which nobody gets the name after this holder's lease *expired*. For resources that
+                cannot check a token; a release frees the name at once.
+            timeout: seconds to wait at most, then the call raises `AcquireTimeout`; None waits without end.
+            meta: shown by `inspect`: a text or a mapping, at most 1 KiB as JSON.
+
+        Returns:
+            The decorator, for functions.
+
+        Raises:
+            ValueError, TypeError: a value is out of its bounds.
+            Unsupported: the store cannot promise what is asked for.
+
+        """
+        return Synchronized(
+            self._core.synchronized(
+                name,
+                hold=hold,
+                fair=fair,
+                lease=lease,
+                renew=renew,
+                max_hold=max_hold,
+                lock_delay=lock_delay,
+                timeout=timeout,
+                meta=meta,
+            )
+        )
