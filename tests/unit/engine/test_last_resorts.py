@@ -149,12 +149,12 @@ class Leaves:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, client: Any, *errors: Exception) -> None:
         store, self.errors = core_of(client).store, list(errors)
-        leave = store.leave
+        release = store.release
 
         async def left(*args: Any, **options: Any) -> bool:
             if self.errors:
                 raise self.errors.pop(0)
-            found: bool = await leave(*args, **options)
+            found: bool = await release(*args, **options)
             return found
 
         monkeypatch.setattr(store, "release", left)

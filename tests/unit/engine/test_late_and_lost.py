@@ -258,15 +258,15 @@ def test_a_store_that_brings_the_grant_with_its_message_is_asked_no_more(
         memory, asked = space(), list[str]()
         client, other = harness.client(memory), harness.client(memory)
         store = (client.blocking._core if hasattr(client, "blocking") else client).store
-        claim, changed = store.try_acquire, store.changed
+        try_acquire, wait = store.try_acquire, store.wait
 
         async def counted(*args: Any, **options: Any) -> Any:
             asked.append("try_acquire")
-            return await claim(*args, **options)
+            return await try_acquire(*args, **options)
 
         async def brings(name: str, ticket: Ticket, mark: object, *, timeout: float) -> Granted | None:
-            await changed(name, ticket, mark, timeout=timeout)
-            answer = await claim(name, ticket, join=True, within=1.0)
+            await wait(name, ticket, mark, timeout=timeout)
+            answer = await try_acquire(name, ticket, join=True, within=1.0)
             return answer if isinstance(answer, Granted) else None
 
         monkeypatch.setattr(store, "try_acquire", counted)
@@ -292,10 +292,10 @@ def test_a_fixed_lease_that_counts_from_long_ago_ends_in_time(
     async def body(harness: Harness) -> None:
         client, told = harness.client(space()), list[float]()
         store = (client.blocking._core if hasattr(client, "blocking") else client).store
-        claim = store.claim
+        try_acquire = store.try_acquire
 
         async def since_long_ago(*args: Any, **options: Any) -> Any:
-            answer = await claim(*args, **options)
+            answer = await try_acquire(*args, **options)
             return answer._replace(since=answer.since - 2.4)
 
         monkeypatch.setattr(store, "try_acquire", since_long_ago)

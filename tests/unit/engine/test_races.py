@@ -118,7 +118,7 @@ def test_a_fixed_lease_that_the_store_doubts_is_not_asked_for_and_ends_at_its_de
         hold = await client.lock("a", lease=LEASE, renew=False).acquire()
         assert hold is not None
         deadline = hold._lease.deadline
-        client._engine.watchdog.hear(RenewalResult.UNKNOWN, None)
+        client._engine.watchdog.on_report(RenewalResult.UNKNOWN, None)
         await harness.sleep(LEASE / 2)
         assert hold._lease.state is State.IN_DOUBT
         hold.raise_if_lost()
@@ -294,7 +294,7 @@ def test_without_a_thread_for_a_stand_in_calls_are_made_all_the_same(
     spawn, refused = BlockingRuntime.spawn, list[str]()
 
     def no_thread(self: BlockingRuntime, work: Any, name: str) -> Job:
-        if name == "leasehold-backup thread" and len(refused) < times:
+        if name == "leasehold-backup" and len(refused) < times:
             refused.append(name)
             raise RuntimeError("can't start new thread")
         return spawn(self, work, name)

@@ -485,7 +485,7 @@ class Brief:
 
     def __init__(self, inner: Store) -> None:
         self._inner = inner
-        self.hear: LossCallback | None = None
+        self.callback: LossCallback | None = None
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._inner, name)
@@ -542,15 +542,15 @@ def test_what_a_store_hears_by_itself_is_told_at_once() -> None:
         first, second = await client.lock("a").acquire(), await client.lock("b").acquire()
         assert first is not None
         assert second is not None
-        assert store.hear is not None
+        assert store.callback is not None
         plan.fault = DEAD
-        store.hear(RenewalResult.UNKNOWN, None)
+        store.callback(RenewalResult.UNKNOWN, None)
         await harness.sleep(0.01)
         assert [type(event).__name__ for event in events[2:]] == ["InDoubt", "InDoubt"]
         assert plan.times("renew"), "whoever is in doubt is renewed at once"
         plan.fault = None
         lost = engine(client).watchdog.leases()[0]
-        store.hear(RenewalResult.GONE, [lost.ticket.id])
+        store.callback(RenewalResult.GONE, [lost.ticket.id])
         await harness.sleep(0.01)
         assert isinstance(events[-1], Lost)
         assert (first.lost, second.lost) == (True, False)

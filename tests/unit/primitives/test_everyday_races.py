@@ -69,7 +69,7 @@ def test_a_leader_that_proclaims_two_things_at_once_proclaims_both_one_after_the
 def test_who_looks_while_the_lead_changes_is_shown_the_newer_leader(harness: Harness) -> None:
     async def body(harness: Harness) -> None:
         memory = space()
-        slow = harness.client(Faulty(memory, At(look={0: Fault(Kind.DELAY_REPLY, 0.4)})))
+        slow = harness.client(Faulty(memory, At(inspect={0: Fault(Kind.DELAY_REPLY, 0.4)})))
         one, two = (harness.client(memory).election("a", name) for name in ("one", "two"))
         first = await one.campaign()
         assert first is not None
@@ -90,7 +90,7 @@ def test_a_count_whose_reply_was_lost_among_too_many_others_is_told_as_unknown(
 
     async def body(harness: Harness) -> None:
         memory = space()
-        client = harness.client(Faulty(memory, At(cell={1: Fault(Kind.DROP_REPLY, 0.4)})))
+        client = harness.client(Faulty(memory, At(compare_and_set={1: Fault(Kind.DROP_REPLY, 0.4)})))
         job = harness.spawn(lambda: client.latch("a", 100).count_down())
         await harness.sleep(0.1)
         other = harness.client(memory).latch("a", 100)
@@ -109,7 +109,7 @@ def test_a_tick_that_an_earlier_holder_stamps_at_the_last_moment_runs_here_no_mo
 
     async def body(harness: Harness) -> None:
         memory, ran = space(), list[int]()
-        client = harness.client(Faulty(memory, At(cell={0: Fault(Kind.DELAY_REPLY, 0.4)})))
+        client = harness.client(Faulty(memory, At(compare_and_set={0: Fault(Kind.DELAY_REPLY, 0.4)})))
         job = harness.spawn(lambda: client.scheduled("a", at_least=60, at_most=5).run(lambda: ran.append(1)))
         await harness.sleep(0.1)
         other = harness.client(memory)
@@ -133,7 +133,7 @@ def test_a_value_that_was_fetched_by_another_and_has_ended_since_is_fetched_agai
             fetched.append(1)
             return len(fetched)
 
-        delays = At(claim={0: Fault(Kind.DELAY_REQUEST, 0.6)}, cell={3: Fault(Kind.DELAY_REQUEST, 1.6)})
+        delays = At(try_acquire={0: Fault(Kind.DELAY_REQUEST, 0.6)}, compare_and_set={3: Fault(Kind.DELAY_REQUEST, 1.6)})
         slow = harness.client(Faulty(memory, delays)).cached("a", 1.6, fetch, early=0.8)
         quick = harness.client(memory).cached("a", 1.6, fetch, early=0.8)
         assert await quick.get() == 1
@@ -154,7 +154,7 @@ def test_a_value_that_another_fetched_just_now_is_taken_from_it(harness: Harness
             fetched.append(1)
             return len(fetched)
 
-        late = Faulty(memory, At(claim={0: Fault(Kind.DELAY_REQUEST, 0.4)}))
+        late = Faulty(memory, At(try_acquire={0: Fault(Kind.DELAY_REQUEST, 0.4)}))
         slow, quick = (harness.client(where).cached("a", 20.0, fetch, early=19.4) for where in (late, memory))
         assert await quick.get() == 1
         await harness.sleep(0.8)  # it is time to fetch another

@@ -50,7 +50,7 @@ class BackupThread:
         """Be there, from now on, for calls that take their time. Called by whoever has the schedule."""
         if not self.is_prepared():
             try:
-                self._job = self._runtime.spawn(self._wait, "leasehold-backup thread")
+                self._job = self._runtime.spawn(self._wait, "leasehold-backup")
             except RuntimeError:  # no thread to be had: the schedule waits for the calls
                 self._job = None
 
