@@ -74,7 +74,7 @@ class Released(Event):
 Observer = Callable[[Event], None]
 
 
-class Choosy(Protocol):
+class SelectiveObserver(Protocol):
     """An observer that says beforehand which events are worth making: acquires and releases happen all the time."""
 
     def wants(self, kind: type[Event], /) -> bool: ...

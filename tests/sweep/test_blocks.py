@@ -20,7 +20,7 @@ def harness(request: pytest.FixtureRequest) -> Harness:
 
 
 def lose(hold: AsyncHold) -> None:
-    hold._lease.gone("the test said so")
+    hold._lease.mark_lost("the test said so")
 
 
 def later(harness: Harness, seconds: float, act: Callable[[], object]) -> Any:

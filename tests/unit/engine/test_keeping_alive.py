@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from leasehold import AsyncClient, AsyncHold, Client, LeaseLost, NotHeld
-from leasehold._engine.lease import State
+from leasehold._engine.lease_states import State
 from leasehold.primitives.locks import mutex
 from leasehold.stores.memory import Memory
 from leasehold_lab.faulty_store import Call, Fault, Faulty, Kind

@@ -181,7 +181,7 @@ def test_without_a_thread_for_a_late_leave_it_comes_when_there_is_one(
         spawn = runtime.spawn
 
         def no_thread(work: Any, name: str) -> Any:
-            if name == "leasehold-leave" and len(refused) < 3:
+            if name == "leasehold-release" and len(refused) < 3:
                 refused.append(name)
                 raise RuntimeError("can't start new thread")
             return spawn(work, name)
@@ -209,7 +209,7 @@ def test_a_mistake_of_the_store_in_a_late_leave_is_logged_and_the_lease_ends_by_
 
     with caplog.at_level(logging.ERROR, "leasehold"):
         harness.run(body)
-    assert "a late leave of 'a' failed" in caplog.text
+    assert "a late release of 'a' failed" in caplog.text
 
 
 def test_a_client_that_is_closed_waits_for_no_more_leaves_than_it_has_time() -> None:

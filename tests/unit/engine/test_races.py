@@ -13,7 +13,8 @@ import pytest
 
 from leasehold import AsyncClient, Client, LeaseLost
 from leasehold._engine.acquire import AcquireLoop
-from leasehold._engine.lease import Lease, State
+from leasehold._engine.lease import Lease
+from leasehold._engine.lease_states import State
 from leasehold._engine.request import AcquireRequest
 from leasehold._engine.watchdog.backup_thread import BackupThread
 from leasehold._engine.watchdog.watchdog import Watchdog
@@ -56,10 +57,10 @@ def test_a_ticket_that_is_forgotten_as_the_watchdog_takes_it_in_is_not_watched()
         watchdog, seen = client._engine.watchdog, list[Lease]()
 
         def leave() -> None:
-            seen.append(next(iter(watchdog._fresh)))
+            seen.append(next(iter(watchdog._timers.fresh)))
             watchdog.forget(seen[-1])
 
-        watchdog._fresh = Between(leave)
+        watchdog._timers.fresh = Between(leave)
         hold = await client.lock("a", lease=LEASE).acquire()
         assert hold is not None
         await harness.sleep(LEASE / 2)
@@ -73,18 +74,18 @@ def test_a_ticket_that_is_forgotten_as_the_watchdog_takes_it_in_is_not_watched()
 def test_a_ticket_that_comes_as_the_watchdog_decides_until_when_to_sleep_is_taken_in_at_once() -> None:
     async def body(harness: SimulatedHarness, client: AsyncClient) -> None:
         watchdog, came = client._engine.watchdog, list[Lease]()
-        agendas = watchdog._timers
+        queues = watchdog._queues
 
         def meanwhile() -> Any:
             if not came:
                 came.append(client._engine.lease(AcquireRequest("b", client.lock("b")._options.terms)))
-                watchdog._fresh[came[0]] = harness.now() + LEASE
-            return agendas()
+                watchdog._timers.fresh[came[0]] = harness.now() + LEASE
+            return queues()
 
-        watchdog._timers = meanwhile  # type: ignore[method-assign]
+        watchdog._queues = meanwhile  # type: ignore[method-assign]
         async with client.lock("a", lease=LEASE):
             await harness.sleep(0.1)
-            assert came[0] in watchdog._watched
+            assert came[0] in watchdog._timers.watched
             watchdog.forget(came[0])
 
     simulate(body)
@@ -98,8 +99,8 @@ def test_a_hold_that_ends_as_the_watchdog_finds_its_holder_gone_is_not_left_twic
         assert hold is not None
 
         class GoneAndReleased:
-            def drop_the_dead(self) -> None:
-                hold._lease.leaves()
+            def drop_ended_callers(self) -> None:
+                hold._lease.begin_release()
                 hold._handle = None
 
         gone = GoneAndReleased()
@@ -173,7 +174,7 @@ def test_a_watchdog_that_stumbles_goes_on_with_all_whom_it_was_to_look_at(
 
     with Failing("never released"):
         harness.run(body)
-    assert "the watchdog stumbled; it goes on" in caplog.text
+    assert "a check of the leases failed; the watchdog continues" in caplog.text
 
 
 @both

@@ -12,7 +12,7 @@ import pytest
 
 from leasehold import Client, LeaseLost
 from leasehold._engine.engine import Engine
-from leasehold._engine.lease import State
+from leasehold._engine.lease_states import State
 from leasehold._engine.watchdog.watchdog import LINGER
 from leasehold._model import Granted, RenewalResult, Ticket, Wait
 from leasehold._runtimes.base import Runtime

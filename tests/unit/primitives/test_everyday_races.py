@@ -133,7 +133,9 @@ def test_a_value_that_was_fetched_by_another_and_has_ended_since_is_fetched_agai
             fetched.append(1)
             return len(fetched)
 
-        delays = At(try_acquire={0: Fault(Kind.DELAY_REQUEST, 0.6)}, compare_and_set={3: Fault(Kind.DELAY_REQUEST, 1.6)})
+        delays = At(
+            try_acquire={0: Fault(Kind.DELAY_REQUEST, 0.6)}, compare_and_set={3: Fault(Kind.DELAY_REQUEST, 1.6)}
+        )
         slow = harness.client(Faulty(memory, delays)).cached("a", 1.6, fetch, early=0.8)
         quick = harness.client(memory).cached("a", 1.6, fetch, early=0.8)
         assert await quick.get() == 1

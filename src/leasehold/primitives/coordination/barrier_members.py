@@ -66,13 +66,13 @@ class Member:
 
     def lives(self) -> bool:
         """Return whether its entry is still its own, and its thread or task has not ended."""
-        return self.caller.alive() and self.lease.check_deadline() and self.lease.is_kept()
+        return self.caller.alive() and self.lease.check_deadline() and self.lease.is_reachable()
 
 
 class Inside(dict[int, Member]):
     """The members of one barrier object that are inside, by the key of their thread or task."""
 
-    def drop_the_dead(self) -> None:
+    def drop_ended_callers(self) -> None:
         """Keep no member whose thread or task has ended."""
         for key, member in list(self.items()):
             if not member.caller.alive() and self.get(key) is member:

@@ -7,7 +7,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from leasehold._engine.engine import Engine
-from leasehold._engine.lease import Lease, OnLost, State
+from leasehold._engine.lease import Lease, OnLost
+from leasehold._engine.lease_states import State
 from leasehold._runtimes.base import Scope, run_sync
 from leasehold._runtimes.blocks import Block, ends_block, opened
 from leasehold.errors import LeaseLost, NotHeld
@@ -103,7 +104,7 @@ class AsyncHold:
         raises is logged.
         """
         self._lease.on_lost(callback)
-        self._engine.watchdog.expect_calls()
+        self._engine.watchdog.prepare_callbacks()
 
     async def renew(self) -> None:
         """Set the lease to its full length now, as the watchdog does by itself unless ``renew=False``.

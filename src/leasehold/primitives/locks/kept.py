@@ -57,7 +57,7 @@ class Kept:
                 if ref() is None:
                     self._listed.pop(ref, None)
 
-    def drop_the_dead(self) -> None:
+    def drop_ended_callers(self) -> None:
         """Keep no longer what a thread or task acquired that has ended."""
         for ref, caller in list(self._listed.items()):
             hold = ref()

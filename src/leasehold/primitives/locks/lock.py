@@ -32,7 +32,7 @@ class AsyncLock(AsyncMutex):
         if isinstance(handle, NotAcquired):
             return handle
         hold, kept = self._hold(handle), self._kept
-        handle.lease.kept = kept.ref
+        handle.lease.lock_object = kept.ref
         kept.add(caller, hold)
         return hold
 

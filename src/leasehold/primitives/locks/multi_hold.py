@@ -8,7 +8,8 @@ from itertools import groupby
 
 from leasehold._engine.batch import release_all
 from leasehold._engine.engine import Engine
-from leasehold._engine.lease import Lease, OnLost, State
+from leasehold._engine.lease import Lease, OnLost
+from leasehold._engine.lease_states import State
 from leasehold.errors import LeaseLost, NotHeld
 from leasehold.primitives.locks.hold import AsyncHold, Hold, Leave
 from leasehold.primitives.locks.kept import Kept
@@ -124,7 +125,7 @@ class AsyncMultiHold(AsyncHold):
 
         for part in self._parts:
             part.lease.on_lost(tell)
-            part.engine.watchdog.expect_calls()
+            part.engine.watchdog.prepare_callbacks()
 
     async def renew(self) -> None:
         """Set all leases to their full length now, as the watchdog does by itself unless ``renew=False``.

@@ -144,7 +144,7 @@ class AsyncMultiLock(AsyncLock):
         runtime, parts = self._engine.runtime, tuple(course.parts)
         for part in parts:
             if part.hold is None:
-                part.lease.kept = self._kept.ref
+                part.lease.lock_object = self._kept.ref
             else:
                 part.hold._kept = self._kept.ref
 
@@ -164,7 +164,7 @@ class AsyncMultiLock(AsyncLock):
             await self._begin(course.parts)
         except GeneratorExit:  # the loop is gone with the task in it: nothing can be awaited any more
             for part in course.parts:
-                part.engine.departs(part.lease)
+                part.engine.begin_release(part.lease)
             raise
         except BaseException:
             await self._give_back(course)

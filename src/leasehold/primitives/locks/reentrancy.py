@@ -23,7 +23,7 @@ class Entry:
         self.caller = caller
         self._holds: list[tuple[object, weakref.ref[Any]]] = []  # each with what was asked for
         lease.entry = self
-        lease.kept = weakref.ref(self)
+        lease.lock_object = weakref.ref(self)
 
     def handle(self) -> LeaseHandle:
         """Return the handle of the lease; a new one if all holds were dropped and the lease was not given up yet."""
@@ -48,10 +48,10 @@ class Entry:
             self.lease.entry = None  # else the two would keep each other until a collection
         return bool(self._holds)
 
-    def drop_the_dead(self) -> None:
+    def drop_ended_callers(self) -> None:
         """Have the lock objects through which it was acquired keep it no longer, if its thread or task has ended."""
         for _, ref in self._holds[:]:
             hold = ref()
             lock = None if hold is None else hold._kept()
             if lock is not None:
-                lock.drop_the_dead()
+                lock.drop_ended_callers()
