@@ -18,7 +18,7 @@ from leasehold.events import Acquired, GaveUp, Queued
 FIRST_ANSWER = 1.0
 """Seconds that a try may take at least, however short the timeout: only an answer tells "taken" from "down"."""
 
-TOO_LATE = "the grant arrived after its deadline: the store is slow, or the lease is too short for it"
+TOO_LATE = "the grant arrived too late, after its own deadline: the store is slow, or the lease is too short for it"
 
 
 def acquire(
@@ -126,7 +126,7 @@ class AcquireLoop:
             self._engine.watchdog.forget(self._lease)
 
     def _acquired(self, handle: LeaseHandle) -> LeaseHandle:
-        # The traceback of an earlier error may keep this object alive until a garbage collection: it must not keep the lease.
+        # The traceback of an earlier error may keep this object alive for long: it must not keep the lease alive.
         self._handle = None
         engine = self._engine
         engine.watchdog.granted(self._lease)
@@ -216,7 +216,7 @@ class AcquireLoop:
 
 
 async def closed_meanwhile(engine: Engine, releasing: Awaitable[object]) -> None:
-    """End an attempt whose client was closed: release again, since the first release may have overtaken our try; raise."""
+    """End an attempt whose client was closed: release again, as the first release may have overtaken our try; raise."""
     try:
         await releasing
     finally:

@@ -33,7 +33,7 @@ class Pace:
 
 
 async def changed(engine: Engine, cell: str, version: int, *, timeout: float, pace: Pace) -> None:
-    """Sleep until ``cell`` may have another version than ``version``, at most ``timeout`` seconds. The caller reads it."""
+    """Sleep until ``cell`` may have another version than ``version``, at most ``timeout`` seconds."""
     if engine.store.capabilities.watches:
         try:
             store = cast(Watching, engine.store)

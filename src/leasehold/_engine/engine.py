@@ -211,8 +211,8 @@ class Engine:
         except (GeneratorExit, LeaseLost):  # the event loop is closed: nothing can be awaited any more
             raise
         except BaseException:
-            # It was interrupted during the request, or by a signal handler before it. A release may be repeated, so it is
-            # sent once more, shielded. Only this case is worth a task of its own.
+            # It was interrupted during the request, or by a signal handler before it. A release may be repeated: send
+            # it once more, shielded. Only this case is worth a task of its own.
             await self.runtime.shield(self.repeat_release(lease))
             raise
         finally:

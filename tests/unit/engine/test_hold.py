@@ -215,7 +215,7 @@ def test_a_fixed_lease_that_was_granted_for_less_is_renewed_up_to_its_length_and
     bench.at(106.5)
     lease.renewed(106.5)
     assert (lease.deadline, lease.renews) == (deadline_of(100.0, LEASE), False)
-    lease.renewed(107.0, anew=True)
+    lease.renewed(107.0, restart=True)
     assert (lease.deadline, lease.renews) == (deadline_of(107.0, 4.0), True)
 
 

@@ -104,7 +104,7 @@ def test_a_hold_that_ends_as_the_watchdog_finds_its_holder_gone_is_not_left_twic
                 hold._handle = None
 
         gone = GoneAndReleased()
-        hold._lease.kept = weakref.ref(gone)
+        hold._lease.lock_object = weakref.ref(gone)
         await harness.sleep(LEASE / 2)
         assert hold._lease.state is State.RELEASED
         assert len(client._engine.watchdog._pending) == 0, "whoever ended it leaves"

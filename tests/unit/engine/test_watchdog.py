@@ -110,7 +110,7 @@ def test_without_any_answer_it_is_lost_at_the_deadline_and_not_later(fault: Faul
         await harness.sleep(2 * LEASE)
         assert len(told) == 1
         assert deadline <= told[0] <= deadline + 1e-6
-        with pytest.raises(LeaseLost, match="ran out"):
+        with pytest.raises(LeaseLost, match="expired"):
             hold.raise_if_lost()
         assert [type(event) for event in events if isinstance(event, Lost)] == [Lost]
 

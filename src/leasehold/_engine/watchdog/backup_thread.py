@@ -55,7 +55,7 @@ class BackupThread:
                 self._job = None
 
     def later(self) -> Later | None:
-        """Return a list for calls that are made when all leases were checked; None under asyncio: calls are made at once."""
+        """Return a list for calls to make when all leases were checked; None under asyncio: calls are made at once."""
         return [] if self._runtime.flavor is Flavor.SYNC else None
 
     def call(self, calls: Later) -> bool:

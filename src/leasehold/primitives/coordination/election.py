@@ -89,7 +89,7 @@ class AsyncElection(AsyncLock):
 
         Raises:
             StoreUnavailable: nobody knows who leads.
-            LeaseLost: the lead was granted too late to be of use.
+            LeaseLost: the lead was granted after its deadline.
 
         """
         return await self.acquire(blocking, timeout)
@@ -197,7 +197,7 @@ class AsyncElection(AsyncLock):
             return got
 
     def _hold(self, handle: LeaseHandle) -> AsyncHold:
-        return AsyncLeadership(self._engine, handle.lease, self._kept.ref, self._office)
+        return AsyncLeadership(self._engine, handle.lease, self._hold_list.ref, self._office)
 
     async def _look(self, seen: Leader | None) -> Leader | None:
         """Look; without an answer, what was seen stays."""

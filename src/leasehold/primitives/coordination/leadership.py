@@ -13,7 +13,7 @@ from leasehold._engine.lease import Lease
 from leasehold._runtimes.base import run_sync
 from leasehold._validate import Meta
 from leasehold.primitives.locks.hold import AsyncHold, Hold
-from leasehold.primitives.locks.kept import Kept
+from leasehold.primitives.locks.hold_list import HoldList
 from leasehold.primitives.values.register import Body, Register
 from leasehold.primitives.values.versioned import DEFAULT_TTL
 
@@ -21,7 +21,7 @@ KIND = "election"
 """The lock and the cell of an election are named so, before its own name."""
 
 PROCLAIMED_FOR = DEFAULT_TTL
-"""Seconds for which a value that was proclaimed is kept; then the leader's first value counts again."""
+"""Seconds for which a proclaimed value is kept; then the leader's first value counts again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +64,8 @@ class AsyncLeadership(AsyncHold):
 
     __slots__ = ("_office", "_value")
 
-    def __init__(self, engine: Engine, lease: Lease, kept: Callable[[], Kept | None], office: Office) -> None:
-        super().__init__(engine, lease, None, kept)
+    def __init__(self, engine: Engine, lease: Lease, hold_list: Callable[[], HoldList | None], office: Office) -> None:
+        super().__init__(engine, lease, None, hold_list)
         self._office = office
         meta = lease.ticket.terms.meta
         self._value: Any = json.loads(meta) if meta else None

@@ -12,7 +12,7 @@ from leasehold._engine.lease import Lease, OnLost
 from leasehold._engine.lease_states import State
 from leasehold.errors import LeaseLost, NotHeld
 from leasehold.primitives.locks.hold import AsyncHold, Hold, Leave
-from leasehold.primitives.locks.kept import Kept
+from leasehold.primitives.locks.hold_list import HoldList
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,9 +45,9 @@ class AsyncMultiHold(AsyncHold):
         parts: tuple[Part, ...],
         handles: tuple[object, ...],
         leave: Leave,
-        kept: Callable[[], Kept | None],
+        hold_list: Callable[[], HoldList | None],
     ) -> None:
-        super().__init__(engine, parts[0].lease, leave, kept)
+        super().__init__(engine, parts[0].lease, leave, hold_list)
         self._handle = handles
         self._parts = parts
 

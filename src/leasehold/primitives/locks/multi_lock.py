@@ -96,7 +96,7 @@ class AsyncMultiLock(AsyncLock):
 
         Raises:
             StoreUnavailable: nobody knows who has one of them. What was had is given back.
-            LeaseLost: they were granted too late to be of use.
+            LeaseLost: they were granted after its deadline.
             NameInUse: a name is in use as another primitive.
 
         """
@@ -134,7 +134,7 @@ class AsyncMultiLock(AsyncLock):
             late = next((part.lease for part in course.parts if not part.lease.check_deadline()), None)
             if late is None:
                 hold = self._hold_of(course)
-                self._kept.add(caller, hold)
+                self._hold_list.add(caller, hold)
                 return hold
             await self._give_back(course)
             if runtime.now() >= course.until:
@@ -144,14 +144,14 @@ class AsyncMultiLock(AsyncLock):
         runtime, parts = self._engine.runtime, tuple(course.parts)
         for part in parts:
             if part.hold is None:
-                part.lease.lock_object = self._kept.ref
+                part.lease.lock_object = self._hold_list.ref
             else:
-                part.hold._kept = self._kept.ref
+                part.hold._hold_list = self._hold_list.ref
 
         async def leave(hold: AsyncHold) -> bool:
             return await runtime.shield(leave_parts(parts))
 
-        return AsyncMultiHold(self._engine, parts, tuple(course.handles), leave, self._kept.ref)
+        return AsyncMultiHold(self._engine, parts, tuple(course.handles), leave, self._hold_list.ref)
 
     async def _run(self, course: Course) -> NotAcquired | None:
         """Get all that are left; give everything back if that fails, or is cut off at whatever point."""
