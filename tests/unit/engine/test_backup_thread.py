@@ -43,7 +43,7 @@ def test_quick_calls_leave_the_schedule_where_it_is(monkeypatch: pytest.MonkeyPa
     assert not threads("leasehold-backup")
 
 
-def test_a_call_that_takes_its_time_loses_the_schedule_to_another() -> None:
+def test_the_backup_thread_takes_over_the_schedule_from_a_slow_callback() -> None:
     schedule = Schedule()
     backup_thread = BackupThread(BlockingRuntime(), schedule.take_over)
     for _ in range(3):  # each time there is another who stands by
@@ -52,7 +52,7 @@ def test_a_call_that_takes_its_time_loses_the_schedule_to_another() -> None:
     until(lambda: not threads("leasehold-backup"), SOON)
 
 
-def test_calls_under_way_when_it_closes_take_nobody_along() -> None:
+def test_callbacks_under_way_at_the_close_start_no_take_over() -> None:
     schedule, go_on = Schedule(), threading.Event()
     backup_thread = BackupThread(BlockingRuntime(), schedule.take_over)
     backup_thread.prepare()
@@ -73,7 +73,7 @@ def test_a_loop_has_no_second_thread() -> None:
     assert not threads("leasehold-backup")
 
 
-def test_after_a_slow_callback_one_thread_has_the_schedule_and_none_is_left_at_the_end() -> None:
+def test_after_a_slow_callback_exactly_one_thread_runs_the_schedule_and_none_is_left_at_the_end() -> None:
     go_on, called = threading.Event(), threading.Event()
 
     def stay(error: LeaseLost) -> None:

@@ -92,7 +92,7 @@ def test_the_deadline_counts_from_before_the_request_less_drift_and_margin() -> 
     assert deadline_of(100.0, 10.0) == 100.0 + 10.0 * (1 - DRIFT) - MARGIN
 
 
-def test_a_grant_that_comes_after_its_deadline_is_not_believed() -> None:
+def test_a_grant_after_its_deadline_is_refused() -> None:
     bench = Bench()
     bench.at(100.0 + LEASE)
     assert not bench.lease.granted(Granted(7, 100.0, LEASE))
@@ -110,7 +110,7 @@ def test_a_renewal_confirmed_after_the_deadline_does_not_revive() -> None:
 
 
 @pytest.mark.parametrize("state", [State.HELD, State.IN_DOUBT])
-def test_who_leaves_after_the_deadline_has_lost_and_is_told(state: State) -> None:
+def test_a_release_after_the_deadline_is_a_loss_and_notifies(state: State) -> None:
     """Even if nobody has looked at the clock meanwhile, as in a process that was stopped."""
     bench = Bench()
     bench.to(state)
@@ -186,7 +186,7 @@ def test_nobody_is_called_when_it_is_released() -> None:
 
 
 @pytest.mark.parametrize("error", [ValueError("mine"), SystemExit(3)])
-def test_a_callback_that_raises_keeps_nobody_else_from_being_told(
+def test_a_callback_that_raises_prevents_no_other_callback(
     error: BaseException, caplog: pytest.LogCaptureFixture
 ) -> None:
     bench, told = Bench(), []

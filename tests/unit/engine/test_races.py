@@ -52,7 +52,7 @@ class Between(dict[Lease, float]):
         return found
 
 
-def test_a_ticket_that_is_forgotten_as_the_watchdog_takes_it_in_is_not_watched() -> None:
+def test_a_ticket_released_while_it_gets_its_timers_is_not_watched() -> None:
     async def body(harness: SimulatedHarness, client: AsyncClient) -> None:
         watchdog, seen = client._engine.watchdog, list[Lease]()
 
@@ -71,7 +71,7 @@ def test_a_ticket_that_is_forgotten_as_the_watchdog_takes_it_in_is_not_watched()
     simulate(body)
 
 
-def test_a_ticket_that_comes_as_the_watchdog_decides_until_when_to_sleep_is_taken_in_at_once() -> None:
+def test_a_ticket_registered_while_the_watchdog_plans_its_sleep_gets_its_timers_at_once() -> None:
     async def body(harness: SimulatedHarness, client: AsyncClient) -> None:
         watchdog, came = client._engine.watchdog, list[Lease]()
         queues = watchdog._queues
@@ -91,7 +91,7 @@ def test_a_ticket_that_comes_as_the_watchdog_decides_until_when_to_sleep_is_take
     simulate(body)
 
 
-def test_a_hold_that_ends_as_the_watchdog_finds_its_holder_gone_is_not_left_twice(
+def test_a_hold_released_while_the_watchdog_finds_it_dropped_is_not_released_twice(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def body(harness: SimulatedHarness, client: AsyncClient) -> None:
@@ -114,7 +114,7 @@ def test_a_hold_that_ends_as_the_watchdog_finds_its_holder_gone_is_not_left_twic
     assert "never released" not in caplog.text
 
 
-def test_a_fixed_lease_that_the_store_doubts_is_not_asked_for_and_ends_at_its_deadline() -> None:
+def test_a_fixed_lease_in_doubt_is_not_renewed_and_ends_at_its_deadline() -> None:
     async def body(harness: SimulatedHarness, client: AsyncClient) -> None:
         hold = await client.lock("a", lease=LEASE, renew=False).acquire()
         assert hold is not None
@@ -151,9 +151,7 @@ class Failing(logging.Filter):
 
 
 @both
-def test_a_watchdog_that_stumbles_goes_on_with_all_whom_it_was_to_look_at(
-    harness: Harness, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_failed_check_of_the_watchdog_loses_no_timer(harness: Harness, caplog: pytest.LogCaptureFixture) -> None:
     """It fails to say that a lock was dropped, as others are due and a debt is owed."""
 
     async def body(harness: Harness) -> None:
@@ -178,7 +176,7 @@ def test_a_watchdog_that_stumbles_goes_on_with_all_whom_it_was_to_look_at(
 
 
 @both
-def test_a_loss_that_cannot_be_logged_is_told_to_its_holder(
+def test_a_holder_is_notified_even_if_its_loss_cannot_be_logged(
     harness: Harness, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async def body(harness: Harness) -> None:
@@ -194,7 +192,7 @@ def test_a_loss_that_cannot_be_logged_is_told_to_its_holder(
     assert "ZeroDivisionError: Lost(" in capsys.readouterr().err, "and the failure is shown"
 
 
-def test_two_threads_that_pass_the_first_look_at_a_hold_release_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_threads_that_release_a_hold_at_once_release_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
     both, results = threading.Barrier(2, timeout=SOON), list[bool]()
     with Client(Memory("both")) as client:
         hold = client.lock("a").acquire()
@@ -273,7 +271,7 @@ class JustOver(ThreadSignal):
         return False
 
 
-def test_calls_that_end_as_patience_ends_keep_the_schedule() -> None:
+def test_callbacks_that_end_with_the_patience_keep_the_schedule() -> None:
     taken = list[Job]()
 
     async def take_over(job: Job) -> None:
@@ -289,7 +287,7 @@ def test_calls_that_end_as_patience_ends_keep_the_schedule() -> None:
 
 
 @pytest.mark.parametrize("times", [1, 1000], ids=["once", "for ever"])
-def test_without_a_thread_for_a_stand_in_calls_are_made_all_the_same(
+def test_callbacks_are_made_even_if_no_backup_thread_can_be_started(
     monkeypatch: pytest.MonkeyPatch, times: int
 ) -> None:
     spawn, refused = BlockingRuntime.spawn, list[str]()

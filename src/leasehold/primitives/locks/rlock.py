@@ -80,7 +80,7 @@ class AsyncRLock(AsyncMutex):
 
 
 class Leaver:
-    """Releases a hold, and with the last one the lease. It has no reference to the lock, which may refer to the hold."""
+    """Releases a hold, and with the last one the lease. It must not refer to the lock object, which may refer to it."""
 
     __slots__ = ("_engine", "_entry", "_reentries")
 
