@@ -182,7 +182,7 @@ def test_a_client_that_cannot_be_made_anew_keeps_no_other_from_it(caplog: pytest
     broken.store.after_fork = lambda: 1 // 0  # type: ignore[method-assign, assignment, return-value]
 
     def child() -> None:
-        assert "could not be made anew after a fork" in caplog.text
+        assert "could not be reset after a fork" in caplog.text
         with whole.lock("a", lease=5.0):
             pass
 

@@ -55,7 +55,7 @@ class AsyncMutex(AsyncDecorating):
 
         Raises:
             StoreUnavailable: nobody knows who has it. With a timeout it comes at most a second after it.
-            LeaseLost: it was granted after its deadline.
+            LeaseLost: the grant arrived after its deadline.
             NameInUse: the name is in use as another primitive.
 
         """
@@ -205,7 +205,7 @@ class Mutex(Decorating):
 
         Raises:
             StoreUnavailable: nobody knows who has it. With a timeout it comes at most a second after it.
-            LeaseLost: it was granted after its deadline.
+            LeaseLost: the grant arrived after its deadline.
             NameInUse: the name is in use as another primitive.
 
         """

@@ -1,4 +1,4 @@
-"""The semaphore: at most so many permits at a time. `AsyncSemaphore` and its sync facade `Semaphore`."""
+"""The semaphore: at most a number of permits at a time. `AsyncSemaphore` and its sync facade `Semaphore`."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ class AsyncPermits(AsyncLock):
     def __init__(self, engine: Engine, name: str, options: Options, n: int, hold_list: HoldList) -> None:
         mode = replace(options.terms.mode, permits=n)
         super().__init__(engine, name, replace(options, terms=replace(options.terms, mode=mode)))
-        self._hold_list = hold_list  # of all sizes: `release` is about what was acquired last
+        self._hold_list = hold_list  # shared by all sizes: `release` releases what was acquired last
 
     async def locked(self) -> bool:
-        """Return whether so many permits are not there now.
+        """Return whether fewer permits than that are free now.
 
         Raises:
             NameInUse: the name is in use as another primitive, or with another number of permits.
@@ -54,9 +54,9 @@ class AsyncPermits(AsyncLock):
 
 
 class AsyncSemaphore(AsyncDecorating):
-    """At most ``permits`` permits are out at a time, over all clients of the name. Each hold has a lease and a token.
+    """At most ``permits`` permits are held at a time, by all clients of the name. Each hold has a lease and a token.
 
-    All who use a name at the same time must give the same number; when nobody holds or waits, another may be taken.
+    All clients that use a name at the same time must pass the same number; when nobody holds or waits, it may change.
 
     Example:
         ```python
@@ -110,7 +110,7 @@ class AsyncSemaphore(AsyncDecorating):
         Raises:
             ValueError: there are never so many.
             StoreUnavailable: nobody knows. With a timeout it comes at most a second after it.
-            LeaseLost: they were granted after its deadline.
+            LeaseLost: they were granted after their deadline.
             NameInUse: the name is in use as another primitive, or with another number of permits.
 
         """
@@ -176,9 +176,9 @@ class Permits(Mutex):
 
 
 class Semaphore(Decorating):
-    """At most ``permits`` permits are out at a time, over all clients of the name. Each hold has a lease and a token.
+    """At most ``permits`` permits are held at a time, by all clients of the name. Each hold has a lease and a token.
 
-    All who use a name at the same time must give the same number; when nobody holds or waits, another may be taken.
+    All clients that use a name at the same time must pass the same number; when nobody holds or waits, it may change.
 
     Example:
         ```python
