@@ -3,9 +3,9 @@
 Theory of operation
 -------------------
 The state is one cell. A client changes it by compare-and-set: it reads, decides, writes if nobody wrote meanwhile, and
-else retries. Every change has an id of 64 random bits, chosen before the first request. Next to the state, the cell stores the ids of
-the last `KEPT` changes. A client that lost the reply to a write repeats it with the same version and the same id. Then
-it looks for the id:
+else retries. Every change has an id of 64 random bits, chosen before the first request. Next to the state, the cell
+stores the ids of the last `KEPT` changes. A client that lost the reply to a write repeats it with the same version and
+the same id. Then it looks for the id:
 
 * The id is there: one of the copies made the change.
 * The id is not there, and the version has changed: the change was not made and never will be, since every copy names
