@@ -73,7 +73,7 @@ def test_the_child_sends_nothing_for_what_its_parent_holds(kind: str) -> None:
             def child() -> None:
                 assert hold.lost
                 assert hold.remaining == 0.0
-                for call in (hold.raise_if_lost, hold.extend, hold.release):
+                for call in (hold.raise_if_lost, hold.renew, hold.release):
                     with pytest.raises(LeaseLost, match="forked"):
                         call()
                 time.sleep(1.0)  # long enough for renewals
