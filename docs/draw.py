@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from leasehold._engine.lease import TABLE, State
+from leasehold._engine.lease_states import TABLE, State
 
 PAGE = Path(__file__).with_name("architecture.md")
 BEGIN = "<!-- hold diagram: made by docs/draw.py -->\n"

@@ -1,8 +1,8 @@
-"""The values that travel between primitives, engine, rules and stores. Frozen; no I/O; no clock.
+"""The values that primitives, engine, rules and stores exchange. Frozen; no I/O; no clock.
 
-A **ticket** is one attempt to get a name. Its id is 128 random bits that the client chose *before* it asked, so a
-request whose reply was lost can be repeated, and one that was cancelled can be undone, whatever the store did
-with it. A **queue entry** is a ticket at a name as the store sees it: waiting, or holding with a token.
+A **ticket** is one attempt to acquire a name. Its id is 128 random bits, which the client chose *before* it sent the
+request. So a request whose reply was lost can be repeated, and a cancelled one can be undone, whatever the store did
+with it. An **entry** is a ticket in the queue of a name, as the store sees it: waiting, or holding with a token.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ DRIFT = 0.01
 """Assumed bound on the relative error of clock rates between client and store."""
 
 MARGIN = 0.002
-"""Seconds kept back for the granularity of clocks and timers."""
+"""Seconds subtracted for the granularity of clocks and timers."""
 
 
 class Kind(enum.StrEnum):
-    """What a name is used as. A name in use as one kind refuses the others (`NameInUse`)."""
+    """The primitive that uses a name. A name in use as one kind refuses the others (`NameInUse`)."""
 
     MUTEX = "mutex"
     READ_WRITE = "rw"
@@ -29,13 +29,15 @@ class Kind(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LockMode:
-    """What a ticket asks for: the kind, how many permits of how many, shared or alone, in turn or not.
+    """How a ticket holds a name.
 
     Attributes:
-        exclusive: alone (a lock, a writer), or beside others (a reader).
-        upgradeable: a reader that may become the writer; there is one of them at a time.
-        permits: how many of ``limit`` a semaphore's ticket takes.
-        fair: it does not overtake who waits ahead.
+        kind: the primitive.
+        exclusive: whether it holds alone (a lock, a writer) or together with others (a reader).
+        upgradeable: a reader that may become the writer; at most one holds at a time.
+        permits: how many permits of a semaphore it takes.
+        limit: how many permits the semaphore has.
+        fair: whether it must not overtake the waiters ahead of it.
 
     """
 
@@ -49,7 +51,7 @@ class LockMode:
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Who asks: shown to people, never used to decide."""
+    """The client of a ticket: shown to people, never used to decide."""
 
     host: str
     pid: int
@@ -60,7 +62,7 @@ class Owner:
 
     @classmethod
     def parse(cls, text: str) -> Owner:
-        """Read back what `str` wrote. Text of another form becomes an owner with that host and pid 0."""
+        """Parse what `str` wrote. Text of another form becomes an owner with that host and pid 0."""
         host, _, rest = text.rpartition(":")
         head, _, pid = host.rpartition(":")
         if head and pid.isdecimal():
@@ -73,13 +75,13 @@ class LeaseTerms:
     """What all tickets of one lock object have in common.
 
     Attributes:
-        mode: what the ticket asks for.
-        owner: who asks.
-        lease: seconds for which the store keeps the grant without news.
-        lock_delay: seconds for which nobody gets the name after this holder's lease expired (not after a release).
+        mode: how they hold the name.
+        owner: the client.
+        lease: seconds for which the store keeps the grant without a renewal.
+        lock_delay: seconds for which nobody may acquire the name after this lease expired (not after a release).
         meta: JSON text shown to people, at most `META_LIMIT` bytes of UTF-8; empty for none.
-        fixed: it will hold unrenewed, at once or after a while: a store whose sessions live on for the other tickets of
-            a client gives it a session of its own.
+        fixed: it is not renewed, from the start or after a while. A store with sessions, which other tickets of the
+            client keep alive, gives it a session of its own.
 
     """
 
@@ -95,14 +97,14 @@ META_LIMIT = 1024
 
 
 class Ticket(NamedTuple):
-    """One attempt: 128 random bits as 22 URL-safe characters, and its terms. One is made for each acquire, so cheaply.
+    """One attempt to acquire. Each acquire makes one, so it must be cheap.
 
     Attributes:
-        id: chosen by the client before the first request, so that a repeated request is recognized.
-        terms: what the ticket asks for.
-        alongside: the id of a ticket of the same holder that holds the same name, alongside which this one may hold: a
-            writer that also reads, or an upgradeable reader that becomes the writer. While that one holds, this one
-            waits for conflicting holders only, and for nobody in the queue: they wait for us.
+        id: 128 random bits as 22 URL-safe characters.
+        terms: those of its lock object.
+        alongside: the id of a ticket of the same holder that holds the same name, with which this one may hold
+            together: a writer that also reads, or an upgradeable reader that becomes the writer. While that ticket
+            holds, this one waits only for conflicting holders, and for no waiter: the waiters wait for us.
 
     """
 
@@ -112,7 +114,7 @@ class Ticket(NamedTuple):
 
 
 def ticket_id(random: bytes) -> str:
-    """Spell 16 random bytes as 22 URL-safe characters."""
+    """Encode 16 random bytes as 22 URL-safe characters."""
     if len(random) != 16:
         raise ValueError("a ticket id is made of 16 random bytes")
     return b2a_base64(random)[:22].translate(_URL_SAFE).decode("ascii")
@@ -122,7 +124,7 @@ _URL_SAFE = bytes.maketrans(b"+/", b"-_")
 
 
 class Granted(NamedTuple):
-    """The ticket holds the name. One is made for each acquire, so cheaply.
+    """The ticket holds the name. Each acquire makes one, so it must be cheap.
 
     Attributes:
         token: fencing token, strictly larger than that of every earlier grant of the name.
@@ -142,11 +144,11 @@ class Wait:
     """The ticket does not hold the name.
 
     Attributes:
-        mark: what the store wants back in `wait`, so that nothing that happened since is missed.
-        ask_again: seconds after which it is worth asking again even if no message arrives: the holder's lease,
-            or that of the waiter ahead, has run out by then.
+        mark: a value of the store to pass to `wait`, so that no event since then is missed.
+        ask_again: seconds after which to retry even if no notification arrives: by then the lease of the holder, or
+            of the waiter ahead, has expired.
         held_by: who holds it, for messages to people.
-        blocked_why: words that say why nobody may have it until then, where that is nobody's lease; for messages.
+        blocked_why: why nobody may acquire it until then, if the reason is not a lease; for messages.
 
     """
 
@@ -157,28 +159,29 @@ class Wait:
 
 
 class RenewalResult(enum.Enum):
-    """What a store answers about one ticket in a batch of renewals."""
+    """The result for one ticket in a batch of renewals."""
 
     HELD = "held"  # holds, and the lease was set to its full length
-    QUEUED = "queued"  # waits, and its place was kept alive
+    QUEUED = "queued"  # waits, and its entry was renewed
     GONE = "gone"  # the store knows nothing of it: expired, broken, evicted, or never arrived
     UNKNOWN = "unknown"  # no answer, or the store could not do it now
 
 
 class ReleaseReason(enum.Enum):
-    """Why a ticket leaves."""
+    """Why a ticket is released."""
 
-    RELEASE = "release"  # by its own client: the next may enter at once
-    BREAK = "break"  # by an operator: the holder may still be at work, so its delay applies as after an expiry
+    RELEASE = "release"  # by its own client: the next waiter may acquire at once
+    BREAK = "break"  # by an operator: the holder may still be working, so its lock delay applies as after an expiry
 
 
 @dataclass(frozen=True, slots=True)
 class QueueEntry:
-    """A ticket's place at a name, as the store sees it.
+    """A ticket in the queue of a name, as the store sees it.
 
     Attributes:
+        ticket: the ticket.
         order: arrival number; smaller came first.
-        expires: reading of the *store's* clock, in seconds, at which the entry is void.
+        expires: reading of the *store's* clock, in seconds, at which the entry expires.
         token: the fencing token while it holds; None while it waits.
 
     """
@@ -191,13 +194,15 @@ class QueueEntry:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """One name as `inspect` shows it; times in seconds from the moment of looking.
+    """One name as `inspect` shows it; times in seconds from now.
 
     Attributes:
-        token: the highest fencing token given out so far, 0 if none is known.
-        holders: who holds, with `QueueEntry.expires` as seconds remaining.
-        waiters: who waits, first in line first, likewise.
-        free_in: seconds for which the name is kept free after an expiry (lock-delay); 0 otherwise.
+        name: the name.
+        kind: the primitive that uses it.
+        token: the highest fencing token granted so far, 0 if none is known.
+        holders: the entries that hold, with `QueueEntry.expires` as seconds remaining.
+        waiters: the entries that wait, first in the queue first, likewise.
+        free_in: seconds for which nobody may acquire it after an expiry (lock delay); 0 otherwise.
 
     """
 
@@ -211,15 +216,15 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A change of a cell, or with all fields None a look at it.
+    """A change of a cell; without a value it only reads the cell.
 
-    The change is made only if every condition given holds; otherwise nothing changes.
+    The store makes the change only if every given condition holds.
 
     Attributes:
-        value: the new value, at most `CELL_LIMIT` bytes; None only looks.
+        value: the new value, at most `CELL_LIMIT` bytes; None only reads.
         if_version: the version that the cell must have now (0: it must not exist).
         fence: a fencing token that must not be below the highest one that ever wrote here.
-        ttl: seconds after which an untouched cell is forgotten.
+        ttl: seconds after the last write at which the cell expires.
 
     """
 
@@ -234,7 +239,7 @@ CELL_LIMIT = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A cell after `Store.compare_and_set`: its value (None for none), version and fence; whether it was changed."""
+    """A cell after `Store.compare_and_set`: its value or None, version and fence, and whether it was changed."""
 
     value: bytes | None
     version: int
@@ -249,19 +254,19 @@ class Capabilities:
     Attributes:
         fencing: grants carry strictly increasing tokens.
         fair: waiters can be served in order of arrival.
-        shared: readers beside readers.
+        shared: several readers may hold together.
         permits: semaphores.
-        lock_delay: keeps a name free for a while after a holder's lease expired.
+        lock_delay: blocks a name for a while after a holder's lease expired.
         cells: values with versions.
-        notifies: waiters are woken by messages; otherwise they poll.
-        hands_over: who leaves hands the name to who waits longest; otherwise it is free for whoever asks first.
-        together: several names can be claimed and left in one request (`ManyStore`).
-        watches: it has `leasehold.store_api.Watching.wait_for_cell`; otherwise who waits for a cell polls.
-        shortest: seconds of the shortest lease, or life of a cell, that it can keep; what is shorter is lengthened.
-        longest: seconds of the longest lease with its delay that it takes; infinity for any.
-        tardy: seconds by which it may be late to notice that a lease or a cell's life has run out.
-        crash_bound: words that say when a dead holder's lock is free again.
-        why_not: words that say why it does not promise what others do, and what to use instead; for messages.
+        notifies: waiters are woken by notifications; otherwise they poll.
+        hands_over: a release hands the name over to the longest waiter; otherwise the first to try acquires it.
+        together: several names can be acquired and released in one request (`ManyStore`).
+        watches: it has `leasehold.store_api.Watching.wait_for_cell`; otherwise waiters for a cell poll.
+        shortest: seconds of the shortest lease, or ttl of a cell, that it supports; a shorter one is lengthened.
+        longest: seconds of the longest lease plus lock delay that it supports; infinity for any.
+        tardy: seconds by which it may detect the expiry of a lease or a cell too late.
+        crash_bound: when the lock of a dead holder is free again; for messages.
+        why_not: why it does not promise what others do, and what to use instead; for messages.
 
     """
 
@@ -293,7 +298,7 @@ class Severity(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line of `doctor`: what was looked at, what was found, what it means for the promises, what to do."""
+    """One line of `doctor`: what was checked, what was found, what it means for the promises, what to do."""
 
     severity: Severity
     subject: str

@@ -1,22 +1,26 @@
-"""Who may enter: the one decision that every lock in this library is made of. Pure. The page to read first.
+"""The rules that decide who may acquire a lock. Every primitive uses them. Pure functions; read this file first.
 
 Theory of operation
 -------------------
-A name has *holders* and a queue of *waiters*, each a `QueueEntry` with an expiry on the store's clock. Everything that
-a primitive is, is a `LockMode` on that one queue:
+A name has *holders* and a queue of *waiters*. Each is a `QueueEntry` with an expiry on the store's clock. Each
+primitive is a `LockMode` on that one queue:
 
 * a **lock** conflicts with every holder;
-* a **writer** conflicts with every holder, a **reader** with writers only, an *upgradeable* reader also with its like;
+* a **writer** conflicts with every holder;
+* a **reader** conflicts with writers only; an *upgradeable* reader also with another upgradeable reader;
 * a **semaphore** ticket conflicts when its permits and those of the holders exceed the limit.
 
-Whoever conflicts with no holder may enter, unless the name is *blocked_until* (lock-delay: a holder's lease expired and
-it asked that nobody gets the name for a while), or the ticket is *fair* and someone it must not overtake waits ahead.
+A ticket that conflicts with no holder may acquire, with two exceptions:
 
-When a holder leaves, the store hands the name to `successors` in the same step. There is thus no moment at which
-the name is free while someone waits, no herd and no retry; a newcomer can be first only where a lease expired.
+* The name is blocked (`Queue.blocked_until`): a holder with a lock delay let its lease expire, so nobody may acquire
+  for that delay.
+* The ticket is *fair*, and a waiter that it must not overtake is ahead of it.
 
-Stores in Python call these functions; the Redis scripts state the same in Lua and are compared with them by random
-sequences of operations.
+When a holder releases, the store hands the name over to `successors` in the same step. So the name is never free while
+somebody waits, waiters do not race, and nobody needs to retry. A newcomer can be first only after a lease expired.
+
+Stores in Python call these functions. The Redis scripts implement the same rules in Lua; tests compare the two with
+random sequences of operations.
 """
 
 from __future__ import annotations
@@ -27,18 +31,19 @@ from dataclasses import dataclass
 from leasehold._model import Kind, LockMode, QueueEntry, Ticket
 
 UNKNOWN = 0
-"""The limit of a semaphore whose permit another program took, and did not say of how many."""
+"""The limit of a semaphore of which a foreign program holds a permit without naming the limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """All that decides at one name. Times are readings of the store's clock in seconds.
+    """The state of one name. Times are readings of the store's clock in seconds.
 
     Attributes:
-        fence: the highest token given out.
-        blocked_until: nobody enters before this time.
-        holders: who holds.
-        waiters: who waits, in order of arrival.
+        name: the name.
+        fence: the highest token granted so far.
+        blocked_until: nobody may acquire before this time (lock delay).
+        holders: the entries that hold.
+        waiters: the entries that wait, in order of arrival.
 
     """
 
@@ -55,16 +60,16 @@ class Queue:
 
 @dataclass(frozen=True, slots=True)
 class Enter:
-    """The ticket may hold the name now."""
+    """The ticket may acquire the name now."""
 
 
 @dataclass(frozen=True, slots=True)
 class Blocked:
-    """The ticket must wait; before ``until`` nothing changes unless someone leaves.
+    """The ticket must wait; before ``until`` nothing changes unless somebody releases.
 
     Attributes:
         until: reading of the store's clock.
-        by: the entry in the way, if it is an entry.
+        by: the entry that blocks it; None if the lock delay does.
 
     """
 
@@ -73,7 +78,7 @@ class Blocked:
 
 
 def decide(queue: Queue, me: Ticket, now: float) -> Enter | Blocked:
-    """Say whether ticket ``me`` may hold the name at time ``now``. An entry that has expired does not count."""
+    """Decide whether ticket ``me`` may acquire the name at time ``now``. Expired entries do not count."""
     if queue.blocked_until > now:
         return Blocked(queue.blocked_until)
     others = _others(queue, me, now)
@@ -87,12 +92,12 @@ def decide(queue: Queue, me: Ticket, now: float) -> Enter | Blocked:
 
 
 def is_inside(queue: Queue, me: Ticket, now: float) -> bool:
-    """Say whether the ticket beside which this one stands holds: then it overtakes all who wait for that one."""
+    """Return whether this ticket is alongside one that holds: then it overtakes all who wait for that one."""
     return any(entry.ticket.id == me.alongside and entry.expires > now for entry in queue.holders)
 
 
 def conflicts(mode: LockMode, holding: Sequence[LockMode]) -> bool:
-    """Say whether ``mode`` cannot hold beside all of ``holding``."""
+    """Return whether ``mode`` cannot hold together with all of ``holding``."""
     match mode.kind:
         case Kind.MUTEX:
             return bool(holding)
@@ -105,13 +110,15 @@ def conflicts(mode: LockMode, holding: Sequence[LockMode]) -> bool:
 
 
 def successors(queue: Queue, now: float) -> Iterator[QueueEntry]:
-    """Yield, in order of arrival, the waiters who hold the name next if each before them accepts.
+    """Yield, in order of arrival, the waiters that acquire the name next, if each waiter before them accepts.
 
-    Those who stand beside a ticket of their own that holds come first. One of them that cannot enter is an upgrade,
-    which waits for the readers to go: then nobody else enters, or readers who come and go could keep it waiting for
-    ever. Else it stops at the first who cannot enter, even if a later one could: nobody starves. An upgradeable reader
-    is passed over, for it may wait only for its like, and then it is nothing to the readers behind it; any writer
-    behind it waits as well.
+    * Waiters alongside a ticket of their own that holds come first.
+    * Such a waiter that must still wait is an upgrade, which waits for the readers to release. Then nobody else
+      acquires: a stream of new readers could keep it waiting for ever.
+    * Otherwise the hand-over stops at the first waiter that must wait, even if a later one could acquire. So nobody
+      starves.
+    * An upgradeable reader that must wait is skipped. It waits only for another upgradeable reader, which does not
+      concern the readers behind it. A writer behind it must wait anyway.
     """
     if queue.blocked_until > now:
         return
@@ -134,22 +141,22 @@ def successors(queue: Queue, now: float) -> Iterator[QueueEntry]:
 
 
 def stops(entry: QueueEntry) -> bool:
-    """Say whether nobody behind this waiter may enter before it, wherever it may stand; see `successors`."""
+    """Return whether no waiter behind this one may acquire before it, wherever it is in the queue; see `successors`."""
     return not (entry.ticket.alongside or entry.ticket.terms.mode.upgradeable)
 
 
 def same_use(mine: LockMode, other: LockMode) -> bool:
-    """Say whether two tickets use the name as the same thing: the same kind, with the same limit as far as is known."""
+    """Return whether two tickets use the name as the same primitive, with the same limit as far as it is known."""
     return mine.kind is other.kind and other.limit in (mine.limit, UNKNOWN)
 
 
 def other_use(tickets: Iterable[Ticket], mode: LockMode) -> Ticket | None:
-    """Return one of the tickets that uses its name as something else than ``mode`` does; None if none does."""
+    """Return one of the tickets that uses its name as another primitive than ``mode``; None if none does."""
     return next((ticket for ticket in tickets if not same_use(mode, ticket.terms.mode)), None)
 
 
 def clash(name: str, used: str, mode: LockMode) -> str:
-    """Return the words of the error for a name that is in use as something else; they name both."""
+    """Return the error message for a name that is in use as another primitive."""
     return (
         f"{name!r} is in use as a {used} and cannot be used as a {use_of(mode)}; choose another name, or wait until "
         "nobody uses it"
@@ -157,15 +164,15 @@ def clash(name: str, used: str, mode: LockMode) -> str:
 
 
 def use_of(mode: LockMode) -> str:
-    """Return what a rule uses its name as, for people."""
+    """Return the primitive of a mode, for messages."""
     return mode.kind.value + (f" of {mode.limit}" if mode.kind is Kind.SEMAPHORE and mode.limit != UNKNOWN else "")
 
 
 def next_token(fence: int, floor: int) -> int:
     """Return the next fencing token: above the last one, and not below the store's clock in microseconds.
 
-    The clock makes tokens go on increasing when the stored number was lost (flush, eviction, failover, an old
-    backup), as long as the clock was not set back past the last grant.
+    The clock keeps tokens increasing after the stored number was lost (flush, eviction, failover, an old backup),
+    unless the clock was set back beyond the last grant.
     """
     return max(fence + 1, floor)
 
@@ -188,5 +195,5 @@ def _ahead(queue: Queue, me: str, now: float) -> Iterator[QueueEntry]:
 
 
 def _before(entry: QueueEntry, mode: LockMode) -> bool:
-    """Say whether a fair ticket must not overtake ``entry``: always, but a reader may enter beside a reader."""
+    """Return whether a fair ticket must not overtake ``entry``. Only a reader may overtake, and only a reader."""
     return mode.kind is not Kind.READ_WRITE or mode.exclusive or entry.ticket.terms.mode.exclusive

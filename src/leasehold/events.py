@@ -152,7 +152,7 @@ Observer = Callable[[Event], None]
 """Called with each event; must return quickly."""
 
 
-class Choosy(Protocol):
+class SelectiveObserver(Protocol):
     """An observer that says beforehand which events are worth making: acquires and releases happen all the time."""
 
     def wants(self, kind: type[Event], /) -> bool: ...

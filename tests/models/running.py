@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
-from leasehold._engine.lease import TABLE, Lease, State, Turn
+from leasehold._engine.lease import Lease
+from leasehold._engine.lease_states import TABLE, State, Transition
 from models.history import Outcome, run
 from models.report import failure
 from models.scenario import Assumptions
@@ -146,7 +147,7 @@ class Tally:
         )
 
 
-def named(move: tuple[State, Turn]) -> str:
+def named(move: tuple[State, Transition]) -> str:
     """Return a name for a turn of the table."""
     return f"{move[0].value}/{move[1].value}"
 
@@ -198,20 +199,20 @@ def in_processes(work: Callable[[P], R], pieces: Iterable[P], jobs: int) -> Iter
 @contextmanager
 def counting(turns: Counter[str]) -> Generator[None]:
     """Count the turns that holds of this process take."""
-    plain = Lease._turn
+    plain = Lease._transition
 
-    def counted(lease: Lease, turn: Turn, why: str = "") -> bool:
+    def counted(lease: Lease, turn: Transition, why: str = "") -> bool:
         before = lease.state
         moved = plain(lease, turn, why)
         if moved:
             turns[_NAMES[before, turn]] += 1
         return moved
 
-    setattr(Lease, "_turn", counted)  # noqa: B010
+    setattr(Lease, "_transition", counted)  # noqa: B010
     try:
         yield
     finally:
-        setattr(Lease, "_turn", plain)  # noqa: B010
+        setattr(Lease, "_transition", plain)  # noqa: B010
 
 
 _NAMES = {move: named(move) for move in TABLE}

@@ -73,7 +73,7 @@ def test_the_child_sends_nothing_for_what_its_parent_holds(kind: str) -> None:
             def child() -> None:
                 assert hold.lost
                 assert hold.remaining == 0.0
-                for call in (hold.raise_if_lost, hold.extend, hold.release):
+                for call in (hold.raise_if_lost, hold.renew, hold.release):
                     with pytest.raises(LeaseLost, match="forked"):
                         call()
                 time.sleep(1.0)  # long enough for renewals
@@ -182,7 +182,7 @@ def test_a_client_that_cannot_be_made_anew_keeps_no_other_from_it(caplog: pytest
     broken.store.after_fork = lambda: 1 // 0  # type: ignore[method-assign, assignment, return-value]
 
     def child() -> None:
-        assert "could not be made anew after a fork" in caplog.text
+        assert "could not be reset after a fork" in caplog.text
         with whole.lock("a", lease=5.0):
             pass
 

@@ -157,7 +157,7 @@ def test_a_client_in_a_second_loop_says_so() -> None:
         assert hold is not None
 
         async def second() -> None:
-            for call in (client.lock("b").acquire, client.holds, hold.extend, hold.release):
+            for call in (client.lock("b").acquire, client.holds, hold.renew, hold.release):
                 with pytest.raises(RuntimeError, match="belongs to another event loop"):
                     await call()
 

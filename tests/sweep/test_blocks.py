@@ -20,7 +20,7 @@ def harness(request: pytest.FixtureRequest) -> Harness:
 
 
 def lose(hold: AsyncHold) -> None:
-    hold._lease.gone("the test said so")
+    hold._lease.mark_lost("the test said so")
 
 
 def later(harness: Harness, seconds: float, act: Callable[[], object]) -> Any:
@@ -59,7 +59,7 @@ def test_a_lost_lease_cuts_the_block_short(harness: Harness, kind: str) -> None:
 def test_a_lease_that_runs_out_cuts_the_block_short(harness: Harness) -> None:
     async def body(harness: Harness, client: AsyncClient) -> None:
         start = harness.now()
-        with pytest.raises(LeaseLost, match="ran out"):
+        with pytest.raises(LeaseLost, match="expired"):
             async with client.lock("a", lease=0.2, renew=False):
                 await harness.sleep(10)
         assert harness.now() - start < 0.2 + 0.3

@@ -20,7 +20,7 @@ from operations import (
 )
 
 from leasehold import AsyncClient, AsyncHold, LeaseholdError
-from leasehold._engine.lease import ENDED, State
+from leasehold._engine.lease_states import ENDED, State
 from leasehold.stores.memory import Memory
 from leasehold_lab.faulty_store import METHODS, Fault, Faulty, Kind
 from leasehold_lab.runtimes.harnesses import AsyncioHarness, Harness, SimulatedHarness
@@ -319,7 +319,7 @@ def test_dropped_with_its_loop_at_every_suspension_it_says_nothing_and_is_renewe
                 return at
             await asyncio.sleep(0.01)  # what was shielded goes on
             for lease in client._engine.watchdog.leases():
-                assert not lease.is_kept() or lease.state in ENDED
+                assert not lease.is_reachable() or lease.state in ENDED
             await client.close()
         raise AssertionError("it never ends")
 

@@ -1,10 +1,10 @@
-"""Several names of one store at once: claimed in one request, and left in one, where the store can do that.
+"""Several names of one store: acquired in one request and released in one, where the store supports that.
 
 Theory of operation
 -------------------
-A batch is what an `AcquireLoop` is for one name, without the waiting: every ticket has its id before anything is sent,
-is watched by the watchdog before it is claimed, and is left by its id whatever cuts the batch off. No ticket of a batch
-stands in a queue: the first name that cannot be had is then acquired alone (see
+A batch does for several names what an `AcquireLoop` does for one, without the waiting. Every ticket has its id before
+anything is sent. The watchdog watches it before the request is sent. Whatever interrupts the batch, the tickets are
+released by their ids. No ticket of a batch waits in a queue: the first name that is taken is then acquired alone (see
 `leasehold.primitives.locks.multi_lock`).
 """
 
@@ -15,37 +15,38 @@ from typing import Any, cast
 
 from leasehold._engine.acquire import FIRST_ANSWER, TOO_LATE, closed_meanwhile
 from leasehold._engine.engine import Engine
-from leasehold._engine.lease import Lease, LeaseHandle, State
+from leasehold._engine.lease import Lease, LeaseHandle
+from leasehold._engine.lease_states import State
 from leasehold._model import Granted, LeaseTerms, Owner, Wait
 from leasehold.errors import LeaseLost, StoreUnavailable
 from leasehold.events import Acquired
 from leasehold.store_api import ManyStore
 
 AT_ONCE = 100
-"""Names in one request: it keeps a server from others for about a millisecond."""
+"""Names in one request: it occupies a server for about a millisecond."""
 
-Left = bool | LeaseLost
-"""What came of leaving with one lease: whether the store confirmed, or that it was lost before."""
+ReleaseResult = bool | LeaseLost
+"""The result of releasing one lease: whether the store confirmed, or that it was lost before."""
 
 
 class Batch:
-    """One claim of several names of one store."""
+    """One try to acquire several names of one store."""
 
     def __init__(self, engine: Engine, wanted: Sequence[tuple[str, LeaseTerms]]) -> None:
         self._engine = engine
         self._start = engine.runtime.now()
         self._store = cast(ManyStore, engine.store)
         self._leases = [
-            Lease(engine.runtime, name, engine.ticket(terms), renew=True, max_hold=None, observe=engine.observe)
+            Lease(engine.runtime, name, engine.ticket(terms), renew=True, max_hold=None, observer=engine.observer)
             for name, terms in wanted
         ]
         self._handles = [LeaseHandle(lease) for lease in self._leases]
-        self._may_be_there = False  # whether the store may know the tickets
+        self._maybe_stored = False  # whether the store may know the tickets
         self.held_by: Owner | None = None
-        self.late: Lease | None = None  # the first that was granted too late to be believed
+        self.late: Lease | None = None  # the first whose grant arrived after its deadline
 
     async def run(self, *, keep: bool, patience: float) -> list[LeaseHandle]:
-        """Claim all; return what is held: all, or with ``keep`` those before the first that could not be had.
+        """Try all; return what is held: all, or with ``keep`` those before the first that is taken.
 
         Raises:
             StoreUnavailable: there was no answer in ``patience`` seconds. Nothing stays for longer than a lease.
@@ -54,40 +55,40 @@ class Batch:
         engine = self._engine
         try:
             engine.attempts.add(self)
-            return await self._claim(keep, min(engine.response_timeout, max(patience, FIRST_ANSWER)))
-        except GeneratorExit:  # the loop is gone with the task in it: nothing can be awaited any more
+            return await self._try_acquire(keep, min(engine.response_timeout, max(patience, FIRST_ANSWER)))
+        except GeneratorExit:  # the event loop is closed: nothing can be awaited any more
             self._end(self._leases)
             raise
         except BaseException:
-            await self._leave(self._leases)
+            await self._release(self._leases)
             raise
         finally:
             engine.attempts.discard(self)
-            engine.ended()
+            engine.attempt_ended()
 
-    async def _claim(self, keep: bool, within: float) -> list[LeaseHandle]:
+    async def _try_acquire(self, keep: bool, within: float) -> list[LeaseHandle]:
         engine = self._engine
         for lease in self._leases:
             engine.watchdog.watch(lease)
         engine.refuse_closed()
-        claims = [(lease.name, lease.ticket) for lease in self._leases]
+        pairs = [(lease.name, lease.ticket) for lease in self._leases]
 
-        async def ask(within: float) -> Sequence[Granted | Wait]:
-            before, self._may_be_there = self._may_be_there, True
+        async def request(within: float) -> Sequence[Granted | Wait]:
+            before, self._maybe_stored = self._maybe_stored, True
             try:
-                return await self._store.try_acquire_many(claims, keep=keep, within=within)
+                return await self._store.try_acquire_many(pairs, keep=keep, within=within)
             except StoreUnavailable as error:
-                self._may_be_there = before or error.unknown
+                self._maybe_stored = before or error.unknown
                 raise
 
-        answers, repeated = await engine.repeat(ask, within)
+        answers, repeated = await engine.repeat(request, within)
         if any(lease.state is State.RELEASED for lease in self._leases):  # the client was closed meanwhile
-            await closed_meanwhile(engine, engine.runtime.shield(leave_all(engine, self._leases)))
+            await closed_meanwhile(engine, engine.runtime.shield(send_releases(engine, self._leases)))
         held, granted = self._held(answers), sum(isinstance(answer, Granted) for answer in answers)
-        if repeated:  # a claim that had no answer may arrive after the one that was answered
+        if repeated:  # a try that had no answer may arrive after the one that was answered
             granted = len(self._leases)
         if granted > held:
-            await self._leave(self._leases[held:granted])  # granted too late to be believed, or perhaps granted later
+            await self._release(self._leases[held:granted])  # granted too late, or perhaps granted later
         self._end(self._leases[held:])
         handles, self._handles = self._handles[:held], []  # as in `AcquireLoop._acquired`
         return [self._acquired(handle) for handle in handles]
@@ -106,40 +107,40 @@ class Batch:
     def _acquired(self, handle: LeaseHandle) -> LeaseHandle:
         engine, now, lease = self._engine, self._engine.runtime.now(), handle.lease
         engine.watchdog.granted(lease)
-        if engine.observe.wants(Acquired):
-            engine.observe(Acquired(lease.name, str(engine.owner), now, lease.token, now - self._start))
+        if engine.observer.wants(Acquired):
+            engine.observer(Acquired(lease.name, str(engine.owner), now, lease.token, now - self._start))
         return handle
 
-    async def _leave(self, leases: Sequence[Lease]) -> None:
+    async def _release(self, leases: Sequence[Lease]) -> None:
         self._end(leases)
-        if self._may_be_there:
-            await self._engine.runtime.shield(leave_all(self._engine, leases))
+        if self._maybe_stored:
+            await self._engine.runtime.shield(send_releases(self._engine, leases))
 
     def _end(self, leases: Sequence[Lease]) -> None:
         for lease in leases:
-            if lease.leaves():
+            if lease.begin_release():
                 self._engine.watchdog.forget(lease)
 
 
-async def leave_all(engine: Engine, leases: Sequence[Lease]) -> list[bool | None]:
-    """Take the tickets off the store in this order; return for each what `Engine.leave` returns."""
+async def send_releases(engine: Engine, leases: Sequence[Lease]) -> list[bool | None]:
+    """Release the tickets in the store in this order; return for each what `Engine.send_release` returns."""
     if len(leases) < 2 or engine.runtime.interrupts() or not engine.store.capabilities.together:
-        return [await engine.leave(lease) for lease in leases]
+        return [await engine.send_release(lease) for lease in leases]
     found: list[bool | None] = []
     for start in range(0, len(leases), AT_ONCE):
-        found += await _leave_some(engine, leases[start : start + AT_ONCE])
+        found += await _send_some(engine, leases[start : start + AT_ONCE])
     return found
 
 
-async def _leave_some(engine: Engine, leases: Sequence[Lease]) -> list[bool | None]:
+async def _send_some(engine: Engine, leases: Sequence[Lease]) -> list[bool | None]:
     store = cast(ManyStore, engine.store)
-    leaves = [(lease.name, lease.ticket) for lease in leases]
+    pairs = [(lease.name, lease.ticket) for lease in leases]
 
-    def ask(within: float) -> Coroutine[Any, Any, Sequence[bool]]:
-        return store.release_many(leaves, within=within)
+    def request(within: float) -> Coroutine[Any, Any, Sequence[bool]]:
+        return store.release_many(pairs, within=within)
 
     try:
-        found, repeated = await engine.repeat(ask, engine.leave_within)
+        found, repeated = await engine.repeat(request, engine.release_within)
     except StoreUnavailable:
         for lease in leases:
             engine.watchdog.retry_release(lease.name, lease.ticket)
@@ -147,28 +148,28 @@ async def _leave_some(engine: Engine, leases: Sequence[Lease]) -> list[bool | No
     return [was_there or (None if repeated else False) for was_there in found]
 
 
-async def release_all(engine: Engine, leases: Sequence[Lease]) -> list[Left]:
-    """Release in this order; return for each whether the store confirmed, or the loss. All are left, whatever happens.
+async def release_all(engine: Engine, leases: Sequence[Lease]) -> list[ReleaseResult]:
+    """Release in this order; return for each whether the store confirmed, or the loss. All are tried, whatever happens.
 
-    To be shielded by the caller.
+    The caller must shield it.
     """
     try:
-        engine.attempts.update(leases)  # before they are forgotten: a close waits for the store's word
-        holding = [lease for lease in leases if engine.departs(lease)]
-        found = dict(zip(map(id, holding), await leave_all(engine, holding), strict=True))
-    except GeneratorExit:  # the loop is gone with the task in it: nothing can be awaited any more
+        engine.attempts.update(leases)  # before the watchdog forgets them: a close waits for the store's answer
+        holding = [lease for lease in leases if engine.begin_release(lease)]
+        found = dict(zip(map(id, holding), await send_releases(engine, holding), strict=True))
+    except GeneratorExit:  # the event loop is closed: nothing can be awaited any more
         raise
     except BaseException:  # a signal handler has raised: the caller shields from all else
         for lease in leases:
-            await engine.leave_again(lease)
+            await engine.repeat_release(lease)
         raise
     finally:
         engine.attempts.difference_update(leases)
-        engine.ended()
-    results: list[Left] = []
+        engine.attempt_ended()
+    results: list[ReleaseResult] = []
     for lease in leases:
         try:
-            results.append(engine.departed(lease, found[id(lease)]) if id(lease) in found else lease.error())
+            results.append(engine.end_release(lease, found[id(lease)]) if id(lease) in found else lease.error())
         except LeaseLost as error:
             results.append(error)
     return results

@@ -1,4 +1,4 @@
-"""Waiting for a cell to change: by the store's own messages where it has them, else by looking at growing intervals."""
+"""Waits for a cell to change: by the store's notifications where it has them, else by polling at growing intervals."""
 
 from __future__ import annotations
 
@@ -8,37 +8,37 @@ from leasehold._engine.engine import Engine
 from leasehold.errors import StoreUnavailable
 from leasehold.store_api import Watching
 
-FIRST_LOOK = 0.005
-"""Seconds between two looks at a cell at first, where the store sends no messages; each further pause is longer."""
+FIRST_POLL = 0.005
+"""Seconds before the first poll, where the store sends no notifications; each further pause is longer."""
 
-LONGEST_LOOK = 0.25
-"""Seconds between two looks at most: how late one is woken by a store that sends no messages."""
+LONGEST_POLL = 0.25
+"""Seconds between two polls at most: the longest delay of a wake-up where the store sends no notifications."""
 
 LOST_MESSAGE = 1.0
-"""Seconds after which one looks again even if no message came: what a lost message may cost."""
+"""Seconds after which a waiter reads the cell without a notification: the cost of a lost one."""
 
 
 class Pace:
-    """How long to sleep between two looks."""
+    """How long to sleep between two polls."""
 
     __slots__ = ("_pause",)
 
     def __init__(self) -> None:
-        self._pause = FIRST_LOOK
+        self._pause = FIRST_POLL
 
     def next(self, jitter: float) -> float:
-        """Return the next pause; it grows from look to look, and those of many who wait do not fall together."""
-        pause, self._pause = self._pause, min(self._pause * 1.5, LONGEST_LOOK)
+        """Return the next pause; it grows from poll to poll, and jitter spreads the waiters."""
+        pause, self._pause = self._pause, min(self._pause * 1.5, LONGEST_POLL)
         return pause * (0.75 + jitter / 4)
 
 
 async def changed(engine: Engine, cell: str, version: int, *, timeout: float, pace: Pace) -> None:
-    """Sleep until ``cell`` may have another version than ``version``, at most ``timeout`` seconds; then look again."""
+    """Sleep until ``cell`` may have another version than ``version``, at most ``timeout`` seconds."""
     if engine.store.capabilities.watches:
         try:
             store = cast(Watching, engine.store)
             return await store.wait_for_cell(cell, version, timeout=min(timeout, LOST_MESSAGE))
-        except StoreUnavailable as error:  # the look that follows finds out whether the store is down
+        except StoreUnavailable as error:  # the next read detects whether the store is down
             if error.lasting:
                 raise
     await engine.runtime.sleep(min(timeout, pace.next(engine.runtime.jitter())))

@@ -1,4 +1,4 @@
-"""What an acquire wants, and what it returns when it did not get it."""
+"""What an acquire requests, and what it returns when it was not granted."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from leasehold._model import LeaseTerms, Owner
 
 @dataclass(frozen=True, slots=True)
 class NotAcquired:
-    """An acquire that ended without the lock: someone else holds it, or nobody may (``blocked_why``, for people)."""
+    """An acquire that ended without the lock: someone else holds it, or nobody may (``blocked_why``, for messages)."""
 
     waited: float
     held_by: Owner | None
@@ -18,15 +18,15 @@ class NotAcquired:
 
 
 class AcquireRequest(NamedTuple):
-    """What an acquire wants. One is made with each lock object, so cheaply.
+    """What an acquire requests. Each lock object makes one, so it must be cheap.
 
     Attributes:
-        name: the name.
+        name: the name of the lock.
         terms: of its tickets.
-        join: it waits in the queue; else it tries once.
-        renew: the watchdog renews it.
-        max_hold: seconds for which it does; None for as long as the holder lives.
-        beside: see `Ticket`.
+        join: whether to wait in the queue; else it tries once.
+        renew: whether the watchdog renews the lease.
+        max_hold: seconds for which the watchdog renews it; None for no limit.
+        alongside: see `Ticket`.
 
     """
 

@@ -1,4 +1,4 @@
-"""The asyncio runtime: a port call suspends the calling task."""
+"""The asyncio runtime: each call suspends the calling task."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class AsyncioRuntime:
                 cancelled = error
         if cancelled is not None:
             if not task.cancelled():
-                task.exception()  # seen: the cancellation is what the caller hears of
+                task.exception()  # retrieved: the caller gets the cancellation
             raise cancelled
         return task.result()
 
@@ -124,7 +124,7 @@ class TaskSignal:
         else:
             try:
                 loop.call_soon_threadsafe(self._wake)
-            except RuntimeError:  # the loop is closed: nobody waits any more
+            except RuntimeError:  # the loop is closed: nobody waits
                 pass
 
     def clear(self) -> None:
@@ -139,7 +139,7 @@ class TaskSignal:
         waiter = self._waiter = self._loop.create_future()
         timer = None if timeout is None else self._loop.call_later(max(0.0, timeout), self._wake)
         try:
-            if not self._flag:  # looked at after the waiter stands, so that a set from a thread is not missed
+            if not self._flag:  # checked after the waiter was set, so that a set from a thread is not missed
                 await waiter
         finally:
             self._waiter = None
@@ -157,14 +157,14 @@ class TaskJob:
 
     def __init__(self, task: asyncio.Task[None]) -> None:
         self._task = task
-        self._asked = False  # to end: a second time, it would disturb what the task does at its end
+        self._cancelled = False  # a second cancellation would disturb the cleanup of the task
 
     def alive(self) -> bool:
         return not self._task.done() and not self._task.get_loop().is_closed()
 
     def cancel(self) -> None:
-        if not self._asked and self.alive():
-            self._asked = True
+        if not self._cancelled and self.alive():
+            self._cancelled = True
             self._task.cancel()
 
     async def join(self, timeout: float) -> bool:
@@ -235,12 +235,12 @@ class TaskScope:
 
     def _cancel(self) -> None:
         if not self.is_over() and not self._interrupted and asyncio.current_task() is not self._task:
-            self._interrupted = True  # a task that finds out by itself is told by the error that it gets
+            self._interrupted = True  # a task that discovers the loss itself gets the error
             self._task.cancel("the lease of the lock was lost")
 
 
 class Worker:
-    """One daemon thread that runs blocking calls in the order in which they came."""
+    """One daemon thread that runs blocking calls in their order of arrival."""
 
     def __init__(self) -> None:
         self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
@@ -253,7 +253,7 @@ class Worker:
         return self._pid == os.getpid() and self._thread.is_alive()
 
     def close(self) -> None:
-        """Let the thread end when it has done what came before."""
+        """Let the thread end after the calls that are queued already."""
         self._end()
 
     async def run(self, call: Callable[[], T]) -> T:
@@ -264,9 +264,9 @@ class Worker:
             try:
                 result = call()
             except BaseException as error:
-                _tell(loop, answer, None, error)
+                _deliver(loop, answer, None, error)
             else:
-                _tell(loop, answer, result, None)
+                _deliver(loop, answer, result, None)
 
         self._calls.put(work)
         return await answer
@@ -275,18 +275,18 @@ class Worker:
 def _work(calls: queue.SimpleQueue[Callable[[], None]]) -> None:
     while (call := calls.get()) is not _stop:
         call()
-        del call  # it has the caller's future, and with that its loop
+        del call  # it refers to the future of the caller, and so to its loop
 
 
 def _stop() -> None:
-    """Stand in the queue for the end of the thread, when its `Worker` is gone."""
+    """Mark the end of the queue: the thread ends when its `Worker` is gone."""
 
 
-def _tell(
+def _deliver(
     loop: asyncio.AbstractEventLoop, answer: asyncio.Future[Any], result: Any, error: BaseException | None
 ) -> None:
     def settle() -> None:
-        if answer.done():  # the caller was cancelled; whoever undoes the call is queued behind it
+        if answer.done():  # the caller was cancelled; the call that undoes it is queued behind it
             return
         if error is not None:
             answer.set_exception(error)

@@ -1,8 +1,8 @@
-"""The Runtime port, and `run_sync`, which finishes a coroutine without a loop.
+"""The protocol of a runtime, and `run_sync`, which runs a coroutine without an event loop.
 
-Every algorithm is written once, as ``async def`` over this port and the `Store` port. Under the blocking runtime
-each awaited port blocks instead of suspending, so the whole coroutine ends in one ``send(None)``: no loop, no hop to
-another thread, no generated copy. Under asyncio it suspends as usual; under the simulated runtime it runs in seeded
+Every algorithm is written once, as ``async def`` over two protocols: `Runtime` and `Store`. Under the blocking runtime
+each awaited call blocks instead of suspending. So the whole coroutine ends in one ``send(None)``: no event loop, no hop
+to another thread, no generated copy. Under asyncio it suspends as usual. Under the simulated runtime it runs in seeded
 virtual time.
 """
 
@@ -19,7 +19,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 TIDIES_WITHIN = 1.0
-"""Seconds that a task has to end after it was cancelled, for whoever waits: some first hear how a transaction ended."""
+"""Seconds that a cancelled task has to end: some must first receive the outcome of a transaction."""
 
 
 INTERRUPTS = (
@@ -27,11 +27,11 @@ INTERRUPTS = (
     "thread, and would wait for it for ever; set a flag there, or raise an exception, and call leasehold afterwards. "
     "Only hold.release() and lock.release() are possible at any time"
 )
-"""What a call that cannot be made where it is made says."""
+"""The message of the RuntimeError for such a call."""
 
 
 class Flavor(enum.Enum):
-    """Which kind of program a runtime serves."""
+    """The kind of program that a runtime serves."""
 
     SYNC = "blocking"
     ASYNC = "asyncio"
@@ -39,7 +39,7 @@ class Flavor(enum.Enum):
 
 
 class Signal(Protocol):
-    """A flag to wait for. `set` may be called from any thread; a flag that was set before the wait ends it at once."""
+    """A flag to wait for. Any thread may call `set`; a wait for a flag that is set returns at once."""
 
     def set(self) -> None: ...
 
@@ -53,7 +53,7 @@ class Signal(Protocol):
 
 
 class Caller(Protocol):
-    """A thread or a task: whoever a re-entrant lock belongs to."""
+    """A thread or a task: the owner of a re-entrant lock."""
 
     @property
     def key(self) -> int: ...
@@ -62,14 +62,14 @@ class Caller(Protocol):
 
 
 class Scope(Protocol):
-    """The ``async with`` block of a hold, which a lost lease cuts short."""
+    """The ``async with`` block of a hold, which the loss of the lease interrupts."""
 
     def enter(self, owner: object) -> None:
-        """Begin the block; with ``owner``, if it is not None, the block is gone, whether it has ended or not."""
+        """Begin the block. If ``owner`` is not None, the block is over when that object is gone, ended or not."""
         ...
 
     def is_over(self) -> bool:
-        """Return whether the block has ended, or an exception has unwound its frame at an unlucky moment."""
+        """Return whether the block has ended, or an exception has unwound its frame without ``__aexit__``."""
         ...
 
     def interrupt(self) -> None:
@@ -77,11 +77,11 @@ class Scope(Protocol):
         ...
 
     def is_mine(self) -> bool:
-        """Return whether it is a block of the task that runs now."""
+        """Return whether it is a block of the current task."""
         ...
 
     def exit(self, error: BaseException | None) -> bool:
-        """Leave the block, which ended with ``error``; return True if that was our own cancellation and no other."""
+        """Leave the block, which ended with ``error``; return True if that is our own cancellation only."""
         ...
 
 
@@ -96,24 +96,24 @@ class RecursiveMutex(Protocol):
 
 
 class Job(Protocol):
-    """Something that runs beside: a daemon thread or a task."""
+    """A background job: a daemon thread or a task."""
 
     def alive(self) -> bool: ...
 
     def cancel(self) -> None:
-        """Ask a task to end soon; a thread cannot be asked."""
+        """Cancel a task; a thread cannot be cancelled."""
         ...
 
     async def join(self, timeout: float) -> bool:
         """Wait for the end, at most ``timeout`` seconds; return whether it ended by itself.
 
-        A task that did not is cancelled, and its end is waited for, too: `TIDIES_WITHIN` at most.
+        A task that did not is cancelled and awaited, for `TIDIES_WITHIN` at most.
         """
         ...
 
 
 class Runtime(Protocol):
-    """Time, waiting and company. The only door through which the engine and the stores see the world."""
+    """Time, waiting and jobs: the only access of the engine and the stores to the outside."""
 
     @property
     def flavor(self) -> Flavor: ...
@@ -127,7 +127,7 @@ class Runtime(Protocol):
         ...
 
     def random_bytes(self, n: int, /) -> bytes:
-        """Return ``n`` unpredictable bytes, never the same in a forked child."""
+        """Return ``n`` unpredictable bytes, which differ in a forked child."""
         ...
 
     def jitter(self) -> float:
@@ -135,11 +135,11 @@ class Runtime(Protocol):
         ...
 
     def mutex(self) -> AbstractContextManager[Any]:
-        """Make a lock for a few lines of memory work. Nothing is ever awaited while it is held."""
+        """Make a mutex for a few lines that only use memory. Nothing is awaited while it is held."""
         ...
 
     def recursive_mutex(self) -> RecursiveMutex:
-        """Make a mutex that says whether the calling thread has it: a signal handler must not wait for itself."""
+        """Make a mutex that reports whether the calling thread holds it: a signal handler must not wait for itself."""
         ...
 
     def signal(self) -> Signal: ...
@@ -147,7 +147,7 @@ class Runtime(Protocol):
     async def sleep(self, seconds: float) -> None: ...
 
     def spawn(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> Job:
-        """Run ``work()`` beside the caller. It does not keep the interpreter alive."""
+        """Run ``work()`` in the background. It does not keep the interpreter alive."""
         ...
 
     async def gather(self, *work: Coroutine[Any, Any, T]) -> list[T | BaseException]:
@@ -155,45 +155,45 @@ class Runtime(Protocol):
         ...
 
     async def shield(self, work: Coroutine[Any, Any, T]) -> T:
-        """Finish ``work`` even if the caller is cancelled meanwhile; the cancellation is raised afterwards."""
+        """Finish ``work`` even if the caller is cancelled; raise the cancellation afterwards."""
         ...
 
     async def offload(self, call: Callable[[], T]) -> T:
-        """Run a call that may block (a disk, a C library) where it holds up nobody else."""
+        """Run a call that may block (a disk, a C library) where it delays nobody else."""
         ...
 
     def me(self) -> Caller:
-        """Return who runs now."""
+        """Return the current thread or task."""
         ...
 
     def scope(self) -> Scope | None:
-        """Return what cuts a block short; None where nothing can: a thread is told by `check`, and at the end."""
+        """Return what interrupts a block; None for threads, which discover a loss in `raise_if_lost` or at the end."""
         ...
 
     def before_blocking(self) -> None:
         """Check that this runtime may be used from here; called at the start of each public operation.
 
         Raises:
-            RuntimeError: a signal handler calls, or a finalizer, that interrupted another call of its own thread.
+            RuntimeError: the caller is a signal handler or finalizer that interrupted another call of its own thread.
 
         """
         ...
 
     def before_release(self) -> None:
-        """Check as `before_blocking` does, at the start of a release, which a signal handler may always call."""
+        """Check as `before_blocking` does, at the start of a release. A signal handler may always release."""
         ...
 
     def interrupts(self) -> bool:
-        """Return whether a signal handler calls that interrupted another call of its own thread: it must not wait."""
+        """Return whether a signal handler calls that interrupted another call of its thread: it must not wait."""
         ...
 
     def close(self) -> None:
-        """Give back threads that are kept for `offload`; what comes after makes new ones."""
+        """End the threads of `offload`; a later `offload` starts new ones."""
         ...
 
 
 class _Calls(threading.local):
-    """How many public calls of this thread are under way, one inside the other."""
+    """The number of nested public calls of this thread."""
 
     depth = 0
 
@@ -202,7 +202,7 @@ calls = _Calls()
 
 
 def run_sync(work: Coroutine[Any, Any, T]) -> T:
-    """Finish a public call: a coroutine whose ports block. See `finish`."""
+    """Run a public call: a coroutine that blocks and never suspends. See `finish`."""
     before = calls.depth
     try:
         calls.depth = before + 1
@@ -216,10 +216,10 @@ def run_sync(work: Coroutine[Any, Any, T]) -> T:
 
 
 def finish(work: Coroutine[Any, Any, T]) -> T:
-    """Finish a coroutine whose ports block, in one step, and return its result.
+    """Run a coroutine that blocks and never suspends, in one step, and return its result.
 
     Raises:
-        RuntimeError: it suspended, so it awaited something that is not of the blocking runtime.
+        RuntimeError: it suspended, so it awaited something of another runtime.
 
     """
     try:
@@ -236,7 +236,7 @@ def _suspended(work: Coroutine[Any, Any, Any]) -> NoReturn:
 
 
 def outside(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Call what belongs to the user: it may use the client, though it is called from inside of it."""
+    """Call a function of the user: it may use the client, though the client calls it."""
     before = calls.depth
     try:
         calls.depth = 0
@@ -246,10 +246,10 @@ def outside(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
 
 
 def interrupts() -> bool:
-    """Return whether the public call that runs now interrupted another one of its own thread.
+    """Return whether the current public call interrupted another one of its own thread.
 
-    So does one that a signal handler makes, or a finalizer. The frame below may hold a mutex, or a connection in the
-    middle of a reply; it goes on only when we return. Whoever must wait for it would wait for ever.
+    A call of a signal handler or of a finalizer does. The interrupted frame may hold a mutex, or a connection in the
+    middle of a reply, and continues only when we return. A wait for it would never end.
     """
     if calls.depth < 2:
         return False
@@ -263,7 +263,7 @@ def interrupts() -> bool:
 
 
 async def ready(value: Awaitable[T] | T) -> T:
-    """Await ``value`` if it can be awaited, else return it: for callbacks that may be of either flavor."""
+    """Await ``value`` if it is awaitable, else return it: for callbacks of either flavor."""
     if isinstance(value, Awaitable):
         return await cast("Awaitable[T]", value)
     return value

@@ -1,4 +1,4 @@
-"""The blocking runtime: a port call blocks the calling thread and never suspends."""
+"""The blocking runtime: each call blocks the calling thread and never suspends."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class BlockingRuntime:
         return caller
 
     def scope(self) -> Scope | None:
-        return None  # a thread cannot be cancelled from outside: it is told by `Hold.check`, and at its end
+        return None  # a thread cannot be cancelled: it discovers a loss in `Hold.raise_if_lost`, or at the end
 
     interrupts = staticmethod(interrupts)
 
@@ -119,8 +119,8 @@ def _warn_of_a_loop() -> None:
 class ThreadSignal:
     """A flag, and a gate that is open while the flag is set.
 
-    Not a `threading.Event`: its mutex could be held by the very frame that a signal handler interrupted. The gate is a
-    lock that is locked while nobody may pass; each step on it is one that cannot be interrupted.
+    It is not a `threading.Event`: the frame that a signal handler interrupted could hold the mutex of the event. The
+    gate is a lock, which is locked while nobody may pass. Each step on it is atomic.
     """
 
     __slots__ = ("_flag", "_gate")
@@ -136,7 +136,7 @@ class ThreadSignal:
 
     def clear(self) -> None:
         self._gate.acquire(blocking=False)
-        self._flag = False  # after the gate: a set in between leaves the gate open, and whoever comes looks at the flag
+        self._flag = False  # after the gate: a set in between leaves the gate open, and the next waiter checks the flag
 
     def is_set(self) -> bool:
         return self._flag
@@ -149,7 +149,7 @@ class ThreadSignal:
             left = -1.0 if until is None else min(max(0.0, until - clock.boottime()), threading.TIMEOUT_MAX)
             passed = self._gate.acquire(timeout=left)
             if self._flag:
-                self._open()  # for others who wait
+                self._open()  # for other waiters
                 return True
             if not passed:
                 return False
@@ -157,7 +157,7 @@ class ThreadSignal:
     def _open(self) -> None:
         try:
             self._gate.release()
-        except RuntimeError:  # it is open
+        except RuntimeError:  # it is open already
             pass
 
 
@@ -176,7 +176,7 @@ class ThreadJob:
             self._ended = True
 
     def alive(self) -> bool:
-        return not self._ended  # not the thread's own word, which takes a lock: it is asked at each acquire
+        return not self._ended  # not `Thread.is_alive`, which takes a lock: each acquire calls this
 
     def cancel(self) -> None:
         pass
@@ -203,4 +203,4 @@ class ThreadCaller:
 
 
 _mine = threading.local()
-"""The `ThreadCaller` of each thread, made once: a lock asks at each acquire and release."""
+"""The `ThreadCaller` of each thread, made once: each acquire and release needs it."""

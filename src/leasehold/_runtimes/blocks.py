@@ -2,17 +2,17 @@
 
 Theory of operation
 -------------------
-A lock object may be global. If it kept the hold of each ``with`` block, an exception that a signal handler raises at an
-unlucky moment (in ``__enter__`` after the grant, in ``__exit__`` before the release) would leave that hold there, and
-it would be renewed for ever. So the lock does not keep it. The block's own frame does:
+A lock object may be global. Suppose it kept the hold of each ``with`` block. An exception that a signal handler raises
+in ``__enter__`` after the grant, or in ``__exit__`` before the release, would leave the hold there, and the watchdog
+would renew it for ever. So the frame of the block keeps the hold:
 
-1. Python looks up ``__exit__`` *before* it calls ``__enter__``, and keeps what it found on the stack of the frame until
+1. Python looks up ``__exit__`` *before* it calls ``__enter__``, and keeps the result on the stack of the frame until
    the block ends (PEP 343). Here that look-up makes a new `Block`.
-2. ``__enter__`` finds the `Block` of its own statement (`opened`), and puts into it what is acquired.
-3. However the frame is unwound, the `Block` goes with it, and so does the handle of the lease that was in it.
+2. ``__enter__`` finds the `Block` of its own statement (`opened`), and puts the acquired hold into it.
+3. However the frame is unwound, the `Block` and the lease handle in it are dropped with the frame.
 
-`contextlib.ExitStack` looks both methods up in the class, in the same order, and keeps what it found: it owns a
-`Block`, too. Whoever calls ``__enter__`` by hand has no `Block`: the lock keeps that hold until ``__exit__`` is called.
+`contextlib.ExitStack` looks up both methods in the class, in the same order, and keeps the result: it owns a `Block`,
+too. A direct call of ``__enter__`` has no `Block`: the lock keeps that hold until ``__exit__`` is called.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from types import TracebackType
 from typing import Any, TypeVar, cast
 
 MOST_OPENED = 8
-"""Blocks of a thread that are remembered at most, between the look-up of ``__exit__`` and the call of ``__enter__``."""
+"""Blocks of a thread that are remembered at most between the look-up of ``__exit__`` and ``__enter__``."""
 
 S = TypeVar("S")
 R = TypeVar("R")
@@ -34,10 +34,10 @@ Exit = Callable[[S, type[BaseException] | None, BaseException | None, TracebackT
 
 
 class Block:
-    """One block. It is called at the block's end, as ``__exit__`` or ``__aexit__``.
+    """One block. Python calls it at the end of the block, as ``__exit__`` or ``__aexit__``.
 
     Attributes:
-        hold: what is held in the block; None if somebody entered without it.
+        hold: the hold of the block; None if the block was entered without it.
         handle: what keeps the lease of that hold alive, for as long as the block lasts.
 
     """
@@ -73,7 +73,7 @@ class _Ends:
 
 
 class _Opened(threading.local):
-    """The last blocks of which ``__exit__`` was looked up in this thread. Nothing is kept alive by it."""
+    """The last blocks whose ``__exit__`` was looked up in this thread. The references are weak."""
 
     def __init__(self) -> None:
         self.blocks: list[Callable[[], Block | None]] = []

@@ -14,13 +14,13 @@ from leasehold._runtimes.base import Runtime
 
 
 class Forks(Protocol):
-    """Someone who must know, in the child, that the process forked."""
+    """An object that is notified in the child after a fork."""
 
     def _after_fork(self) -> None: ...
 
 
 class Closes(Protocol):
-    """Someone who is closed when the interpreter ends."""
+    """An object that is closed when the interpreter ends."""
 
     def close(self) -> None: ...
 
@@ -33,17 +33,17 @@ _closes: weakref.WeakSet[Closes] = weakref.WeakSet()
 
 
 def whoami(runtime: Runtime) -> Owner:
-    """Name this client to people: host, process, and eight random characters."""
+    """Return the name of this client for people: host, process, and eight random characters."""
     return Owner(platform.node()[:64], os.getpid(), ticket_id(runtime.random_bytes(16))[:8])
 
 
 def remember(client: Forks) -> None:
-    """Tell ``client`` when it finds itself in a forked child."""
+    """Notify ``client`` in a forked child."""
     _forks.add(client)
 
 
 def close_at_exit(client: Closes) -> None:
-    """Close ``client`` when the interpreter ends, so that what it holds is free at once and not at its lease's end."""
+    """Close ``client`` when the interpreter ends, so that its locks are free at once."""
     _closes.add(client)
 
 
@@ -52,11 +52,11 @@ def _after_fork() -> None:
         try:
             client._after_fork()
         except Exception:
-            log.exception("%r could not be made anew after a fork", client)
+            log.exception("%r could not be reset after a fork", client)
 
 
 def ending() -> bool:
-    """Return whether the interpreter has begun to end: only daemon threads still run beside."""
+    """Return whether the interpreter is ending: only daemon threads still run."""
     return _ending
 
 
@@ -66,7 +66,7 @@ def _at_exit() -> None:
     for client in list(_closes):
         try:
             client.close()
-        except Exception:  # noqa: S110 the interpreter ends: the lease frees what could not be freed now
+        except Exception:  # noqa: S110 the interpreter ends: what was not released now expires with its lease
             pass
 
 

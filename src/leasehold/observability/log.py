@@ -6,7 +6,7 @@ import logging
 import traceback
 
 from leasehold._runtimes.base import outside
-from leasehold.events import Choosy, Event, InDoubt, Lost, Observer, Released
+from leasehold.events import Event, InDoubt, Lost, Observer, Released, SelectiveObserver
 
 log = logging.getLogger("leasehold")
 
@@ -37,7 +37,7 @@ class Logged:
                 log.exception("an observer failed")
 
 
-def logged(observer: Observer | None) -> Choosy:
+def logged(observer: Observer | None) -> SelectiveObserver:
     """Return an observer that logs, and then calls ``observer`` if there is one."""
     return Logged(observer)
 

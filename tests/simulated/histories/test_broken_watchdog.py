@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from leasehold._engine.lease import Lease
-from leasehold._engine.watchdog import watchdog
-from leasehold._engine.watchdog.watchdog import Watchdog
+from leasehold._engine.watchdog import lease_timers, renewals, watchdog
+from leasehold._engine.watchdog.renewals import Renewer
 from leasehold._model import RenewalResult
 from leasehold_lab.history import Promise
 from models.history import run
@@ -24,23 +24,24 @@ Patch = pytest.MonkeyPatch
 
 
 def from_the_reply(patch: Patch) -> None:
-    plain = Watchdog._answered
+    plain = Renewer._apply
 
-    def answered(one: Watchdog, batch: Sequence[Lease], results: Sequence[RenewalResult], sent: float) -> None:
+    def apply(one: Renewer, batch: Sequence[Lease], results: Sequence[RenewalResult], sent: float) -> None:
         plain(one, batch, results, one._runtime.now())
 
-    patch.setattr(Watchdog, "_answered", answered)
+    patch.setattr(Renewer, "_apply", apply)
 
 
 def too_late(patch: Patch) -> None:
-    patch.setattr(watchdog, "RENEWALS_PER_LEASE", 1)
+    for module in (lease_timers, renewals, watchdog):
+        patch.setattr(module, "RENEWALS_PER_LEASE", 1)
 
 
 def loss_is_not_noticed(patch: Patch) -> None:
     def deaf(lease: Lease, why: str, later: object = None) -> bool:
         return False
 
-    patch.setattr(Lease, "gone", deaf)
+    patch.setattr(Lease, "mark_lost", deaf)
 
 
 def by_anybody(text: bytes) -> bytes:

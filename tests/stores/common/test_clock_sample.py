@@ -5,8 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leasehold._engine.lease import Lease, State
-from leasehold._engine.watchdog.watchdog import Watchdog
+from leasehold._engine.lease import Lease
+from leasehold._engine.lease_states import State
+from leasehold._engine.watchdog.renewals import apply_result
 from leasehold._model import DRIFT, Granted, LeaseTerms, LockMode, Owner, RenewalResult, Ticket
 from leasehold._runtimes.blocking import BlockingRuntime
 from leasehold.stores._common.clock_sample import ClockSample, GrantMessage
@@ -75,11 +76,10 @@ def test_a_place_that_is_confirmed_late_does_not_take_away_what_came_meanwhile()
     """The waiter's renewal was carried out before the grant, and its answer comes after the message of the grant."""
     runtime = BlockingRuntime()
     ticket = Ticket("ticket", LeaseTerms(LockMode(), Owner("host", 1, "x"), LEASE))
-    lease = Lease(runtime, "x", ticket, renew=True, max_hold=None, observe=None)
+    lease = Lease(runtime, "x", ticket, renew=True, max_hold=None, observer=None)
     sent = runtime.now()
     assert lease.granted(Granted(1, sent - 0.1, LEASE))  # an anchored grant counts from a little too early
-    watchdog = Watchdog(runtime, None, 5.0)  # type: ignore[arg-type]
-    watchdog._holder_answered(lease, RenewalResult.QUEUED, sent, None)
+    apply_result(lease, RenewalResult.QUEUED, sent, None)
     assert lease.state is State.HELD
-    watchdog._holder_answered(lease, RenewalResult.GONE, runtime.now(), None)
+    apply_result(lease, RenewalResult.GONE, runtime.now(), None)
     assert lease.state is State.LOST

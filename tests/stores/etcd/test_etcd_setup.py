@@ -240,7 +240,7 @@ def test_a_right_that_is_taken_away_while_one_waits(guarded_server):
             assert "permission denied" in str(failed[0])
         finally:
             guarded_server.ctl("user", "grant-role", "app", "leasehold-app")
-        hold._core._lease.leaves()
+        hold._core._lease.begin_release()
 
 
 def root_keys(server: EtcdServer) -> list[str]:

@@ -54,7 +54,7 @@ def test_a_claim_whose_reply_was_lost_finds_its_own_grant(harness: Harness, time
 
 
 @pytest.mark.parametrize("kind", [Kind.DROP_REPLY, Kind.DUPLICATE, Kind.DROP_REQUEST])
-def test_a_leave_whose_reply_was_lost_is_repeated_and_no_loss(harness: Harness, kind: Kind) -> None:
+def test_a_release_whose_reply_was_lost_is_repeated_and_no_loss(harness: Harness, kind: Kind) -> None:
     async def body(harness: Harness) -> None:
         memory = space()
         client = harness.client(faulty(memory, nth(0, Fault(kind), method="release")))
@@ -138,7 +138,7 @@ def test_an_outage_while_queued_is_ridden_over(harness: Harness, method: str, ki
     harness.run(body)
 
 
-def test_an_outage_from_the_start_of_the_wait_is_ridden_over(harness: Harness) -> None:
+def test_a_waiter_tolerates_an_outage_from_the_start_of_the_wait(harness: Harness) -> None:
     """Each `changed` is refused: the waiter falls back on asking, with pauses."""
 
     async def body(harness: Harness) -> None:
@@ -156,7 +156,7 @@ def test_an_outage_from_the_start_of_the_wait_is_ridden_over(harness: Harness) -
     harness.run(body)
 
 
-def test_a_grant_that_comes_too_late_is_left_and_tried_again(harness: Harness) -> None:
+def test_a_late_grant_is_released_and_tried_again(harness: Harness) -> None:
     async def body(harness: Harness) -> None:
         memory, events = space(), list[Event]()
         store = faulty(memory, nth(0, Fault(Kind.DELAY_REPLY, 0.5), method="try_acquire"))
@@ -171,7 +171,7 @@ def test_a_grant_that_comes_too_late_is_left_and_tried_again(harness: Harness) -
     harness.run(body)
 
 
-def test_a_grant_that_comes_too_late_for_the_timeout_is_a_loss_and_is_left(harness: Harness) -> None:
+def test_a_late_grant_at_the_timeout_raises_lease_lost_and_is_released(harness: Harness) -> None:
     async def body(harness: Harness) -> None:
         client = harness.client(faulty(space(), nth(0, Fault(Kind.DELAY_REPLY, 0.5), method="try_acquire")))
         with pytest.raises(LeaseLost, match="too late"):
@@ -253,7 +253,7 @@ def test_waiting_over_many_leases_of_the_holder(harness: Harness) -> None:
     harness.run(body)
 
 
-def test_who_waits_for_longer_than_its_own_lease_keeps_its_place() -> None:
+def test_a_waiter_keeps_its_queue_entry_for_longer_than_its_lease() -> None:
     async def body(harness: Harness) -> None:
         client, patient, late = (harness.client(memory) for _ in range(3))
         first = await client.lock("a", lease=30.0).acquire()

@@ -40,19 +40,19 @@ def test_quick_calls_leave_the_schedule_where_it_is(monkeypatch: pytest.MonkeyPa
     assert called == list(range(100))
     assert not schedule.taken.acquire(blocking=False)
     finish(backup_thread.close(SOON))
-    assert not threads("leasehold-backup thread")
+    assert not threads("leasehold-backup")
 
 
-def test_a_call_that_takes_its_time_loses_the_schedule_to_another() -> None:
+def test_the_backup_thread_takes_over_the_schedule_from_a_slow_callback() -> None:
     schedule = Schedule()
     backup_thread = BackupThread(BlockingRuntime(), schedule.take_over)
     for _ in range(3):  # each time there is another who stands by
         assert not backup_thread.call([lambda: None, lambda: schedule.taken.acquire(timeout=SOON) and None])
     finish(backup_thread.close(SOON))
-    until(lambda: not threads("leasehold-backup thread"), SOON)
+    until(lambda: not threads("leasehold-backup"), SOON)
 
 
-def test_calls_under_way_when_it_closes_take_nobody_along() -> None:
+def test_callbacks_under_way_at_the_close_start_no_take_over() -> None:
     schedule, go_on = Schedule(), threading.Event()
     backup_thread = BackupThread(BlockingRuntime(), schedule.take_over)
     backup_thread.prepare()
@@ -62,7 +62,7 @@ def test_calls_under_way_when_it_closes_take_nobody_along() -> None:
     assert not schedule.taken.acquire(timeout=5 * PATIENCE)
     go_on.set()
     caller.join()
-    assert not threads("leasehold-backup thread")
+    assert not threads("leasehold-backup")
 
 
 def test_a_loop_has_no_second_thread() -> None:
@@ -70,10 +70,10 @@ def test_a_loop_has_no_second_thread() -> None:
     backup_thread = BackupThread(AsyncioRuntime(), schedule.take_over)
     backup_thread.prepare()
     assert backup_thread.call([lambda: None])
-    assert not threads("leasehold-backup thread")
+    assert not threads("leasehold-backup")
 
 
-def test_after_a_slow_callback_one_thread_has_the_schedule_and_none_is_left_at_the_end() -> None:
+def test_after_a_slow_callback_exactly_one_thread_runs_the_schedule_and_none_is_left_at_the_end() -> None:
     go_on, called = threading.Event(), threading.Event()
 
     def stay(error: LeaseLost) -> None:
@@ -97,4 +97,4 @@ def test_after_a_slow_callback_one_thread_has_the_schedule_and_none_is_left_at_t
         assert core._job.alive()
         time.sleep(1.5)
         kept.raise_if_lost()
-    until(lambda: not threads("leasehold-backup thread") and not threads("leasehold-watchdog"), SOON)
+    until(lambda: not threads("leasehold-backup") and not threads("leasehold-watchdog"), SOON)

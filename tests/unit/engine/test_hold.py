@@ -4,7 +4,8 @@ import logging
 
 import pytest
 
-from leasehold._engine.lease import HOLDING, TABLE, Lease, State, Turn, deadline_of
+from leasehold._engine.lease import Lease, deadline_of
+from leasehold._engine.lease_states import HOLDING, TABLE, State, Transition
 from leasehold._model import DRIFT, MARGIN, Granted, LeaseTerms, LockMode, Owner, Ticket
 from leasehold.errors import LeaseLost
 from leasehold.events import Event, InDoubt, Lost, Renewed
@@ -23,7 +24,7 @@ class Bench:
         self.events: list[Event] = []
         runtime = SimulatedRuntime(self.scheduler, Machine("bench"))
         ticket = Ticket("t", LeaseTerms(LockMode(), Owner("host", 1, "client"), LEASE))
-        self.lease = Lease(runtime, "name", ticket, renew=True, max_hold=None, observe=self.events.append)
+        self.lease = Lease(runtime, "name", ticket, renew=True, max_hold=None, observer=self.events.append)
 
     def at(self, when: float) -> None:
         self.scheduler.time = when
@@ -33,50 +34,50 @@ class Bench:
         if state is not State.QUEUED:
             assert lease.granted(Granted(7, 100.0, LEASE))
         if state is State.IN_DOUBT:
-            lease.no_answer()
+            lease.mark_in_doubt()
         elif state is State.LOST:
-            lease.gone("test")
+            lease.mark_lost("test")
         elif state is State.RELEASED:
-            assert lease.leaves()
+            assert lease.begin_release()
         assert lease.state is state
 
-    def turn(self, turn: Turn) -> None:
+    def turn(self, turn: Transition) -> None:
         lease = self.lease
         match turn:
-            case Turn.GRANTED:
+            case Transition.GRANTED:
                 lease.granted(Granted(8, 101.0, LEASE))
-            case Turn.RENEWED:
+            case Transition.RENEWED:
                 lease.renewed(101.0)
-            case Turn.NO_ANSWER:
-                lease.no_answer()
-            case Turn.DEADLINE:
+            case Transition.NO_ANSWER:
+                lease.mark_in_doubt()
+            case Transition.DEADLINE:
                 self.at(100.0 + LEASE)
                 lease.check_deadline()
-            case Turn.GONE:
-                lease.gone("test")
-            case Turn.LEAVES:
-                lease.leaves()
+            case Transition.LOST:
+                lease.mark_lost("test")
+            case Transition.RELEASED:
+                lease.begin_release()
 
 
-@pytest.mark.parametrize("turn", Turn)
+@pytest.mark.parametrize("turn", Transition)
 @pytest.mark.parametrize("state", State)
-def test_every_turn_of_every_state(state: State, turn: Turn) -> None:
+def test_every_turn_of_every_state(state: State, turn: Transition) -> None:
     bench = Bench()
     bench.to(state)
     bench.at(101.0)
     before = bench.lease.deadline
     bench.turn(turn)
     expected = {
-        (State.QUEUED, Turn.GRANTED): State.HELD,
-        (State.QUEUED, Turn.LEAVES): State.RELEASED,
-        **{(one, Turn.RENEWED): State.HELD for one in HOLDING},
-        **{(one, Turn.NO_ANSWER): State.IN_DOUBT for one in HOLDING},
-        **{(one, Turn.DEADLINE): State.LOST for one in HOLDING},
-        **{(one, Turn.GONE): State.LOST for one in HOLDING},
-        **{(one, Turn.LEAVES): State.RELEASED for one in HOLDING},
+        (State.QUEUED, Transition.GRANTED): State.HELD,
+        (State.QUEUED, Transition.RELEASED): State.RELEASED,
+        **{(one, Transition.RENEWED): State.HELD for one in HOLDING},
+        **{(one, Transition.NO_ANSWER): State.IN_DOUBT for one in HOLDING},
+        **{(one, Transition.DEADLINE): State.LOST for one in HOLDING},
+        **{(one, Transition.LOST): State.LOST for one in HOLDING},
+        **{(one, Transition.RELEASED): State.RELEASED for one in HOLDING},
     }.get((state, turn), state)
     assert bench.lease.state is expected
-    moves = (state in HOLDING and turn is Turn.RENEWED) or (state is State.QUEUED and turn is Turn.GRANTED)
+    moves = (state in HOLDING and turn is Transition.RENEWED) or (state is State.QUEUED and turn is Transition.GRANTED)
     assert (bench.lease.deadline > before) == moves, "only a confirmation moves the deadline"
     lost = state in HOLDING and expected is State.LOST
     told = [event for event in bench.events if isinstance(event, Lost)]
@@ -91,12 +92,12 @@ def test_the_deadline_counts_from_before_the_request_less_drift_and_margin() -> 
     assert deadline_of(100.0, 10.0) == 100.0 + 10.0 * (1 - DRIFT) - MARGIN
 
 
-def test_a_grant_that_comes_after_its_deadline_is_not_believed() -> None:
+def test_a_grant_after_its_deadline_is_refused() -> None:
     bench = Bench()
     bench.at(100.0 + LEASE)
     assert not bench.lease.granted(Granted(7, 100.0, LEASE))
     assert bench.lease.state is State.QUEUED
-    assert bench.lease.leaves(), "so that it can be left"
+    assert bench.lease.begin_release(), "so that it can be left"
 
 
 def test_a_renewal_confirmed_after_the_deadline_does_not_revive() -> None:
@@ -109,15 +110,15 @@ def test_a_renewal_confirmed_after_the_deadline_does_not_revive() -> None:
 
 
 @pytest.mark.parametrize("state", [State.HELD, State.IN_DOUBT])
-def test_who_leaves_after_the_deadline_has_lost_and_is_told(state: State) -> None:
+def test_a_release_after_the_deadline_is_a_loss_and_notifies(state: State) -> None:
     """Even if nobody has looked at the clock meanwhile, as in a process that was stopped."""
     bench = Bench()
     bench.to(state)
     bench.at(bench.lease.deadline)
     bench.events.clear()
-    assert not bench.lease.leaves()
+    assert not bench.lease.begin_release()
     assert bench.lease.state is State.LOST
-    assert bench.lease.why == "the lease ran out"
+    assert bench.lease.why == "the lease expired"
     assert [type(event) for event in bench.events] == [Lost]
 
 
@@ -135,7 +136,7 @@ def test_a_deadline_that_was_moved_at_the_last_moment_is_no_loss() -> None:
     bench = Bench()
     bench.to(State.HELD)
     bench.at(105.0)
-    bench.lease._lose(Turn.DEADLINE, "test")
+    bench.lease._lose(Transition.DEADLINE, "test")
     assert bench.lease.state is State.HELD
 
 
@@ -143,7 +144,7 @@ def test_doubt_is_told_once_and_so_is_its_end() -> None:
     bench = Bench()
     bench.to(State.HELD)
     for _ in range(3):
-        bench.lease.no_answer()
+        bench.lease.mark_in_doubt()
     assert bench.lease.doubts == 3
     bench.lease.renewed(101.0)
     bench.lease.renewed(102.0)
@@ -155,8 +156,8 @@ def test_callbacks_are_called_once_with_the_error() -> None:
     bench, told = Bench(), []
     bench.to(State.HELD)
     bench.lease.on_lost(told.append)
-    bench.lease.gone("it was broken")
-    bench.lease.gone("again")
+    bench.lease.mark_lost("it was broken")
+    bench.lease.mark_lost("again")
     bench.at(100.0 + LEASE)
     bench.lease.check_deadline()
     (error,) = told
@@ -176,16 +177,16 @@ def test_nobody_is_called_when_it_is_released() -> None:
     bench, told = Bench(), []
     bench.to(State.HELD)
     bench.lease.on_lost(told.append)
-    bench.lease.leaves()
+    bench.lease.begin_release()
     bench.at(200.0)
     bench.lease.check_deadline()
-    bench.lease.gone("late")
+    bench.lease.mark_lost("late")
     assert told == []
     assert bench.events == []
 
 
 @pytest.mark.parametrize("error", [ValueError("mine"), SystemExit(3)])
-def test_a_callback_that_raises_keeps_nobody_else_from_being_told(
+def test_a_callback_that_raises_prevents_no_other_callback(
     error: BaseException, caplog: pytest.LogCaptureFixture
 ) -> None:
     bench, told = Bench(), []
@@ -197,7 +198,7 @@ def test_a_callback_that_raises_keeps_nobody_else_from_being_told(
     bench.lease.on_lost(fails)
     bench.lease.on_lost(told.append)
     with caplog.at_level(logging.ERROR, "leasehold"):
-        bench.lease.gone("test")
+        bench.lease.mark_lost("test")
     assert len(told) == 1
     assert "callback of lock 'name' failed" in caplog.text
 
@@ -214,7 +215,7 @@ def test_a_fixed_lease_that_was_granted_for_less_is_renewed_up_to_its_length_and
     bench.at(106.5)
     lease.renewed(106.5)
     assert (lease.deadline, lease.renews) == (deadline_of(100.0, LEASE), False)
-    lease.renewed(107.0, anew=True)
+    lease.renewed(107.0, restart=True)
     assert (lease.deadline, lease.renews) == (deadline_of(107.0, 4.0), True)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from leasehold import AsyncClient, AsyncHold, Client, LeaseLost, NotHeld
-from leasehold._engine.lease import State
+from leasehold._engine.lease_states import State
 from leasehold.primitives.locks import mutex
 from leasehold.stores.memory import Memory
 from leasehold_lab.faulty_store import Call, Fault, Faulty, Kind
@@ -101,7 +101,7 @@ def test_a_hold_outlives_the_thread_that_acquired_it(kind: str) -> None:
 
 
 @every_lock
-def test_what_neither_its_acquirer_nor_a_hold_can_release_is_given_up(
+def test_a_lease_that_nobody_can_release_is_released_by_the_watchdog(
     make: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The lock object lives on, as a global one does; the task is gone, and nobody has the hold."""
@@ -143,7 +143,7 @@ def test_a_dropped_hold_is_given_up_though_its_task_lives(make: Make, caplog: py
 
 
 @every_lock
-def test_what_was_acquired_at_the_third_attempt_is_given_up_without_a_collection_of_garbage(make: Make) -> None:
+def test_a_dropped_hold_of_the_third_attempt_is_released_without_garbage_collection(make: Make) -> None:
     """The errors before that have tracebacks, and so refer to whatever the frames in them refer to."""
     harness = SimulatedHarness()
 
@@ -202,7 +202,7 @@ def test_the_lock_object_keeps_what_a_living_task_acquired_through_it(kind: str)
     simulate(body)
 
 
-def test_a_re_entrant_hold_that_was_dropped_can_be_entered_again_until_it_is_given_up() -> None:
+def test_a_dropped_reentrant_hold_can_be_acquired_again_until_the_watchdog_releases_it() -> None:
     async def body(harness: SimulatedHarness, client: AsyncClient) -> None:
         await acquire_and_forget(client.rlock("a", lease=LEASE))
         start = harness.now()
@@ -220,7 +220,7 @@ def test_a_re_entrant_hold_that_was_dropped_can_be_entered_again_until_it_is_giv
 
 
 @pytest.mark.parametrize("kind", ["rlock", "reader", "upgradeable", "writer"])
-def test_what_was_dropped_can_be_released_through_another_object_of_the_name(kind: str) -> None:
+def test_a_dropped_reentrant_hold_can_be_released_through_another_object_of_the_name(kind: str) -> None:
     async def body(harness: SimulatedHarness, client: AsyncClient) -> None:
         await acquire_and_forget(LOCKS[kind](client))
         assert LOCKS[kind](client).owned()
@@ -249,7 +249,7 @@ def test_wait_for_gives_a_hold_that_lasts() -> None:
 # --- a thread that stalls between the grant and its hold ----------------------------------------------------------
 
 
-def test_a_thread_that_stalls_before_it_has_its_hold_gets_one_that_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_thread_that_stalls_before_it_receives_the_grant_gets_a_valid_hold(monkeypatch: pytest.MonkeyPatch) -> None:
     acquire = mutex.acquire
 
     def slowly(*args: Any) -> Any:
@@ -271,7 +271,7 @@ def test_a_thread_that_stalls_before_it_has_its_hold_gets_one_that_holds(monkeyp
 # --- a client that is closed while its locks are in use -------------------------------------------------------------
 
 
-def test_closing_the_client_ends_the_blocks_of_other_tasks_before_anybody_else_enters() -> None:
+def test_closing_the_client_ends_the_blocks_of_other_tasks_before_anybody_else_acquires() -> None:
     async def body(harness: SimulatedHarness, client: AsyncClient) -> None:
         events: list[str] = []
         entered = harness.event()
@@ -414,7 +414,7 @@ def test_a_blocking_holder_is_told_of_the_close_by_every_call() -> None:
     other.close()
 
 
-def test_a_callback_that_takes_its_time_holds_up_the_close_for_a_while_only() -> None:
+def test_a_slow_callback_delays_the_close_for_a_bounded_time() -> None:
     go_on = threading.Event()
     client, other = Client(Memory("slow callback")), Client(Memory("slow callback"))
     hold = client.lock("a").acquire()

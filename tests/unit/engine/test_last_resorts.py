@@ -38,7 +38,7 @@ def answering(monkeypatch: pytest.MonkeyPatch, client: Any, result: RenewalResul
 
 
 @both
-def test_an_extension_of_which_the_store_does_not_know_leaves_the_hold_as_it_was(
+def test_a_renewal_with_an_unknown_result_leaves_the_hold_as_it_was(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def body(harness: Harness) -> None:
@@ -58,7 +58,7 @@ def test_an_extension_of_which_the_store_does_not_know_leaves_the_hold_as_it_was
 
 
 @both
-def test_an_extension_of_what_the_store_no_longer_knows_is_a_loss(
+def test_renewing_a_lease_that_the_store_no_longer_knows_raises_lease_lost(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def body(harness: Harness) -> None:
@@ -97,7 +97,7 @@ def test_several_of_which_one_is_lost_are_not_extended(harness: Harness) -> None
 
 
 @both
-def test_a_store_that_breaks_its_word_puts_holds_in_doubt_and_they_end_at_their_deadline(
+def test_a_store_that_breaks_the_protocol_puts_holds_in_doubt_until_their_deadline(
     harness: Harness, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def body(harness: Harness) -> None:
@@ -149,12 +149,12 @@ class Leaves:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, client: Any, *errors: Exception) -> None:
         store, self.errors = core_of(client).store, list(errors)
-        leave = store.leave
+        release = store.release
 
         async def left(*args: Any, **options: Any) -> bool:
             if self.errors:
                 raise self.errors.pop(0)
-            found: bool = await leave(*args, **options)
+            found: bool = await release(*args, **options)
             return found
 
         monkeypatch.setattr(store, "release", left)
@@ -170,7 +170,7 @@ async def released(harness: Harness, looker: Any, within: float) -> bool:
 
 
 @both
-def test_without_a_thread_for_a_late_leave_it_comes_when_there_is_one(
+def test_a_late_release_is_sent_when_a_thread_can_be_started_again(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def body(harness: Harness) -> None:
@@ -181,7 +181,7 @@ def test_without_a_thread_for_a_late_leave_it_comes_when_there_is_one(
         spawn = runtime.spawn
 
         def no_thread(work: Any, name: str) -> Any:
-            if name == "leasehold-leave" and len(refused) < 3:
+            if name == "leasehold-release" and len(refused) < 3:
                 refused.append(name)
                 raise RuntimeError("can't start new thread")
             return spawn(work, name)
@@ -196,7 +196,7 @@ def test_without_a_thread_for_a_late_leave_it_comes_when_there_is_one(
 
 
 @both
-def test_a_mistake_of_the_store_in_a_late_leave_is_logged_and_the_lease_ends_by_itself(
+def test_a_failure_of_a_late_release_is_logged_and_the_lease_expires(
     harness: Harness, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def body(harness: Harness) -> None:
@@ -209,10 +209,10 @@ def test_a_mistake_of_the_store_in_a_late_leave_is_logged_and_the_lease_ends_by_
 
     with caplog.at_level(logging.ERROR, "leasehold"):
         harness.run(body)
-    assert "a late leave of 'a' failed" in caplog.text
+    assert "a late release of 'a' failed" in caplog.text
 
 
-def test_a_client_that_is_closed_waits_for_no_more_leaves_than_it_has_time() -> None:
+def test_a_close_waits_for_pending_releases_within_its_time_only() -> None:
     async def body(harness: Harness) -> None:
         silent = [False]
         plan = Fault(Kind.DROP_REQUEST, 60.0)

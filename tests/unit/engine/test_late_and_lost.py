@@ -33,7 +33,7 @@ async def force_release(client: AsyncClient, name: str) -> None:
 
 
 @pytest.mark.parametrize("timeout", [None, 0])
-def test_several_that_are_granted_too_late_are_given_back(harness: Harness, timeout: float | None) -> None:
+def test_late_grants_of_a_multi_lock_are_released(harness: Harness, timeout: float | None) -> None:
     async def body(harness: Harness) -> None:
         memory = space()
         client = harness.client(Faulty(memory, nth(0, Fault(Kind.DELAY_REPLY, 0.5), method="try_acquire_many")))
@@ -106,7 +106,7 @@ def test_several_whose_release_has_no_answer_are_released_later(harness: Harness
 
 
 @pytest.mark.parametrize(("lease", "renew"), [(0.6, True), (0.6, False), (30.0, False)])
-def test_one_that_is_lost_while_the_next_is_waited_for_is_had_again(
+def test_a_member_lost_while_the_multi_lock_waits_for_the_next_is_acquired_again(
     harness: Harness, lease: float, renew: bool
 ) -> None:
     """The loss is noticed by a renewal; or, of leases that begin when all are held, by that beginning."""
@@ -141,7 +141,7 @@ def test_one_that_is_lost_while_the_next_is_waited_for_is_had_again(
     harness.run(body)
 
 
-def test_one_that_is_lost_until_no_time_is_left_is_told_as_a_loss(harness: Harness) -> None:
+def test_a_member_lost_until_the_timeout_raises_lease_lost(harness: Harness) -> None:
     async def body(harness: Harness) -> None:
         memory = space()
         slow = Fault(Kind.DELAY_REPLY, 0.6)
@@ -161,7 +161,7 @@ def test_one_that_is_lost_until_no_time_is_left_is_told_as_a_loss(harness: Harne
     harness.run(body)
 
 
-def test_of_several_that_are_lost_the_first_is_told_and_no_other(harness: Harness) -> None:
+def test_a_multi_hold_reports_only_the_first_of_several_losses(harness: Harness) -> None:
     async def body(harness: Harness) -> None:
         client, told = harness.client(space()), list[LeaseLost]()
         hold = await client.multi_lock(["a", "b"], lease=0.3).acquire()
@@ -177,7 +177,7 @@ def test_of_several_that_are_lost_the_first_is_told_and_no_other(harness: Harnes
     harness.run(body)
 
 
-def test_a_reentrant_one_of_several_that_was_lost_is_told_when_they_are_released(harness: Harness) -> None:
+def test_a_lost_reentrant_member_of_a_multi_lock_raises_at_the_release(harness: Harness) -> None:
     async def body(harness: Harness) -> None:
         client = harness.client(space())
         hold = await client.multi_lock([client.rlock("a"), "b"], lease=30.0).acquire()
@@ -193,7 +193,7 @@ def test_a_reentrant_one_of_several_that_was_lost_is_told_when_they_are_released
 # --- read-write locks --------------------------------------------------------------------------------------------
 
 
-def test_an_upgrade_that_comes_when_its_reading_was_lost_is_a_loss_and_writes_nothing(harness: Harness) -> None:
+def test_an_upgrade_after_the_loss_of_its_reader_raises_lease_lost(harness: Harness) -> None:
     async def body(harness: Harness) -> None:
         memory = space()
         client, other = harness.client(memory), harness.client(memory)
@@ -217,7 +217,7 @@ def test_an_upgrade_that_comes_when_its_reading_was_lost_is_a_loss_and_writes_no
     harness.run(body)
 
 
-def test_a_side_that_was_lost_says_so_at_each_of_its_releases(harness: Harness) -> None:
+def test_a_lost_side_raises_at_each_of_its_releases(harness: Harness) -> None:
     async def body(harness: Harness) -> None:
         client = harness.client(space())
         reader = client.rw_lock("a", lease=0.3, renew=False).reader()
@@ -251,22 +251,22 @@ def test_a_hold_that_may_be_upgraded_is_a_block_of_its_own(harness: Harness) -> 
 # --- one name ----------------------------------------------------------------------------------------------------
 
 
-def test_a_store_that_brings_the_grant_with_its_message_is_asked_no_more(
+def test_a_grant_that_arrives_with_the_notification_needs_no_further_request(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def body(harness: Harness) -> None:
         memory, asked = space(), list[str]()
         client, other = harness.client(memory), harness.client(memory)
         store = (client.blocking._core if hasattr(client, "blocking") else client).store
-        claim, changed = store.try_acquire, store.changed
+        try_acquire, wait = store.try_acquire, store.wait
 
         async def counted(*args: Any, **options: Any) -> Any:
             asked.append("try_acquire")
-            return await claim(*args, **options)
+            return await try_acquire(*args, **options)
 
         async def brings(name: str, ticket: Ticket, mark: object, *, timeout: float) -> Granted | None:
-            await changed(name, ticket, mark, timeout=timeout)
-            answer = await claim(name, ticket, join=True, within=1.0)
+            await wait(name, ticket, mark, timeout=timeout)
+            answer = await try_acquire(name, ticket, join=True, within=1.0)
             return answer if isinstance(answer, Granted) else None
 
         monkeypatch.setattr(store, "try_acquire", counted)
@@ -292,10 +292,10 @@ def test_a_fixed_lease_that_counts_from_long_ago_ends_in_time(
     async def body(harness: Harness) -> None:
         client, told = harness.client(space()), list[float]()
         store = (client.blocking._core if hasattr(client, "blocking") else client).store
-        claim = store.claim
+        try_acquire = store.try_acquire
 
         async def since_long_ago(*args: Any, **options: Any) -> Any:
-            answer = await claim(*args, **options)
+            answer = await try_acquire(*args, **options)
             return answer._replace(since=answer.since - 2.4)
 
         monkeypatch.setattr(store, "try_acquire", since_long_ago)
@@ -321,7 +321,7 @@ def test_an_observer_hears_of_each_of_several(harness: Harness) -> None:
     harness.run(body)
 
 
-def test_a_block_that_was_cut_short_says_so_though_its_hold_was_released_inside() -> None:
+def test_an_interrupted_block_raises_lease_lost_even_if_its_hold_was_released_inside() -> None:
     async def body(harness: Harness) -> None:
         client = harness.client(space())
 
@@ -341,7 +341,7 @@ def test_a_block_that_was_cut_short_says_so_though_its_hold_was_released_inside(
         harness.run(body)
 
 
-def test_the_block_of_several_of_which_one_was_lost_never_begins(harness: Harness) -> None:
+def test_the_block_of_a_multi_lock_with_a_lost_member_never_begins(harness: Harness) -> None:
     async def body(harness: Harness) -> None:
         client = harness.client(space())
         hold = await client.multi_lock(["a", "b"], lease=0.3).acquire()

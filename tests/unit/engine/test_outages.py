@@ -57,7 +57,7 @@ def refuse(monkeypatch: pytest.MonkeyPatch, client: Any, method: str) -> None:
 # --- what no asking again can mend -------------------------------------------------------------------------------
 
 
-def test_who_may_not_listen_is_told_when_it_waits_and_leaves_the_queue(
+def test_a_waiter_without_the_right_to_subscribe_raises_and_leaves_the_queue(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def body(harness: Harness) -> None:
@@ -74,7 +74,7 @@ def test_who_may_not_listen_is_told_when_it_waits_and_leaves_the_queue(
     harness.run(body)
 
 
-def test_who_may_not_listen_for_cells_is_told_when_it_waits_for_a_latch(
+def test_waiting_for_a_latch_without_the_right_to_subscribe_raises(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def body(harness: Harness) -> None:
@@ -86,7 +86,7 @@ def test_who_may_not_listen_for_cells_is_told_when_it_waits_for_a_latch(
     harness.run(body)
 
 
-def test_who_may_not_look_is_told_when_it_comes_to_a_barrier_and_takes_no_entry(
+def test_a_barrier_without_the_right_to_read_raises_and_takes_no_entry(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def body(harness: Harness) -> None:
@@ -115,9 +115,7 @@ def test_who_may_not_look_any_more_is_told_when_it_observes(harness: Harness, mo
     harness.run(body)
 
 
-def test_who_may_not_claim_any_more_is_told_when_it_campaigns_again(
-    harness: Harness, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_campaign_without_the_right_to_acquire_raises(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     async def body(harness: Harness) -> None:
         client = harness.client(space())
 
@@ -160,7 +158,7 @@ def test_an_observer_goes_on_when_an_outage_is_over(harness: Harness) -> None:
     harness.run(body)
 
 
-def test_who_has_led_campaigns_through_an_outage_and_leads_again(harness: Harness) -> None:
+def test_a_former_leader_campaigns_through_an_outage_and_leads_again(harness: Harness) -> None:
     async def body(harness: Harness) -> list[int]:
         outage, tokens = Outage("try_acquire"), list[int]()
         client = harness.client(Faulty(space(), outage))
@@ -191,7 +189,7 @@ def test_who_has_led_campaigns_through_an_outage_and_leads_again(harness: Harnes
     harness.run(body)
 
 
-def test_a_loss_of_which_the_work_speaks_is_its_own_if_the_lead_goes_on(harness: Harness) -> None:
+def test_a_lease_lost_error_of_the_work_is_its_own_while_the_leadership_is_held(harness: Harness) -> None:
     async def body(harness: Harness) -> None:
         client = harness.client(space())
 
@@ -205,7 +203,7 @@ def test_a_loss_of_which_the_work_speaks_is_its_own_if_the_lead_goes_on(harness:
     harness.run(body)
 
 
-def test_members_of_a_barrier_meet_though_nobody_can_be_looked_for(harness: Harness) -> None:
+def test_members_of_a_barrier_meet_though_dead_members_cannot_be_detected(harness: Harness) -> None:
     async def body(harness: Harness) -> None:
         memory, outage = space(), Outage("inspect")
         outage.lasts = True
@@ -219,7 +217,7 @@ def test_members_of_a_barrier_meet_though_nobody_can_be_looked_for(harness: Harn
     harness.run(body)
 
 
-def test_a_latch_is_looked_at_where_the_store_cannot_be_listened_to(harness: Harness) -> None:
+def test_a_latch_is_polled_if_the_subscription_fails(harness: Harness) -> None:
     async def body(harness: Harness) -> None:
         memory = space()
         client = harness.client(Faulty(memory, always(Fault(Kind.REFUSE), ["wait_for_cell"])))
@@ -234,7 +232,7 @@ def test_a_latch_is_looked_at_where_the_store_cannot_be_listened_to(harness: Har
     harness.run(body)
 
 
-def test_a_latch_is_looked_at_where_the_store_sends_no_messages(
+def test_a_latch_is_polled_where_the_store_sends_no_notifications(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(MemoryStore, "capabilities", replace(MemoryStore.capabilities, watches=False))
@@ -252,7 +250,7 @@ def test_a_latch_is_looked_at_where_the_store_sends_no_messages(
     harness.run(body)
 
 
-def test_a_write_that_was_refused_is_told_as_such_and_not_made(harness: Harness) -> None:
+def test_a_refused_write_raises_and_is_not_made(harness: Harness) -> None:
     async def body(harness: Harness) -> None:
         outage = Outage("compare_and_set")
         value = harness.client(Faulty(space(), outage)).versioned("a")

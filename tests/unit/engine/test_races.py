@@ -13,7 +13,8 @@ import pytest
 
 from leasehold import AsyncClient, Client, LeaseLost
 from leasehold._engine.acquire import AcquireLoop
-from leasehold._engine.lease import Lease, State
+from leasehold._engine.lease import Lease
+from leasehold._engine.lease_states import State
 from leasehold._engine.request import AcquireRequest
 from leasehold._engine.watchdog.backup_thread import BackupThread
 from leasehold._engine.watchdog.watchdog import Watchdog
@@ -51,15 +52,15 @@ class Between(dict[Lease, float]):
         return found
 
 
-def test_a_ticket_that_is_forgotten_as_the_watchdog_takes_it_in_is_not_watched() -> None:
+def test_a_ticket_released_while_it_gets_its_timers_is_not_watched() -> None:
     async def body(harness: SimulatedHarness, client: AsyncClient) -> None:
         watchdog, seen = client._engine.watchdog, list[Lease]()
 
         def leave() -> None:
-            seen.append(next(iter(watchdog._fresh)))
+            seen.append(next(iter(watchdog._timers.fresh)))
             watchdog.forget(seen[-1])
 
-        watchdog._fresh = Between(leave)
+        watchdog._timers.fresh = Between(leave)
         hold = await client.lock("a", lease=LEASE).acquire()
         assert hold is not None
         await harness.sleep(LEASE / 2)
@@ -70,27 +71,27 @@ def test_a_ticket_that_is_forgotten_as_the_watchdog_takes_it_in_is_not_watched()
     simulate(body)
 
 
-def test_a_ticket_that_comes_as_the_watchdog_decides_until_when_to_sleep_is_taken_in_at_once() -> None:
+def test_a_ticket_registered_while_the_watchdog_plans_its_sleep_gets_its_timers_at_once() -> None:
     async def body(harness: SimulatedHarness, client: AsyncClient) -> None:
         watchdog, came = client._engine.watchdog, list[Lease]()
-        agendas = watchdog._timers
+        queues = watchdog._queues
 
         def meanwhile() -> Any:
             if not came:
                 came.append(client._engine.lease(AcquireRequest("b", client.lock("b")._options.terms)))
-                watchdog._fresh[came[0]] = harness.now() + LEASE
-            return agendas()
+                watchdog._timers.fresh[came[0]] = harness.now() + LEASE
+            return queues()
 
-        watchdog._timers = meanwhile  # type: ignore[method-assign]
+        watchdog._queues = meanwhile  # type: ignore[method-assign]
         async with client.lock("a", lease=LEASE):
             await harness.sleep(0.1)
-            assert came[0] in watchdog._watched
+            assert came[0] in watchdog._timers.watched
             watchdog.forget(came[0])
 
     simulate(body)
 
 
-def test_a_hold_that_ends_as_the_watchdog_finds_its_holder_gone_is_not_left_twice(
+def test_a_hold_released_while_the_watchdog_finds_it_dropped_is_not_released_twice(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def body(harness: SimulatedHarness, client: AsyncClient) -> None:
@@ -98,12 +99,12 @@ def test_a_hold_that_ends_as_the_watchdog_finds_its_holder_gone_is_not_left_twic
         assert hold is not None
 
         class GoneAndReleased:
-            def drop_the_dead(self) -> None:
-                hold._lease.leaves()
+            def drop_ended_callers(self) -> None:
+                hold._lease.begin_release()
                 hold._handle = None
 
         gone = GoneAndReleased()
-        hold._lease.kept = weakref.ref(gone)
+        hold._lease.lock_object = weakref.ref(gone)
         await harness.sleep(LEASE / 2)
         assert hold._lease.state is State.RELEASED
         assert len(client._engine.watchdog._pending) == 0, "whoever ended it leaves"
@@ -113,12 +114,12 @@ def test_a_hold_that_ends_as_the_watchdog_finds_its_holder_gone_is_not_left_twic
     assert "never released" not in caplog.text
 
 
-def test_a_fixed_lease_that_the_store_doubts_is_not_asked_for_and_ends_at_its_deadline() -> None:
+def test_a_fixed_lease_in_doubt_is_not_renewed_and_ends_at_its_deadline() -> None:
     async def body(harness: SimulatedHarness, client: AsyncClient) -> None:
         hold = await client.lock("a", lease=LEASE, renew=False).acquire()
         assert hold is not None
         deadline = hold._lease.deadline
-        client._engine.watchdog.hear(RenewalResult.UNKNOWN, None)
+        client._engine.watchdog.on_report(RenewalResult.UNKNOWN, None)
         await harness.sleep(LEASE / 2)
         assert hold._lease.state is State.IN_DOUBT
         hold.raise_if_lost()
@@ -150,9 +151,7 @@ class Failing(logging.Filter):
 
 
 @both
-def test_a_watchdog_that_stumbles_goes_on_with_all_whom_it_was_to_look_at(
-    harness: Harness, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_failed_check_of_the_watchdog_loses_no_timer(harness: Harness, caplog: pytest.LogCaptureFixture) -> None:
     """It fails to say that a lock was dropped, as others are due and a debt is owed."""
 
     async def body(harness: Harness) -> None:
@@ -173,11 +172,11 @@ def test_a_watchdog_that_stumbles_goes_on_with_all_whom_it_was_to_look_at(
 
     with Failing("never released"):
         harness.run(body)
-    assert "the watchdog stumbled; it goes on" in caplog.text
+    assert "a check of the leases failed; the watchdog continues" in caplog.text
 
 
 @both
-def test_a_loss_that_cannot_be_logged_is_told_to_its_holder(
+def test_a_holder_is_notified_even_if_its_loss_cannot_be_logged(
     harness: Harness, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async def body(harness: Harness) -> None:
@@ -193,7 +192,7 @@ def test_a_loss_that_cannot_be_logged_is_told_to_its_holder(
     assert "ZeroDivisionError: Lost(" in capsys.readouterr().err, "and the failure is shown"
 
 
-def test_two_threads_that_pass_the_first_look_at_a_hold_release_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_threads_that_release_a_hold_at_once_release_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
     both, results = threading.Barrier(2, timeout=SOON), list[bool]()
     with Client(Memory("both")) as client:
         hold = client.lock("a").acquire()
@@ -272,7 +271,7 @@ class JustOver(ThreadSignal):
         return False
 
 
-def test_calls_that_end_as_patience_ends_keep_the_schedule() -> None:
+def test_callbacks_that_end_with_the_patience_keep_the_schedule() -> None:
     taken = list[Job]()
 
     async def take_over(job: Job) -> None:
@@ -288,13 +287,13 @@ def test_calls_that_end_as_patience_ends_keep_the_schedule() -> None:
 
 
 @pytest.mark.parametrize("times", [1, 1000], ids=["once", "for ever"])
-def test_without_a_thread_for_a_stand_in_calls_are_made_all_the_same(
+def test_callbacks_are_made_even_if_no_backup_thread_can_be_started(
     monkeypatch: pytest.MonkeyPatch, times: int
 ) -> None:
     spawn, refused = BlockingRuntime.spawn, list[str]()
 
     def no_thread(self: BlockingRuntime, work: Any, name: str) -> Job:
-        if name == "leasehold-backup thread" and len(refused) < times:
+        if name == "leasehold-backup" and len(refused) < times:
             refused.append(name)
             raise RuntimeError("can't start new thread")
         return spawn(self, work, name)

@@ -12,7 +12,7 @@ import pytest
 
 from leasehold import Client, LeaseLost
 from leasehold._engine.engine import Engine
-from leasehold._engine.lease import State
+from leasehold._engine.lease_states import State
 from leasehold._engine.watchdog.watchdog import LINGER
 from leasehold._model import Granted, RenewalResult, Ticket, Wait
 from leasehold._runtimes.base import Runtime
@@ -110,7 +110,7 @@ def test_without_any_answer_it_is_lost_at_the_deadline_and_not_later(fault: Faul
         await harness.sleep(2 * LEASE)
         assert len(told) == 1
         assert deadline <= told[0] <= deadline + 1e-6
-        with pytest.raises(LeaseLost, match="ran out"):
+        with pytest.raises(LeaseLost, match="expired"):
             hold.raise_if_lost()
         assert [type(event) for event in events if isinstance(event, Lost)] == [Lost]
 
@@ -118,7 +118,7 @@ def test_without_any_answer_it_is_lost_at_the_deadline_and_not_later(fault: Faul
 
 
 @pytest.mark.parametrize("ends_by", ["its deadline", "a renewal that finds nothing"])
-def test_a_holder_that_takes_its_time_when_called_back_costs_no_other_its_hold(ends_by: str) -> None:
+def test_a_slow_callback_costs_no_other_holder_its_hold(ends_by: str) -> None:
     lease, called, go_on = 1.5, threading.Event(), threading.Event()
 
     def stay(error: LeaseLost) -> None:
@@ -290,7 +290,7 @@ def test_a_ticket_that_comes_as_the_watchdog_ends_is_not_forgotten(seed: int) ->
     harness.run(body)
 
 
-def test_a_hold_that_was_dropped_is_released_in_its_holders_name(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_watchdog_releases_a_dropped_hold(caplog: pytest.LogCaptureFixture) -> None:
     async def body(harness: SimulatedHarness, client: AsyncClient, plan: Switch, events: list[Event]) -> None:
         await client.lock("a", lease=LEASE).acquire()
         start = harness.now()
@@ -402,7 +402,7 @@ def test_debts_end_with_the_lease() -> None:
     simulate(body)
 
 
-def test_a_renewal_that_is_under_way_does_not_end_a_grant_that_it_did_not_see() -> None:
+def test_a_renewal_sent_before_the_grant_does_not_end_it() -> None:
     """The claim's reply and the renewal cross: the renewal was answered before the claim arrived."""
 
     async def body(harness: SimulatedHarness, client: AsyncClient, plan: Switch, events: list[Event]) -> None:
@@ -485,7 +485,7 @@ class Brief:
 
     def __init__(self, inner: Store) -> None:
         self._inner = inner
-        self.hear: LossCallback | None = None
+        self.callback: LossCallback | None = None
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._inner, name)
@@ -542,15 +542,15 @@ def test_what_a_store_hears_by_itself_is_told_at_once() -> None:
         first, second = await client.lock("a").acquire(), await client.lock("b").acquire()
         assert first is not None
         assert second is not None
-        assert store.hear is not None
+        assert store.callback is not None
         plan.fault = DEAD
-        store.hear(RenewalResult.UNKNOWN, None)
+        store.callback(RenewalResult.UNKNOWN, None)
         await harness.sleep(0.01)
         assert [type(event).__name__ for event in events[2:]] == ["InDoubt", "InDoubt"]
         assert plan.times("renew"), "whoever is in doubt is renewed at once"
         plan.fault = None
         lost = engine(client).watchdog.leases()[0]
-        store.hear(RenewalResult.GONE, [lost.ticket.id])
+        store.callback(RenewalResult.GONE, [lost.ticket.id])
         await harness.sleep(0.01)
         assert isinstance(events[-1], Lost)
         assert (first.lost, second.lost) == (True, False)
@@ -560,7 +560,7 @@ def test_what_a_store_hears_by_itself_is_told_at_once() -> None:
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_whatever_came_and_went_before_each_hold_is_renewed_in_time(seed: int) -> None:
+def test_each_hold_is_renewed_in_time_whatever_tickets_came_and_went_before(seed: int) -> None:
     """The watchdog sleeps by tickets that may be gone when it wakes, and others come meanwhile with shorter leases."""
     harness = SimulatedHarness(seed)
 

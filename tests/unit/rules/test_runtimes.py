@@ -311,7 +311,7 @@ def test_a_lock_that_is_lost_when_the_loop_of_its_block_is_closed_is_lost_and_th
 
     hold, told = asyncio.run(enter()), list[Exception]()
     hold.on_lost(told.append)
-    hold._lease.gone("it was broken")
+    hold._lease.mark_lost("it was broken")
     assert len(told) == 1
     assert hold.lost
 

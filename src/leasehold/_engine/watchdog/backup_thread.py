@@ -1,16 +1,16 @@
-"""Calls holders back in the watchdog's own thread, and has another go on with the schedule if one takes its time.
+"""Makes callbacks in the watchdog's own thread; another thread continues the schedule if a callback is slow.
 
 Theory of operation
 -------------------
-A holder is to hear of its loss at once, so no other thread comes in between: on a busy machine each switch takes
-milliseconds. But what users do when they have lost a lock may take seconds, and the renewals and deadlines of all
-others cannot wait for it. So a second thread waits beside the watchdog's. It is told when calls begin and when they are
-over; if they are not over in `PATIENCE`, it takes over the schedule, and whoever called has none to come back to.
+The watchdog makes the callbacks of lost leases in its own thread: a switch to another thread takes milliseconds on a
+busy machine. But a callback of a user may take seconds, and the renewals and deadlines of all other leases cannot wait.
+So a backup thread stands by. The watchdog signals when callbacks begin and when they end. If they have not ended within
+`PATIENCE`, the backup thread takes over the schedule, and the other thread ends after its callbacks.
 
-Who has the schedule is decided by one step that cannot be interrupted: each call of holders has a list of one entry.
-Whoever takes it out goes on with the schedule: who called, when the calls are over, or the second thread before that.
+One atomic step decides which thread has the schedule: each round of callbacks has a list of one entry. The thread that
+removes the entry has the schedule: the caller when the callbacks have ended, or the backup thread before that.
 
-Under asyncio there is one thread: who blocks it in a callback blocks all of it, in whatever task it is called.
+Under asyncio there is one thread, and no backup: a callback that blocks it blocks every task.
 """
 
 from __future__ import annotations
@@ -22,48 +22,48 @@ from leasehold._engine.lease import Later
 from leasehold._runtimes.base import Flavor, Job, Runtime
 
 PATIENCE = 0.01
-"""Seconds that calls may take before the schedule goes on without whoever makes them."""
+"""Seconds that callbacks may take before the backup thread takes over the schedule."""
 
 LINGER = 30.0
-"""Seconds after which a backup thread that was not needed ends; who is to be called back starts another."""
+"""Seconds after which an unused backup thread ends; the next callback starts another."""
 
 TakeOver = Callable[[Job], Coroutine[Any, Any, None]]
 
 
 class BackupThread:
-    """The second thread of a watchdog, there for as long as somebody wants to be called back."""
+    """The second thread of a watchdog, which runs while callbacks are registered."""
 
     def __init__(self, runtime: Runtime, take_over: TakeOver) -> None:
         self._runtime = runtime
         self._take_over = take_over
         self._began = runtime.signal()
         self._over = runtime.signal()
-        self._calling: list[bool] = []  # of the call that is under way; empty for none, or one that was taken over
+        self._calling: list[bool] = []  # of the callbacks under way; empty if there are none, or if they were overtaken
         self._job: Job | None = None
         self._closed = False
 
     def is_prepared(self) -> bool:
-        """Return whether nothing is to be made ready."""
+        """Return whether the thread runs, or is not needed."""
         return self._runtime.flavor is not Flavor.SYNC or self._closed or (self._job is not None and self._job.alive())
 
     def prepare(self) -> None:
-        """Be there, from now on, for calls that take their time. Called by whoever has the schedule."""
+        """Start the thread if it does not run. Called by the thread that has the schedule."""
         if not self.is_prepared():
             try:
-                self._job = self._runtime.spawn(self._wait, "leasehold-backup thread")
-            except RuntimeError:  # no thread to be had: the schedule waits for the calls
+                self._job = self._runtime.spawn(self._wait, "leasehold-backup")
+            except RuntimeError:  # no thread can be started: the schedule waits for the callbacks
                 self._job = None
 
     def later(self) -> Later | None:
-        """Return what takes calls until all holds were looked at; None in a loop: there each is made at once."""
+        """Return a list for calls to make when all leases were checked; None under asyncio: calls are made at once."""
         return [] if self._runtime.flavor is Flavor.SYNC else None
 
     def call(self, calls: Later) -> bool:
-        """Make calls; return whether the caller still has the schedule."""
+        """Make calls; return whether the calling thread still has the schedule."""
         mine = self._calling = [True]
         self._over.clear()
         self._began.set()
-        self.prepare()  # after that was said: a thread that is about to end sees it, or is seen here to have ended
+        self.prepare()  # after the set: a thread that is about to end sees the signal, or is seen here to have ended
         try:
             for call in calls:
                 call()
@@ -73,7 +73,7 @@ class BackupThread:
         return still
 
     async def close(self, within: float) -> None:
-        """End the thread that waits."""
+        """End the waiting thread."""
         self._closed = True
         job = self._job
         self._began.set()
@@ -105,7 +105,7 @@ class BackupThread:
 
 
 def _take(calling: list[bool]) -> bool:
-    """Take the schedule; return False if the other has it."""
+    """Take the schedule; return False if the other thread has it."""
     try:
         return calling.pop()
     except IndexError:

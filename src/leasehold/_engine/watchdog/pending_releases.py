@@ -1,6 +1,6 @@
-"""What is *owed*: leaves whose outcome is not known. They are repeated until the store confirms them.
+"""Releases without an answer. They are repeated until the store confirms them, or the lease has expired.
 
-After its lease a ticket is gone by itself, and nothing is owed. When each is tried is on the watchdog's schedule.
+The watchdog's schedule decides when each is sent.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from leasehold._runtimes.base import Job, Runtime
 from leasehold.errors import StoreUnavailable
 from leasehold.store_api import Store
 
-LEAVE_AGAIN = 0.1
-"""Seconds before an owed leave is tried again, at least; with jitter up to five times as long."""
+RETRY_PAUSE = 0.1
+"""Seconds before a pending release is sent again, at least; with jitter up to five times as long."""
 
-LEAVE_WITHIN = 1.0
-"""Seconds for which the answer to one is waited for, at most."""
+RELEASE_WITHIN = 1.0
+"""Seconds to wait for the answer to one release, at most."""
 
 log = logging.getLogger("leasehold")
 
 
 @dataclass(frozen=True, slots=True)
 class PendingRelease:
-    """A leave that was not confirmed. ``until``: boot-time clock at which the lease has ended by itself."""
+    """A release that was not confirmed. ``until``: boot-time clock at which the lease has expired."""
 
     name: str
     ticket: Ticket
@@ -33,36 +33,38 @@ class PendingRelease:
 
 
 class ReleaseRetrier:
-    """Pays the debts of one client; ``again`` puts one down to be paid at a reading of the clock."""
+    """Repeats the releases of one client; ``schedule`` sets when one is sent again, by the boot-time clock."""
 
     def __init__(
-        self, runtime: Runtime, store: Store, patience: float, again: Callable[[PendingRelease, float], None]
+        self, runtime: Runtime, store: Store, patience: float, schedule: Callable[[PendingRelease, float], None]
     ) -> None:
         self._runtime = runtime
         self._store = store
-        self._patience = min(patience, LEAVE_WITHIN)
-        self._again = again
+        self._patience = min(patience, RELEASE_WITHIN)
+        self._schedule = schedule
 
     def release_in_background(self, pending: Sequence[PendingRelease]) -> Job | None:
-        """Begin to pay in a job, and return it; None, and all are put down again, if there is none to be had."""
+        """Send releases in a job and return it; if no thread can be started, schedule them again and return None."""
         try:
-            return self._runtime.spawn(lambda: self.pay(pending), "leasehold-leave")
-        except RuntimeError:  # no thread to be had: later
+            return self._runtime.spawn(lambda: self.send(pending), "leasehold-release")
+        except RuntimeError:  # no thread can be started: later
             for pending_release in pending:
-                self._again(pending_release, self._runtime.now() + LEAVE_AGAIN)
+                self._schedule(pending_release, self._runtime.now() + RETRY_PAUSE)
             return None
 
-    async def pay(self, pending: Sequence[PendingRelease]) -> None:
-        """Leave for each; one without an answer is put down again, unless it is over by then."""
+    async def send(self, pending: Sequence[PendingRelease]) -> None:
+        """Send each release; schedule one without an answer again, unless its lease has expired."""
         for pending_release in pending:
             try:
-                left = await self._store.release(
+                was_there = await self._store.release(
                     pending_release.name, pending_release.ticket, reason=ReleaseReason.RELEASE, within=self._patience
                 )
-                log.debug("left %r late; it was %s", pending_release.name, "there" if left else "gone")
+                log.debug(
+                    "released %r late; the store %s it", pending_release.name, "knew" if was_there else "did not know"
+                )
             except StoreUnavailable:
                 now = self._runtime.now()
                 if now < pending_release.until:
-                    self._again(pending_release, now + LEAVE_AGAIN * (1 + 4 * self._runtime.jitter()))
+                    self._schedule(pending_release, now + RETRY_PAUSE * (1 + 4 * self._runtime.jitter()))
             except Exception:
-                log.exception("a late leave of %r failed", pending_release.name)
+                log.exception("a late release of %r failed", pending_release.name)

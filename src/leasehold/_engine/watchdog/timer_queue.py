@@ -1,4 +1,4 @@
-"""A schedule: what is due when, with cheap changes of mind."""
+"""A queue of timers, one for each item, which are cheap to move and to remove."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ T = TypeVar("T", bound=Hashable)
 
 
 class TimerQueue(Generic[T]):
-    """Each item has one time at most. Entries of items that were moved or removed stay in the heap until met.
+    """Each item has at most one timer. Entries of moved and removed items stay in the heap until they come to its top.
 
-    Putting, moving and removing cost O(log n); the heap never grows beyond twice the number of live items by much.
-    Only its owner puts and takes out. Any thread may `remove`, at any time: that is one step.
+    `put` costs O(log n), and the heap has at most about twice as many entries as there are items. Only the thread that
+    runs the schedule may call `put`, `next` and `due`. Any thread may call `remove` at any time: it is atomic.
     """
 
     def __init__(self) -> None:
@@ -32,7 +32,7 @@ class TimerQueue(Generic[T]):
         return item in self._when
 
     def put(self, item: T, when: float) -> None:
-        """Set the time of ``item``, moving it if it has one."""
+        """Set the timer of ``item``, or move it."""
         self._when[item] = when
         heapq.heappush(self._heap, (when, next(self._count), item))
         if len(self._heap) > 2 * len(self._when) + 64:
@@ -40,11 +40,11 @@ class TimerQueue(Generic[T]):
             heapq.heapify(self._heap)
 
     def remove(self, item: T) -> None:
-        """Forget ``item``; nothing happens if it is not there."""
+        """Remove the timer of ``item``, if it has one."""
         self._when.pop(item, None)
 
     def due(self, now: float) -> list[T]:
-        """Take out all items whose time is not after ``now``, earliest first."""
+        """Remove and return all items whose time is not after ``now``, earliest first."""
         items: list[T] = []
         while (when := self.next()) is not None and when <= now:
             item = heapq.heappop(self._heap)[2]
@@ -53,7 +53,7 @@ class TimerQueue(Generic[T]):
         return items
 
     def next(self) -> float | None:
-        """Return the earliest time of all, None if there is nothing."""
+        """Return the earliest time, or None."""
         while self._heap:
             when, _, item = self._heap[0]
             if self._when.get(item) == when:

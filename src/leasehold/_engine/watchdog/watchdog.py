@@ -1,32 +1,31 @@
-"""The watchdog: one schedule that keeps all tickets of a client alive, in batches, and ends those it cannot.
+"""The watchdog: renews all leases of a client in batches, ends those that expired, and notifies their holders.
 
 Theory of operation
 -------------------
-Every ticket is registered *before* its claim is sent and taken off *before* its leave is sent, so there is no moment
-at which a ticket is on the server and nobody looks after it. A renewal that a leave overtakes finds nothing to renew.
+A ticket is registered *before* its request is sent and removed *before* its release is sent. So a ticket that the store
+may know is always watched. A renewal that a release overtakes finds nothing to renew.
 
-A ticket is renewed at a third of its lease, waiting or holding. A renewal that fails is tried again, at growing
-intervals, until the hold's deadline; the deadline itself is an entry in the schedule and needs no network. Therefore
-the watchdog never does I/O on its own thread: it hands each batch to a job of its own, and a server that does not
-answer cannot keep it from telling a holder in time. Nor can a holder that takes its time when it is called back: then
-another thread takes over the schedule (`engine.backup_thread`). A job that hears of a loss makes its calls when all
-else is done.
+A ticket is renewed after a third of its lease, whether it waits or holds. A renewal that fails is retried, at growing
+intervals, until the deadline. The deadline itself is a timer and needs no network.
 
-Who is told what, if something dies here: the client dies, and the store ends the leases; a batch dies without an
-answer, and its holds are in doubt and tried again; the watchdog's thread is gone (a fork), and the next ticket
-starts a new one; nobody can reach a hold any more, and the watchdog gives the lease up: first it tells the holder that
-the lease is lost, in case somebody listens, then it leaves.
+The watchdog never does I/O on its own thread: each batch of renewals is a job of its own (`renewals`). So a server that
+does not answer cannot delay the loss notice of a holder. A slow `on_lost` callback cannot delay the others either:
+another thread takes over the schedule (`backup_thread`). A job that discovers a loss calls back when it has done all
+else. A release without an answer is a timer, too, and is repeated in the background (`pending_releases`).
 
-Most locks are held for milliseconds, and a schedule for them would cost more than they do. So a ticket is *fresh* at
-first: in one dictionary, without a lock and without a place in any schedule, until the watchdog wakes the next time; it
-sees to it that this is before the ticket is due. The order of steps is what makes that safe: a ticket is put down
-before it is looked until when the watchdog sleeps, and the watchdog says until when before it looks for tickets.
+What happens when something dies:
 
-A leave whose outcome is not known is on the schedule, too, to be repeated in the background (`engine.pending`).
+* the client: the store ends the leases;
+* a job that renews: its leases are in doubt, and are renewed again;
+* the watchdog's thread (after a fork): the next ticket starts a new one;
+* every reference to a hold: the watchdog marks the lease as lost, calls back, and then releases it.
 
-The schedule belongs to one thread or task at a time. All others put into its inbox what they want done, and wake it.
-They take no mutex for that: a signal handler may interrupt any of them, at any line, and call in again. One mutex is
-left, to start or to end the thread; no renewal, deadline or call of a holder needs it.
+A new lease has no timers yet (`lease_timers`). The order of steps makes that safe. An acquire adds its lease first and
+reads afterwards until when the watchdog sleeps. The watchdog sets that time first and looks for new leases afterwards.
+
+One thread or task at a time runs the schedule. All others put actions into its inbox and wake it. They take no mutex: a
+signal handler may interrupt any of them, at any line, and call again. One mutex is left, for starting and ending the
+thread; no renewal, deadline or callback needs it.
 """
 
 from __future__ import annotations
@@ -36,26 +35,19 @@ from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 
-from leasehold._engine.lease import ENDED, HOLDING, Later, Lease, State
+from leasehold._engine.lease import Later, Lease
+from leasehold._engine.lease_states import HOLDING, State
 from leasehold._engine.watchdog.backup_thread import BackupThread
+from leasehold._engine.watchdog.lease_timers import RENEWALS_PER_LEASE, LeaseTimers
 from leasehold._engine.watchdog.pending_releases import PendingRelease, ReleaseRetrier
+from leasehold._engine.watchdog.renewals import Renewer, running
 from leasehold._engine.watchdog.timer_queue import TimerQueue
 from leasehold._model import RenewalResult, Ticket
 from leasehold._runtimes.base import Job, Runtime
-from leasehold.errors import StoreUnavailable
 from leasehold.store_api import Store
 
-RENEWALS_PER_LEASE = 3
-"""A ticket is renewed when this part of its lease has passed, so that two renewals may fail before the deadline."""
-
-RETRY = 0.05
-"""First pause after a renewal without an answer, as a part of the lease; each further pause is half as long again."""
-
 COALESCE = 1 / 30
-"""Renewals due within this part of the shortest lease go in one batch."""
-
-BATCH = 500
-"""Tickets in one call of `Store.renew`."""
+"""Renewals that are due within this part of the shortest lease go into one batch."""
 
 NEVER = float("inf")
 
@@ -66,79 +58,78 @@ log = logging.getLogger("leasehold")
 
 
 class Watchdog:
-    """Renews, tells, and pays debts, for one client."""
+    """Renews, ends and notifies, for one client."""
 
     def __init__(self, runtime: Runtime, store: Store, patience: float) -> None:
         self._runtime = runtime
         self._store = store
         self._patience = patience
-        self._retrier = ReleaseRetrier(runtime, store, patience, self._owe_at)
+        self._retrier = ReleaseRetrier(runtime, store, patience, self._schedule_release)
         self._reset()
 
     def _reset(self) -> None:
-        self._starting = self._runtime.recursive_mutex()  # held to start the job, or to end it, and for nothing else
+        self._starting = self._runtime.recursive_mutex()  # held to start or end the job, and for nothing else
         self._wake = self._runtime.signal()
-        self._inbox: deque[Callable[[], None]] = deque()  # what others want done with the schedule
-        self._fresh: dict[Lease, float] = {}  # not looked at yet, and when each is to be renewed
-        self._watched: dict[Lease, None] = {}  # also those whose renewal is under way, which no agenda has
-        self._renewals: TimerQueue[Lease] = TimerQueue()  # only who has the schedule puts into these; anybody removes
-        self._deadlines: TimerQueue[Lease] = TimerQueue()
+        self._inbox: deque[Callable[[], None]] = deque()  # actions of other threads on the schedule
+        self._timers = LeaseTimers(self._runtime)
         self._pending: TimerQueue[PendingRelease] = TimerQueue()
-        self._alongside: list[Job] = []  # what pays debts, or still calls a holder back; some of them ended
-        self._renewing: list[Job] = []  # renewals under way; some of them ended
-        self._news: deque[tuple[RenewalResult, frozenset[str] | None]] = deque()
+        self._background: list[Job] = []  # jobs that repeat releases, or still call back; some of them ended
+        self._reports: deque[tuple[RenewalResult, frozenset[str] | None]] = deque()
         self._sleeps_until = 0.0
-        self._looks_by = NEVER  # when it is to look at those who are fresh, even if those who asked for it are gone
+        self._wake_at = NEVER  # when it must check the fresh leases, even if the lease that set this time was released
         self._job: Job | None = None
-        self._in_charge: object = None  # stands for the run that has the schedule now
+        self._current_run: object = None  # identifies the run that has the schedule now
         self._backup_thread = BackupThread(self._runtime, self._take_over)
+        self._renewer = Renewer(
+            self._runtime, self._store, self._patience, self._schedule_renewed, self._backup_thread.later
+        )
         self._closed = False
 
-    # --- what the engine tells it ------------------------------------------------------------------------------
+    # --- for the engine ----------------------------------------------------------------------------------------
 
     def watch(self, lease: Lease) -> None:
-        """Look after a ticket from now on; called before its claim is sent."""
-        when = self._fresh[lease] = self._runtime.now() + lease.length / RENEWALS_PER_LEASE
+        """Watch a lease from now on; called before its request is sent."""
+        when = self._timers.fresh[lease] = self._runtime.now() + lease.length / RENEWALS_PER_LEASE
         job = self._job
         if job is None or when < self._sleeps_until or not job.alive():
-            self._ask(when, partial(self._see_by, when))
+            self._submit(when, partial(self._wake_by, when))
 
     def granted(self, lease: Lease) -> None:
-        """Take note that the ticket holds now: if it is not to be renewed, only its deadline matters."""
-        due = self._fresh.get(lease)
+        """Set the timers of a lease that is held now. A fixed lease needs only its deadline."""
+        due = self._timers.fresh.get(lease)
         if due is not None and lease.length >= lease.ticket.terms.lease:
-            if lease.deadline < due:  # else it is looked at before, and says itself, then, that it holds
-                self._ask(lease.deadline, partial(self._see_by, lease.deadline))
+            if lease.deadline < due:  # else it is checked before, and gets both timers then
+                self._submit(lease.deadline, partial(self._wake_by, lease.deadline))
             return
         soonest = min(lease.deadline, self._runtime.now() + lease.length / RENEWALS_PER_LEASE)
-        self._ask(soonest, partial(self._put_granted, lease))
+        self._submit(soonest, partial(self._timers.add_granted, lease))
 
     def forget(self, lease: Lease) -> None:
-        """Look after a ticket no longer; called before its leave is sent."""
-        if self._fresh.pop(lease, None) is None:
-            self._drop(lease)
+        """Stop watching a lease; called before its release is sent."""
+        if self._timers.fresh.pop(lease, None) is None:
+            self._timers.drop(lease)
 
     def retry_release(self, name: str, ticket: Ticket) -> None:
-        """Leave in the background, until the store confirms or the lease has ended by itself."""
+        """Release in the background, until the store confirms or the lease has expired."""
         now = self._runtime.now()
-        self._owe_at(PendingRelease(name, ticket, now + ticket.terms.lease), now)
+        self._schedule_release(PendingRelease(name, ticket, now + ticket.terms.lease), now)
 
     def on_report(self, result: RenewalResult, tickets: Collection[str] | None) -> None:
-        """Take a store's report of what became of tickets, or of all, from any thread; see `ReportsLosses`."""
-        self._news.append((result, None if tickets is None else frozenset(tickets)))
+        """Take a store's report on some tickets, or on all, from any thread; see `ReportsLosses`."""
+        self._reports.append((result, None if tickets is None else frozenset(tickets)))
         self._wake.set()
 
-    def expect_calls(self) -> None:
-        """Make ready to call holders back, who may take their time."""
+    def prepare_callbacks(self) -> None:
+        """Start the backup thread, for callbacks that may be slow."""
         if not self._backup_thread.is_prepared():
-            self._ask(0.0, self._backup_thread.prepare)
+            self._submit(0.0, self._backup_thread.prepare)
 
     def leases(self) -> list[Lease]:
-        """Return all that it looks after."""
-        return list(dict.fromkeys((*self._fresh, *self._watched)))  # one that is taken in meanwhile is in both
+        """Return all leases that it watches."""
+        return self._timers.leases()
 
     async def close(self, within: float) -> None:
-        """End the thread or task, and try once more to leave what is owed; in about ``within`` seconds."""
+        """End the thread or task, and send each pending release once more, in about ``within`` seconds."""
         until = self._runtime.now() + within
         self._closed = True
         job, self._job = self._job, None
@@ -146,16 +137,16 @@ class Watchdog:
         await self._backup_thread.close(within)
         if job is not None:
             await job.join(max(0.0, until - self._runtime.now()))
-        await self._end(self._alongside, until)  # else the store would be closed while one asks, and a lease last on
-        await self._end(self._renewing, 0.0)  # nobody needs the answers any more; a thread finds the store closed
-        self._alongside, self._renewing = [], []
-        self._take_in()
+        await self._end(self._background, until)  # else the store would be closed during a release
+        await self._end(self._renewer.jobs, 0.0)  # nobody needs the results any more; a thread finds the store closed
+        self._background, self._renewer.jobs = [], []
+        self._drain_inbox()
         for pending_release in list(self._pending):
             if self._runtime.now() < until:
-                await self._retrier.pay([pending_release])
+                await self._retrier.send([pending_release])
 
     async def _end(self, jobs: Sequence[Job], until: float) -> None:
-        """Wait for jobs until then; those that have not ended are asked to, all at once."""
+        """Wait for jobs until a reading of the clock; then cancel all that have not ended."""
         for job in jobs:
             if (left := until - self._runtime.now()) > 0:
                 await job.join(left)
@@ -165,26 +156,21 @@ class Watchdog:
             await job.join(0.0)
 
     def after_fork(self) -> None:
-        """Forget, in a forked child, all that belongs to the parent."""
-        belongs = self.leases()
+        """Forget, in a forked child, all leases: they belong to the parent."""
+        inherited = self.leases()
         self._reset()
-        for lease in belongs:
+        for lease in inherited:
             lease.after_fork()
 
-    def _drop(self, lease: Lease) -> None:
-        self._watched.pop(lease, None)
-        self._renewals.remove(lease)
-        self._deadlines.remove(lease)
-
-    def _keep(self, job: Job) -> None:
-        """Keep a job that `close` waits for."""
-        self._alongside = _with(self._alongside, job)
+    def _track(self, job: Job) -> None:
+        """Remember a job that `close` waits for."""
+        self._background = running(self._background, job)
 
     # --- the schedule ------------------------------------------------------------------------------------------
 
-    def _ask(self, when: float, what: Callable[[], None]) -> None:
-        """Have whoever has the schedule do something with it, no later than at a reading of the clock."""
-        self._inbox.append(what)
+    def _submit(self, when: float, action: Callable[[], None]) -> None:
+        """Have the thread that runs the schedule execute an action, no later than at a reading of the clock."""
+        self._inbox.append(action)
         if self._closed:
             return
         job = self._job
@@ -194,252 +180,158 @@ class Watchdog:
             self._wake.set()
 
     def _start(self) -> None:
-        if self._starting._is_owned():  # by a frame that this signal handler interrupted: it goes on to start it
+        if self._starting._is_owned():  # by a frame that this signal handler interrupted: that frame starts the job
             return
         with self._starting:
-            if self._in_charge is None and (self._job is None or not self._job.alive()):
+            if self._current_run is None and (self._job is None or not self._job.alive()):
                 self._sleeps_until = 0.0
                 self._job = self._runtime.spawn(self._run, "leasehold-watchdog")
             else:
                 self._wake.set()
 
-    def _see_by(self, when: float) -> None:
-        """Look at those who are fresh by then."""
-        self._looks_by = min(self._looks_by, when)
+    def _wake_by(self, when: float) -> None:
+        """Check the fresh leases no later than at a reading of the clock."""
+        self._wake_at = min(self._wake_at, when)
 
-    def _put_granted(self, lease: Lease) -> None:
-        if lease.state in ENDED or (lease not in self._fresh and lease not in self._watched):  # forgotten meanwhile
-            return
-        self._watched[lease] = None
-        self._fresh.pop(lease, None)
-        if not lease.renews:
-            self._renewals.remove(lease)
-        elif lease.length < lease.ticket.terms.lease or lease not in self._renewals:
-            self._renewals.put(lease, self._runtime.now() + lease.length / RENEWALS_PER_LEASE)
-        self._deadlines.put(lease, lease.deadline)
+    def _schedule_renewed(self, batch: Sequence[Lease], results: Sequence[RenewalResult], sent: float) -> None:
+        self._submit(0.0, partial(self._timers.add_renewed, batch, results, sent))
 
-    def _owe_at(self, pending_release: PendingRelease, when: float) -> None:
-        self._ask(when, partial(self._pending.put, pending_release, when))
+    def _schedule_release(self, pending_release: PendingRelease, when: float) -> None:
+        self._submit(when, partial(self._pending.put, pending_release, when))
 
-    def _take_in(self) -> None:
-        """Do what others asked for, and put those who are fresh on the agendas. Most were released before."""
+    def _drain_inbox(self) -> None:
+        """Execute the actions of other threads, and set the timers of the fresh leases."""
         while self._inbox:
             self._inbox.popleft()()
-        for lease, when in list(self._fresh.items()):
-            self._watched[lease] = None  # before it is taken out there: who closes the client finds it in one of both
-            if self._fresh.pop(lease, None) is None:  # released just now
-                self._watched.pop(lease, None)
-                continue
-            if lease.state in HOLDING:
-                self._deadlines.put(lease, lease.deadline)
-            if lease.renews or lease.state not in HOLDING:
-                self._renewals.put(lease, when)
+        self._timers.add_fresh()
 
     async def _run(self) -> None:
-        mine = self._in_charge = object()
+        mine = self._current_run = object()
         try:
-            while not self._closed and self._in_charge is mine:
+            while not self._closed and self._current_run is mine:
                 if not self._step():
                     return
-                if not await self._sleep() and self._ends(mine):
+                if not await self._sleep() and self._stop_if_idle(mine):
                     return
         finally:
-            if self._in_charge is mine:
-                self._in_charge = None
+            if self._current_run is mine:
+                self._current_run = None
 
-    def _ends(self, mine: object) -> bool:
-        """End the job, unless something came in just now: who comes later sees that there is none, and starts one."""
+    def _stop_if_idle(self, mine: object) -> bool:
+        """End the job, unless something arrived just now. Whatever arrives later finds no job and starts one."""
         with self._starting:
-            job, self._job, self._in_charge = self._job, None, None
-            if not self._fresh and not self._inbox:
+            job, self._job, self._current_run = self._job, None, None
+            if not self._timers.fresh and not self._inbox:
                 return True
-            self._job, self._in_charge = job, mine
+            self._job, self._current_run = job, mine
             return False
 
     async def _sleep(self) -> bool:
-        """Sleep until something is due, or somebody asks; return whether there is anything left to do."""
+        """Sleep until a timer is due or another thread wakes it; return whether anything is left to do."""
         self._wake.clear()
-        if self._closed:  # looked at after that: who closes says so before it wakes us
+        if self._closed:  # checked after the clear: a close sets this before it wakes us
             return True
-        self._take_in()
+        self._drain_inbox()
         now = self._runtime.now()
-        times = [when for timers in self._timers() if (when := timers.next()) is not None]
-        if self._looks_by <= now:  # it has just looked
-            self._looks_by = NEVER
-        if self._looks_by < NEVER:
-            times.append(self._looks_by)
-        self._sleeps_until = now if self._news else min(times, default=now + LINGER)
-        if self._fresh or self._inbox:  # came in between: it may not have seen until when we sleep
+        times = [when for timers in self._queues() if (when := timers.next()) is not None]
+        if self._wake_at <= now:  # it has just checked
+            self._wake_at = NEVER
+        if self._wake_at < NEVER:
+            times.append(self._wake_at)
+        self._sleeps_until = now if self._reports else min(times, default=now + LINGER)
+        if self._timers.fresh or self._inbox:  # arrived meanwhile: it may not have seen until when we sleep
             self._wake.set()
         await self._wake.wait(max(0.0, self._sleeps_until - now))
         self._sleeps_until = 0.0
-        return bool(times or self._looks_by < NEVER or any(self._timers()) or self._news or self._inbox)
+        return bool(times or self._wake_at < NEVER or any(self._queues()) or self._reports or self._inbox)
 
     async def _take_over(self, job: Job) -> None:
-        """Go on with the schedule, while whoever had it calls holders back, and takes its time."""
+        """Run the schedule while the job that had it makes slow callbacks."""
         before, self._job = self._job, job
         if before is not None:
-            self._keep(before)
+            self._track(before)
         await self._run()
 
-    def _timers(self) -> tuple[TimerQueue[Lease], TimerQueue[Lease], TimerQueue[PendingRelease]]:
-        return self._renewals, self._deadlines, self._pending
+    def _queues(self) -> tuple[TimerQueue[Lease], TimerQueue[Lease], TimerQueue[PendingRelease]]:
+        return self._timers.renewals, self._timers.deadlines, self._pending
 
     def _step(self) -> bool:
-        """Look at all; return False if another has the schedule by then."""
+        """Check all leases; return False if another job runs the schedule now."""
         later = self._backup_thread.later()
         try:
-            self._look_at_all(later)
+            self._check_all(later)
         except Exception:
-            log.exception("the watchdog stumbled; it goes on")
-            self._put_back()
+            log.exception("a check of the leases failed; the watchdog continues")
+            self._timers.add_again()
         return not later or self._backup_thread.call(later)
 
-    def _put_back(self) -> None:
-        """Put all down again, and renew them soon: whom it had taken out to look at stands on no agenda."""
+    def _check_all(self, later: Later | None) -> None:
+        self._drain_inbox()
+        self._apply_reports(later)
         now = self._runtime.now()
-        for lease in list(self._watched):
-            self._renewals.put(lease, now + lease.length * RETRY)
-            if lease.state in HOLDING:
-                self._deadlines.put(lease, lease.deadline)
-
-    def _look_at_all(self, later: Later | None) -> None:
-        self._take_in()
-        self._take_news(later)
-        now = self._runtime.now()
-        ended = self._deadlines.due(now)
-        due = self._renewals.due(now)
+        ended = self._timers.deadlines.due(now)
+        due = self._timers.renewals.due(now)
         if due:
-            due += self._renewals.due(now + COALESCE * min(lease.length for lease in due))
+            due += self._timers.renewals.due(now + COALESCE * min(lease.length for lease in due))
         pending = self._pending.due(now)
-        if pending and (paying := self._retrier.release_in_background(pending)) is not None:
-            self._keep(paying)
+        if pending and (job := self._retrier.release_in_background(pending)) is not None:
+            self._track(job)
         lost: set[str] = set()
         for lease in ended:
-            if lease.check_deadline(later):  # it was moved since it was put down
-                self._deadlines.put(lease, lease.deadline)
+            if lease.check_deadline(later):  # a renewal has moved the deadline
+                self._timers.deadlines.put(lease, lease.deadline)
             else:
                 lost.add(lease.name)
-                lease.settle(later)
+                lease.complete_end(later)
                 self.forget(lease)
         due += self._next_waiters(lost)
-        batch = [lease for lease in dict.fromkeys(due) if self._is_to_renew(lease, now, later)]
-        for start in range(0, len(batch), BATCH):
-            self._renew_in_background(batch[start : start + BATCH])
+        self._renewer.renew_in_background(
+            [lease for lease in dict.fromkeys(due) if self._needs_renewal(lease, now, later)]
+        )
 
-    def _take_news(self, later: Later | None) -> None:
-        """Tell holders what the store has heard; whoever is in doubt is renewed now."""
-        while self._news:
-            result, tickets = self._news.popleft()
+    def _apply_reports(self, later: Later | None) -> None:
+        """Apply the reports of the store; a lease that is in doubt is renewed now."""
+        while self._reports:
+            result, tickets = self._reports.popleft()
             for lease in self.leases():
                 if lease.state not in HOLDING or (tickets is not None and lease.ticket.id not in tickets):
                     continue
                 if result is RenewalResult.GONE:
-                    lease.gone("the store ended it (its session has expired)", later)
+                    lease.mark_lost("the store ended it (its session has expired)", later)
                     self.forget(lease)
-                else:  # in doubt: there is no third word
-                    lease.no_answer()
+                else:  # in doubt: a store reports nothing else
+                    lease.mark_in_doubt()
                     if lease.renews:
-                        self._renewals.put(lease, self._runtime.now())
+                        self._timers.renewals.put(lease, self._runtime.now())
 
     def _next_waiters(self, lost: set[str]) -> list[Lease]:
-        """Return who waits for these names: their holds ended by themselves, and no release tells anyone.
+        """Return the waiters for these names: their leases expired here, and no release notifies a waiter.
 
-        A store need not let each waiter watch a holder of its own client; a renewal makes it look again.
+        A store need not let a waiter watch a holder of its own client; a renewal makes it check again.
         """
         if not lost:
             return []
         return [lease for lease in self.leases() if lease.state is State.QUEUED and lease.name in lost]
 
-    def _is_to_renew(self, lease: Lease, now: float, later: Later | None) -> bool:
+    def _needs_renewal(self, lease: Lease, now: float, later: Later | None) -> bool:
         if lease.state is not State.QUEUED and not lease.check_deadline(later):
-            lease.settle(later)
+            lease.complete_end(later)
             self.forget(lease)
             return False
-        if not lease.is_kept():
-            self._give_up(lease, later)
+        if not lease.is_reachable():
+            self._release_abandoned(lease, later)
             return False
         if lease.state is State.QUEUED:
             return True
         return lease.renews and (lease.max_hold is None or now < lease.since + lease.max_hold)
 
-    def _give_up(self, lease: Lease, later: Later | None) -> None:
-        """Leave for those who cannot any more; whoever listens is told of a loss before anybody else can enter."""
+    def _release_abandoned(self, lease: Lease, later: Later | None) -> None:
+        """Release a lease that nobody can release any more; callbacks are called before anybody else can acquire."""
         if lease.state is State.QUEUED:
-            ended = lease.leaves()
+            ended = lease.begin_release()
         else:
-            ended = lease.gone("it was never released, and nobody could any more: its hold was dropped", later)
+            ended = lease.mark_lost("its hold was dropped without a release", later)
         self.forget(lease)
-        if ended:  # else another has ended it just now, and leaves
+        if ended:  # else another call has ended it just now, and releases it
             self.retry_release(lease.name, lease.ticket)
-            log.warning("lock %r was never released: its holder is gone; released in its name", lease.name)
-
-    # --- renewing ----------------------------------------------------------------------------------------------
-
-    def _renew_in_background(self, batch: Sequence[Lease]) -> None:
-        try:
-            job = self._runtime.spawn(lambda: self._renew(batch), "leasehold-renew")
-        except RuntimeError:  # no thread to be had: as if the store had not answered
-            self._answered(batch, [RenewalResult.UNKNOWN] * len(batch), self._runtime.now())
-        else:
-            self._renewing = _with(self._renewing, job)
-
-    async def _renew(self, batch: Sequence[Lease]) -> None:
-        sent = self._runtime.now()
-        shortest = min(lease.length for lease in batch)
-        within = min(self._patience, shortest / RENEWALS_PER_LEASE)
-        try:
-            results = await self._store.renew([(lease.name, lease.ticket) for lease in batch], within=within)
-        except StoreUnavailable:
-            results = [RenewalResult.UNKNOWN] * len(batch)
-        except Exception:
-            log.exception("a batch of renewals failed")
-            results = [RenewalResult.UNKNOWN] * len(batch)
-        self._answered(batch, results, sent)
-
-    def _answered(self, batch: Sequence[Lease], results: Sequence[RenewalResult], sent: float) -> None:
-        later = self._backup_thread.later()
-        try:
-            for lease, result in zip(batch, results, strict=True):
-                if lease.state in HOLDING:
-                    self._holder_answered(lease, result, sent, later)
-            self._ask(0.0, partial(self._plan_all, batch, results, sent))
-        finally:
-            for call in later or ():
-                call()
-
-    def _holder_answered(self, lease: Lease, result: RenewalResult, sent: float, later: Later | None) -> None:
-        if result is RenewalResult.HELD:
-            lease.renewed(sent)
-        elif result is RenewalResult.UNKNOWN:
-            lease.no_answer()
-        elif result is RenewalResult.GONE and lease.confirmed <= sent:
-            # QUEUED was said before the grant; and a claim may have overtaken a question that was asked before it.
-            lease.gone("the store no longer knows it (expired, broken or evicted)", later)
-
-    def _plan_all(self, batch: Sequence[Lease], results: Sequence[RenewalResult], sent: float) -> None:
-        for lease, result in zip(batch, results, strict=True):
-            self._plan(lease, result, sent)
-
-    def _plan(self, lease: Lease, result: RenewalResult, sent: float) -> None:
-        """Put a lease down for what comes next."""
-        length = lease.length
-        if lease not in self._watched or lease.state in ENDED:
-            self._drop(lease)
-            return
-        holding = lease.state in HOLDING
-        if holding:
-            self._deadlines.put(lease, lease.deadline)
-        if holding and not lease.renews:
-            return
-        if result is RenewalResult.UNKNOWN:
-            pause = length * RETRY * 1.5 ** min(max(lease.doubts, 1) - 1, 8)
-            when = self._runtime.now() + min(pause, length / RENEWALS_PER_LEASE)
-        else:
-            when = sent + length / RENEWALS_PER_LEASE
-        self._renewals.put(lease, when)
-
-
-def _with(jobs: Sequence[Job], job: Job) -> list[Job]:
-    """Return those of the jobs that have not ended, and one more."""
-    return [*(other for other in jobs if other.alive()), job]
+            log.warning("lock %r was never released and its hold was dropped; the watchdog released it", lease.name)

@@ -77,7 +77,7 @@ class AsyncBarrier:
         if key in inside and inside[key].lives():
             raise RuntimeError(f"this thread or task is inside barrier {self.name!r} already; leave first")
         member = await self._members.meet(timeout, stays=True)
-        member.lease.kept = weakref.ref(inside)
+        member.lease.lock_object = weakref.ref(inside)
         index = member.index
         if block is not None:  # it belongs to the block
             block.hold, block.handle = member, member.handle

@@ -1,20 +1,26 @@
-"""The members of a barrier: how one comes, waits, notices the dead, and goes.
+"""The members of a barrier: arriving, waiting, detecting dead members, leaving.
 
 Theory of operation
 -------------------
-A member takes a *entry*: a permit of a semaphore with as many permits as the barrier has parties. So its lease is kept
-by the watchdog, a dead member's entry ends within its lease (or as soon as the store knows), and newcomers wait until
-there is room. Then it looks for the dead and writes itself into the rounds (`barrier_rounds`), in one step of a
-journal. Going, it takes itself out of the rounds first and gives back the entry after that: so who is in the rounds
-without an entry is dead, whatever was lost on the way.
+1. A member acquires an *entry*: a permit of a semaphore with as many permits as the barrier has parties. So the
+   watchdog renews its lease, the entry of a dead member expires within the lease (or as soon as the store detects the
+   death), and newcomers wait until there is room.
+2. It looks for dead members.
+3. It adds itself to the rounds (`barrier_rounds`), in one step of a journal.
+4. When it leaves, it removes itself from the rounds first and releases the entry after that. So a member in the rounds
+   without an entry is dead, whatever was lost before.
 
-Who judges reads the rounds *before* it looks at the entries: whoever was in them then had an entry before. The step
-that follows concerns only those who are still members. The dead are looked for by each newcomer, and every `LOOK`
-seconds by the first in line, half as often by the second, and so on, so that many who wait do not ask much; that bounds
-the delay after the lease.
+Whoever looks for dead members reads the rounds *before* the entries: a member of these rounds had an entry before. The
+step that follows concerns only those that are still members. Each newcomer looks for dead members. So does the first
+waiter every `LOOK` seconds, the second half as often, and so on: many waiters cause few requests. That bounds the delay
+after the lease.
 
-What if a member dies after each step: with an entry and not in the rounds, its entry ends; arrived, it is buried; the
-last to arrive, the round met in that same step, and nobody needs it any more; inside, it is buried by those who leave.
+If a member dies after a step:
+
+* with an entry, but not in the rounds: its entry expires;
+* after it arrived: the others remove it;
+* as the last to arrive: the round met in that same step, and nobody needs it any more;
+* inside: those that leave remove it.
 """
 
 from __future__ import annotations
@@ -42,15 +48,15 @@ from leasehold.primitives.coordination.barrier_rounds import SHORT, Broken, Left
 from leasehold.primitives.locks.options import Options
 
 LOOK = 1.0
-"""Seconds between two looks for dead members, of the first in line."""
+"""Seconds between two checks for dead members, by the first waiter."""
 
 TOUCH = LIFE / 4
-"""Seconds after which who waits writes what is there, so that it is not forgotten."""
+"""Seconds after which a waiter writes the record again, so that it does not expire."""
 
 
 @dataclass(eq=False, slots=True)
 class Member:
-    """One who came. ``round``: in which it arrived, 0 while it has not."""
+    """One member. ``round``: the round in which it arrived, 0 before that."""
 
     lease: Lease
     caller: Caller
@@ -61,26 +67,26 @@ class Member:
 
     @property
     def id(self) -> str:
-        """What the rounds have of its ticket."""
+        """Its id in the rounds: the first characters of its ticket."""
         return self.lease.ticket.id[:SHORT]
 
     def lives(self) -> bool:
-        """Return whether its entry is still its own, and its thread or task has not ended."""
-        return self.caller.alive() and self.lease.check_deadline() and self.lease.is_kept()
+        """Return whether it still holds its entry, and its thread or task has not ended."""
+        return self.caller.alive() and self.lease.check_deadline() and self.lease.is_reachable()
 
 
 class Inside(dict[int, Member]):
     """The members of one barrier object that are inside, by the key of their thread or task."""
 
-    def drop_the_dead(self) -> None:
-        """Keep no member whose thread or task has ended."""
+    def drop_ended_callers(self) -> None:
+        """Drop the members whose threads or tasks have ended."""
         for key, member in list(self.items()):
             if not member.caller.alive() and self.get(key) is member:
                 self.pop(key, None)
 
 
 class Members:
-    """Those of one barrier, as one client sees them."""
+    """The members of one barrier in one client."""
 
     def __init__(self, engine: Engine, name: str, options: Options, *, drop_dead: bool) -> None:
         self._engine = engine
@@ -90,30 +96,30 @@ class Members:
         self._name = name
         self.book = Book(engine, name, options.terms.mode.limit, drop_dead=drop_dead)
 
-    # --- coming ------------------------------------------------------------------------------------------------
+    # --- arriving -----------------------------------------------------------------------------------------------
 
     async def meet(self, timeout: Seconds | None, *, stays: bool) -> Member:
-        """Come, and wait for the others; with ``stays`` the member keeps its entry."""
+        """Arrive, and wait for the others; with ``stays`` the member keeps its entry."""
         limit = _validate.timeout(timeout)
         limit = self._options.timeout if timeout is None else limit
         self._engine.ready()
         start = self._runtime.now()
         until = float("inf") if limit is None else start + limit
-        member = await self._sit(limit)
+        member = await self._acquire_entry(limit)
         try:
             await self._arrive(member, stays=stays)
             await self._until_met(member, start, until)
-        except GeneratorExit:  # the loop is gone with the task in it: nothing can be awaited any more
+        except GeneratorExit:  # the event loop is closed: nothing can be awaited any more
             member.handle = None
             raise
         except BaseException:
             await self._runtime.shield(self._quit(member))
             raise
         if not stays:
-            await self._stand_up(member)
+            await self._release_entry(member)
         return member
 
-    async def _sit(self, limit: float | None) -> Member:
+    async def _acquire_entry(self, limit: float | None) -> Member:
         options, caller = self._options, self._runtime.me()
         start = self._runtime.now()
         got = await acquire(self._engine, AcquireRequest(self.book.queue, options.terms, join=limit != 0), limit)
@@ -143,7 +149,7 @@ class Members:
                 member.index = fate.index
                 return
             if not isinstance(fate, Waiting):
-                raise self._missed(fate, member)
+                raise self._failure(fate, member)
             now = self._runtime.now()
             written = written if written[0] == seen.version else (seen.version, now)
             if not member.lease.check_deadline() or now >= until:
@@ -155,8 +161,8 @@ class Members:
             await self.book.changed(seen.version, min(until, look_at, member.lease.deadline) - now, pace)
 
     async def _give_up(self, member: Member, start: float) -> None:
-        """End the wait of one who came too late or lost its entry, unless the round met at the last moment."""
-        late = member.lease.check_deadline()  # else it was stopped for too long
+        """End the wait after the timeout or the loss of the entry, unless the round met at the last moment."""
+        late = member.lease.check_deadline()  # else the process was stopped for too long
 
         def step(rounds: Rounds) -> Rounds | None:
             if not isinstance(rounds_of.fate(rounds, member.round, member.id), Waiting):
@@ -172,12 +178,12 @@ class Members:
             return
         if late:
             raise self._timed_out(start, "the others were not there")
-        raise self._missed(fate, member)
+        raise self._failure(fate, member)
 
-    # --- going -------------------------------------------------------------------------------------------------
+    # --- leaving ------------------------------------------------------------------------------------------------
 
     async def leave(self, member: Member | None, timeout: Seconds | None) -> None:
-        """Depart, and wait until all have."""
+        """Depart, and wait until all members have departed."""
         limit = _validate.timeout(timeout)
         limit = self._options.timeout if timeout is None else limit
         if member is None:
@@ -191,13 +197,13 @@ class Members:
         try:
             await self._depart(member)
             await self._until_left(member, start, until)
-        except GeneratorExit:  # the loop is gone with the task in it: nothing can be awaited any more
+        except GeneratorExit:  # the event loop is closed: nothing can be awaited any more
             member.handle = None
             raise
         except BaseException:
-            await self._stand_up(member)
+            await self._release_entry(member)
             raise
-        await self._stand_up(member)
+        await self._release_entry(member)
 
     async def _depart(self, member: Member) -> None:
         if not self._engine.owns(member.lease):
@@ -232,14 +238,14 @@ class Members:
             await self.book.changed(seen.version, min(until, look_at) - now, pace)
 
     async def fail(self, member: Member | None, error: BaseException) -> None:
-        """Go without the others, because of an error in the block: they hear of it, or go on without this one."""
+        """Leave alone after an error in the block: the barrier breaks, or the others continue without this member."""
         if member is not None and not isinstance(error, GeneratorExit):
             await self._runtime.shield(
                 self._quit(member, f"{self._engine.owner} failed inside: {type(error).__name__}")
             )
 
     async def _quit(self, member: Member, why: str = "") -> None:
-        """Undo whatever was done so far; the caller has an error already."""
+        """Undo what was done so far; the caller raises its own error."""
 
         def step(rounds: Rounds) -> Rounds | None:
             if member.id in rounds.inside and not self._drop_dead:
@@ -249,18 +255,18 @@ class Members:
         try:
             if member.round:
                 await self.book.change(step)
-        except LeaseholdError:  # the others see that its entry is gone
+        except LeaseholdError:  # the others detect that its entry has ended
             pass
         finally:
-            await self._stand_up(member)
+            await self._release_entry(member)
 
-    async def _stand_up(self, member: Member) -> None:
+    async def _release_entry(self, member: Member) -> None:
         try:
             await self._engine.release(member.lease)
-        except LeaseLost:  # the rounds decide, and have
+        except LeaseLost:  # the rounds have decided already
             pass
 
-    # --- words -------------------------------------------------------------------------------------------------
+    # --- errors -------------------------------------------------------------------------------------------------
 
     def _patience(self, until: float) -> float:
         return max(0.0, min(self._options.terms.lease, until - self._runtime.now()))
@@ -268,7 +274,7 @@ class Members:
     def _late(self) -> str:
         return f"{self._engine.owner} waited for longer than its timeout"
 
-    def _missed(self, fate: Broken | Over | Met | Waiting, member: Member) -> LeaseholdError:
+    def _failure(self, fate: Broken | Over | Met | Waiting, member: Member) -> LeaseholdError:
         return self.book.broken(fate.why) if isinstance(fate, Broken) else member.lease.error()
 
     def _timed_out(self, start: float, what: str) -> LeaseholdError:

@@ -1,4 +1,4 @@
-"""What is kept of a barrier: its rounds in a journal, beside the entries of its members; and who of them is dead."""
+"""The stored record of a barrier: its rounds in a journal, and the search for dead members."""
 
 from __future__ import annotations
 
@@ -7,35 +7,35 @@ from leasehold._engine.cell_wait import Pace
 from leasehold._engine.engine import Engine
 from leasehold.errors import BrokenBarrier, NameInUse, StoreUnavailable
 from leasehold.primitives.coordination import barrier_rounds as rounds_of
-from leasehold.primitives.coordination.barrier_rounds import SHORT, SPELLING, Rounds, Step
+from leasehold.primitives.coordination.barrier_rounds import CODEC, SHORT, Rounds, Step
 from leasehold.primitives.coordination.journal import Journal, Seen
 
 LIFE = 7 * 86_400.0
-"""Seconds for which the rounds are kept after the last change. Who waits writes now and then."""
+"""Seconds after the last change at which the rounds expire. Waiters write now and then."""
 
 DIED = "a member died, or was stopped for longer than its lease"
 
 
 class Book:
-    """The rounds of one barrier, as one client sees them.
+    """The rounds of one barrier in one client.
 
     Attributes:
         queue: the name at which members have their entries.
         parties: how many meet.
-        drop_dead: whether the dead are left out.
+        drop_dead: whether dead members are dropped.
 
     """
 
     def __init__(self, engine: Engine, name: str, parties: int, *, drop_dead: bool) -> None:
         self._engine = engine
-        self._journal: Journal[Rounds] = Journal(engine, "barrier", name, SPELLING, LIFE)
+        self._journal: Journal[Rounds] = Journal(engine, "barrier", name, CODEC, LIFE)
         self._name = name
         self.queue = _validate.name(f"barrier/{_validate.name(name)}")
         self.parties = parties
         self.drop_dead = drop_dead
 
     async def look(self) -> Rounds:
-        """Return the rounds as they are."""
+        """Return the present rounds."""
         return self._mine((await self._journal.read()).state)
 
     async def read(self, patience: float | None = None) -> Seen[Rounds]:
@@ -48,7 +48,7 @@ class Book:
         self._engine.refuse_closed()
 
     async def change(self, step: Step) -> Rounds:
-        """Make a step, exactly once, through an outage too: there is an entry already, and others wait."""
+        """Make a change exactly once, through an outage, too: there is an entry already, and others wait."""
         patience = self._engine.response_timeout
         seen = await self._journal.change(lambda rounds: step(self._mine(rounds)), patience)
         return self._mine(seen.state)
@@ -58,7 +58,7 @@ class Book:
         await self.change(lambda rounds: None if rounds.broken else rounds_of.break_(rounds, why))
 
     async def reset(self) -> None:
-        """Make it whole; also with another number of parties than before."""
+        """Reset the barrier, also with another number of parties than before."""
         fresh, why = self._mine(None), f"{self._engine.owner} reset it"
 
         def step(rounds: Rounds | None) -> Rounds | None:
@@ -67,13 +67,13 @@ class Book:
         await self._journal.change(step)
 
     async def look_for_dead(self, seen: Seen[Rounds], *, touch: bool = False) -> None:
-        """Bury members of the rounds that were ``seen`` who have no entry; with ``touch`` write in any case."""
+        """Remove those members of the rounds ``seen`` that have no entry; with ``touch`` write in any case."""
         members = () if seen.state is None else seen.state.members()
         if not members:
             return
         try:
             views = await self._engine.store.inspect(self.queue, exact=True)
-        except StoreUnavailable as error:  # whoever is asked next finds out whether the store is down
+        except StoreUnavailable as error:  # the next request detects whether the store is down
             if error.lasting:
                 raise
             return

@@ -1,16 +1,16 @@
-"""The rounds of a barrier as a value, and what arriving, leaving, dying and breaking make of it. Pure.
+"""The rounds of a barrier as a value, and its changes: arrive, withdraw, depart, drop or break. Pure.
 
 Theory of operation
 -------------------
-Members *arrive* in a round. When as many have arrived as there are parties, they have *met*: the round is over in that
-same step, its members are noted in order of arrival, and the next round begins empty. So who looks late still finds
-that its round met, and newcomers never mix with those who are on their way out. A member that wants to leave together
-with the others is *inside* from the meeting until it departs; its leaving is over when nobody is inside any more.
+Members *arrive* in a round. When as many members as parties have arrived, the round has *met*: it ends in that same
+step, its members are recorded in order of arrival, and the next round begins empty. So a member that reads late still
+finds that its round met, and newcomers never mix with members that leave. A member that wants to leave together with
+the others is *inside* from the meeting until it departs. Its leaving ends when nobody is inside any more.
 
-A round that ends otherwise (broken, reset) is noted with the reason, for its members and for those inside.
+A round that ends otherwise (broken, reset) is recorded with the reason, for its members and for those inside.
 
-A member is told apart by the first `SHORT` characters of its ticket, 66 random bits. Its ticket holds an entry at the
-store for as long as it is a member: whoever is listed here without having one is dead.
+A member is identified by the first `SHORT` characters of its ticket, 66 random bits. Its ticket holds an entry in the
+store as long as it is a member: a member without an entry is dead.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import Any
 
-from leasehold.primitives.coordination.journal import Spelling
+from leasehold.primitives.coordination.journal import Codec
 from leasehold.primitives.locks.semaphore import permits_of
 
 SHORT = 11
-"""Characters of a ticket that stand for a member."""
+"""Characters of a ticket that identify a member."""
 
 REMEMBERED = 16
-"""Rounds that ended without a meeting, of which the reason is kept."""
+"""Recorded rounds that ended without a meeting, with their reasons."""
 
 
 MOST = 1000
-"""The largest number of parties: all that is stored of them stays within a cell."""
+"""The largest number of parties: their record fits into a cell."""
 
 
 def parties_of(value: object) -> int:
@@ -40,7 +40,7 @@ def parties_of(value: object) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A round that ended without a meeting, or, where it says so, the stay inside that followed its meeting."""
+    """A round that ended without a meeting; with ``inside``, the stay inside after its meeting."""
 
     round: int
     inside: bool
@@ -49,19 +49,19 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Rounds:
-    """All that is stored of a barrier.
+    """The stored state of a barrier.
 
     Attributes:
         parties: how many meet.
-        drop_dead: whether a dead member is left out, and does not break the barrier.
+        drop_dead: whether a dead member is dropped instead of breaking the barrier.
         round: the round in which members arrive now.
         arrived: its members so far, in order.
-        staying: those of them who will be inside.
+        staying: those of them that will be inside.
         met_round: the last round that met; 0 if none has.
         met: its members in order.
         inside_round: the last round that met with members who stay.
-        inside: those of them who have not departed.
-        broken: why nobody may arrive; empty if all is well.
+        inside: those of them that have not departed.
+        broken: why nobody may arrive; empty if the barrier is whole.
         ended: the last rounds that ended without a meeting.
 
     """
@@ -79,7 +79,7 @@ class Rounds:
     ended: tuple[Ended, ...] = ()
 
     def members(self) -> tuple[str, ...]:
-        """Return all who must be alive."""
+        """Return all members that must be alive."""
         return self.arrived + self.inside
 
 
@@ -94,29 +94,29 @@ def arrive(rounds: Rounds, me: str, *, stays: bool) -> Rounds:
 
 
 def withdraw(rounds: Rounds, me: str) -> Rounds | None:
-    """Take back an arrival; None if the member has met meanwhile, or is not there."""
+    """Undo an arrival; None if the member has met meanwhile, or is not there."""
     return _without(rounds, {me}) if me in rounds.arrived else None
 
 
 def depart(rounds: Rounds, me: str) -> Rounds | None:
-    """Take out a member that is inside; None if it is not."""
+    """Remove a member that is inside; None if it is not."""
     return _without(rounds, {me}) if me in rounds.inside else None
 
 
 def bury(rounds: Rounds, dead: Collection[str], why: str) -> Rounds | None:
-    """Leave out the dead, or break the barrier; None if none of them is a member now."""
+    """Drop dead members, or break the barrier; None if none of them is a member now."""
     if not set(dead) & set(rounds.members()):
         return None
     return _without(rounds, dead) if rounds.drop_dead else break_(rounds, why)
 
 
 def break_(rounds: Rounds, why: str) -> Rounds:
-    """End the round and the stay inside, and let nobody arrive until it is reset."""
+    """End the round and the stay inside; nobody may arrive until a reset."""
     return replace(reset(rounds, why), broken=rounds.broken or why)
 
 
 def reset(rounds: Rounds, why: str, like: Rounds | None = None) -> Rounds:
-    """End the round and the stay inside, for those who are in them, and begin a whole new one, of parties ``like``."""
+    """End the round and the stay inside for their members, and begin a new round with the parties of ``like``."""
     ended = list(rounds.ended)
     if rounds.arrived:
         ended.append(Ended(rounds.round, False, why))
@@ -144,30 +144,30 @@ class Met:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """The others are not all there. ``place``: how many came before it."""
+    """Some members are missing. ``place``: how many arrived before this one."""
 
     place: int
 
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """It ended without a meeting."""
+    """The round ended without a meeting."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class Over:
-    """The barrier went on without this member, which had lost its entry."""
+    """The barrier continued without this member, which had lost its entry."""
 
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """All who were inside have departed."""
+    """All members that were inside have departed."""
 
 
 def fate(rounds: Rounds | None, round_: int, me: str) -> Met | Waiting | Broken | Over:
-    """Say what became of a member that arrived in ``round_``."""
+    """Return the state of a member that arrived in ``round_``."""
     if rounds is None:
         return Broken("the store has forgotten it")
     if me in rounds.met and rounds.met_round == round_:
@@ -178,7 +178,7 @@ def fate(rounds: Rounds | None, round_: int, me: str) -> Met | Waiting | Broken 
 
 
 def fate_inside(rounds: Rounds | None, round_: int) -> Left | Waiting | Broken:
-    """Say what became of the leaving of a member that has departed from the stay that followed ``round_``."""
+    """Return the state of the stay inside after ``round_``, for a member that has departed."""
     if rounds is None:
         return Broken("the store has forgotten it")
     if rounds.inside_round == round_ and rounds.inside:
@@ -208,7 +208,7 @@ def _read(plain: Any) -> Rounds:
     )
 
 
-SPELLING: Spelling[Rounds] = Spelling(_spell, _read)
+CODEC: Codec[Rounds] = Codec(_spell, _read)
 
 Step = Callable[[Rounds], Rounds | None]
 """A change of the rounds; None changes nothing."""

@@ -1,16 +1,19 @@
-"""One leader at a time, and what it says of itself: `AsyncElection` and its sync facade `Election`.
+"""Leader election, with a value that the leader shows: `AsyncElection` and its sync facade `Election`.
 
 Theory of operation
 -------------------
-To lead is to hold the lock ``election/NAME``, whose ticket carries the candidate's value: so a leader and its value are
-there in one step, and candidates who wait can be seen with theirs. A leader that `proclaims` another value writes it,
-with its token, into a cell that refuses lower tokens. Who looks reads the lock first and then the cell: a cell of the
-leader's own token has its value, an older one is of somebody who leads no more, and a newer one says that the lead has
-changed since the lock was read, so both are read again. Therefore nobody is ever shown a value of an older leader after
-one of a newer.
+The leader holds the lock ``election/NAME``. Its ticket carries the candidate's value. So a leader and its value appear
+in one step, and waiting candidates are visible with theirs. A leader that proclaims another value writes it, with its
+token, into a cell that refuses lower tokens. A reader reads the lock first and then the cell:
 
-A leader is told that it lost by its own clock, before the store can give the lead away; and the lead is released at the
-end of the block that uses it, when its work has drained, not when somebody wishes to stop.
+* a cell with the leader's token has its value;
+* a cell with a lower token belongs to a former leader, and is ignored;
+* a cell with a higher token means that the leader has changed meanwhile: the reader reads both again.
+
+So no reader sees a value of an older leader after one of a newer leader.
+
+A leader learns of its loss from its own clock, before the store can grant the lock to another. The lock is released at
+the end of the block that uses it, when the work has ended, not when somebody requests a stop.
 """
 
 from __future__ import annotations
@@ -37,7 +40,7 @@ from leasehold.primitives.locks.mutex import Mutex
 from leasehold.primitives.locks.options import Options
 
 EVERY = 1.0
-"""Seconds between two looks of an observer."""
+"""Seconds between two polls of an observer."""
 
 LOOK_AGAIN = 0.25
 """Seconds between two attempts of `run` to reach a store that does not answer, at least; with jitter twice as long."""
@@ -45,11 +48,11 @@ LOOK_AGAIN = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Leader:
-    """Who leads.
+    """The leader.
 
     Attributes:
-        value: what the leader says of itself now: a text, a mapping or None. Written by the leader: do not trust it.
-        token: the fencing token of its lead: higher than that of every leader before.
+        value: the value that the leader shows: a text, a mapping or None. The leader wrote it: do not trust it.
+        token: its fencing token: higher than that of every leader before.
         owner: ``host:pid:client``.
 
     """
@@ -89,7 +92,7 @@ class AsyncElection(AsyncLock):
 
         Raises:
             StoreUnavailable: nobody knows who leads.
-            LeaseLost: the lead was granted too late to be of use.
+            LeaseLost: the lead was granted after its deadline.
 
         """
         return await self.acquire(blocking, timeout)
@@ -197,7 +200,7 @@ class AsyncElection(AsyncLock):
             return got
 
     def _hold(self, handle: LeaseHandle) -> AsyncHold:
-        return AsyncLeadership(self._engine, handle.lease, self._kept.ref, self._office)
+        return AsyncLeadership(self._engine, handle.lease, self._hold_list.ref, self._office)
 
     async def _look(self, seen: Leader | None) -> Leader | None:
         """Look; without an answer, what was seen stays."""

@@ -2,14 +2,17 @@
 
 Theory of operation
 -------------------
-The state is one cell, changed by compare-and-set: read, decide, write if nobody wrote meanwhile, else again. Every
-change has an id of 64 random bits, chosen before the first request, and the cell keeps the ids of the last `KEPT`
-changes beside the state. So whoever lost the reply to a write repeats it with the same version and the same id, and
-then looks for the id: there, the change was made, by whichever copy; not there although the version moved on, it was
-not made and never will be, since the version that every copy names is gone; then it is decided anew, with the same id.
-Only if more than `KEPT` changes of others came in between can nobody say, and the caller is told.
+The state is one cell. A client changes it by compare-and-set: it reads, decides, writes if nobody wrote meanwhile, and
+else retries. Every change has an id of 64 random bits, chosen before the first request. Next to the state, the cell
+stores the ids of the last `KEPT` changes. A client that lost the reply to a write repeats it with the same version and
+the same id. Then it looks for the id:
 
-The memory of ids is bounded, and so is the state's life: a cell that nobody writes is forgotten.
+* The id is there: one of the copies made the change.
+* The id is not there, and the version has changed: the change was not made and never will be, since every copy names
+  the old version. The client decides again, with the same id.
+* More than `KEPT` changes of others came in between: the outcome is unknown, and the caller gets an error.
+
+The number of ids is bounded, and so is the life of the state: a cell that nobody writes expires.
 """
 
 from __future__ import annotations
@@ -29,31 +32,31 @@ from leasehold.errors import NameInUse, StoreUnavailable, Unsupported
 S = TypeVar("S")
 
 FORM = b"s"
-"""The first byte of what is stored."""
+"""The first byte of the stored value."""
 
 ID = 8
 """Bytes of a change's id."""
 
 KEPT = 256
-"""Ids that are kept."""
+"""Stored ids of changes."""
 
 FIRST_PAUSE = 0.004
-"""Seconds before a change is tried again that another overtook, at most; each further pause may be twice as long."""
+"""Longest pause in seconds before an overtaken change is retried; each further one may be twice as long."""
 
 LONGEST_PAUSE = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class Seen(Generic[S]):
-    """The state as it was seen; None if there is none. ``version`` is 0 then, else one more for each change."""
+    """A state that was read; None if there is none. ``version`` is 0 then, else it grows by one with each change."""
 
     state: S | None
     version: int
 
 
 @dataclass(frozen=True, slots=True)
-class Spelling(Generic[S]):
-    """How a state becomes what JSON can spell, and back."""
+class Codec(Generic[S]):
+    """Converts a state to JSON values, and back."""
 
     spell: Callable[[S], object]
     read: Callable[[Any], S]
@@ -62,18 +65,18 @@ class Spelling(Generic[S]):
 class Journal(Generic[S]):
     """One state. ``kind`` keeps the names of different primitives apart."""
 
-    def __init__(self, engine: Engine, kind: str, name: str, spelling: Spelling[S], ttl: float) -> None:
+    def __init__(self, engine: Engine, kind: str, name: str, codec: Codec[S], ttl: float) -> None:
         can = engine.store.capabilities
         if not (can.cells and can.fencing):
             raise Unsupported(f"{engine.store!r} keeps no values with versions; use another store")
         self._engine = engine
-        self._spelling = spelling
+        self._codec = codec
         self._ttl = ttl
         self._name = _validate.name(name)
         self._cell = _validate.name(f"{kind}/{name}")
 
     async def read(self, patience: float | None = None) -> Seen[S]:
-        """Look at the state; with ``patience`` ride over an outage of so many seconds."""
+        """Read the state; with ``patience``, tolerate an outage of so many seconds."""
         within = self._engine.response_timeout if patience is None else max(patience, self._engine.response_timeout)
         cell, _ = await self._engine.repeat(lambda _: self._ask(Change()), within, through_outage=patience is not None)
         return self._seen(cell)
@@ -113,7 +116,7 @@ class Journal(Generic[S]):
                 return Seen(wanted, cell.version) if cell.changed else self._seen(cell)
             if repeated and cell.version > before + KEPT:
                 raise self._unknown()
-            await runtime.sleep(pause * runtime.jitter())  # those who met once do not meet again
+            await runtime.sleep(pause * runtime.jitter())  # jitter: clients that collided do not collide again
             pause = min(2 * pause, LONGEST_PAUSE)
             cell, _ = await self._engine.repeat(lambda _: self._ask(Change()), within, through_outage=True)
 
@@ -125,7 +128,7 @@ class Journal(Generic[S]):
 
     def _spelled(self, state: S, own: bytes, cell: Cell) -> bytes:
         ids = [own, *_ids(cell.value)][:KEPT]
-        text = json.dumps(self._spelling.spell(state), separators=(",", ":")).encode()
+        text = json.dumps(self._codec.spell(state), separators=(",", ":")).encode()
         return b"".join((FORM, len(ids).to_bytes(2, "big"), *ids, text))
 
     def _seen(self, cell: Cell) -> Seen[S]:
@@ -135,7 +138,7 @@ class Journal(Generic[S]):
             if cell.value[:1] != FORM:
                 raise ValueError("another form")
             body = cell.value[3 + ID * int.from_bytes(cell.value[1:3], "big") :]
-            return Seen(self._spelling.read(json.loads(body)), cell.version)
+            return Seen(self._codec.read(json.loads(body)), cell.version)
         except (ValueError, TypeError, KeyError, IndexError):
             raise NameInUse(f"the cell {self._cell!r} holds something else", name=self._name) from None
 

@@ -1,13 +1,13 @@
-"""A count-down latch: who waits goes on when so many have counted. `AsyncLatch` and its sync facade `Latch`.
+"""A count-down latch: waiters continue after a number of counts. `AsyncLatch` and its sync facade `Latch`.
 
 Theory of operation
 -------------------
-The latch is a journal with the total, what is left, and the number of its round. One that nobody has touched is closed
-at its full count, so nobody slips through before the first count; one that is open stays open until it is reset.
+The latch is a journal with the total, the rest, and the number of its round. A new latch is closed at its full count,
+so nobody passes before the first count. An open latch stays open until a reset.
 
 Each call of `count_down` counts exactly once, whatever replies are lost, as every change of a journal does. A `reset`
-begins a new round. Who waits remembers the round that it saw, and the journal remembers the last round that opened: so
-nobody misses an opening that a reset followed at once, and who waited in a round that never opened waits for the next.
+begins a new round. A waiter remembers the round that it read, and the journal records the last round that opened. So no
+waiter misses an opening that is followed by a reset at once. A waiter of a round that never opened waits for the next.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from leasehold._engine.engine import Engine
 from leasehold._runtimes.base import run_sync
 from leasehold._validate import Seconds
 from leasehold.errors import NameInUse
-from leasehold.primitives.coordination.journal import Journal, Spelling
+from leasehold.primitives.coordination.journal import Codec, Journal
 from leasehold.primitives.locks.options import DEFAULT_LEASE
 from leasehold.primitives.locks.semaphore import permits_of
 from leasehold.primitives.values.versioned import LONGEST_TTL
@@ -32,17 +32,17 @@ MOST = 1_000_000
 """The largest count."""
 
 PATIENCE = DEFAULT_LEASE
-"""Seconds of an outage that those who wait ride over."""
+"""Seconds of an outage that waiters tolerate."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """What is stored.
+    """The stored state.
 
     Attributes:
-        total: how many must count.
-        left: how many have not yet.
-        round: one more for each reset.
+        total: the full count.
+        left: how many counts are missing.
+        round: grows by one with each reset.
         opened: the last round that opened; -1 if none has.
 
     """
@@ -53,13 +53,13 @@ class Tally:
     opened: int = -1
 
 
-SPELLING: Spelling[Tally] = Spelling(
+CODEC: Codec[Tally] = Codec(
     lambda tally: [tally.total, tally.left, tally.round, tally.opened], lambda plain: Tally(*map(int, plain))
 )
 
 
 class AsyncLatch:
-    """Opens when ``count`` calls of `count_down` have been made, by whomever, in whatever process.
+    """Opens when ``count`` calls of `count_down` have been made, by any process.
 
     All who use a name say the same count. Names of latches and of locks never meet.
 
@@ -77,7 +77,7 @@ class AsyncLatch:
         self._engine = engine
         self._total = permits_of(count, "count", MOST)
         ttl = _validate.above_zero(ttl, "ttl", LONGEST_TTL)
-        self._journal: Journal[Tally] = Journal(engine, "latch", name, SPELLING, ttl)
+        self._journal: Journal[Tally] = Journal(engine, "latch", name, CODEC, ttl)
         self._name = name
 
     @property
@@ -87,7 +87,7 @@ class AsyncLatch:
 
     @property
     def total(self) -> int:
-        """How many must count before it opens."""
+        """The full count: how many counts open it."""
         return self._total
 
     async def count_down(self, n: int = 1) -> int:
@@ -144,7 +144,7 @@ class AsyncLatch:
             seen = await self._journal.read(min(PATIENCE, max(0.0, until - runtime.now())))
 
     async def count(self) -> int:
-        """Return how many have not counted yet; 0 when it is open."""
+        """Return how many counts are missing; 0 when it is open."""
         self._engine.ready()
         return self._mine((await self._journal.read()).state).left
 
@@ -178,7 +178,7 @@ class AsyncLatch:
 
 
 class Latch:
-    """Opens when ``count`` calls of `count_down` have been made, by whomever, in whatever process.
+    """Opens when ``count`` calls of `count_down` have been made, by any process.
 
     All who use a name say the same count. Names of latches and of locks never meet.
 
@@ -202,7 +202,7 @@ class Latch:
 
     @property
     def total(self) -> int:
-        """How many must count before it opens."""
+        """The full count: how many counts open it."""
         return self._core.total
 
     def count_down(self, n: int = 1) -> int:
@@ -214,7 +214,7 @@ class Latch:
         return run_sync(self._core.wait(timeout))
 
     def count(self) -> int:
-        """Return how many have not counted yet; 0 when it is open."""
+        """Return how many counts are missing; 0 when it is open."""
         return run_sync(self._core.count())
 
     def reset(self) -> None:

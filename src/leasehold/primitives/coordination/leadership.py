@@ -1,4 +1,4 @@
-"""The lead that was won, and where its value is shown: `AsyncLeadership` and its sync facade `Leadership`."""
+"""A won election, and the cell of its value: `AsyncLeadership` and its sync facade `Leadership`."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from leasehold._engine.lease import Lease
 from leasehold._runtimes.base import run_sync
 from leasehold._validate import Meta
 from leasehold.primitives.locks.hold import AsyncHold, Hold
-from leasehold.primitives.locks.kept import Kept
+from leasehold.primitives.locks.hold_list import HoldList
 from leasehold.primitives.values.register import Body, Register
 from leasehold.primitives.values.versioned import DEFAULT_TTL
 
 KIND = "election"
-"""The lock and the cell of an election are named so, before its own name."""
+"""The prefix of the names of the lock and the cell of an election."""
 
 PROCLAIMED_FOR = DEFAULT_TTL
-"""Seconds for which a value that was proclaimed is kept; then the leader's first value counts again."""
+"""Seconds for which a proclaimed value is kept; then the leader's first value counts again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,18 +33,18 @@ class Proclaimed:
 
 
 class Office:
-    """The cell where leaders show a new value. Those with lower tokens than the last who wrote cannot write."""
+    """The cell where leaders write a new value. It refuses tokens lower than that of its last writer."""
 
     def __init__(self, engine: Engine, name: str) -> None:
         self._register = Register(engine, KIND, name.removeprefix(f"{KIND}/"))
 
     async def read(self) -> Proclaimed | None:
-        """Return what was proclaimed last, by whomever."""
+        """Return the value that was proclaimed last, by any leader."""
         seen = await self._register.read()
         return None if seen.value is None else Proclaimed(*seen.value)
 
     async def write(self, said: Proclaimed) -> bool:
-        """Show a value; return False if another wrote meanwhile.
+        """Write a value; return False if another client wrote meanwhile.
 
         Raises:
             LeaseLost: a later leader has written.
@@ -64,19 +64,19 @@ class AsyncLeadership(AsyncHold):
 
     __slots__ = ("_office", "_value")
 
-    def __init__(self, engine: Engine, lease: Lease, kept: Callable[[], Kept | None], office: Office) -> None:
-        super().__init__(engine, lease, None, kept)
+    def __init__(self, engine: Engine, lease: Lease, hold_list: Callable[[], HoldList | None], office: Office) -> None:
+        super().__init__(engine, lease, None, hold_list)
         self._office = office
         meta = lease.ticket.terms.meta
         self._value: Any = json.loads(meta) if meta else None
 
     @property
     def value(self) -> Any:
-        """What this leader says of itself."""
+        """The value of this leader."""
         return self._value
 
     async def proclaim(self, value: Meta | None) -> None:
-        """Change what this leader says of itself.
+        """Change the value of this leader.
 
         Args:
             value: a text or a mapping, up to 1 KiB as JSON.
@@ -84,7 +84,7 @@ class AsyncLeadership(AsyncHold):
         Raises:
             LeaseLost: the lead was lost, and nobody will see the value.
             NotHeld: it was resigned.
-            StoreUnavailable: no answer; with ``unknown`` it may be shown all the same.
+            StoreUnavailable: no answer; with ``unknown``, readers may see it nevertheless.
 
         """
         text = _validate.meta(value)
@@ -114,11 +114,11 @@ class Leadership(Hold):
 
     @property
     def value(self) -> Any:
-        """What this leader says of itself."""
+        """The value of this leader."""
         return self._lead.value
 
     def proclaim(self, value: Meta | None) -> None:
-        """Change what this leader says of itself, as `AsyncLeadership.proclaim` does."""
+        """Change the value of this leader, as `AsyncLeadership.proclaim` does."""
         run_sync(self._lead.proclaim(value))
 
     def resign(self) -> bool:

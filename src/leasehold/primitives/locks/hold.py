@@ -7,11 +7,12 @@ from types import TracebackType
 from typing import Any, Self
 
 from leasehold._engine.engine import Engine
-from leasehold._engine.lease import Lease, OnLost, State
+from leasehold._engine.lease import Lease, OnLost
+from leasehold._engine.lease_states import State
 from leasehold._runtimes.base import Scope, run_sync
 from leasehold._runtimes.blocks import Block, ends_block, opened
 from leasehold.errors import LeaseLost, NotHeld
-from leasehold.primitives.locks.kept import Kept
+from leasehold.primitives.locks.hold_list import HoldList
 
 Leave = Callable[["AsyncHold"], Coroutine[Any, Any, bool]]
 
@@ -26,7 +27,7 @@ class AsyncHold:
         "__weakref__",
         "_engine",
         "_handle",
-        "_kept",
+        "_hold_list",
         "_lease",
         "_leave",
         "_once",
@@ -35,15 +36,17 @@ class AsyncHold:
         "_was_lost",
     )
 
-    def __init__(self, engine: Engine, lease: Lease, leave: Leave | None, kept: Callable[[], Kept | None]) -> None:
+    def __init__(
+        self, engine: Engine, lease: Lease, leave: Leave | None, hold_list: Callable[[], HoldList | None]
+    ) -> None:
         self._engine = engine
         self._lease = lease
-        self._handle: object = lease.handle()  # None when a block has it, or somebody releases
+        self._handle: object = lease.handle()  # None when a block has it, or a release is under way
         self._leave = leave  # None where one hold is one lease
-        self._kept = kept  # the list of the lock object through which it was acquired
+        self._hold_list = hold_list  # the list of the lock object through which it was acquired
         self._released = False
         self._was_lost = False  # it was lost when it was released
-        self._once = True  # whoever takes this away releases: two threads may try at the same time
+        self._once = True  # the call that deletes this attribute releases: two threads may try at the same time
         self._scope: Scope | None = None
 
     @property
@@ -103,7 +106,7 @@ class AsyncHold:
         raises is logged.
         """
         self._lease.on_lost(callback)
-        self._engine.watchdog.expect_calls()
+        self._engine.watchdog.prepare_callbacks()
 
     async def renew(self) -> None:
         """Set the lease to its full length now, as the watchdog does by itself unless ``renew=False``.
@@ -131,16 +134,16 @@ class AsyncHold:
         if self._released:
             return True
         self._engine.runtime.before_release()
-        handle = self._lease.handle()  # from here on this call keeps the lease alive: if it is cut off, nobody does
+        handle = self._lease.handle()  # from here on only this call keeps the lease alive
         self._handle = None
         try:
             del self._once
         except AttributeError:
             return True
         self._released = True
-        kept = self._kept()
-        if kept is not None:
-            kept.remove(self)
+        hold_list = self._hold_list()
+        if hold_list is not None:
+            hold_list.remove(self)
         try:
             return await (self._engine.release(self._lease) if self._leave is None else self._leave(self))
         except LeaseLost:
@@ -153,7 +156,7 @@ class AsyncHold:
         return self._enter(opened(self))
 
     async def _enter(self, block: Block | None) -> Self:
-        """Begin a block, and give it what keeps the lease alive."""
+        """Begin a block, and give it the handle that keeps the lease alive."""
         self._scope = scope = self._engine.runtime.scope()
         if scope is not None:
             scope.enter(block)
@@ -163,7 +166,7 @@ class AsyncHold:
             self.raise_if_lost()  # the block of a lock that was lost by now never begins
         except (LeaseLost, NotHeld) as error:
             self._leave_scope(error)
-            await self.release()  # of a lost one it says so too
+            await self.release()  # it raises the loss, too
             raise
         if block is not None:
             block.hold, block.handle = self, self._handle
@@ -181,15 +184,15 @@ class AsyncHold:
         await self._exit(block, error)
 
     async def _exit(self, block: Block, error: BaseException | None) -> None:
-        """End a block; ``block`` keeps the lease alive until it is released."""
-        cut_short = self._leave_scope(error)
+        """End a block; ``block`` keeps the lease alive until the release."""
+        interrupted = self._leave_scope(error)
         try:
             await self.release()
         except LeaseLost:
-            if error is None or cut_short:
+            if error is None or interrupted:
                 raise
             return
-        if cut_short:
+        if interrupted:
             raise self._error()
 
     def _leave_scope(self, error: BaseException | None) -> bool:
@@ -198,12 +201,12 @@ class AsyncHold:
             return False
         for lease in self._leases():
             lease.scopes = tuple(other for other in lease.scopes if other is not scope)
-        cut_short = scope.exit(error)
+        interrupted = scope.exit(error)
         self._engine.block_ended()
-        return cut_short
+        return interrupted
 
     def _leases(self) -> Sequence[Lease]:
-        """Return all that this hold rests on: the loss of one is its loss."""
+        """Return all leases of this hold: the loss of one is its loss."""
         return (self._lease,)
 
     def _error(self) -> LeaseLost:

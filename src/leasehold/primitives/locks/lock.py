@@ -31,13 +31,13 @@ class AsyncLock(AsyncMutex):
         handle = await self._lease(limit)
         if isinstance(handle, NotAcquired):
             return handle
-        hold, kept = self._hold(handle), self._kept
-        handle.lease.kept = kept.ref
-        kept.add(caller, hold)
+        hold, hold_list = self._hold(handle), self._hold_list
+        handle.lease.lock_object = hold_list.ref
+        hold_list.add(caller, hold)
         return hold
 
     def _hold(self, handle: LeaseHandle) -> AsyncHold:
-        return AsyncHold(self._engine, handle.lease, None, self._kept.ref)
+        return AsyncHold(self._engine, handle.lease, None, self._hold_list.ref)
 
 
 class Lock(Mutex):

@@ -8,10 +8,11 @@ from itertools import groupby
 
 from leasehold._engine.batch import release_all
 from leasehold._engine.engine import Engine
-from leasehold._engine.lease import Lease, OnLost, State
+from leasehold._engine.lease import Lease, OnLost
+from leasehold._engine.lease_states import State
 from leasehold.errors import LeaseLost, NotHeld
 from leasehold.primitives.locks.hold import AsyncHold, Hold, Leave
-from leasehold.primitives.locks.kept import Kept
+from leasehold.primitives.locks.hold_list import HoldList
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,9 +45,9 @@ class AsyncMultiHold(AsyncHold):
         parts: tuple[Part, ...],
         handles: tuple[object, ...],
         leave: Leave,
-        kept: Callable[[], Kept | None],
+        hold_list: Callable[[], HoldList | None],
     ) -> None:
-        super().__init__(engine, parts[0].lease, leave, kept)
+        super().__init__(engine, parts[0].lease, leave, hold_list)
         self._handle = handles
         self._parts = parts
 
@@ -124,7 +125,7 @@ class AsyncMultiHold(AsyncHold):
 
         for part in self._parts:
             part.lease.on_lost(tell)
-            part.engine.watchdog.expect_calls()
+            part.engine.watchdog.prepare_callbacks()
 
     async def renew(self) -> None:
         """Set all leases to their full length now, as the watchdog does by itself unless ``renew=False``.

@@ -2,20 +2,19 @@
 
 Theory of operation
 -------------------
-Whoever holds some and waits for more can be part of a circle. So the locks are taken in one order, that of their names,
-by everyone, and no two of them have the same name: who holds one waits only for names that come later, and a circle
-would need a name that comes after itself. The name alone is enough, whatever the stores are and however their
-addresses are spelled; two locks of the same name in different stores are never in one multi-lock.
+A client that holds some locks and waits for others can deadlock. So every client acquires the locks in one order, that
+of their names, and no two locks of a multi-lock have the same name. A holder waits only for later names; a deadlock
+would need a name that comes after itself. The name alone decides, whatever the stores are and however their addresses
+are written: two locks of the same name in different stores are never in one multi-lock.
 
-What can be had is taken and kept while the next one is waited for. The other way, to give everything back and try again
-when all might be free, keeps nobody from a name that is not worked with yet; but it needs luck, and the more names one
-asks for, the longer it may fail while others pass. Here each wait is one ordinary place in one queue: nobody starves,
-and the wait is at most the sum of the holders' times. Who tries only, with ``timeout=0``, takes all or nothing.
+A free lock is acquired and held while the client waits for the next one. The alternative is to release everything and
+retry when all might be free. It blocks no name that is not in use yet, but it needs luck: the more names, the longer it
+may fail while others succeed. Here each wait is one ordinary entry in one queue. So nobody starves, and the wait is at
+most the sum of the holders' times. With ``timeout=0`` it acquires all or nothing.
 
-Names that follow each other in the order and live in one store that can do so (`Capabilities.together`) are claimed in
-one request, up to the first that is taken; that one is waited for, then come the others. Until all are held, each is
-renewed, even where the lease is fixed: that begins when all are held. One that is lost meanwhile costs nothing
-but time: all are given back, and it begins again.
+Consecutive names of one store that supports it (`Capabilities.together`) are acquired in one request, up to the first
+that is taken. The client waits for that one, then continues. Until all are held, each lease is renewed, even a fixed
+one: its time begins when all are held. If one is lost meanwhile, all are released, and the acquire starts again.
 """
 
 from __future__ import annotations
@@ -40,14 +39,15 @@ from leasehold.primitives.locks.options import Options
 
 
 @dataclass(slots=True)
-class Course:
-    """One acquire on its way.
+class Progress:
+    """The state of one acquire.
 
     Attributes:
+        start: boot-time clock at its start.
         until: boot-time clock at which it gives up.
         waits: whether it waits at all.
-        parts: what it has so far.
-        handles: what keeps the leases of these alive.
+        parts: the locks that it holds so far.
+        handles: what keeps their leases alive.
 
     """
 
@@ -58,7 +58,7 @@ class Course:
     handles: list[object] = field(default_factory=list[object])
 
     def add(self, part: Part, handle: object) -> None:
-        """Take note of another that is held."""
+        """Add a lock that is held now."""
         self.handles.append(handle)
         self.parts.append(part)
 
@@ -84,7 +84,7 @@ class AsyncMultiLock(AsyncLock):
         return tuple(member.name for member in self._members)
 
     async def acquire(self, blocking: bool = True, timeout: Seconds | None = None) -> AsyncMultiHold | None:
-        """Get all of them, or None and none.
+        """Acquire all of them, or none and return None.
 
         Args:
             blocking: False tries once and never waits.
@@ -92,18 +92,18 @@ class AsyncMultiLock(AsyncLock):
                 tries once.
 
         Returns:
-            The hold; None if someone else had one of them all that time.
+            The hold; None if somebody else held one of them all that time.
 
         Raises:
-            StoreUnavailable: nobody knows who has one of them. What was had is given back.
-            LeaseLost: they were granted too late to be of use.
+            StoreUnavailable: the holder of one of them is unknown. All others are released.
+            LeaseLost: they were granted after their deadlines.
             NameInUse: a name is in use as another primitive.
 
         """
         return cast("AsyncMultiHold | None", await super().acquire(blocking, timeout))
 
     async def locked(self) -> bool:
-        """Return whether one of them cannot be had now.
+        """Return whether one of them is held now.
 
         Raises:
             NameInUse: a name is in use as another primitive.
@@ -126,66 +126,66 @@ class AsyncMultiLock(AsyncLock):
             engine.ready()
         runtime = self._engine.runtime
         start, caller = runtime.now(), runtime.me()
-        course = Course(start, float("inf") if limit is None else start + limit, limit != 0)
+        progress = Progress(start, float("inf") if limit is None else start + limit, limit != 0)
         while True:
-            not_acquired = await self._run(course)
+            not_acquired = await self._run(progress)
             if not_acquired is not None:
                 return replace(not_acquired, waited=runtime.now() - start)
-            late = next((part.lease for part in course.parts if not part.lease.check_deadline()), None)
+            late = next((part.lease for part in progress.parts if not part.lease.check_deadline()), None)
             if late is None:
-                hold = self._hold_of(course)
-                self._kept.add(caller, hold)
+                hold = self._hold_of(progress)
+                self._hold_list.add(caller, hold)
                 return hold
-            await self._give_back(course)
-            if runtime.now() >= course.until:
+            await self._release_all(progress)
+            if runtime.now() >= progress.until:
                 raise late.error()
 
-    def _hold_of(self, course: Course) -> AsyncMultiHold:
-        runtime, parts = self._engine.runtime, tuple(course.parts)
+    def _hold_of(self, progress: Progress) -> AsyncMultiHold:
+        runtime, parts = self._engine.runtime, tuple(progress.parts)
         for part in parts:
             if part.hold is None:
-                part.lease.kept = self._kept.ref
+                part.lease.lock_object = self._hold_list.ref
             else:
-                part.hold._kept = self._kept.ref
+                part.hold._hold_list = self._hold_list.ref
 
         async def leave(hold: AsyncHold) -> bool:
             return await runtime.shield(leave_parts(parts))
 
-        return AsyncMultiHold(self._engine, parts, tuple(course.handles), leave, self._kept.ref)
+        return AsyncMultiHold(self._engine, parts, tuple(progress.handles), leave, self._hold_list.ref)
 
-    async def _run(self, course: Course) -> NotAcquired | None:
-        """Get all that are left; give everything back if that fails, or is cut off at whatever point."""
+    async def _run(self, progress: Progress) -> NotAcquired | None:
+        """Acquire the remaining locks; release everything if that fails or is interrupted at any point."""
         try:
-            while len(course.parts) < len(self._members):
-                not_acquired = await self._next(course)
+            while len(progress.parts) < len(self._members):
+                not_acquired = await self._next(progress)
                 if not_acquired is not None:
-                    await self._give_back(course)
+                    await self._release_all(progress)
                     return not_acquired
-            await self._begin(course.parts)
-        except GeneratorExit:  # the loop is gone with the task in it: nothing can be awaited any more
-            for part in course.parts:
-                part.engine.departs(part.lease)
+            await self._begin(progress.parts)
+        except GeneratorExit:  # the event loop is closed: nothing can be awaited any more
+            for part in progress.parts:
+                part.engine.begin_release(part.lease)
             raise
         except BaseException:
-            await self._give_back(course)
+            await self._release_all(progress)
             raise
         return None
 
-    async def _next(self, course: Course) -> NotAcquired | None:
-        """Claim as many as can be had at once; wait for the first that cannot."""
-        done, now = len(course.parts), self._engine.runtime.now()
+    async def _next(self, progress: Progress) -> NotAcquired | None:
+        """Acquire as many as are free at once; wait for the first that is taken."""
+        done, now = len(progress.parts), self._engine.runtime.now()
         some = self._one_request(done)
         if len(some) > 1:
             batch = Batch(some[0]._engine, [(member.name, member._options.terms) for member in some])
-            for handle in await batch.run(keep=course.waits, patience=max(0.0, course.until - now)):
-                course.add(Part(some[0]._engine, handle.lease), handle)
-            if len(course.parts) == done + len(some):
+            for handle in await batch.run(keep=progress.waits, patience=max(0.0, progress.until - now)):
+                progress.add(Part(some[0]._engine, handle.lease), handle)
+            if len(progress.parts) == done + len(some):
                 return None
-            if batch.late is not None and not course.waits:
+            if batch.late is not None and not progress.waits:
                 raise batch.late.error()
-            if not course.waits:
+            if not progress.waits:
                 return NotAcquired(0.0, batch.held_by)
-        return await self._wait_for(self._members[len(course.parts)], course)
+        return await self._wait_for(self._members[len(progress.parts)], progress)
 
     def _one_request(self, start: int) -> Sequence[AsyncMutex]:
         first = self._members[start]._engine
@@ -194,25 +194,25 @@ class AsyncMultiLock(AsyncLock):
             end += 1
         return self._members[start : min(end, start + AT_ONCE)] if first.store.capabilities.together else ()
 
-    async def _wait_for(self, member: AsyncMutex, course: Course) -> NotAcquired | None:
-        left = max(0.0, course.until - self._engine.runtime.now())
+    async def _wait_for(self, member: AsyncMutex, progress: Progress) -> NotAcquired | None:
+        left = max(0.0, progress.until - self._engine.runtime.now())
         engine = member._engine
         if not _is_direct(member):
             hold = await member._acquire(True, -1 if left == float("inf") else left)
             if isinstance(hold, NotAcquired):
                 return hold
-            course.add(Part(engine, hold._lease, hold), hold._handle)
+            progress.add(Part(engine, hold._lease, hold), hold._handle)
             hold._handle = None
             return None
         timeout = None if left == float("inf") else left
-        handle = await acquire(engine, AcquireRequest(member.name, member._options.terms, join=course.waits), timeout)
+        handle = await acquire(engine, AcquireRequest(member.name, member._options.terms, join=progress.waits), timeout)
         if isinstance(handle, NotAcquired):
             return handle
-        course.add(Part(engine, handle.lease), handle)
+        progress.add(Part(engine, handle.lease), handle)
         return None
 
     async def _begin(self, parts: Sequence[Part]) -> None:
-        """Let the leases run as they were asked for, now that all are held."""
+        """Apply the requested lease options, now that all are held."""
         now, fixed = self._engine.runtime.now(), list[Part]()
         for part, member in zip(parts, self._members, strict=True):
             if part.hold is not None:
@@ -222,23 +222,23 @@ class AsyncMultiLock(AsyncLock):
             if not part.lease.renew:
                 part.engine.watchdog.granted(part.lease)
                 fixed.append(part)
-        if len({part.lease.confirmed for part in parts}) > 1:  # they did not come in one answer
+        if len({part.lease.confirmed for part in parts}) > 1:  # they were not granted in one reply
             try:
                 await renew_all(fixed)
-            except LeaseLost:  # who looks next finds it, and begins again
+            except LeaseLost:  # the caller checks the deadlines next, and starts again
                 pass
 
-    async def _give_back(self, course: Course) -> None:
-        leaving, course.parts = course.parts, []  # first: what cuts this off must not do it again
+    async def _release_all(self, progress: Progress) -> None:
+        leaving, progress.parts = progress.parts, []  # first: an interrupt of the release must not cause a second one
         try:
             await self._engine.runtime.shield(leave_parts(leaving))
-        except LeaseLost:  # then it needs no release
+        except LeaseLost:  # a lost lease needs no release
             pass
-        course.handles.clear()
+        progress.handles.clear()
 
 
 def _is_direct(member: AsyncMutex) -> bool:
-    """Say whether to hold it is to hold one lease that it counts for nobody: not so where it is re-entrant."""
+    """Return whether holding it means holding one lease without a re-entry count."""
     return isinstance(member, AsyncLock)
 
 
@@ -263,7 +263,7 @@ class MultiLock(Mutex):
         return self._several.names
 
     def acquire(self, blocking: bool = True, timeout: Seconds | None = None) -> MultiHold | None:
-        """Get all of them, or None and none. As `AsyncMultiLock.acquire`."""
+        """Acquire all of them, or none and return None. As `AsyncMultiLock.acquire`."""
         return self._acquired(run_sync(self._several._acquire(blocking, timeout)), MultiHold)
 
     def __enter__(self) -> MultiHold:

@@ -1,4 +1,4 @@
-"""What a multi-lock is made of: names and lock objects become locks with different names, in order."""
+"""The members of a multi-lock: turns names and lock objects into locks with different names, in order."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _spread(item: object, named: Callable[[str], AsyncLock]) -> tuple[AsyncMutex
 
 
 def _same(one: AsyncMutex, other: AsyncMutex) -> bool:
-    """Say whether to hold one is to hold the other: an item that is there twice is locked once."""
+    """Return whether two members are the same lock: an item that is listed twice is acquired once."""
     if one is other:
         return True
     mine, theirs = one._options.terms.mode, other._options.terms.mode
@@ -62,13 +62,13 @@ def _same(one: AsyncMutex, other: AsyncMutex) -> bool:
 
 
 def cores_of(locks: Iterable[str | Mutex | Semaphore]) -> list[str | AsyncMutex | AsyncSemaphore]:
-    """Return what is under sync facade, for `members_of`."""
+    """Return the async cores of sync locks, for `members_of`."""
     refuse_no_list(locks)
     return [_core(item) for item in locks]
 
 
 def refuse_no_list(locks: object) -> None:
-    """Refuse one name where a list is expected: its letters would be names."""
+    """Raise TypeError for one name where a list is expected: its letters would become names."""
     if isinstance(locks, str | bytes) or not isinstance(locks, Iterable):
         raise TypeError(f"multi_lock takes a list of names or locks, not {locks!r}; for one name write [name]")
 

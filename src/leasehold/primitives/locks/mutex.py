@@ -18,9 +18,9 @@ from leasehold._validate import Seconds
 from leasehold.errors import AcquireTimeout, NotHeld
 from leasehold.primitives.calls.decorating import AsyncDecorating, Decorating
 from leasehold.primitives.locks.hold import AsyncHold, Hold
-from leasehold.primitives.locks.kept import Kept
+from leasehold.primitives.locks.hold_list import HoldList
+from leasehold.primitives.locks.holders import held_modes
 from leasehold.primitives.locks.options import Options
-from leasehold.primitives.locks.taken import held_as
 
 H = TypeVar("H")
 
@@ -28,13 +28,13 @@ H = TypeVar("H")
 class AsyncMutex(AsyncDecorating):
     """An exclusive lock for asyncio; its kinds say to whom a hold belongs."""
 
-    __slots__ = ("__weakref__", "_engine", "_entered", "_kept", "_name", "_options", "_request")
+    __slots__ = ("__weakref__", "_engine", "_entered", "_hold_list", "_name", "_options", "_request")
 
     def __init__(self, engine: Engine, name: str, options: Options) -> None:
         self._engine = engine
         self._options = options
         self._request = AcquireRequest(name, options.terms, renew=options.renew, max_hold=options.max_hold)
-        self._kept = Kept()
+        self._hold_list = HoldList()
         self._entered: dict[int, tuple[int, AsyncHold]] = {}  # entered by hand: by id, with the key of the task
         self._name = name
 
@@ -55,16 +55,16 @@ class AsyncMutex(AsyncDecorating):
 
         Raises:
             StoreUnavailable: nobody knows who has it. With a timeout it comes at most a second after it.
-            LeaseLost: it was granted too late to be of use.
+            LeaseLost: the grant arrived after its deadline.
             NameInUse: the name is in use as another primitive.
 
         """
         got = await self._acquire(blocking, timeout)
         if isinstance(got, NotAcquired):
             return None
-        owned = self._kept.owned
+        owned = self._hold_list.owned
         owned[id(got)] = got
-        return got  # in the next statement: see `Kept.owned`
+        return got  # in the next statement: see `HoldList.owned`
 
     async def release(self) -> None:
         """Release what the calling task acquired last through this lock.
@@ -96,7 +96,7 @@ class AsyncMutex(AsyncDecorating):
             NameInUse: the name is in use as another primitive.
 
         """
-        return bool(await held_as(self._engine, self.name, self._options.terms.mode))
+        return bool(await held_modes(self._engine, self.name, self._options.terms.mode))
 
     def __aenter__(self) -> Coroutine[Any, Any, AsyncHold]:
         return self._enter(opened(self))
@@ -126,7 +126,7 @@ class AsyncMutex(AsyncDecorating):
         return hold._exit(block, error)
 
     def _entered_last(self) -> AsyncHold:
-        """Take out the hold of the block that ends: the last that this task entered, else the only one of all.
+        """Remove and return the hold of the block that ends: the last that this task entered, else the only one.
 
         A fixture may end a block in another task or thread than the one that began it.
         """
@@ -146,11 +146,11 @@ class AsyncMutex(AsyncDecorating):
 
     @abstractmethod
     async def _acquire(self, blocking: bool, timeout: Seconds | None) -> AsyncHold | NotAcquired:
-        """Get the lock for the calling task. Whoever calls keeps the hold alive; the lock object only lists it."""
+        """Acquire the lock for the calling task. The caller keeps the hold alive; the lock object only lists it."""
 
     def _last(self, caller: Caller) -> AsyncHold | None:
         """Return the hold that a thread or task acquired last and has not released."""
-        hold: AsyncHold | None = self._kept.last(caller)
+        hold: AsyncHold | None = self._hold_list.last(caller)
         return hold
 
     def _limit(self, blocking: bool, timeout: Seconds | None) -> float | None:
@@ -169,7 +169,7 @@ class AsyncMutex(AsyncDecorating):
         held_by = None if not_acquired.held_by is None else str(not_acquired.held_by)
         why = f"held by {held_by}" if held_by else not_acquired.blocked_why
         return AcquireTimeout(
-            f"lock {self.name!r} was not had in {not_acquired.waited:.3g} s" + (f"; {why}" if why else ""),
+            f"could not acquire {self.name!r} within {not_acquired.waited:.3g} s" + (f": {why}" if why else ""),
             name=self.name,
             owner=str(self._engine.owner),
             waited=not_acquired.waited,
@@ -205,19 +205,19 @@ class Mutex(Decorating):
 
         Raises:
             StoreUnavailable: nobody knows who has it. With a timeout it comes at most a second after it.
-            LeaseLost: it was granted too late to be of use.
+            LeaseLost: the grant arrived after its deadline.
             NameInUse: the name is in use as another primitive.
 
         """
         return self._acquired(run_sync(self._core._acquire(blocking, timeout)), Hold)
 
     def _acquired(self, got: AsyncHold | NotAcquired, face: Callable[[Any], H]) -> H | None:
-        """Return what is to be returned by ``acquire``."""
+        """Return the result of ``acquire``, with the hold kept alive by the lock object."""
         if isinstance(got, NotAcquired):
             return None
-        hold, owned = face(got), self._core._kept.owned
+        hold, owned = face(got), self._core._hold_list.owned
         owned[id(got)] = got
-        return hold  # in the next statement: see `Kept.owned`
+        return hold  # in the next statement: see `HoldList.owned`
 
     def release(self) -> None:
         """Release what the calling thread acquired last through this lock.

@@ -21,14 +21,14 @@ from leasehold.primitives.locks.options import Options
 from leasehold.primitives.locks.reentrancy import Entry
 
 Reentries = weakref.WeakValueDictionary[tuple[str, int], Entry]
-"""All re-entrant leases of a client, by name and by the key of the thread or task. It keeps none of them alive."""
+"""All re-entrant leases of a client, by name and by the key of the thread or task. The references are weak."""
 
 
 class AsyncRLock(AsyncMutex):
     """A re-entrant lock: its task may acquire it again, and holds it until it released as often.
 
     Lease and other options are those of the outermost acquire. If the task ends without releasing, and nobody else has
-    the hold, the lock is no longer renewed and is released in its name.
+    the hold, the watchdog stops renewing the lock and releases it.
     """
 
     def __init__(self, engine: Engine, name: str, options: Options, reentries: Reentries) -> None:
@@ -53,9 +53,9 @@ class AsyncRLock(AsyncMutex):
         return self._hold(entry, handle)
 
     def _hold(self, entry: Entry, handle: LeaseHandle) -> AsyncHold:
-        hold = AsyncHold(self._engine, handle.lease, Leaver(self, entry), self._kept.ref)
+        hold = AsyncHold(self._engine, handle.lease, Leaver(self, entry), self._hold_list.ref)
         entry.add(hold)
-        self._kept.add(entry.caller, hold)
+        self._hold_list.add(entry.caller, hold)
         return hold
 
     def _entry(self, key: int) -> Entry | None:
@@ -73,14 +73,14 @@ class AsyncRLock(AsyncMutex):
         if entry is None:
             return None
         hold: AsyncHold | None = entry.last()[1]
-        if hold is None:  # it was dropped, and not given up yet: this release is in its place
+        if hold is None:  # its hold was dropped, but the lease has not ended: release it through a new hold
             hold = self._hold(entry, entry.handle())
             entry.remove(None)
         return hold
 
 
 class Leaver:
-    """Releases a hold; the lease with the last of them. It does not keep the lock object, which may keep the hold."""
+    """Releases a hold, and with the last one the lease. It must not refer to the lock object, which may refer to it."""
 
     __slots__ = ("_engine", "_entry", "_reentries")
 
@@ -108,5 +108,5 @@ class RLock(Mutex):
     """A re-entrant lock: its thread may acquire it again, and holds it until it released as often.
 
     Lease and other options are those of the outermost acquire. If the thread ends without releasing, and nobody else
-    has the hold, the lock is no longer renewed and is released in its name.
+    has the hold, the watchdog stops renewing the lock and releases it.
     """

@@ -1,22 +1,24 @@
-"""Which entries of read-write locks a thread or task has, and on or beside which of them the next one stands. No I/O.
+"""The entries of a thread or task at read-write locks, and the rules for acquiring another one. No I/O.
 
 Theory of operation
 -------------------
-One thread or task has at most one entry in each role at a name; asking again for a role that it has makes that entry
-deeper, as with a re-entrant lock. What it asks for beside another role of its own:
+One thread or task has at most one entry in each role at a name. To acquire a role again re-enters that entry, as with a
+re-entrant lock. What happens when it acquires a role while it holds another:
 
-=================  ======================  ===========================  ======================
-asks for / holds   reader                  upgradeable                  writer
-=================  ======================  ===========================  ======================
-reader             deeper                  deeper: the upgradeable one  beside it (downgrade)
-                                           reads already
-upgradeable        refused                 deeper                       beside it (downgrade)
-writer             refused                 beside it (upgrade)          deeper
-=================  ======================  ===========================  ======================
+===================  ========================  ============================  ==========================
+acquires / holds     reader                    upgradeable                   writer
+===================  ========================  ============================  ==========================
+reader               re-enters                 re-enters the upgradeable     new entry alongside
+                                               entry, which reads            (downgrade)
+upgradeable          refused                   re-enters                     new entry alongside
+                                                                             (downgrade)
+writer               refused                   new entry alongside           re-enters
+                                               (upgrade)
+===================  ========================  ============================  ==========================
 
-Refused is what could wait for ever: two readers that both want to write wait for each other, each for the other's end.
-There is one upgradeable reader at a time, and it never stands beside a plain reader of its own: so whoever upgrades
-waits only for readers who themselves wait for nobody, and there is no circle.
+Refused is what could deadlock: two readers that both want to write would wait for each other. At most one upgradeable
+reader holds at a time, and its thread or task has no plain reader entry. So an upgrade waits only for readers that
+wait for nobody, and there is no deadlock.
 """
 
 from __future__ import annotations
@@ -31,20 +33,20 @@ from leasehold.primitives.locks.reentrancy import Entry
 
 
 class Role(enum.Enum):
-    """As what one holds a read-write lock."""
+    """The three ways to hold a read-write lock."""
 
     READER = "reader"
     UPGRADEABLE = "upgradeable"
     WRITER = "writer"
 
     def mode(self, *, fair: bool) -> LockMode:
-        """Return what a ticket in this role asks for."""
+        """Return the lock mode of a ticket in this role."""
         exclusive, upgradeable = self is Role.WRITER, self is Role.UPGRADEABLE
         return LockMode(Kind.READ_WRITE, exclusive=exclusive, upgradeable=upgradeable, fair=fair)
 
 
-class Taken(Entry):
-    """An entry of one thread or task, as deep as it has holds; each with the role that was asked for."""
+class RoleEntry(Entry):
+    """An entry of one thread or task in one role. Its holds may have been requested as another role."""
 
     __slots__ = ("role",)
 
@@ -57,40 +59,40 @@ class Entries:
     """All entries of one client at read-write locks, by name, role and the key of the thread or task."""
 
     def __init__(self) -> None:
-        self._taken = weakref.WeakValueDictionary[tuple[str, int, Role], Taken]()  # it keeps none of them alive
+        self._entries = weakref.WeakValueDictionary[tuple[str, int, Role], RoleEntry]()  # weak references
 
-    def of(self, name: str, key: int) -> dict[Role, Taken]:
-        """Return the entries of the thread or task that has this key now, not of one that ended and had it before."""
-        entries = [self._taken.get((name, key, role)) for role in Role]
-        return {taken.role: taken for taken in entries if taken is not None and taken.caller.alive()}
+    def of(self, name: str, key: int) -> dict[Role, RoleEntry]:
+        """Return the entries of the thread or task that has this key now, not of an ended one that had it before."""
+        entries = [self._entries.get((name, key, role)) for role in Role]
+        return {entry.role: entry for entry in entries if entry is not None and entry.caller.alive()}
 
-    def add(self, name: str, taken: Taken) -> None:
-        """Take note of an entry."""
-        self._taken[name, taken.caller.key, taken.role] = taken
+    def add(self, name: str, entry: RoleEntry) -> None:
+        """Add an entry."""
+        self._entries[name, entry.caller.key, entry.role] = entry
 
-    def drop(self, name: str, taken: Taken) -> None:
-        """Forget an entry."""
-        key = (name, taken.caller.key, taken.role)
-        if self._taken.get(key) is taken:
-            self._taken.pop(key, None)
+    def drop(self, name: str, entry: RoleEntry) -> None:
+        """Remove an entry."""
+        key = (name, entry.caller.key, entry.role)
+        if self._entries.get(key) is entry:
+            self._entries.pop(key, None)
 
     def clear(self) -> None:
-        """Forget all, in a forked child: they are the parent's."""
-        self._taken.clear()
+        """Remove all entries, in a forked child: they belong to the parent."""
+        self._entries.clear()
 
 
-def same_entry(role: Role, mine: dict[Role, Taken]) -> Taken | None:
-    """Return the entry of mine that becomes deeper when I ask for ``role``; None if it takes another entry."""
+def same_entry(role: Role, mine: dict[Role, RoleEntry]) -> RoleEntry | None:
+    """Return the own entry that acquiring ``role`` re-enters; None if it needs a new entry."""
     if role is Role.READER:
         return mine.get(Role.READER) or mine.get(Role.UPGRADEABLE)
     return mine.get(role)
 
 
-def alongside(name: str, role: Role, mine: dict[Role, Taken]) -> Taken | None:
-    """Return the entry of mine beside which a new one in ``role`` stands; None if I have none.
+def alongside(name: str, role: Role, mine: dict[Role, RoleEntry]) -> RoleEntry | None:
+    """Return the own entry alongside which a new one in ``role`` is acquired; None if there is none.
 
     Raises:
-        RuntimeError: it could wait for ever.
+        RuntimeError: it could deadlock.
 
     """
     if role is not Role.READER and Role.READER in mine:

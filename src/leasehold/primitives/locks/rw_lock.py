@@ -14,14 +14,14 @@ from leasehold._runtimes.base import Caller, run_sync
 from leasehold._runtimes.blocks import Block, opened
 from leasehold._validate import Seconds
 from leasehold.primitives.locks.hold import AsyncHold, Hold, Leave
-from leasehold.primitives.locks.kept import Kept
+from leasehold.primitives.locks.hold_list import HoldList
+from leasehold.primitives.locks.holders import held_modes
 from leasehold.primitives.locks.mutex import AsyncMutex, Mutex
 from leasehold.primitives.locks.options import Options
-from leasehold.primitives.locks.rw_entries import Entries, Role, Taken, alongside, same_entry
-from leasehold.primitives.locks.taken import held_as
+from leasehold.primitives.locks.rw_entries import Entries, Role, RoleEntry, alongside, same_entry
 
-Rise = Callable[[Seconds | None], Awaitable[AsyncHold | NotAcquired]]
-"""Acquires the writer's side beside an upgradeable entry, for whoever has that."""
+Upgrade = Callable[[Seconds | None], Awaitable[AsyncHold | NotAcquired]]
+"""Acquires the writer's side alongside an upgradeable entry, for the caller of that entry."""
 
 
 class AsyncSide(AsyncMutex):
@@ -31,7 +31,7 @@ class AsyncSide(AsyncMutex):
     again by that task. Lease and other options are those of the outermost acquire. A writer may also read.
 
     Raises:
-        RuntimeError: by acquire, when a task that reads asks to write: it could wait for ever.
+        RuntimeError: by acquire, when a task that reads wants to write: it could deadlock.
 
     """
 
@@ -42,14 +42,14 @@ class AsyncSide(AsyncMutex):
         self._role = role
 
     async def locked(self) -> bool:
-        """Return whether someone holds beside whom this side cannot be had.
+        """Return whether somebody holds the lock in a way that excludes this side.
 
         Raises:
             NameInUse: the name is in use as another primitive.
 
         """
         mode = self._options.terms.mode
-        return conflicts(mode, await held_as(self._engine, self.name, mode))
+        return conflicts(mode, await held_modes(self._engine, self.name, mode))
 
     async def _acquire(self, blocking: bool, timeout: Seconds | None) -> AsyncHold | NotAcquired:
         limit = self._limit(blocking, timeout)
@@ -60,80 +60,82 @@ class AsyncSide(AsyncMutex):
         mine = self._entries.of(self.name, caller.key)
         for one in mine.values():
             self._refuse_lost(one)
-        taken = same_entry(self._role, mine)
-        if taken is None:
-            mate = alongside(self.name, self._role, mine)
-            handle = await self._lease(limit, "" if mate is None else mate.lease.ticket.id)
+        entry = same_entry(self._role, mine)
+        if entry is None:
+            base = alongside(self.name, self._role, mine)
+            handle = await self._lease(limit, "" if base is None else base.lease.ticket.id)
             if isinstance(handle, NotAcquired):
                 return handle
-            await self._check_mate(mate, handle.lease)
-            taken = Taken(self._role, handle.lease, caller)
-            self._entries.add(self.name, taken)
+            await self._check_base(base, handle.lease)
+            entry = RoleEntry(self._role, handle.lease, caller)
+            self._entries.add(self.name, entry)
         else:
-            handle = taken.handle()
-        return self._hold_in(taken, handle)
+            handle = entry.handle()
+        return self._hold_in(entry, handle)
 
-    def _hold_in(self, taken: Taken, handle: LeaseHandle) -> AsyncHold:
-        hold = self._hold(taken, handle)
-        taken.add(hold, self._role)
-        self._kept.add(taken.caller, hold)
+    def _hold_in(self, entry: RoleEntry, handle: LeaseHandle) -> AsyncHold:
+        hold = self._hold(entry, handle)
+        entry.add(hold, self._role)
+        self._hold_list.add(entry.caller, hold)
         return hold
 
-    def _refuse_lost(self, taken: Taken) -> None:
-        if not taken.lease.check_deadline():
-            self._entries.drop(self.name, taken)
-            raise taken.lease.error()
+    def _refuse_lost(self, entry: RoleEntry) -> None:
+        if not entry.lease.check_deadline():
+            self._entries.drop(self.name, entry)
+            raise entry.lease.error()
 
-    async def _check_mate(self, mate: Taken | None, lease: Lease) -> None:
-        """Give the lease back if the entry that it stands beside was lost meanwhile: a writer may have been between."""
-        if mate is not None and not mate.lease.check_deadline():
+    async def _check_base(self, base: RoleEntry | None, lease: Lease) -> None:
+        """Release the lease if the entry alongside which it was acquired was lost: a writer may have held meanwhile."""
+        if base is not None and not base.lease.check_deadline():
             await self._engine.release(lease)
-            raise mate.lease.error()
+            raise base.lease.error()
 
-    def _hold(self, taken: Taken, handle: LeaseHandle) -> AsyncHold:
-        return AsyncHold(self._engine, handle.lease, self._leaver(taken), self._kept.ref)
+    def _hold(self, entry: RoleEntry, handle: LeaseHandle) -> AsyncHold:
+        return AsyncHold(self._engine, handle.lease, self._leaver(entry), self._hold_list.ref)
 
-    def _leaver(self, taken: Taken) -> Leave:
-        engine, entries = self._engine, self._entries  # and not the lock object, which may keep the hold
+    def _leaver(self, entry: RoleEntry) -> Leave:
+        engine, entries = self._engine, self._entries  # not the lock object, which may refer to the hold
 
         async def leave(hold: AsyncHold) -> bool:
-            if taken.remove(hold):
-                if not taken.lease.check_deadline():
-                    raise taken.lease.error()
+            if entry.remove(hold):
+                if not entry.lease.check_deadline():
+                    raise entry.lease.error()
                 return True
-            entries.drop(taken.lease.name, taken)
-            return await engine.release(taken.lease)
+            entries.drop(entry.lease.name, entry)
+            return await engine.release(entry.lease)
 
         return leave
 
     def _last(self, caller: Caller) -> AsyncHold | None:
-        taken = same_entry(self._role, self._entries.of(self.name, caller.key))
-        there, hold = (False, None) if taken is None else taken.last(self._role)
-        if taken is not None and there and hold is None:  # dropped, and not given up yet: a release in its place
-            hold = self._hold_in(taken, taken.handle())
-            taken.remove(None, self._role)
+        entry = same_entry(self._role, self._entries.of(self.name, caller.key))
+        there, hold = (False, None) if entry is None else entry.last(self._role)
+        if entry is not None and there and hold is None:  # the hold was dropped: release it through a new one
+            hold = self._hold_in(entry, entry.handle())
+            entry.remove(None, self._role)
         return hold
 
 
 class AsyncUpgradeableHold(AsyncHold):
     """A reader's hold that may become the writer's."""
 
-    __slots__ = ("_rise",)
+    __slots__ = ("_upgrade",)
 
-    def __init__(self, engine: Engine, lease: Lease, leave: Leave, kept: Callable[[], Kept | None], rise: Rise) -> None:
-        super().__init__(engine, lease, leave, kept)
-        self._rise = rise
+    def __init__(
+        self, engine: Engine, lease: Lease, leave: Leave, hold_list: Callable[[], HoldList | None], upgrade: Upgrade
+    ) -> None:
+        super().__init__(engine, lease, leave, hold_list)
+        self._upgrade = upgrade
 
     async def upgrade(self, timeout: Seconds | None = None) -> AsyncHold | None:
-        """Become the writer: wait for the readers who are there; nobody else writes before.
+        """Become the writer: wait until the present readers release; nobody else writes before.
 
-        This hold stays until it is released: releasing the writer's leads back to reading.
+        This hold stays until it is released: releasing the writer's hold leads back to reading.
 
         Args:
             timeout: seconds to wait at most; None takes the lock's own ``timeout``, -1 waits for ever, 0 tries once.
 
         Returns:
-            The writer's hold, with a token of its own; None if someone read all that time.
+            The writer's hold, with a token of its own; None if somebody read all that time.
 
         Raises:
             LeaseLost: this hold was lost before or meanwhile, so another may have written.
@@ -143,7 +145,7 @@ class AsyncUpgradeableHold(AsyncHold):
         """
         self._engine.ready()
         self.raise_if_lost()
-        got = await self._rise(timeout)
+        got = await self._upgrade(timeout)
         if isinstance(got, NotAcquired):
             self.raise_if_lost()
             return None
@@ -165,14 +167,14 @@ class AsyncUpgradeable(AsyncSide):
     async def _enter(self, block: Block | None) -> AsyncUpgradeableHold:
         return cast(AsyncUpgradeableHold, await super()._enter(block))
 
-    def _hold(self, taken: Taken, handle: LeaseHandle) -> AsyncHold:
+    def _hold(self, entry: RoleEntry, handle: LeaseHandle) -> AsyncHold:
         writer = AsyncSide(self._engine, self.name, self._options, self._entries, Role.WRITER)
 
-        async def rise(timeout: Seconds | None) -> AsyncHold | NotAcquired:
-            # Not for who calls: the hold may have been passed to another task, which has no entry to stand beside.
-            return await writer._take(taken.caller, writer._limit(True, timeout))
+        async def upgrade(timeout: Seconds | None) -> AsyncHold | NotAcquired:
+            # Not for the calling task: the hold may have been passed to one that has no entry here.
+            return await writer._take(entry.caller, writer._limit(True, timeout))
 
-        return AsyncUpgradeableHold(self._engine, handle.lease, self._leaver(taken), self._kept.ref, rise)
+        return AsyncUpgradeableHold(self._engine, handle.lease, self._leaver(entry), self._hold_list.ref, upgrade)
 
 
 class AsyncRWLock:

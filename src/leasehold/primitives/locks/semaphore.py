@@ -1,4 +1,4 @@
-"""The semaphore: at most so many permits at a time. `AsyncSemaphore` and its sync facade `Semaphore`."""
+"""The semaphore: at most a number of permits at a time. `AsyncSemaphore` and its sync facade `Semaphore`."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from leasehold._runtimes.blocks import Block, ends_block, opened
 from leasehold._validate import Seconds
 from leasehold.primitives.calls.decorating import AsyncDecorating, Decorating
 from leasehold.primitives.locks.hold import AsyncHold, Hold
-from leasehold.primitives.locks.kept import Kept
+from leasehold.primitives.locks.hold_list import HoldList
+from leasehold.primitives.locks.holders import held_modes
 from leasehold.primitives.locks.lock import AsyncLock
 from leasehold.primitives.locks.mutex import Mutex
 from leasehold.primitives.locks.options import Options
-from leasehold.primitives.locks.taken import held_as
 
 MOST = 1_000_000
 """The largest number of permits: far within what every store counts exactly."""
@@ -37,26 +37,26 @@ def permits_of(value: object, what: str = "permits", most: int = MOST) -> int:
 class AsyncPermits(AsyncLock):
     """A number of permits of one semaphore, used like a lock: all of them or none."""
 
-    def __init__(self, engine: Engine, name: str, options: Options, n: int, kept: Kept) -> None:
+    def __init__(self, engine: Engine, name: str, options: Options, n: int, hold_list: HoldList) -> None:
         mode = replace(options.terms.mode, permits=n)
         super().__init__(engine, name, replace(options, terms=replace(options.terms, mode=mode)))
-        self._kept = kept  # of all sizes: `release` is about what was acquired last
+        self._hold_list = hold_list  # shared by all sizes: `release` releases what was acquired last
 
     async def locked(self) -> bool:
-        """Return whether so many permits are not there now.
+        """Return whether fewer permits than that are free now.
 
         Raises:
             NameInUse: the name is in use as another primitive, or with another number of permits.
 
         """
         mode = self._options.terms.mode
-        return conflicts(mode, await held_as(self._engine, self.name, mode))
+        return conflicts(mode, await held_modes(self._engine, self.name, mode))
 
 
 class AsyncSemaphore(AsyncDecorating):
-    """At most ``permits`` permits are out at a time, over all clients of the name. Each hold has a lease and a token.
+    """At most ``permits`` permits are held at a time, by all clients of the name. Each hold has a lease and a token.
 
-    All who use a name at the same time must give the same number; when nobody holds or waits, another may be taken.
+    All clients that use a name at the same time must pass the same number; when nobody holds or waits, it may change.
 
     Example:
         ```python
@@ -72,7 +72,7 @@ class AsyncSemaphore(AsyncDecorating):
     def __init__(self, engine: Engine, name: str, options: Options) -> None:
         self._engine = engine
         self._options = options
-        self._kept = Kept()
+        self._hold_list = HoldList()
         self._sizes: dict[int, AsyncPermits] = {}
         self._name = name
 
@@ -95,7 +95,7 @@ class AsyncSemaphore(AsyncDecorating):
         """
         n = permits_of(n, "n", self.limit)
         if n not in self._sizes:
-            self._sizes[n] = AsyncPermits(self._engine, self.name, self._options, n, self._kept)
+            self._sizes[n] = AsyncPermits(self._engine, self.name, self._options, n, self._hold_list)
         return self._sizes[n]
 
     async def acquire(self, n: int = 1, blocking: bool = True, timeout: Seconds | None = None) -> AsyncHold | None:
@@ -110,16 +110,16 @@ class AsyncSemaphore(AsyncDecorating):
         Raises:
             ValueError: there are never so many.
             StoreUnavailable: nobody knows. With a timeout it comes at most a second after it.
-            LeaseLost: they were granted too late to be of use.
+            LeaseLost: they were granted after their deadline.
             NameInUse: the name is in use as another primitive, or with another number of permits.
 
         """
         got = await self.permits(n)._acquire(blocking, timeout)
         if isinstance(got, NotAcquired):
             return None
-        owned = self._kept.owned
+        owned = self._hold_list.owned
         owned[id(got)] = got
-        return got  # in the next statement: see `Kept.owned`
+        return got  # in the next statement: see `HoldList.owned`
 
     async def release(self) -> None:
         """Give back what the calling task acquired last through this semaphore, all permits of that hold.
@@ -151,7 +151,7 @@ class AsyncSemaphore(AsyncDecorating):
             NameInUse: the name is in use as another primitive, or with another number of permits.
 
         """
-        held = await held_as(self._engine, self.name, self._options.terms.mode)
+        held = await held_modes(self._engine, self.name, self._options.terms.mode)
         return max(0, self.limit - sum(mode.permits for mode in held))
 
     def __aenter__(self) -> Coroutine[Any, Any, AsyncHold]:
@@ -176,9 +176,9 @@ class Permits(Mutex):
 
 
 class Semaphore(Decorating):
-    """At most ``permits`` permits are out at a time, over all clients of the name. Each hold has a lease and a token.
+    """At most ``permits`` permits are held at a time, by all clients of the name. Each hold has a lease and a token.
 
-    All who use a name at the same time must give the same number; when nobody holds or waits, another may be taken.
+    All clients that use a name at the same time must pass the same number; when nobody holds or waits, it may change.
 
     Example:
         ```python

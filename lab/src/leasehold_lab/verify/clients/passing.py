@@ -18,7 +18,7 @@ from random import Random
 from typing import Any, Protocol
 
 from leasehold._engine.engine import Engine
-from leasehold._engine.lease import HOLDING
+from leasehold._engine.lease_states import HOLDING
 from leasehold._runtimes.base import Runtime
 from leasehold.errors import LeaseLost
 from leasehold.primitives.locks.hold import AsyncHold

@@ -1,9 +1,9 @@
-"""What threads and tasks acquired through one lock object and have not released: for its ``release`` and ``owned``.
+"""The holds that threads and tasks acquired through one lock object and have not released.
 
-A lock object keeps a hold that `acquire` returned, since its user may call ``lock.release()`` and never look at the
-hold. It does so for the thread or task that acquired, and no longer than that one lives: nobody else may release it
-through the lock object. The hold of a ``with`` block belongs to the block (`leasehold._runtimes.blocks`); it is only
-listed here.
+The lock's ``release`` and ``owned`` need them. A lock object keeps a hold that `acquire` returned alive, since its user
+may drop the hold and call ``lock.release()``. It does so for the thread or task that acquired, and only while that one
+runs: nobody else may release it through the lock object. The hold of a ``with`` block belongs to the block
+(`leasehold._runtimes.blocks`); here it is only listed.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import Any
 from leasehold._runtimes.base import Caller
 
 
-class Kept:
+class HoldList:
     """The holds of one lock object, in the order in which they were acquired.
 
     Attributes:
         owned: the holds that it keeps alive, by their id. A public ``acquire`` puts its hold there in the statement
-            before its ``return``. Python runs no signal handler between the two: so whoever gets an exception out of
-            ``acquire`` has left nothing behind.
+            before its ``return``. Python runs no signal handler between the two. So an ``acquire`` that raises has
+            left nothing behind.
 
     """
 
@@ -33,7 +33,7 @@ class Kept:
         self.ref = weakref.ref(self)
 
     def add(self, caller: Caller, hold: Any) -> None:
-        """List a hold of a thread or task; it is not kept alive by that."""
+        """List a hold of a thread or task, without keeping it alive."""
         self._listed[weakref.ref(hold)] = caller
 
     def last(self, caller: Caller) -> Any:
@@ -44,12 +44,12 @@ class Kept:
         """Yield the holds of a thread or task, the last one first."""
         for ref, owner in reversed(list(self._listed.items())):
             hold = ref()
-            # The key of a thread or task that ended is given to another.
+            # Python reuses the key of a thread or task that has ended.
             if hold is not None and (owner is caller or (owner.key == caller.key and owner.alive())):
                 yield hold
 
     def remove(self, hold: Any) -> None:
-        """Take a hold off the list, and with it those that nobody has any more."""
+        """Remove a hold from the list, and those that nobody refers to any more."""
         self.owned.pop(id(hold), None)
         self._listed.pop(weakref.ref(hold), None)
         if self._listed:
@@ -57,8 +57,8 @@ class Kept:
                 if ref() is None:
                     self._listed.pop(ref, None)
 
-    def drop_the_dead(self) -> None:
-        """Keep no longer what a thread or task acquired that has ended."""
+    def drop_ended_callers(self) -> None:
+        """Drop the holds of threads and tasks that have ended."""
         for ref, caller in list(self._listed.items()):
             hold = ref()
             if hold is None or not caller.alive():

@@ -1,0 +1,62 @@
+"""Requests that are sent again when the store did not answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from leasehold._runtimes.base import Runtime
+from leasehold.errors import StoreUnavailable
+
+T = TypeVar("T")
+
+FIRST_PAUSE = 0.005
+"""Seconds before a request without an answer is sent again; each further pause is twice as long, with jitter."""
+
+LONGEST_PAUSE = 1.0
+"""Seconds between two attempts to reach a store that does not answer, at most."""
+
+Request = Callable[[float], Coroutine[Any, Any, T]]
+"""Sends a request once, and waits for its answer for at most so many seconds."""
+
+
+async def repeat(
+    runtime: Runtime, request: Request[T], within: float, *, through_outage: bool = False
+) -> tuple[T, bool]:
+    """Send a request until it has an answer, for at most ``within`` seconds.
+
+    Args:
+        runtime: the clock and the pauses.
+        request: sends it once.
+        within: seconds.
+        through_outage: repeat it after a refusal, too; else a refusal ends it at once.
+
+    Returns:
+        The answer, and whether an earlier sending had no answer and may arrive later.
+
+    """
+    until = runtime.now() + within
+    try:
+        return await request(within), False
+    except StoreUnavailable as error:
+        failed = error
+    return await retry(runtime, failed, request, until, through_outage=through_outage)
+
+
+async def retry(
+    runtime: Runtime, failed: StoreUnavailable, request: Request[T], until: float, *, through_outage: bool = False
+) -> tuple[T, bool]:
+    """Continue as `repeat` does after a first failure, until a reading of the clock."""
+    pause, repeated = FIRST_PAUSE, False
+    while True:
+        left = until - runtime.now() - pause
+        if left <= 0 or failed.lasting or not (failed.unknown or through_outage):
+            failed.unknown = failed.unknown or repeated  # the store may have executed what it refuses now
+            raise failed
+        repeated = repeated or failed.unknown
+        await runtime.sleep(pause * (0.5 + runtime.jitter() / 2))
+        pause = min(pause * 2, LONGEST_PAUSE)
+        try:
+            return await request(max(until - runtime.now(), FIRST_PAUSE)), repeated
+        except StoreUnavailable as error:
+            failed = error
