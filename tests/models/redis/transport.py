@@ -17,11 +17,11 @@ import hiredis
 from leasehold._runtimes.base import Runtime, Signal
 from leasehold.errors import Unsupported
 from leasehold.stores.redis.connection.base import (
-    Elsewhere,
     MakeTransport,
     OnMessage,
     OnSilence,
     ReplyError,
+    RetryableError,
     Subscriber,
     no_answer,
     refused,
@@ -130,7 +130,7 @@ class SimulatedTransport:
     def generation(self) -> int:
         return self._generation
 
-    async def hear(self, subscriber: Subscriber, timeout: float) -> None:
+    async def receive(self, subscriber: Subscriber, timeout: float) -> None:
         until, signal = self._runtime.now() + timeout, subscriber.ready(self._runtime)
         while not subscriber.news and (left := until - self._runtime.now()) > 0:
             await signal.wait(left)
@@ -140,13 +140,13 @@ class SimulatedTransport:
     def notify(self, subscriber: Subscriber) -> None:
         subscriber.set()
 
-    def disturbed(self) -> bool:
+    def has_unread(self) -> bool:
         return False
 
     def hang_up(self) -> None:
         self._end("it was left for another server")
 
-    def retune(self, channel: bytes) -> None:
+    def set_channel(self, channel: bytes) -> None:
         self._channel = channel
 
     def facts(self) -> dict[str, str]:
@@ -183,7 +183,7 @@ class SimulatedTransport:
         (role,) = await self._ask(line, [[b"ROLE"]], within, unknown=False)
         if role[0] != b"master" and not self._any_role:
             self._end("it is no primary")
-            raise Elsewhere(f"Redis at {self._where} is a replica")
+            raise RetryableError(f"Redis at {self._where} is a replica")
 
     async def _subscribe(self, line: Connection, within: float) -> None:
         asked = [_words(command) for command in subscriptions(self._channel, VERSION)]

@@ -23,10 +23,10 @@ from leasehold.stores.redis.connection.base import (
     NOT_APPLIED,
     PASSING,
     REMEDIES,
-    Elsewhere,
     NotPermitted,
     Redirected,
     ReplyError,
+    RetryableError,
     pack,
     refused,
 )
@@ -281,7 +281,7 @@ def test_it_is_not_applied_and_says_what_to_do(code: str, request: pytest.Fixtur
         error = refused("here", said)
     assert not error.unknown
     assert REMEDIES[code] in str(error)
-    assert isinstance(error, Elsewhere) is (code in PASSING or code in ("MOVED", "ASK"))
+    assert isinstance(error, RetryableError) is (code in PASSING or code in ("MOVED", "ASK"))
     assert isinstance(error, Redirected) is (code in ("MOVED", "ASK"))
     assert isinstance(error, NotPermitted) is (code == "NOPERM")
     assert "s3cret" not in str(error)

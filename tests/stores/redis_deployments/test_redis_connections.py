@@ -155,7 +155,7 @@ def test_a_waiter_that_found_no_subscription_leaves_no_ear_behind(redis_server):
     runtime = BlockingRuntime()
     store = registry.opener(redis_server.url).open(runtime, "ears")
     channel = store._transport._subscriptions
-    finish(channel.hear(Slot("x", "nobody"), 0.1))
+    finish(channel.receive(Slot("x", "nobody"), 0.1))
     assert channel._waiting == {}
     finish(store.close())
 
@@ -205,13 +205,13 @@ def test_a_refused_claim_leaves_no_slot(redis_server, namespace, side):
         proxy.stop()
         with pytest.raises(StoreUnavailable):
             locks.lock("x").acquire(timeout=1)
-        assert list(locks.store._waiting) == []
+        assert list(locks.store._waiters) == []
         proxy.start()
         cut = proxy.cut_at(0, side)
         with pytest.raises(StoreUnavailable):
             locks.lock("x").acquire(timeout=1)
         cut.remove()
-        assert list(locks.store._waiting) == []
+        assert list(locks.store._waiters) == []
         locks.close()
 
 
@@ -265,7 +265,7 @@ def test_a_hurried_caller_does_not_break_the_connection_for_others(redis_server,
         await locks.close()
 
     with FaultProxy(redis_server.port) as proxy:
-        proxy.lock_delay(0.05, Side.REQUESTS)
+        proxy.delay(0.05, Side.REQUESTS)
         asyncio.run(body(proxy.port))
 
 

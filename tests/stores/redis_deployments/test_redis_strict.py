@@ -19,7 +19,7 @@ from leasehold import AcquireTimeout, AsyncClient, Client, LeaseLost, StoreUnava
 from leasehold._model import Severity
 from leasehold.stores.redis.doctor.group_checks import cut_off
 from leasehold.stores.redis.openers import Strict
-from leasehold.stores.redis.strict.checks import judged, judged_state
+from leasehold.stores.redis.strict.checks import adjusted, state_finding
 from leasehold_lab.history import History, Hold, check
 from leasehold_lab.runtimes.harnesses import Harness, Job
 from leasehold_lab.servers import RedisCluster, RedisReplicas, RedisSentinel, RedisServer
@@ -601,10 +601,10 @@ def test_doctor_says_what_strict_mode_counts_on() -> None:
 
 
 def test_what_doctor_thinks_of_strict_mode() -> None:
-    assert judged_state(Strict(replicas=2), 1, 0.0, marked=True).severity is Severity.ERROR
-    assert judged_state(Strict(replicas=0), 1, 0.0, marked=True).severity is Severity.WARNING
-    assert judged_state(Strict(), 0, 0.0, marked=True).severity is Severity.OK
-    assert judged_state(Strict(), 0, 3.0, marked=True).severity is Severity.NOTE
+    assert state_finding(Strict(replicas=2), 1, 0.0, marked=True).severity is Severity.ERROR
+    assert state_finding(Strict(replicas=0), 1, 0.0, marked=True).severity is Severity.WARNING
+    assert state_finding(Strict(), 0, 0.0, marked=True).severity is Severity.OK
+    assert state_finding(Strict(), 0, 3.0, marked=True).severity is Severity.NOTE
     split = cut_off(0, 10, 1.0, "down-after-milliseconds")
     assert split is not None
-    assert judged([split], Strict())[0].severity is Severity.ERROR
+    assert adjusted([split], Strict())[0].severity is Severity.ERROR

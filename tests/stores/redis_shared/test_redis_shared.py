@@ -14,8 +14,8 @@ from leasehold._rules import Blocked, same_use
 from leasehold._runtimes.base import finish
 from leasehold.errors import NameInUse
 from leasehold.stores.redis import keys
+from leasehold.stores.redis.handover import IDLE
 from leasehold.stores.redis.store import RedisStore
-from leasehold.stores.redis.waiting import IDLE
 from leasehold_lab.servers import RedisServer
 from support.stores.both_sides import BothSides, Made, Steps, opened, replay
 
@@ -79,8 +79,8 @@ class Both(BothSides):
     def check_wait(self, ticket: Ticket, blocked: Blocked, answer: Wait) -> None:
         if ticket.terms.mode.kind is Kind.MUTEX:
             return
-        slot = self.store._waiting.get(ticket.id)
-        watches = slot is None or slot.armed or ticket.alongside
+        slot = self.store._waiters.get(ticket.id)
+        watches = slot is None or slot.watching or ticket.alongside
         left = answer.ask_again - (0 if watches else IDLE * ticket.terms.lease)
         until = blocked.until - self.now
         assert 0 < left <= until + 0.01  # nothing is missed

@@ -8,7 +8,7 @@ from dataclasses import replace
 from leasehold._url import Secret, StoreURL, Veiled
 from leasehold.stores.redis.connection import settings
 from leasehold.stores.redis.connection.settings import URL_OPTIONS, Settings
-from leasehold.stores.redis.sentinel.sentinel import Watched
+from leasehold.stores.redis.sentinel.sentinel import SentinelSettings
 
 SENTINEL_PORT = 26379
 SERVER_PORT = 6379
@@ -16,7 +16,7 @@ SERVER_PORT = 6379
 SENTINEL_OPTIONS = ("sentinel_username", "sentinel_password")
 
 
-def watched_from_url(url: StoreURL) -> Watched:
+def sentinels_from_url(url: StoreURL) -> SentinelSettings:
     """Read ``redis+sentinel://user:password@h1,h2,h3/name/0?sentinel_password=...``, and the same with TLS.
 
     Raises:
@@ -39,7 +39,7 @@ def watched_from_url(url: StoreURL) -> Watched:
         path="",
         options=Veiled({key: value for key, value in common.items() if key != "db"}),
     )
-    return Watched(name, _each(who, SENTINEL_PORT, "sentinel"), server)
+    return SentinelSettings(name, _each(who, SENTINEL_PORT, "sentinel"), server)
 
 
 def seeds_from_url(url: StoreURL) -> Sequence[Settings]:

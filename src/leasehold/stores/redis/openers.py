@@ -15,7 +15,7 @@ from leasehold.store_api import Opener
 from leasehold.stores.redis import deployments
 from leasehold.stores.redis.connection import adopting, settings
 from leasehold.stores.redis.connection.settings import Settings
-from leasehold.stores.redis.sentinel.sentinel import Watched
+from leasehold.stores.redis.sentinel.sentinel import SentinelSettings
 from leasehold.stores.redis.store import RedisStore
 from leasehold.stores.redis.strict import strict
 from leasehold.stores.redis.strict.quorum import Strict
@@ -64,7 +64,7 @@ class Redis:
 class Sentinel:
     """Opens the locks of the primary that sentinels name."""
 
-    watched: Watched
+    watched: SentinelSettings
 
     def open(self, runtime: Runtime, namespace: str) -> SentinelStore:
         """Open the store; it connects at the first use."""
@@ -195,7 +195,7 @@ def from_url(url: StoreURL) -> Opener:
     demanded, url = strict.from_url(url)
     match url.scheme.partition("+")[2]:
         case "sentinel":
-            return _strictly(Sentinel(deployments.watched_from_url(url)), demanded)
+            return _strictly(Sentinel(deployments.sentinels_from_url(url)), demanded)
         case "cluster":
             return _strictly(Cluster(deployments.seeds_from_url(url)), demanded)
         case _:

@@ -33,20 +33,20 @@ class AskingTransport:
     def generation(self) -> int:
         return self._transport.generation()
 
-    async def hear(self, subscriber: Subscriber, timeout: float) -> None:
-        await self._transport.hear(subscriber, timeout)
+    async def receive(self, subscriber: Subscriber, timeout: float) -> None:
+        await self._transport.receive(subscriber, timeout)
 
     def notify(self, subscriber: Subscriber) -> None:
         self._transport.notify(subscriber)
 
-    def disturbed(self) -> bool:
-        return self._transport.disturbed()
+    def has_unread(self) -> bool:
+        return self._transport.has_unread()
 
     def hang_up(self) -> None:
         self._transport.hang_up()
 
-    def retune(self, channel: bytes) -> None:
-        self._transport.retune(channel)
+    def set_channel(self, channel: bytes) -> None:
+        self._transport.set_channel(channel)
 
     def facts(self) -> dict[str, str]:
         return self._transport.facts()

@@ -57,8 +57,8 @@ class Nodes:
                     self._topology.settings(address),
                     self._namespace,
                     make=self._asking if asking else self._make,
-                    tune=partial(self._tune, address),
-                    apart=partial(keys.slot, self._namespace),
+                    choose_channel=partial(self._choose_channel, address),
+                    slot_of=partial(keys.slot, self._namespace),
                     marker=partial(self._marker, address),
                     unanswered=self._unanswered,
                 )
@@ -102,7 +102,7 @@ class Nodes:
     ) -> Transport:
         return AskingTransport(self._make(runtime, settings, channel, on_message, on_silence))
 
-    def _tune(self, address: Address, moved: Redirected | None) -> bytes:
+    def _choose_channel(self, address: Address, moved: Redirected | None) -> bytes:
         """Return a channel for the waiters at one node, in a slot that the node has; that of the last has ``moved``."""
         if moved is not None:
             self._topology.learn(moved.slot, moved.address)

@@ -13,7 +13,7 @@ from typing import Any
 from leasehold._runtimes.base import Runtime
 from leasehold.errors import StoreUnavailable, Unsupported
 from leasehold.stores.redis.connection.base import Transport
-from leasehold.stores.redis.connection.pipelining import Answered, PipelinedConnection, Pipelining, posting
+from leasehold.stores.redis.connection.pipelining import OnReply, PipelinedConnection, Pipelining, pipelining_for
 
 KEY = 3
 """Which word of a script call is its first key."""
@@ -49,7 +49,7 @@ class RoutedPipelining:
         self._short: set[Transport] = set()  # where there were too few pipes
         self._closed = False
 
-    def post(self, command: bytes, until: float, answered: Answered, taken: list[PipelinedConnection]) -> bool:
+    def post(self, command: bytes, until: float, answered: OnReply, taken: list[PipelinedConnection]) -> bool:
         transport = self._route(command)
         one = None if transport is None else self._each.get(transport) or self._begin(transport)
         if transport is None or one is None:
@@ -106,7 +106,7 @@ class RoutedPipelining:
         with self._mutex:
             if self._closed:
                 return None
-            made = self._each.get(transport) or posting(self._runtime, transport)
+            made = self._each.get(transport) or pipelining_for(self._runtime, transport)
             served = self._served()
             if made is None or transport not in served:
                 return None

@@ -31,16 +31,17 @@ from leasehold.stores.redis import keys
 from leasehold.stores.redis.cluster.nodes import Nodes
 from leasehold.stores.redis.cluster.topology import Address, SlotMap, Topology
 from leasehold.stores.redis.connection.base import (
-    Elsewhere,
     MakeTransport,
-    Moving,
     Redirected,
     ReplyError,
+    RetryableError,
+    SlotMigrating,
     refused,
 )
 from leasehold.stores.redis.connection.settings import Settings
+from leasehold.stores.redis.connection.transports import single_transport
 from leasehold.stores.redis.doctor import cluster
-from leasehold.stores.redis.store import RedisStore, single_transport
+from leasehold.stores.redis.store import RedisStore
 from leasehold.stores.redis.strict import checks
 
 FIRST_PAUSE = 0.02
@@ -161,7 +162,7 @@ class ClusterStore:
         known = await self._look_again(cluster.WITHIN)
         strict = self._topology.settings(known.primaries[0]).strict
         found = await cluster.diagnose(self._runtime, self._make, self._topology, known, self._nodes.at)
-        return found if strict is None else checks.judged(found, strict)
+        return found if strict is None else checks.adjusted(found, strict)
 
     async def close(self) -> None:
         await self._nodes.close()
@@ -183,7 +184,7 @@ class ClusterStore:
             try:
                 store = await self._owner(slot, left) if asked is None else self._nodes.at(asked, asking=True)
                 return await self._of(store, ask(store, max(until - self._runtime.now(), 0.001)))
-            except Elsewhere as error:
+            except RetryableError as error:
                 if self._nodes.closed:
                     raise
                 failed = error
@@ -196,7 +197,7 @@ class ClusterStore:
                 await self._runtime.sleep(seconds)
                 pause = min(2 * pause, LONGEST_PAUSE)
 
-    def _follow(self, error: Elsewhere) -> Address | None:
+    def _follow(self, error: RetryableError) -> Address | None:
         """Take note of where a name is instead; return the node that is to be asked for this once."""
         if not isinstance(error, Redirected):
             return None
@@ -209,10 +210,10 @@ class ClusterStore:
         """Wait for the answer of a node; one that gives none, or not as a primary does, is suspected from then on."""
         try:
             return await answer
-        except (Redirected, Moving):
+        except (Redirected, SlotMigrating):
             raise
         except StoreUnavailable as error:
-            if error.unknown or isinstance(error, Elsewhere):
+            if error.unknown or isinstance(error, RetryableError):
                 self._topology.suspect((store.host, store.port))
             raise
 
@@ -222,7 +223,7 @@ class ClusterStore:
             await self._look_again(within)
         address = self._topology.owner(slot)
         if address is None:
-            raise Elsewhere(f"{self._topology.where}: no node serves slot {slot} now; look at CLUSTER NODES")
+            raise RetryableError(f"{self._topology.where}: no node serves slot {slot} now; look at CLUSTER NODES")
         return self._nodes.at(address)
 
     async def _look_again(self, within: float) -> SlotMap:
@@ -267,9 +268,9 @@ class ClusterStore:
     ) -> None:
         """Put down where tickets are to be renewed that one node refused to look at."""
         error = refused(store.where, reply, store.host)
-        if not isinstance(error, Elsewhere):
+        if not isinstance(error, RetryableError):
             return
-        if not isinstance(error, Redirected | Moving):
+        if not isinstance(error, Redirected | SlotMigrating):
             self._topology.suspect((store.host, store.port))
         holding: list[tuple[str, Ticket]] = []
         for name, ticket in those:

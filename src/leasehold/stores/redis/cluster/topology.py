@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from leasehold._runtimes.base import Runtime
-from leasehold.stores.redis.connection.base import Elsewhere, MakeTransport, ReplyError, pack, refused
+from leasehold.stores.redis.connection.base import MakeTransport, ReplyError, RetryableError, pack, refused
 from leasehold.stores.redis.connection.settings import Settings
 from leasehold.stores.redis.connection.single_flight import SingleFlight
 
@@ -115,7 +115,7 @@ class Topology:
 
             await self._together.run(look, within)
         if self._map is None:
-            raise Elsewhere(f"{self.where}: its nodes are still being asked who has which slot")
+            raise RetryableError(f"{self.where}: its nodes are still being asked who has which slot")
         return self._map
 
     def after_fork(self) -> None:
@@ -150,10 +150,10 @@ class Topology:
     def _failure(self, failures: Sequence[BaseException]) -> Exception:
         """Say why no node told: a mistake that no later time mends comes first."""
         for failure in failures:
-            if isinstance(failure, Exception) and not isinstance(failure, Elsewhere):
+            if isinstance(failure, Exception) and not isinstance(failure, RetryableError):
                 return failure
         reasons = "; ".join(dict.fromkeys(map(str, failures)))
-        return Elsewhere(f"no node of the cluster tells which has which slot: {reasons}")
+        return RetryableError(f"no node of the cluster tells which has which slot: {reasons}")
 
     def _to_ask(self) -> list[Settings]:
         """Return the nodes known, in random order, those that failed last, and then those that the URL names."""
@@ -179,7 +179,7 @@ class Topology:
         host = str(settings.options["host"])
         found = read_slots(slots, host)
         if not found.primaries:
-            raise Elsewhere(f"the node at {settings.where} knows of no node that serves a slot")
+            raise RetryableError(f"the node at {settings.where} knows of no node that serves a slot")
         generation = 0 if isinstance(info, ReplyError) else _generation(info)
         return replace(found, generation=generation)
 

@@ -17,7 +17,7 @@ from leasehold._runtimes.base import Flavor
 from leasehold._url import Veiled
 from leasehold.stores.redis.connection import settings
 from leasehold.stores.redis.connection.settings import KEPT, Settings, shown
-from leasehold.stores.redis.sentinel.sentinel import Watched
+from leasehold.stores.redis.sentinel.sentinel import SentinelSettings
 
 SENTINELS = (redis.sentinel.Sentinel, redis.asyncio.sentinel.Sentinel)
 POOLS = (redis.sentinel.SentinelConnectionPool, redis.asyncio.sentinel.SentinelConnectionPool)
@@ -31,7 +31,7 @@ def asks_sentinels(client: Any) -> bool:
     return isinstance(client, SENTINELS) or isinstance(getattr(client, "connection_pool", None), POOLS)
 
 
-def watched(client: Any, flavor: Flavor) -> Watched:
+def watched(client: Any, flavor: Flavor) -> SentinelSettings:
     """Take over how a ``Sentinel``, or a client made by its ``master_for``, finds and reaches the primary.
 
     Raises:
@@ -51,7 +51,7 @@ def watched(client: Any, flavor: Flavor) -> Watched:
         options, asked, name = pool.connection_kwargs, pool.sentinel_manager, pool.service_name
         encrypted = issubclass(pool.connection_class, ENCRYPTED)
     sentinels = [replace(settings.from_client(each, flavor), mode="sentinel") for each in asked.sentinels]
-    return Watched(name, sentinels, _plain(options, "tls" if encrypted else "tcp"))
+    return SentinelSettings(name, sentinels, _plain(options, "tls" if encrypted else "tcp"))
 
 
 def seeds(client: Any, flavor: Flavor) -> Sequence[Settings]:

@@ -39,15 +39,15 @@ class NotPermitted(StoreUnavailable):
     lasting = True
 
 
-class Elsewhere(StoreUnavailable):
+class RetryableError(StoreUnavailable):
     """Not carried out: soon it may be, here or by another server. Whoever knows others asks them, within its time."""
 
 
-class Moving(Elsewhere):
+class SlotMigrating(RetryableError):
     """The slot is on its way to another node, and its keys are partly here and partly there."""
 
 
-class HungUp(Elsewhere):
+class HandshakeAborted(RetryableError):
     """The server ended a connection before its handshake was over. Nothing but who we are was sent, so: once more.
 
     It may have been restarted, or a proxy in between may have dropped what it had left open too long. Whoever refuses
@@ -55,7 +55,7 @@ class HungUp(Elsewhere):
     """
 
 
-class Redirected(Elsewhere):
+class Redirected(RetryableError):
     """A node of a cluster names another that has the slot, or (``ask``) that has these keys of it already.
 
     Attributes:
@@ -142,7 +142,7 @@ class Transport(Protocol):
         """Return the number of the subscription that stands now, 0 if none does."""
         ...
 
-    def hear(self, subscriber: Subscriber, timeout: float) -> Coroutine[Any, Any, object]:
+    def receive(self, subscriber: Subscriber, timeout: float) -> Coroutine[Any, Any, object]:
         """Wait until ``subscriber.news``, at most ``timeout`` seconds, reading messages for all if nobody else does."""
         ...
 
@@ -150,7 +150,7 @@ class Transport(Protocol):
         """Wake one who waits in `hear`, from any thread; its ``news`` is set. It may not have begun to wait."""
         ...
 
-    def disturbed(self) -> bool:
+    def has_unread(self) -> bool:
         """Say, without waiting, whether something came on the subscription that nobody has read."""
         ...
 
@@ -158,7 +158,7 @@ class Transport(Protocol):
         """End all connections, as if the server had: who listens is told, and the next call connects anew."""
         ...
 
-    def retune(self, channel: bytes) -> None:
+    def set_channel(self, channel: bytes) -> None:
         """Subscribe to another channel from the next `listen` on that subscribes."""
         ...
 
@@ -230,7 +230,7 @@ def no_answer(where: str, why: object, *, unknown: bool) -> StoreUnavailable:
     """Make the error for a server that did not answer."""
     reason = str(why) or type(why).__name__
     text = f"Redis at {where} did not answer: {reason}; {SILENCE}"
-    return StoreUnavailable(text, unknown=True) if unknown else Elsewhere(text)
+    return StoreUnavailable(text, unknown=True) if unknown else RetryableError(text)
 
 
 def refused(where: str, error: ReplyError, host: str = "") -> StoreUnavailable:
@@ -245,7 +245,7 @@ def refused(where: str, error: ReplyError, host: str = "") -> StoreUnavailable:
         address = (host if named in ("", "?") else named), int(found[4])
         return Redirected(text, int(found[2]), address, ask=code == "ASK")
     if code in PASSING:
-        return Moving(text) if code == "TRYAGAIN" else Elsewhere(text)
+        return SlotMigrating(text) if code == "TRYAGAIN" else RetryableError(text)
     return StoreUnavailable(text, unknown=code not in NOT_APPLIED)
 
 

@@ -11,7 +11,7 @@ from leasehold._runtimes.base import Flavor, Runtime
 from leasehold.errors import StoreUnavailable
 from leasehold.stores.redis.connection.base import (
     HELLO,
-    HungUp,
+    HandshakeAborted,
     OnMessage,
     OnSilence,
     ReplyError,
@@ -68,20 +68,20 @@ class BlockingTransport:
     def generation(self) -> int:
         return self._subscriptions.generation
 
-    async def hear(self, subscriber: Subscriber, timeout: float) -> None:
-        await self._subscriptions.hear(subscriber, timeout)
+    async def receive(self, subscriber: Subscriber, timeout: float) -> None:
+        await self._subscriptions.receive(subscriber, timeout)
 
     def notify(self, subscriber: Subscriber) -> None:
         self._subscriptions.notify(subscriber)
 
-    def disturbed(self) -> bool:
-        return self._subscriptions.disturbed()
+    def has_unread(self) -> bool:
+        return self._subscriptions.has_unread()
 
     def hang_up(self) -> None:
         self._drop_idle()
         self._subscriptions.hang_up()
 
-    def retune(self, channel: bytes) -> None:
+    def set_channel(self, channel: bytes) -> None:
         self._subscriptions.channel = channel
 
     def facts(self) -> dict[str, str]:
@@ -111,7 +111,7 @@ class BlockingTransport:
         until = self._runtime.now() + within
         try:
             return self._connect(within)
-        except HungUp:
+        except HandshakeAborted:
             left = until - self._runtime.now()
             if left <= 0:
                 raise
@@ -138,7 +138,7 @@ class BlockingTransport:
             if isinstance(error, StoreUnavailable) or not isinstance(error, SILENT):
                 raise
             gone = no_answer(where, error, unknown=False)
-            raise gone if isinstance(error, TimeoutError) else HungUp(str(gone)) from error
+            raise gone if isinstance(error, TimeoutError) else HandshakeAborted(str(gone)) from error
         return connection
 
     def subscribed(self, channel: bytes, within: float) -> Connection:

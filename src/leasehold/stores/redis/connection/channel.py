@@ -92,7 +92,7 @@ class Channel:
         finally:
             self._opening.release()
 
-    async def hear(self, subscriber: Subscriber, timeout: float) -> None:
+    async def receive(self, subscriber: Subscriber, timeout: float) -> None:
         """Wait for ``subscriber.news``, reading for all if nobody does."""
         until = self._runtime.now() + timeout
         while not subscriber.news and (left := until - self._runtime.now()) > 0:
@@ -147,7 +147,7 @@ class Channel:
         self.channel = channel
         self._forget()
 
-    def disturbed(self) -> bool:
+    def has_unread(self) -> bool:
         """Say whether something came that nobody has read."""
         connection = self._connection
         return connection is not None and not connection.quiet()

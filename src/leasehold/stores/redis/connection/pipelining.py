@@ -37,14 +37,14 @@ MOST_OWED = 256
 NOT_YET = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 """What a socket raises that would have to wait."""
 
-Answered = Callable[[Any, StoreUnavailable | None], None]
+OnReply = Callable[[Any, StoreUnavailable | None], None]
 """Called once with the reply, which may be a `ReplyError`, or with the reason why there is none. It must not wait."""
 
 
 class Pipelining(Protocol):
     """One server, asked without waiting. Used from many threads at once."""
 
-    def post(self, command: bytes, until: float, answered: Answered, taken: list[PipelinedConnection]) -> bool:
+    def post(self, command: bytes, until: float, answered: OnReply, taken: list[PipelinedConnection]) -> bool:
         """Send a packed command if that can be done at once; return False if not, and then nothing was sent.
 
         Args:
@@ -86,21 +86,21 @@ class Pipelining(Protocol):
 class Routing(Protocol):
     """A transport that stands for several servers."""
 
-    def posting(self) -> Pipelining:
+    def pipelining(self) -> Pipelining:
         """Return what asks the right one of them without waiting."""
         ...
 
 
-def posting(runtime: Runtime, transport: Transport) -> Pipelining | None:
+def pipelining_for(runtime: Runtime, transport: Transport) -> Pipelining | None:
     """Return what asks the server of a transport without waiting; None if that transport cannot."""
     if isinstance(transport, BlockingTransport):
         return PipelinedConnections(runtime, transport)
     if isinstance(transport, Routing):
-        return transport.posting()
+        return transport.pipelining()
     return LoopPipelining(runtime, transport) if isinstance(transport, AioTransport) else None
 
 
-Owed = tuple[Answered, float]
+Owed = tuple[OnReply, float]
 """Who is told of a reply, and the boot-time clock from which on nobody waits for it."""
 
 
@@ -126,7 +126,7 @@ class PipelinedConnection:
         """Whether the server has taken something only in part: the rest is sent when there is room again."""
         return bool(self._unsent)
 
-    def post(self, command: bytes, until: float, answered: Answered) -> None:
+    def post(self, command: bytes, until: float, answered: OnReply) -> None:
         """Send a command. A failure is told to all whose answers it costs, this one among them."""
         self.sound = False
         self.owed.append((answered, until))  # first: an answer that nobody is noted for would be taken for another's
@@ -210,7 +210,7 @@ class PipelinedConnections:
         self.orphans: list[Owed] = []
         self._closed = False
 
-    def post(self, command: bytes, until: float, answered: Answered, taken: list[PipelinedConnection]) -> bool:
+    def post(self, command: bytes, until: float, answered: OnReply, taken: list[PipelinedConnection]) -> bool:
         while True:
             try:
                 # Taken and noted in one step of the interpreter, so that no interrupt comes in between.
@@ -284,7 +284,7 @@ class LoopPipelining:
         self._runtime = runtime
         self._transport = transport
 
-    def post(self, command: bytes, until: float, answered: Answered, taken: list[PipelinedConnection]) -> bool:
+    def post(self, command: bytes, until: float, answered: OnReply, taken: list[PipelinedConnection]) -> bool:
         reply = self._transport.post(command, max(until - self._runtime.now(), 0.001))
         if reply is None:
             return False
@@ -307,7 +307,7 @@ class LoopPipelining:
         """Keep nothing."""
 
 
-def _tell(reply: asyncio.Future[Any], answered: Answered) -> None:
+def _tell(reply: asyncio.Future[Any], answered: OnReply) -> None:
     if reply.cancelled():
         answered(None, no_answer("a node", "the question was cancelled", unknown=True))
     elif isinstance(error := reply.exception(), StoreUnavailable):

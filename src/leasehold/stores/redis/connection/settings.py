@@ -23,9 +23,9 @@ from leasehold.stores.redis.connection.base import (
     BY_SENTINEL,
     REMEDIES,
     SILENCE,
-    Elsewhere,
-    HungUp,
+    HandshakeAborted,
     ReplyError,
+    RetryableError,
     refused,
     version_of,
 )
@@ -257,7 +257,7 @@ def check_handshake(said: Any, settings: Settings) -> dict[str, str]:
     if mode != settings.mode:
         raise Unsupported(f"the server at {where} is {MODES.get(mode, mode)}; {RIGHT_URL.get(mode, RIGHT_URL[''])}")
     if facts.get("role", "master") not in ("master", "primary") and not settings.any_role:
-        raise Elsewhere(f"the server at {where} is a replica; {REMEDIES['READONLY']}")
+        raise RetryableError(f"the server at {where} is a replica; {REMEDIES['READONLY']}")
     return facts
 
 
@@ -314,8 +314,8 @@ def connect_error(error: Exception, where: str) -> StoreUnavailable | Unsupporte
     hint = hint or REMEDIES.get(text.partition(" ")[0]) or "check host, port and that the server runs"
     message = f"cannot connect to Redis at {where}: {text}; {hint}"
     if any(words in text for words in HANGS_UP):
-        return HungUp(message)
-    return StoreUnavailable(message) if hint in REFUSALS else Elsewhere(message)
+        return HandshakeAborted(message)
+    return StoreUnavailable(message) if hint in REFUSALS else RetryableError(message)
 
 
 def _text(value: Any) -> str:

@@ -11,20 +11,12 @@ from typing import Any
 
 from leasehold._runtimes.base import Runtime
 from leasehold.stores.redis.connection.aio import AioTransport
-from leasehold.stores.redis.connection.base import OnMessage, OnSilence, Transport
+from leasehold.stores.redis.connection.base import OnMessage, OnSilence
 from leasehold.stores.redis.connection.settings import Settings
 from leasehold.stores.redis.strict.quorum import waits
 
 MOST_TRANSPORTS = 32
 """Connections that wait, at most; more tasks than these share them, and wait for each other."""
-
-
-def aio_transport(
-    runtime: Runtime, settings: Settings, channel: bytes, on_message: OnMessage, on_silence: OnSilence
-) -> Transport:
-    """Return the asyncio transport that these settings need."""
-    kind = AioTransport if settings.strict is None else WaitTransport
-    return kind(runtime, settings, channel, on_message, on_silence)
 
 
 class WaitTransport(AioTransport):

@@ -9,7 +9,7 @@ from leasehold._runtimes.base import Runtime
 from leasehold.errors import StoreUnavailable
 from leasehold.stores.redis.connection.base import MakeTransport, Transport
 from leasehold.stores.redis.doctor import doctor, group_checks
-from leasehold.stores.redis.sentinel.sentinel import Answer, Sentinels, Watched
+from leasehold.stores.redis.sentinel.sentinel import Answer, Sentinels, SentinelSettings
 
 OK, NOTE, WARNING, ERROR = Severity
 
@@ -21,7 +21,7 @@ FAILOVER = 4.0
 
 
 async def diagnose(
-    runtime: Runtime, make: MakeTransport, sentinels: Sentinels, watched: Watched, transport: Transport
+    runtime: Runtime, make: MakeTransport, sentinels: Sentinels, watched: SentinelSettings, transport: Transport
 ) -> list[Finding]:
     """Look at the sentinels, and at the replicas that they know."""
     answers = await sentinels.ask(WITHIN)
@@ -42,7 +42,7 @@ async def diagnose(
     return [finding for finding in findings if finding is not None]
 
 
-def _answering(watched: Watched, answers: Sequence[Answer | BaseException]) -> Finding:
+def _answering(watched: SentinelSettings, answers: Sequence[Answer | BaseException]) -> Finding:
     silent = [
         f"{settings.where}: {answer}"
         for settings, answer in zip(watched.sentinels, answers, strict=True)
@@ -95,7 +95,7 @@ def _detection(seconds: float) -> Finding:
 
 
 async def _clocks(
-    runtime: Runtime, make: MakeTransport, sentinels: Sentinels, watched: Watched, answer: Answer
+    runtime: Runtime, make: MakeTransport, sentinels: Sentinels, watched: SentinelSettings, answer: Answer
 ) -> Finding | None:
     try:
         replicas = await sentinels.replicas(WITHIN)

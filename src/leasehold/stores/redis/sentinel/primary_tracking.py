@@ -23,11 +23,11 @@ from leasehold.errors import StoreUnavailable
 from leasehold.stores.redis.cluster.routing import RoutedPipelining
 from leasehold.stores.redis.connection.base import (
     PASSING,
-    Elsewhere,
     MakeTransport,
     OnMessage,
     OnSilence,
     ReplyError,
+    RetryableError,
     Subscriber,
     Transport,
 )
@@ -40,14 +40,14 @@ FIRST_PAUSE = 0.02
 LONGEST_PAUSE = 0.5
 """Seconds: a failover is noticed at most so much later than it could be."""
 
-SILENT_GUIDE = 1.0
+RETRY_RESOLVER_AFTER = 1.0
 """Seconds for which a guide that did not answer is not asked again, while a primary is known from before."""
 
 EPOCHS = 1 << 32
 """Subscriptions that one server can have seen before their numbers meet those of the next."""
 
 
-class Guide(Protocol):
+class PrimaryResolver(Protocol):
     """Knows which server is the primary."""
 
     @property
@@ -78,14 +78,14 @@ class PrimaryTransport:
     def __init__(
         self,
         runtime: Runtime,
-        guide: Guide,
+        resolver: PrimaryResolver,
         make: MakeTransport,
         channel: bytes,
         on_message: OnMessage,
         on_silence: OnSilence,
     ) -> None:
         self._runtime = runtime
-        self._guide = guide
+        self._resolver = resolver
         self._make = make
         self._channel = channel
         self._on_message = on_message
@@ -94,11 +94,11 @@ class PrimaryTransport:
         self._address = ""
         self._generation = 0
         self._doubtful = True
-        self._ask_guide_at = 0.0
+        self._resolve_at = 0.0
         self._closed = False
         self._together = SingleFlight(runtime)
 
-    def posting(self) -> RoutedPipelining:
+    def pipelining(self) -> RoutedPipelining:
         """Return what asks the primary without waiting, as long as it is known who that is."""
         return RoutedPipelining(self._runtime, self._known, self._served, self._lost_one)
 
@@ -120,7 +120,7 @@ class PrimaryTransport:
             left = max(until - self._runtime.now(), 0.001)
             transport = self._transport
             try:
-                if transport is None or self._doubtful or self._guide.moved():
+                if transport is None or self._doubtful or self._resolver.moved():
                     transport = await self._settle(left)
                     left = max(until - self._runtime.now(), 0.001)
                 if len(commands) == 1:
@@ -131,7 +131,7 @@ class PrimaryTransport:
                 self._doubtful = True
                 if self._closed and not error.unknown:
                     raise self._is_closed() from None
-                if not isinstance(error, Elsewhere) or not await self._pause(pause, until):
+                if not isinstance(error, RetryableError) or not await self._pause(pause, until):
                     raise
             else:
                 passing = [reply for reply in replies if isinstance(reply, ReplyError) and reply.code in PASSING]
@@ -144,7 +144,7 @@ class PrimaryTransport:
 
     async def listen(self, within: float) -> int:
         transport = self._transport
-        if transport is None or self._doubtful or self._guide.moved():
+        if transport is None or self._doubtful or self._resolver.moved():
             transport = await self._settle(within)
         try:
             return self._numbered(await transport.listen(within), transport)
@@ -156,26 +156,26 @@ class PrimaryTransport:
         transport = self._transport
         return 0 if transport is None else self._numbered(transport.generation(), transport)
 
-    async def hear(self, subscriber: Subscriber, timeout: float) -> None:
+    async def receive(self, subscriber: Subscriber, timeout: float) -> None:
         if (transport := self._transport) is not None:
-            await transport.hear(subscriber, timeout)
+            await transport.receive(subscriber, timeout)
 
     def notify(self, subscriber: Subscriber) -> None:
         subscriber.set()
         if (transport := self._transport) is not None:
             transport.notify(subscriber)
 
-    def disturbed(self) -> bool:
-        return self._transport is not None and self._transport.disturbed()
+    def has_unread(self) -> bool:
+        return self._transport is not None and self._transport.has_unread()
 
     def hang_up(self) -> None:
         if (transport := self._transport) is not None:
             self._leave(transport)
 
-    def retune(self, channel: bytes) -> None:
+    def set_channel(self, channel: bytes) -> None:
         self._channel = channel
         if (transport := self._transport) is not None:
-            transport.retune(channel)
+            transport.set_channel(channel)
 
     def facts(self) -> dict[str, str]:
         return {} if self._transport is None else self._transport.facts()
@@ -184,20 +184,20 @@ class PrimaryTransport:
         self._closed = True
         if (transport := self._transport) is not None:
             await transport.close()
-        await self._guide.close()
+        await self._resolver.close()
 
     def after_fork(self, channel: bytes) -> None:
         self._channel = channel
         self._together = SingleFlight(self._runtime)
         self._doubtful, self._closed = True, False
-        self._guide.after_fork()
+        self._resolver.after_fork()
         if (transport := self._transport) is not None:
             transport.after_fork(channel)
 
     # --- inside ------------------------------------------------------------------------------------------------
 
     def _known(self, command: bytes) -> Transport | None:
-        return None if self._doubtful or self._closed or self._guide.moved() else self._transport
+        return None if self._doubtful or self._closed or self._resolver.moved() else self._transport
 
     def _served(self) -> list[Transport]:
         return [] if self._transport is None else [self._transport]
@@ -212,7 +212,7 @@ class PrimaryTransport:
         transport.hang_up()
 
     def _is_closed(self) -> StoreUnavailable:
-        return StoreUnavailable(f"{self._guide.where}: the client is closed")
+        return StoreUnavailable(f"{self._resolver.where}: the client is closed")
 
     def _numbered(self, generation: int, transport: Transport) -> int:
         return self._generation * EPOCHS + generation if generation and transport is self._transport else 0
@@ -236,18 +236,18 @@ class PrimaryTransport:
         await self._together.run(find, within)
         transport = self._transport
         if transport is None:
-            raise Elsewhere(f"{self._guide.where}: the primary is still being looked for")
+            raise RetryableError(f"{self._resolver.where}: the primary is still being looked for")
         return transport
 
     async def _find(self, within: float) -> None:
-        if self._transport is not None and self._runtime.now() < self._ask_guide_at:
+        if self._transport is not None and self._runtime.now() < self._resolve_at:
             return
         try:
-            settings = await self._guide.primary(within)
-        except Elsewhere:
+            settings = await self._resolver.primary(within)
+        except RetryableError:
             if self._transport is None:
                 raise
-            self._ask_guide_at = self._runtime.now() + SILENT_GUIDE
+            self._resolve_at = self._runtime.now() + RETRY_RESOLVER_AFTER
             return  # whoever asks the last one is told by itself whether it still is; the doubt stays
         self._doubtful = False
         if settings.where == self._address:

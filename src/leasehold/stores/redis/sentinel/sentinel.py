@@ -20,10 +20,10 @@ from typing import Any, cast
 from leasehold._runtimes.base import Runtime
 from leasehold.errors import StoreUnavailable, Unsupported
 from leasehold.stores.redis.connection.base import (
-    Elsewhere,
     MakeTransport,
     NotPermitted,
     ReplyError,
+    RetryableError,
     Transport,
     pack,
     refused,
@@ -38,7 +38,7 @@ SWITCHED = b"+switch-master"
 
 
 @dataclass(frozen=True)
-class Watched:
+class SentinelSettings:
     """How to find a primary by its sentinels, and how to speak to it.
 
     Attributes:
@@ -76,9 +76,11 @@ class Answer:
 
 
 class Sentinels:
-    """A `leasehold.stores.redis.sentinel.primary_tracking.Guide`."""
+    """A `leasehold.stores.redis.sentinel.primary_tracking.PrimaryResolver`."""
 
-    def __init__(self, runtime: Runtime, watched: Watched, make: MakeTransport, on_moved: Callable[[], None]) -> None:
+    def __init__(
+        self, runtime: Runtime, watched: SentinelSettings, make: MakeTransport, on_moved: Callable[[], None]
+    ) -> None:
         self._runtime = runtime
         self._on_moved = on_moved
         self._watched = watched
@@ -125,7 +127,7 @@ class Sentinels:
 
     def moved(self) -> bool:
         watch = self._watch
-        if watch is not None and watch.disturbed():
+        if watch is not None and watch.has_unread():
             watch.hang_up()
             self._moved = True
         return self._moved
@@ -197,10 +199,12 @@ class Sentinels:
                 if isinstance(answer, kind):
                     return answer
         reasons = "; ".join(dict.fromkeys(str(answer) for answer in answers))
-        refusals = [each for each in answers if isinstance(each, StoreUnavailable) and not isinstance(each, Elsewhere)]
+        refusals = [
+            each for each in answers if isinstance(each, StoreUnavailable) and not isinstance(each, RetryableError)
+        ]
         if any(not refusal.unknown for refusal in refusals):
             return StoreUnavailable(f"no sentinel says which server is the primary: {reasons}; {CHECK_SECRET}")
-        return Elsewhere(f"no sentinel says which server is the primary: {reasons}")
+        return RetryableError(f"no sentinel says which server is the primary: {reasons}")
 
 
 CHECK_NAME = "check the name at the end of the URL, redis+sentinel://HOST:PORT/NAME, against SENTINEL MASTERS"
