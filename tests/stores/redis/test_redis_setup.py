@@ -218,7 +218,7 @@ def test_a_server_that_says_nothing_costs_the_response_timeout(
     with FaultProxy(redis_server.port) as proxy:
         getattr(proxy, how)()
         error = refusal(harness, f"redis://127.0.0.1:{proxy.port}", within=1.0 + 1.0)  # and a second to leave, at most
-        assert "look whether it is up" in str(error)
+        assert "check that it runs" in str(error)
         proxy.heal()
 
 

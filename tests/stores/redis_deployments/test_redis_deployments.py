@@ -354,7 +354,7 @@ def test_doctor_on_sentinels() -> None:
         primary = group.primary
         primary.command("CONFIG", "SET", "min-replicas-to-write", "1")
         primary.command("CONFIG", "SET", "min-replicas-max-lag", "9")
-        assert "may grant for 8 s beside its successor" in findings(group.url)["split brain"][1]
+        assert "may grant for 8 s alongside its successor" in findings(group.url)["split brain"][1]
         primary.command("CONFIG", "SET", "min-replicas-max-lag", "1")
         assert findings(group.url)["split brain"][0] is Severity.OK
         group.sentinels[0].kill()

@@ -106,7 +106,7 @@ def test_connections_that_wait_are_bounded() -> None:
         transport = WaitTransport(
             AsyncioRuntime(), Settings("here", strict=Strict()), b"", lambda _: None, lambda: None
         )
-        taken = [transport._taken() for _ in range(MOST_TRANSPORTS + 5)]
+        taken = [transport._take() for _ in range(MOST_TRANSPORTS + 5)]
         assert len({id(one) for one, _ in taken}) == MOST_TRANSPORTS
         assert [alone for _, alone in taken] == [True] * MOST_TRANSPORTS + [False] * 5
         await transport.close()

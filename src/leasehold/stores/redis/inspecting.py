@@ -1,4 +1,4 @@
-"""From what the server shows of a name to what people see."""
+"""Reading who holds a name and who waits for it, for people."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FIRST = 2**52
 async def inspect(
     calls: Calls, where: str, host: str, namespace: str, prefix: str, *, exact: bool, within: float
 ) -> list[View]:
-    """Return the names in use that begin with ``prefix``, or, if ``exact``, that name alone.
+    """Return the names in use that begin with ``prefix``, or, if ``exact``, that name exclusive.
 
     Raises:
         StoreUnavailable: the server does not reply.
@@ -52,7 +52,7 @@ def _parsed(owner: bytes) -> Owner:
 
 
 def view(name: str, reply: Any) -> View:
-    """Read the reply of ``scripts/look.lua``."""
+    """Return what a reply of ``scripts/look.lua`` shows."""
     now_us, fields, blocked, entries = int(reply[0]), [_text(field) for field in reply[1]], int(reply[2]), reply[3]
     ticket, fence, lease, lock_delay, owner, meta, use, _ = fields
     if use != Kind.MUTEX and (use or reply[4]):
@@ -103,22 +103,22 @@ def _text(value: Any) -> str:
     return "" if value is None else value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
 
-def _shared_holders(shares: Sequence[str], use: str, now_ms: float) -> tuple[tuple[QueueEntry, ...], float]:
+def _shared_holders(parts: Sequence[str], use: str, now_ms: float) -> tuple[tuple[QueueEntry, ...], float]:
     """Read the holders that ``look.lua`` shows.
 
     Returns:
-        Those whose lease has not ended, in order of their tokens, and the time in ms until which those whose lease has
-        ended keep the name free.
+        The holders whose lease has not ended, in order of their tokens, and the server time in ms until which the lock
+        delay of the others blocks the name.
 
     """
     found: list[QueueEntry] = []
     blocked_until = 0.0
-    for ticket, expires, fields in zip(shares[::3], shares[1::3], shares[2::3], strict=True):
-        token, lease, lock_delay, owner, alone, upgradeable, permits, meta = fields.split(SEPARATOR, 7)
+    for ticket, expires, fields in zip(parts[::3], parts[1::3], parts[2::3], strict=True):
+        token, lease, lock_delay, owner, exclusive, upgradeable, permits, meta = fields.split(SEPARATOR, 7)
         if float(expires) <= now_ms:
             blocked_until = max(blocked_until, float(expires) + int(lock_delay)) if int(lock_delay) else blocked_until
             continue
-        terms = _shared_terms(use, (lease, lock_delay, owner, alone, upgradeable, permits, meta))
+        terms = _shared_terms(use, (lease, lock_delay, owner, exclusive, upgradeable, permits, meta))
         found.append(QueueEntry(Ticket(ticket, terms), 0, _left(float(expires) - now_ms, lease), int(token)))
     return tuple(sorted(found, key=lambda entry: entry.token or 0)), blocked_until
 
@@ -126,20 +126,20 @@ def _shared_holders(shares: Sequence[str], use: str, now_ms: float) -> tuple[tup
 def _shared_waiter(
     ticket: str, order: float, expires: float, fields: str, use: str, now_ms: float
 ) -> QueueEntry | None:
-    """Read a waiter that ``look.lua`` shows; None if it is of another kind."""
-    words = fields.split(SEPARATOR, 8)
-    if len(words) < 9:
+    """Return a waiter that ``look.lua`` shows; None if it is of another kind."""
+    values = fields.split(SEPARATOR, 8)
+    if len(values) < 9:
         return None
-    _, lease, lock_delay, owner, alone, upgradeable, permits, alongside, meta = words
-    terms = _shared_terms(use, (lease, lock_delay, owner, alone, upgradeable, permits, meta))
+    _, lease, lock_delay, owner, exclusive, upgradeable, permits, alongside, meta = values
+    terms = _shared_terms(use, (lease, lock_delay, owner, exclusive, upgradeable, permits, meta))
     arrival = int(order + FIRST if order < 0 else order)
     return QueueEntry(Ticket(ticket, terms, alongside), arrival, _left(expires - now_ms, lease))
 
 
-def _shared_terms(use: str, words: tuple[str, ...]) -> LeaseTerms:
-    lease, lock_delay, owner, alone, upgradeable, permits, meta = words
+def _shared_terms(use: str, values: tuple[str, ...]) -> LeaseTerms:
+    lease, lock_delay, owner, exclusive, upgradeable, permits, meta = values
     name = rule_of(use)
-    mode = LockMode(name.kind, alone == "1", upgradeable == "1", int(permits), name.limit)
+    mode = LockMode(name.kind, exclusive == "1", upgradeable == "1", int(permits), name.limit)
     return LeaseTerms(mode, Owner.parse(owner), int(lease) / 1000, int(lock_delay) / 1000, meta)
 
 

@@ -8,11 +8,11 @@ from typing import Any
 from leasehold.stores.redis.connection.base import ReplyError, Subscriber, Transport, pack
 
 ASKING = pack(b"ASKING")
-"""Lets the next command on the connection have keys of a slot that the node does not own yet."""
+"""Allows the next command on the connection keys of a slot that the node is importing."""
 
 
 class AskingTransport:
-    """See `leasehold.stores.redis.connection.base.Transport`. It has no messages: a subscription belongs to no slot."""
+    """See `leasehold.stores.redis.connection.base.Transport`. A subscription belongs to no slot, so it is unchanged."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport

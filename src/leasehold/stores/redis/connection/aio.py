@@ -1,9 +1,4 @@
-"""The asyncio transport: all tasks of a client share one connection, which carries calls and messages alike (RESP3).
-
-Calls made in one turn of the loop leave in few writes: the first at once, so that the server starts at once, the rest
-joined at the end of the turn. Replies come in the order of the calls. A cancelled call leaves its place in that
-order, and its reply is thrown away when it comes, so nobody ever reads the answer to somebody else's question.
-"""
+"""The asyncio transport: all tasks of a client share one connection, for calls and messages alike (RESP3)."""
 
 from __future__ import annotations
 
@@ -31,7 +26,7 @@ from leasehold.stores.redis.connection.base import (
 from leasehold.stores.redis.connection.settings import Settings, check_handshake, connect_error
 
 COMMON_WITHIN = 2.0
-"""Seconds, at least, for what is done once for all: a caller in a hurry gives up earlier, for itself alone."""
+"""Seconds, at least, to connect or subscribe for all tasks; a task with less time gives up earlier, alone."""
 
 T = TypeVar("T")
 
@@ -65,7 +60,7 @@ class AioTransport:
         return await connection.send(command, within)
 
     def post(self, command: bytes, within: float) -> asyncio.Future[Any] | None:
-        """Send a command if that takes no waiting, and return the future of its reply; None if it does."""
+        """Send a command and return the future of its reply; None if that would have to wait."""
         connection = self._live()
         return None if connection is None or connection.full else connection.send(command, within)
 
@@ -79,7 +74,7 @@ class AioTransport:
         if connection.generation == 0:
             if self._subscribing is None or self._subscribing.done():
                 self._subscribing = asyncio.ensure_future(self._subscribe(connection, max(within, COMMON_WITHIN)))
-                self._subscribing.add_done_callback(_seen)
+                self._subscribing.add_done_callback(_retrieve)
             await self._shared(self._subscribing, within)
         return connection.generation
 
@@ -89,7 +84,7 @@ class AioTransport:
 
     def receive(self, subscriber: Subscriber, timeout: float) -> Coroutine[Any, Any, object]:
         signal = subscriber.ready(self._runtime)
-        if subscriber.news:  # it came before there was a signal
+        if subscriber.news:  # set before the signal existed
             signal.set()
         return signal.wait(timeout)
 
@@ -102,7 +97,7 @@ class AioTransport:
     def hang_up(self) -> None:
         connection = self._connection
         if connection is not None:
-            connection.end("it was left for another server")
+            connection.end("the client left it for another server")
 
     def set_channel(self, channel: bytes) -> None:
         self._channel = channel
@@ -116,7 +111,7 @@ class AioTransport:
         ours = [each for each in (self._connecting, self._subscribing) if each is not None and not each.done()]
         ended = [each for each in ours if each.get_loop() is asyncio.get_running_loop() and each.cancel()]
         if ended:
-            await asyncio.wait(ended)  # the connection that they were making is closed then
+            await asyncio.wait(ended)  # by then the connection that they were opening is closed
         if connection is not None:
             await connection.close()
 
@@ -136,17 +131,17 @@ class AioTransport:
         )
 
     async def _connected(self, within: float) -> Connection:
-        """Connect once for all who need it; one that is cancelled or in a hurry does not stop it."""
+        """Connect once for all tasks that need it; a task that is cancelled, or has little time, does not stop that."""
         if self._closed:
             raise no_answer(self._settings.where, "the client is closed", unknown=False)
         task = self._connecting
         if task is None or task.done() or task.get_loop() is not asyncio.get_running_loop():
             task = self._connecting = asyncio.ensure_future(self._connect(max(within, COMMON_WITHIN)))
-            task.add_done_callback(_seen)
+            task.add_done_callback(_retrieve)
         return await self._shared(task, within)
 
     async def _shared(self, task: asyncio.Task[T], within: float) -> T:
-        """Wait for what one task does for all, with a limit of one's own."""
+        """Wait for the work that one task does for all, with a time limit of one's own."""
         await asyncio.wait((task,), timeout=within)
         if not task.done():
             raise no_answer(self._settings.where, "it answered too slowly", unknown=False)
@@ -155,7 +150,7 @@ class AioTransport:
         return task.result()
 
     async def _connect(self, within: float) -> Connection:
-        """Connect and check who answers; once more if it hangs up before that."""
+        """Connect and check the server; retry once if it drops the connection during the handshake."""
         until = self._runtime.now() + within
         try:
             return await self._connect_once(within)
@@ -178,28 +173,30 @@ class AioTransport:
                 raise
             failed = connect_error(error, where)
         if failed is not None:
-            raise failed  # out here it has no context: local variables in the frames of redis-py show the password
-        connection = Connection(connection, where, self._heard, self._on_silence, self._lost)
+            raise failed  # outside `except`, so without context: local variables in redis-py's frames show the password
+        connection = Connection(connection, where, self._received, self._on_silence, self._lost)
         try:
             self._facts = check_handshake(await connection.send(HELLO, within), self._settings)
         except BaseException as error:
             await connection.close()
             if isinstance(error, StoreUnavailable) and error.unknown:
-                raise HandshakeAborted(str(no_answer(where, "it broke off the handshake", unknown=False))) from None
+                raise HandshakeAborted(
+                    str(no_answer(where, "it closed the connection during the handshake", unknown=False))
+                ) from None
             raise
         self._connection = connection
         return connection
 
     async def _subscribe(self, connection: Connection, within: float) -> int:
-        asked = subscriptions(self._channel, version_of(self._facts))
-        for reply in await asyncio.gather(*[connection.send(command, within) for command in asked]):
+        commands = subscriptions(self._channel, version_of(self._facts))
+        for reply in await asyncio.gather(*[connection.send(command, within) for command in commands]):
             if isinstance(reply, ReplyError):
                 raise refused(self._settings.where, reply)
         self._count += 1
         connection.generation = self._count
         return connection.generation
 
-    def _heard(self, message: bytes) -> None:
+    def _received(self, message: bytes) -> None:
         self._on_message(message)
 
     def _lost(self, connection: Connection) -> None:
@@ -209,6 +206,6 @@ class AioTransport:
             self._on_silence()
 
 
-def _seen(task: asyncio.Task[Any]) -> None:
+def _retrieve(task: asyncio.Task[Any]) -> None:
     if not task.cancelled():
-        task.exception()  # whoever asked has it; nobody may be left to ask
+        task.exception()  # marks it as retrieved: the callers have it, and none may be left

@@ -17,7 +17,11 @@ from leasehold.stores.redis.connection.base import MESSAGES, OnMessage, OnSilenc
 
 
 class Connection(asyncio.Protocol):
-    """One connection that redis-py made and shook hands on; from then on it is ours."""
+    """One connection that redis-py opened and authenticated; from then on our code alone uses it.
+
+    Commands sent in one turn of the loop leave in few writes. The first leaves at once, so that the server starts at
+    once; the rest leave together at the end of the turn.
+    """
 
     def __init__(
         self,
@@ -36,12 +40,12 @@ class Connection(asyncio.Protocol):
         self._on_silence = on_silence
         self._on_lost = on_lost
         self._reader = hiredis.Reader(replyError=ReplyError, protocolError=hiredis.ProtocolError)
-        self._asked: deque[tuple[asyncio.Future[Any], float]] = deque()
-        self._joined: list[bytes] = []
+        self._pending: deque[tuple[asyncio.Future[Any], float]] = deque()
+        self._unsent: list[bytes] = []
         self._wrote = False  # in this turn of the loop
-        self.full = False  # whether the server takes nothing more
+        self.full = False  # whether the send buffer is full
         self._resumed: asyncio.Future[None] | None = None  # while it is full
-        self._watch: asyncio.TimerHandle | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self._closed = self.loop.create_future()
         self._transport: asyncio.Transport = connection._writer.transport
         self._transport.set_protocol(self)
@@ -53,11 +57,11 @@ class Connection(asyncio.Protocol):
             answer.set_exception(no_answer(self._where, "the connection is closed", unknown=False))
             return answer
         until = self.loop.time() + within
-        self._asked.append((answer, until))
-        if self._watch is None or until < self._watch.when():
-            self._watch_until(until)
+        self._pending.append((answer, until))
+        if self._timer is None or until < self._timer.when():
+            self._set_timer(until)
         if self._wrote:
-            self._joined.append(command)
+            self._unsent.append(command)
         else:
             self._wrote = True
             self._transport.write(command)
@@ -65,50 +69,50 @@ class Connection(asyncio.Protocol):
         return answer
 
     async def writable(self) -> None:
-        """Wait while the server takes nothing more."""
+        """Wait while the send buffer is full."""
         while self._resumed is not None:
             await asyncio.shield(self._resumed)
 
     async def close(self) -> None:
-        """Close, and wait until it is closed."""
+        """Close the connection, and wait until it is closed."""
         self.end("it was closed here")
         await asyncio.wait((self._closed,), timeout=1.0)
 
     # --- called by the loop ------------------------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
-        """Match replies to questions, in order, and pass messages on."""
+        """Match replies to commands, in order, and pass messages on."""
         reader = self._reader
         reader.feed(data)
         try:
             while (reply := reader.gets()) is not False:
                 if isinstance(reply, hiredis.PushNotification):
                     self._pushed(reply)
-                elif self._asked:
+                elif self._pending:
                     self._answer(reply)
                 else:
-                    self.end("it answered a question that nobody asked")
+                    self.end("it sent a reply without a command")
                     return
         except hiredis.ProtocolError as error:
             self.end(error)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Tell all who wait for an answer that none will come."""
+        """Fail all pending commands."""
         self.end(exc or "it closed the connection")
         if not self._closed.done():
             self._closed.set_result(None)
 
     def eof_received(self) -> bool:
-        """Close."""
+        """Close the connection."""
         return False
 
     def pause_writing(self) -> None:
-        """Hold back calls: the server takes nothing more."""
+        """Hold back commands: the send buffer is full."""
         self.full = True
         self._resumed = self.loop.create_future()
 
     def resume_writing(self) -> None:
-        """Let calls go on."""
+        """Let commands be sent again."""
         self.full = False
         resumed, self._resumed = self._resumed, None
         if resumed is not None and not resumed.done():
@@ -117,8 +121,8 @@ class Connection(asyncio.Protocol):
     # --- inside ------------------------------------------------------------------------------------------------
 
     def _answer(self, reply: Any) -> None:
-        answer, _ = self._asked.popleft()
-        if not answer.done():  # else its caller was cancelled
+        answer, _ = self._pending.popleft()
+        if not answer.done():  # else the caller was cancelled
             answer.set_result(reply)
 
     def _pushed(self, push: Sequence[Any]) -> None:
@@ -132,39 +136,39 @@ class Connection(asyncio.Protocol):
 
     def _flush(self) -> None:
         self._wrote = False
-        if self._joined and self.open:
-            self._transport.write(b"".join(self._joined))
-        self._joined.clear()
+        if self._unsent and self.open:
+            self._transport.write(b"".join(self._unsent))
+        self._unsent.clear()
 
-    def _watch_until(self, when: float) -> None:
-        if self._watch is not None:
-            self._watch.cancel()
-        self._watch = self.loop.call_at(when, self._look)
+    def _set_timer(self, when: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self.loop.call_at(when, self._check_time)
 
-    def _look(self) -> None:
-        """End the connection if the oldest question has waited too long: all later ones wait behind it."""
-        self._watch = None
-        earliest = min((until for _, until in self._asked), default=None)
+    def _check_time(self) -> None:
+        """End the connection if a command has waited too long: the replies of all later ones wait behind it."""
+        self._timer = None
+        earliest = min((until for _, until in self._pending), default=None)
         if earliest is None:
             return
         if earliest <= self.loop.time():
             self.end("it answered too slowly")
         else:
-            self._watch_until(earliest)
+            self._set_timer(earliest)
 
     def end(self, why: object) -> None:
-        """Close at once; who waits for an answer is told that none will come."""
+        """Close at once, and fail all pending commands."""
         if not self.open:
             return
         self.open = False
-        if self._watch is not None:
-            self._watch.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
         self.resume_writing()
-        asked, self._asked = self._asked, deque()
-        self._joined.clear()
-        for answer, _ in asked:
+        pending, self._pending = self._pending, deque()
+        self._unsent.clear()
+        for answer, _ in pending:
             if not answer.done():
                 answer.set_exception(no_answer(self._where, why, unknown=True))
-        self._transport.abort()  # what is unsent is not to be sent: its callers have been told that it is lost
+        self._transport.abort()  # what is unsent must not be sent: its callers have seen it fail
         self._connection._writer = self._connection._reader = None
         self._on_lost(self)

@@ -1,4 +1,4 @@
-"""The store on servers under Sentinel: that of a single server, over a transport that follows the primary."""
+"""The store on servers under Sentinel: the store of one server, on a transport that follows the primary."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from leasehold.stores.redis.store import RedisStore
 from leasehold.stores.redis.strict import checks
 
 LEAST = 0.05
-"""Seconds that a claim needs at least to be worth sending."""
+"""Seconds: with less time left a claim is not worth sending."""
 
 
 class SentinelStore(RedisStore):
@@ -25,15 +25,15 @@ class SentinelStore(RedisStore):
     def __init__(
         self, runtime: Runtime, watched: SentinelSettings, namespace: str, *, make: MakeTransport | None = None
     ) -> None:
-        """Make one; ``make`` makes the transport of each server, as of a model."""
+        """Make the store; ``make`` makes the transport to each server."""
         self._watched = watched
         self._make = make or single_transport(runtime)
-        # Word of another primary: whoever waits asks again, and so finds out whether it is true.
+        # After a message of another primary all waiters retry, which verifies it.
         self._sentinels = Sentinels(runtime, watched, self._make, lambda: self._waiters.wake_all())
         super().__init__(runtime, replace(watched.server, where=watched.where), namespace, make=self._follow)
 
     async def try_acquire(self, name: str, ticket: Ticket, *, join: bool, within: float) -> Granted | Wait:
-        """Claim, again and again while there is a failover: a grant counts from when its claim was first sent."""
+        """Acquire, with retries during a failover. The lease counts from before the granted attempt was sent."""
         until = self._runtime.now() + within
         while True:
             left = max(until - self._runtime.now(), 0.001)
