@@ -45,10 +45,10 @@ def test_a_server_as_it_should_be_has_nothing_above_a_note(harness: Harness, ser
 
 
 SETTINGS: list[tuple[dict[str, str], str, Severity, str]] = [
-    ({"maxmemory": "1gb", "maxmemory-policy": "volatile-ttl"}, "eviction", ERROR, "hit first"),
-    ({"maxmemory": "1gb", "maxmemory-policy": "volatile-lru"}, "eviction", ERROR, "S1"),
+    ({"maxmemory": "1gb", "maxmemory-policy": "volatile-ttl"}, "eviction", ERROR, "evicted first"),
+    ({"maxmemory": "1gb", "maxmemory-policy": "volatile-lru"}, "eviction", ERROR, "timed exclusion"),
     ({"maxmemory": "1gb", "maxmemory-policy": "allkeys-lru"}, "eviction", ERROR, "every lock"),
-    ({"maxmemory-policy": "allkeys-lfu"}, "eviction", NOTE, "without a limit"),
+    ({"maxmemory-policy": "allkeys-lfu"}, "eviction", NOTE, "without a memory limit"),
     ({"maxmemory": "100kb"}, "memory", WARNING, "nobody can acquire"),
     ({"appendfsync": "everysec"}, "persistence", NOTE, "1 to 2 s"),
     ({"appendfsync": "no"}, "persistence", WARNING, "power loss"),
@@ -112,7 +112,7 @@ def test_with_few_rights_it_says_what_it_could_not_see(server: RedisServer) -> N
         assert not {"eviction", "persistence", "replicas"} & set(found)
     server.command("ACL", "SETUSER", "app", "+info")
     found = diagnose(url)
-    assert (found["settings"].found, found["persistence"].severity) == ("we may not see them (+config|get)", NOTE)
+    assert (found["settings"].found, found["persistence"].severity) == ("the user may not read them (+config|get)", NOTE)
     server.command("ACL", "SETUSER", "app", "-time", "-zadd", "-subscribe", "+config|get")
     found = diagnose(url)
     assert found["rights"].severity is ERROR

@@ -99,7 +99,7 @@ def marker_key(namespace: str, number: str) -> bytes:
 
 
 def number_where(true: Callable[[int], bool], start: int = 0) -> int | None:
-    """Return the first number from ``start`` on for which ``true`` is, such as a key in a node's slots; None if none is."""
+    """Return the first number from ``start`` on that fits, such as a key in a node's slots; None if none does."""
     return next((number for number in range(start, start + MOST_TRIES) if true(number)), None)
 
 

@@ -14,8 +14,8 @@ MOST = 4096
 """Tickets that are remembered; the oldest are forgotten first.
 
 A ticket is forgotten when its release is confirmed. Only tickets whose release failed until the end of their lease
-stay. Each of them needs a failed acquire. So a ticket that is still needed is forgotten only if thousands of acquires of
-one client fail within its lease. Its release is then a plain one, and a late claim ends with its lease.
+stay. Each of them needs a failed acquire. So a ticket that is still needed is forgotten only if thousands of acquires
+of one client fail within its lease. Its release is then a plain one, and a late claim ends with its lease.
 """
 
 

@@ -103,7 +103,7 @@ class Nodes:
         return AskingTransport(self._make(runtime, settings, channel, on_message, on_silence))
 
     def _choose_channel(self, address: Address, moved: Redirected | None) -> bytes:
-        """Return a channel for the waiters at one node, in a slot of that node; ``moved``: the last channel's slot has."""
+        """Return a channel for the waiters at one node, in a slot of it; ``moved``: why the last one is not."""
         if moved is not None:
             self._topology.learn(moved.slot, moved.address)
         known = self._topology.known()
@@ -119,7 +119,7 @@ class Nodes:
         return keys.channel(self._namespace, self._client)
 
     def _marker(self, address: Address, another: bool) -> bytes:
-        """Return the key of strict mode's marker at one node, in the first slot of the node; or ``another``, in the next."""
+        """Return the key of strict mode's marker in the first slot of a node, or, if ``another``, in the next."""
         first = self._markers.get(address, 0)
         number = keys.number_where(
             lambda number: self._topology.owner(keys.slot_of(keys.marker_key(self._namespace, str(number)))) == address,

@@ -3,8 +3,8 @@
 Theory of operation
 -------------------
 All keys of a name are in one slot, so all steps on a name happen on one node, with the scripts of a single server. This
-store has a `RedisStore` for each primary, each with its own connections, subscription and waiters. So a failed node does
-not affect the names of the others.
+store has a `RedisStore` for each primary, each with its own connections, subscription and waiters. So a failed node
+does not affect the names of the others.
 
 A node without the slot replies where it is (MOVED), where these keys of it are already (ASK), or that they are being
 moved (TRYAGAIN). After none of these was the command carried out. So it is sent again there, or here a moment later,
@@ -78,7 +78,7 @@ class ClusterStore:
         if (strict := seeds[0].strict) is not None:
             self.capabilities = replace(self.capabilities, longest=strict.longest)
 
-    # --- the store protocol --------------------------------------------------------------------------------------------
+    # --- the store protocol -------------------------------------------------------------------------------------------
 
     async def try_acquire(self, name: str, ticket: Ticket, *, join: bool, within: float) -> Granted | Wait:
         async def ask(store: RedisStore, left: float) -> Granted | Wait:
@@ -156,7 +156,7 @@ class ClusterStore:
 
         return await self._at(name, 5.0, ask)
 
-    # --- around the protocol -------------------------------------------------------------------------------------------
+    # --- around the protocol ------------------------------------------------------------------------------------------
 
     async def diagnose(self) -> list[Finding]:
         known = await self._refresh(cluster.WITHIN)
@@ -172,7 +172,7 @@ class ClusterStore:
         self._topology.after_fork()
         self._nodes.after_fork()
 
-    # --- finding the node ----------------------------------------------------------------------------------------------
+    # --- finding the node ---------------------------------------------------------------------------------------------
 
     async def _at(self, name: str, within: float, ask: Callable[[RedisStore, float], Awaitable[T]]) -> T:
         """Ask the node that has the name, wherever it is by then, until it replies or the time is over."""
@@ -207,7 +207,7 @@ class ClusterStore:
         return None
 
     async def _of(self, store: RedisStore, answer: Awaitable[T]) -> T:
-        """Wait for a node's reply; a node that gives none, or does not reply as a primary, is suspected from then on."""
+        """Wait for a node's reply; a node without a reply, or not a primary, is suspected from then on."""
         try:
             return await answer
         except (Redirected, SlotMigrating):
@@ -239,7 +239,7 @@ class ClusterStore:
         if before is not None and before is not store:
             before.drop(ticket)
 
-    # --- renewing ----------------------------------------------------------------------------------------------
+    # --- renewing ---------------------------------------------------------------------------------------------
 
     async def _places(self, tickets: Sequence[tuple[str, Ticket]], within: float) -> Places:
         """Return where each ticket is renewed: where it waits, or where its name is."""

@@ -3,14 +3,14 @@
 Theory of operation
 -------------------
 A caller of several servers must not wait for each in turn, and needs no thread for each. It posts to all, and then
-reads the replies as they come. A connection replies in order. So a reply that its caller no longer waits for is read before
-the next one, by the next user of the connection. Until then it is pending at its `PipelinedConnection`.
+reads the replies as they come. A connection replies in order. So a reply that its caller no longer waits for is read
+before the next one, by the next user of the connection. Until then it is pending at its `PipelinedConnection`.
 
 In blocking code a connection belongs to one thread at a time. The thread takes it, posts, reads until it has enough
 replies, and gives it back, with replies pending or not. If no other thread takes it, the background thread reads the
 pending replies (`read`). If a thread is interrupted while it writes or reads, the state of the connection is unknown:
-it is closed, and all pending replies are reported as lost. Connecting takes time, so callers do not: the background thread
-connects (`add`).
+it is closed, and all pending replies are reported as lost. Connecting takes time, so callers do not connect: the
+background thread does (`add`).
 
 Under asyncio the client's one connection does all this already.
 """

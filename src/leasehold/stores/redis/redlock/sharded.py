@@ -38,7 +38,7 @@ from leasehold.stores.redis.connection.base import (
 )
 from leasehold.stores.redis.connection.settings import Settings
 from leasehold.stores.redis.connection.transports import single_transport
-from leasehold.stores.redis.sentinel.primary_tracking import EPOCHS
+from leasehold.stores.redis.sentinel.primary_tracking import GENERATIONS
 from leasehold.stores.redis.strict.strict import NOT_LOCAL
 
 ROUNDS = 4
@@ -299,7 +299,7 @@ class ShardedTransport:
         return at
 
     def _numbered(self, generation: int) -> int:
-        return self._generation * EPOCHS + generation if generation else 0
+        return self._generation * GENERATIONS + generation if generation else 0
 
     def _transport(self, address: Address, asking: bool = False) -> Transport:
         found = self._transports.get((address, asking))
