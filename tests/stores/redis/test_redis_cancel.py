@@ -111,7 +111,7 @@ def test_cancel_a_release_at_each_step(redis_server, namespace, waiters):
     asyncio.run(body())
 
 
-def test_hundreds_of_calls_cancelled_at_random_leave_the_replies_in_step(redis_server, namespace):
+def test_random_cancellations_do_not_mix_up_replies(redis_server, namespace):
     """Each call asks for something of its own; a reply that went astray would be somebody else's value."""
     chance, numbers = random.Random(20), itertools.count()
 

@@ -22,7 +22,7 @@ def proxy(redis_server):
 @both
 @pytest.mark.parametrize("lost", ["reply", "request"])
 @pytest.mark.parametrize("nth", [1, 2])
-def test_an_update_whose_bytes_are_lost_counts_once(redis_server, proxy, namespace, harness, lost, nth):
+def test_an_update_with_lost_bytes_counts_once(redis_server, proxy, namespace, harness, lost, nth):
     """The first request looks, the second writes."""
 
     async def body(harness):
@@ -44,7 +44,7 @@ def test_an_update_whose_bytes_are_lost_counts_once(redis_server, proxy, namespa
 
 @both
 @pytest.mark.parametrize("lost", ["reply", "request"])
-def test_a_plain_put_is_not_sent_again(redis_server, proxy, namespace, harness, lost):
+def test_a_put_without_a_version_is_not_repeated(redis_server, proxy, namespace, harness, lost):
     """If it arrived it is seen there; if not, the writer is told that nobody knows."""
 
     async def body(harness):

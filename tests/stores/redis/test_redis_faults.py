@@ -69,7 +69,7 @@ def client_of(harness, origin, url, namespace):
 @both
 @pytest.mark.parametrize("origin", ["url", "client"])
 @pytest.mark.parametrize("lost", ["reply", "request"])
-def test_a_claim_is_lost(redis_server, proxy, url, namespace, harness, origin, lost):
+def test_acquire_when_a_request_or_reply_is_lost(redis_server, proxy, url, namespace, harness, origin, lost):
     async def body(harness):
         async with client_of(harness, origin, url, namespace) as locks:
             async with locks.lock("warm"):
@@ -88,7 +88,7 @@ def test_a_claim_is_lost(redis_server, proxy, url, namespace, harness, origin, l
 @both
 @pytest.mark.parametrize("origin", ["url", "client"])
 @pytest.mark.parametrize("lost", ["reply", "request"])
-def test_a_leave_is_lost(redis_server, proxy, url, namespace, harness, origin, lost):
+def test_release_when_a_request_or_reply_is_lost(redis_server, proxy, url, namespace, harness, origin, lost):
     async def body(harness):
         async with client_of(harness, origin, url, namespace) as locks:
             hold = await locks.lock("x").acquire()
@@ -107,7 +107,7 @@ def test_a_leave_is_lost(redis_server, proxy, url, namespace, harness, origin, l
 @both
 @pytest.mark.parametrize("origin", ["url", "client"])
 @pytest.mark.parametrize("lost", ["reply", "request"])
-def test_a_renewal_is_lost(redis_server, proxy, url, namespace, harness, origin, lost):
+def test_renewal_when_a_request_or_reply_is_lost(redis_server, proxy, url, namespace, harness, origin, lost):
     async def body(harness):
         async with client_of(harness, origin, url, namespace) as locks:
             hold = await locks.lock("x", lease=LEASE).acquire()
@@ -124,7 +124,7 @@ def test_a_renewal_is_lost(redis_server, proxy, url, namespace, harness, origin,
 
 
 @both
-def test_the_message_of_a_grant_is_lost(redis_server, proxy, url, namespace, harness):
+def test_hand_over_when_the_grant_message_is_lost(redis_server, proxy, url, namespace, harness):
     """The renewal of the waiter's place finds it: at a third of its lease."""
 
     async def body(harness):

@@ -120,7 +120,7 @@ async def drain(jobs):
 
 
 @both
-def test_waiters_idle(server, namespace, harness):
+def test_waiters_cost_no_commands_while_they_wait(server, namespace, harness):
     """Fifty waiters of one client, for three seconds of a lease of thirty: not one command."""
 
     async def body(harness):
@@ -141,7 +141,7 @@ def test_waiters_idle(server, namespace, harness):
 
 
 @both
-def test_waiters_ask_no_more_often_than_their_leases_need(server, namespace, harness):
+def test_waiters_retry_only_once_per_lease(server, namespace, harness):
     """In a lease a client sends three renewals for its waiters; one asks when the holder's lease seems over."""
     lease, leases, waiters = 1.8, 2, 20
 
@@ -170,9 +170,7 @@ def test_waiters_ask_no_more_often_than_their_leases_need(server, namespace, har
 
 @both
 @pytest.mark.parametrize("terms", [{"renew": False}, {"max_hold": 0.1}], ids=["fixed", "capped"])
-def test_a_hold_that_is_not_renewed_keeps_no_waiter_of_its_own_client_longer_than_its_lease(
-    server, namespace, harness, terms
-):
+def test_an_unrenewed_hold_delays_waiters_of_its_client_for_its_lease_at_most(server, namespace, harness, terms):
     """It was the one that watched the holder; who waited behind it, for the same client, must watch it in turn."""
     lease = 1.0
 

@@ -154,7 +154,7 @@ def test_close_while_others_wait(server, harness):
 
 
 @both
-def test_close_gives_up_what_is_held_and_every_connection(server, harness):
+def test_close_releases_locks_and_closes_connections(server, harness):
     async def body(harness):
         clients = [harness.client(server.url) for _ in range(20)]
         for i, locks in enumerate(clients):
@@ -180,7 +180,7 @@ def test_close_gives_up_what_is_held_and_every_connection(server, harness):
 
 
 @both
-def test_ten_thousand_holds_cost_one_watchdog(server, harness):
+def test_ten_thousand_holds_share_one_watchdog(server, harness):
     """Renewals go in scripts of a hundred, from one thread or task, and from one more for each batch under way."""
     count, lease = 10_000, 15.0
 
@@ -209,7 +209,7 @@ def test_ten_thousand_holds_cost_one_watchdog(server, harness):
     harness.run(body)
 
 
-def test_every_key_of_a_busy_name_ends(server):
+def test_every_key_of_a_contended_name_expires(server):
     with Client.from_url(server.url) as locks:
         hold = locks.lock("x").acquire()
         threads = [

@@ -33,7 +33,7 @@ def calls(server, command):
     return {name: count for name, count in server.commandstats().items() if name.startswith(command)}
 
 
-def test_twenty_names_are_one_command_to_take(server, namespace):
+def test_twenty_names_are_acquired_by_one_command(server, namespace):
     with Client.from_url(server.url, namespace=namespace) as client:
         with client.multi_lock(["warm", "up"]):
             pass
@@ -74,7 +74,7 @@ def test_twenty_names_take_one_round_trip_and_so_does_their_release(redis_server
 @both
 @pytest.mark.parametrize("timeout", [0, 5])
 @pytest.mark.parametrize("lost", ["reply", "request"])
-def test_bytes_that_are_lost_cost_nothing(redis_server, proxy, namespace, harness, lost, timeout):
+def test_no_lock_is_left_when_bytes_are_lost(redis_server, proxy, namespace, harness, lost, timeout):
     """The same tickets are asked for again; whatever the first request did, all is held, and all is released."""
 
     async def body(harness):
@@ -98,7 +98,7 @@ def test_bytes_that_are_lost_cost_nothing(redis_server, proxy, namespace, harnes
 
 
 @both
-def test_a_key_of_another_type_gives_the_others_back(redis_server, namespace, harness):
+def test_a_key_of_another_type_releases_the_other_names(redis_server, namespace, harness):
     """A script that fails in the middle leaves nothing, whether it tries or waits."""
 
     async def body(harness):
@@ -136,7 +136,7 @@ def test_kinds_are_mixed_in_one_script(redis_server, namespace, harness):
 
 
 @both
-def test_a_store_that_goes_away_in_between_is_told(redis_server, proxy, namespace, harness):
+def test_a_store_that_fails_between_two_names_raises(redis_server, proxy, namespace, harness):
     """The second store does not answer: the lock of the first is given back before the error is raised."""
 
     async def body(harness):

@@ -78,7 +78,7 @@ def test_names_of_all_nodes_are_held_renewed_and_listed(
 @pytest.mark.parametrize(
     "harness", [AsyncioHarness(), pytest.param(BlockingHarness(), marks=pytest.mark.nightly)], ids=str
 )
-def test_a_dead_shard_costs_no_lock_of_another(harness: Harness, namespace: str) -> None:
+def test_a_dead_shard_does_not_affect_locks_of_others(harness: Harness, namespace: str) -> None:
     """A node that does not answer keeps each renewal waiting; those of the other nodes go on in time."""
     with RedisCluster(replicas=0, full_coverage=False, node_timeout=1.0) as cluster:
         by_node = names_on(cluster, namespace, 3)
@@ -145,7 +145,7 @@ def test_renewals_do_not_wait_for_a_dead_shard(namespace: str) -> None:
 
 
 @both
-def test_a_hold_lives_through_the_move_of_its_slot(cluster: RedisCluster, harness: Harness, namespace: str) -> None:
+def test_a_hold_survives_the_migration_of_its_slot(cluster: RedisCluster, harness: Harness, namespace: str) -> None:
     """While the slot is on its way, and some of its keys here and some there, each renewal finds the lock."""
 
     async def body(harness: Harness) -> None:
@@ -172,7 +172,9 @@ def test_a_hold_lives_through_the_move_of_its_slot(cluster: RedisCluster, harnes
 
 
 @both
-def test_a_claim_during_a_move_waits_for_its_end(cluster: RedisCluster, harness: Harness, namespace: str) -> None:
+def test_an_acquire_waits_for_the_end_of_a_slot_migration(
+    cluster: RedisCluster, harness: Harness, namespace: str
+) -> None:
     """Of the four keys of a free name none exists, so neither node may serve it: TRYAGAIN until the move is over."""
 
     async def body(harness: Harness) -> None:
@@ -198,7 +200,7 @@ def test_a_claim_during_a_move_waits_for_its_end(cluster: RedisCluster, harness:
 
 @both
 @pytest.mark.parametrize("when", ["moved", "moving"])
-def test_a_waiter_is_woken_where_its_name_has_moved(
+def test_a_waiter_is_woken_after_its_name_has_moved(
     cluster: RedisCluster, harness: Harness, namespace: str, when: str
 ) -> None:
     """Its channel is on the old node: it hears over the cluster's own connections that it is to ask again."""
@@ -234,7 +236,9 @@ def test_a_waiter_is_woken_where_its_name_has_moved(
 
 
 @both
-def test_a_waiters_channel_moves(cluster: RedisCluster, harness: Harness, namespace: str) -> None:
+def test_a_waiter_resubscribes_after_its_channel_has_moved(
+    cluster: RedisCluster, harness: Harness, namespace: str
+) -> None:
     """The slot of the channel itself is moved away while somebody waits: it is subscribed anew, and heard."""
 
     async def body(harness: Harness) -> None:
@@ -316,7 +320,7 @@ def test_an_uncontended_pair_costs_two_commands(cluster: RedisCluster, harness: 
     harness.run(body)
 
 
-def test_the_store_says_what_it_is(cluster: RedisCluster, namespace: str) -> None:
+def test_the_repr_of_the_store_names_servers_and_namespace(cluster: RedisCluster, namespace: str) -> None:
     with Client.from_url(cluster.url, namespace=namespace) as locks:
         assert isinstance(locks.store, ClusterStore)
         assert "127.0.0.1" in repr(locks.store)

@@ -57,7 +57,7 @@ def fill_the_pool(locks, count):
     in_threads(count, work)
 
 
-def test_idle_connections_that_the_server_closed_cost_no_attempts(redis_server, namespace):
+def test_idle_connections_closed_by_the_server_cost_no_attempts(redis_server, namespace):
     """Thirty stale connections, tried one after the other with growing pauses, would outlast any patience."""
     with Client.from_url(redis_server.url, namespace=namespace) as locks:
         fill_the_pool(locks, 30)
@@ -95,7 +95,7 @@ def test_two_hundred_threads_at_once(redis_server, namespace):
         assert all(in_threads(200, work))
 
 
-def test_a_client_that_closed_keeps_no_connection(redis_server, namespace):
+def test_a_closed_client_has_no_connection(redis_server, namespace):
     """A renewal under way while the client closes must not put its connection back, nor open another."""
     locks = Client.from_url(redis_server.url, namespace=namespace)
     transport = locks.store._transport
@@ -108,7 +108,7 @@ def test_a_client_that_closed_keeps_no_connection(redis_server, namespace):
         finish(transport.listen(1.0))
 
 
-def test_an_asyncio_client_that_closed_keeps_no_connection(redis_server, namespace):
+def test_a_closed_asyncio_client_has_no_connection(redis_server, namespace):
     async def body():
         locks = AsyncClient.from_url(redis_server.url, namespace=namespace)
         async with locks.lock("x"):
@@ -123,7 +123,7 @@ def test_an_asyncio_client_that_closed_keeps_no_connection(redis_server, namespa
 # --- the reader ------------------------------------------------------------------------------------------------
 
 
-def test_closing_while_it_connects_ends_the_connection_and_its_task():
+def test_close_during_a_connect_ends_connection_and_task():
     """The server takes connections, and never answers."""
 
     async def body(server: socket.socket) -> None:
@@ -150,7 +150,7 @@ def test_closing_while_it_connects_ends_the_connection_and_its_task():
         asyncio.run(body(server))
 
 
-def test_a_waiter_that_found_no_subscription_leaves_no_ear_behind(redis_server):
+def test_a_waiter_without_a_subscription_leaves_no_entry(redis_server):
     """The next to read is chosen among those who wait: one who is not there would never pass the reading on."""
     runtime = BlockingRuntime()
     store = registry.opener(redis_server.url).open(runtime, "ears")
@@ -198,7 +198,7 @@ def test_slots_are_used_by_many_threads_at_once():
 
 
 @pytest.mark.parametrize("side", list(Side))
-def test_a_refused_claim_leaves_no_slot(redis_server, namespace, side):
+def test_a_refused_acquire_leaves_no_slot(redis_server, namespace, side):
     """Nobody leaves for a ticket that the server does not know, and the next waiter must watch the holder itself."""
     with FaultProxy(redis_server.port) as proxy:
         locks = Client.from_url(f"redis://127.0.0.1:{proxy.port}", namespace=namespace, response_timeout=0.3)
@@ -251,7 +251,7 @@ def test_a_waiter_that_has_not_subscribed_yet_keeps_its_turn(redis_server, names
 # --- asyncio ---------------------------------------------------------------------------------------------------
 
 
-def test_a_hurried_caller_does_not_break_the_connection_for_others(redis_server, namespace):
+def test_a_short_timeout_does_not_break_the_shared_connection(redis_server, namespace):
     async def body(port):
         locks = AsyncClient.from_url(f"redis://127.0.0.1:{port}", namespace=namespace)
         store = locks.store
@@ -283,7 +283,7 @@ def test_a_waiter_keeps_its_timeout_while_the_subscription_hangs(redis_server, n
         asyncio.run(body(proxy.port))
 
 
-def test_closing_while_a_thread_subscribes_leaves_no_connection(redis_server, namespace, monkeypatch):
+def test_close_during_a_subscribe_leaves_no_connection(redis_server, namespace, monkeypatch):
     """The client waits for its threads for a limited time only: one may still be about to open the subscription."""
     with Client.from_url(redis_server.url, namespace=namespace) as locks:
         transport = locks.store._transport
@@ -304,7 +304,7 @@ def test_closing_while_a_thread_subscribes_leaves_no_connection(redis_server, na
         assert lines[0].socket.fileno() == -1
 
 
-def test_a_call_may_take_longer_than_the_one_before_and_no_longer_than_its_own_limit():
+def test_each_call_has_its_own_time_limit():
     """The kernel is told a limit only when it gets shorter; a call that may take longer than that reads again."""
     ours, theirs = socket.socketpair()
     with ours, theirs:

@@ -136,7 +136,7 @@ def test_a_replica_that_lags_is_promoted(harness: Harness, namespace: str) -> No
 
 
 @by_day(BLOCKING)
-def test_a_primary_that_was_cut_off_goes_on_serving_its_side(
+def test_a_primary_that_was_cut_off_keeps_serving_its_side(
     sentinel: RedisSentinel, harness: Harness, namespace: str
 ) -> None:
     """Two sides grant the same name; tokens tell which is newer. Who asks sentinels leaves the old one by itself."""

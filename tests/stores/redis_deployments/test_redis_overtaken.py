@@ -116,7 +116,7 @@ def test_after_a_cancellation(redis_server, proxy, namespace):
     assert _nobody_is_there(redis_server, namespace)
 
 
-def test_several_at_once(redis_server, proxy, namespace):
+def test_several_names_at_once(redis_server, proxy, namespace):
     with Client.from_url(f"redis://127.0.0.1:{proxy.port}", namespace=namespace, response_timeout=0.5) as locks:
         locks.multi_lock(["x", "y"]).acquire().release()
         late = proxy.hold(where=CLAIM, nth=1)
@@ -129,7 +129,7 @@ def test_several_at_once(redis_server, proxy, namespace):
 
 
 @primitives
-def test_after_a_hold_that_a_later_claim_got(redis_server, proxy, namespace, primitive):
+def test_after_a_hold_granted_to_a_repeated_claim(redis_server, proxy, namespace, primitive):
     """A waiter's second claim was held, a third one answered; the second comes when the hold is released again."""
     with (
         Client.from_url(f"redis://127.0.0.1:{proxy.port}", namespace=namespace, response_timeout=0.3) as locks,

@@ -89,7 +89,7 @@ def successor(cluster: RedisCluster, old: Node) -> Callable[[], bool]:
 @pytest.mark.parametrize(
     "harness", [AsyncioHarness(), pytest.param(BlockingHarness(), marks=pytest.mark.nightly)], ids=str
 )
-def test_both_sides_go_on_and_no_guarded_write_goes_backwards(
+def test_no_guarded_write_goes_backwards_while_both_sides_serve(
     harness: Harness, namespace: str, parted: tuple[RedisCluster, Bus]
 ) -> None:
     cluster, bus = parted

@@ -184,7 +184,7 @@ QUICK = settings(max_examples=400, deadline=None, suppress_health_check=[HealthC
 
 
 @pytest.mark.parametrize("kind", HISTORIES)
-def test_the_scripts_do_what_the_rules_say(server, store, kind):
+def test_the_scripts_agree_with_the_rules(server, store, kind):
     @QUICK
     @given(made=HISTORIES[kind], steps=histories(30))
     def run(made, steps):
@@ -222,7 +222,7 @@ def test_rare_histories(server, store, what):
 @pytest.mark.nightly
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("kind", HISTORIES)
-def test_the_scripts_do_what_the_rules_say_at_length(server, store, kind):
+def test_the_scripts_agree_with_the_rules_in_long_histories(server, store, kind):
     @settings(QUICK, max_examples=5_000)
     @given(made=HISTORIES[kind], steps=histories(80))
     def run(made, steps):

@@ -181,7 +181,7 @@ def replicas(facts: Facts) -> Finding | None:
         return Finding(
             OK, "replicas", "none", "there is no failover; while the server is down nobody can acquire (liveness)"
         )
-    lossy = "a failover loses grants that no replica has: two clients hold one until the first learns of it (timed exclusion)"
+    lossy = "a failover loses grants that no replica has: two hold one until the first learns of it (timed exclusion)"
     if least is None:
         return Finding(WARNING, "replicas", f"{count}", lossy, "let a person, not a monitor, promote a replica")
     found = f"{count}, min-replicas-to-write {least}"
@@ -223,9 +223,7 @@ def buffers(facts: Facts) -> Finding | None:
     smallest = min((int(limit) for limit in limits if limit.isdecimal() and int(limit)), default=None)
     if smallest is None or smallest >= SMALL_BUFFER:
         return None
-    meaning = (
-        "a burst closes waiters' connections: they wake late, at worst at their next renewal (liveness)"
-    )
+    meaning = "a burst closes waiters' connections: they wake late, at worst at their next renewal (liveness)"
     remedy = 'CONFIG SET client-output-buffer-limit "pubsub 32mb 8mb 60"'
     return Finding(WARNING, "message buffers", f"pubsub {smallest} bytes", meaning, remedy)
 
