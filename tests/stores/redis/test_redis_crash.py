@@ -1,4 +1,4 @@
-"""Processes that are killed or stopped while they hold or wait: free within the lease, told before they can do harm."""
+"""Processes killed or stopped while they hold or wait: locks are free within the lease, holders are notified."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_thousand_killed_holds(redis_server, namespace):
 @flavors
 @pytest.mark.parametrize("victims", [(0,), (1,), (0, 1), (0, 1, 2)], ids=["first", "second", "two", "all but one"])
 def test_killed_waiters_do_not_delay_others(redis_server, namespace, flavor, victims):
-    """Their connections are gone, so they are passed over at once."""
+    """Their connections are closed, so a release skips them at once."""
     with parties() as start, Client.from_url(redis_server.url, namespace=namespace) as locks:
         hold = locks.lock("x").acquire()
         waiters = []
@@ -98,7 +98,7 @@ def test_a_holder_stopped_beyond_its_lease_is_notified(redis_server, namespace, 
 
 
 def test_a_waiter_watches_a_holder_of_its_own_client(redis_server, namespace):
-    """The first waiter got the lock and overruns its fixed lease: the second must have begun to watch it."""
+    """The first waiter acquires, and overruns its fixed lease: the second must watch that lease from then on."""
     lease = 0.9
     with Client.from_url(redis_server.url, namespace=namespace) as locks:
         hold, got = locks.lock("x", lease=lease).acquire(), queue.SimpleQueue()

@@ -1,4 +1,4 @@
-"""Every error that a server answers with, provoked on a real one, and what it is taken for: not applied, or unknown."""
+"""Every error reply of a server, provoked on a real one, and its class: not applied, or unknown."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def transport_to(server: RedisServer, user: str = "", mode: str = "standalone") 
 
 
 def answer(server: RedisServer, *, name: str = "a", user: str = "", mode: str = "standalone") -> object:
-    """Claim a name by its script, and return the reply."""
+    """Run the acquire script on a name; return the reply."""
     with transport_to(server, user, mode) as transport:
         script, those, words = claim(name)
         return finish(transport.call(script.by_text(those, words), within=5.0))
@@ -310,7 +310,7 @@ def test_an_unlisted_error_is_unknown(server: RedisServer) -> None:
 
 
 def test_a_command_ended_by_a_role_change_is_unknown() -> None:
-    """A server that becomes a replica answers UNBLOCKED to who waits: so it does to the WAIT of strict mode."""
+    """A server that becomes a replica answers UNBLOCKED to blocked commands, such as the WAIT of strict mode."""
     with RedisServer() as server:
         said: list[object] = []
         with transport_to(server) as transport:

@@ -1,4 +1,4 @@
-"""A script that answers with an error changed nothing; one bad key harms nobody else; full memory frees the held."""
+"""A script that fails changes nothing; a key of the wrong type affects its name only; full memory allows releases."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def state(server: RedisServer, name: str) -> list[object]:
 
 
 def attempts(store: RedisStore, name: str, holder: Ticket, waiter: Ticket) -> dict[str, object]:
-    """All that can be asked of a name, as calls that return whether there was an error."""
+    """All operations on a name, as calls that return whether there was an error."""
     refusals: list[StoreUnavailable] = []
 
     def fails(call: object) -> bool:
@@ -116,7 +116,7 @@ def attempts(store: RedisStore, name: str, holder: Ticket, waiter: Ticket) -> di
     ["claim", "fair claim", "try", "fair try", "again", "stay", "leave waiting", "leave holding", "break", "look"],
 )
 def test_a_key_of_the_wrong_type_changes_nothing_else(server, store, role, what, held):
-    """A "free" name has waiters, and its holder's lease has run out: whoever comes next hands it over."""
+    """A "free" name has waiters, and its holder's lease has expired: the next acquire hands it over."""
     name, holder, waiter = next(NAMES), a_ticket(), a_ticket()
     claim(store, name, holder)
     claim(store, name, waiter)
@@ -237,7 +237,7 @@ def test_full_memory_refuses_a_cell_and_changes_nothing(server, store, full):
 
 
 def test_renewal_finds_a_grant_whose_message_was_lost(server, store):
-    """Held means that the lease was set to full length: the watchdog counts it from before it asked."""
+    """The result HELD means a full lease: the watchdog counts it from before its request."""
     name, holder, waiter = next(NAMES), a_ticket(), a_ticket(lease=10.0)
     claim(store, name, holder)
     claim(store, name, waiter)
@@ -260,7 +260,7 @@ def test_renewal_reports_an_expired_grant_whose_message_was_lost_as_gone(server,
 
 
 def test_a_grant_message_older_than_the_last_reply_is_ignored(server, store):
-    """The grant was broken before the waiter asked again and was told to wait: the message of that grant is void."""
+    """The grant was force-released before the waiter retried and had to wait: the message of that grant is void."""
     name, holder, waiter, other = next(NAMES), a_ticket(), a_ticket(), a_ticket()
     claim(store, name, holder)
     wait = claim(store, name, waiter)
@@ -286,7 +286,7 @@ class open_other:
 
 
 def test_a_waiter_without_a_queue_entry_is_gone(server, store):
-    """A key of its name may be evicted or deleted alone; whoever renews must hear that it waits for nothing."""
+    """One key of a name may be evicted or deleted alone: then the renewal must report the waiter as gone."""
     name, holder, waiter = next(NAMES), a_ticket(), a_ticket()
     claim(store, name, holder)
     claim(store, name, waiter)
@@ -311,7 +311,7 @@ def test_every_key_expires_even_if_one_was_deleted(server, store, role):
 
 
 def test_only_the_scripts_of_the_package_are_sent(server):
-    """No name, token or time is ever part of a script: the server would have to keep each text for ever."""
+    """No name, token or time is part of a script: the server would have to keep each text for ever."""
     server.command("SCRIPT", "FLUSH")
     with FaultProxy(server.port) as proxy:
         store = open_store(f"redis://127.0.0.1:{proxy.port}")

@@ -1,4 +1,4 @@
-"""What happens to the server: restarted empty, stopped, flushed, its connections killed; who holds is told in time."""
+"""Faults of the server: restarted empty, stopped, flushed, connections killed; holders are notified in time."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def server():
 
 
 async def told(harness, hold, limit):
-    """Wait for the news of a loss; return the seconds it took."""
+    """Wait until a loss is reported; return the seconds that it took."""
     start, lost = harness.now(), harness.event()
     hold.on_lost(lambda error: lost.set())
     assert await lost.wait(limit)
@@ -38,7 +38,7 @@ async def told(harness, hold, limit):
 
 @contextmanager
 def every(seconds, deed):
-    """Do something again and again beside."""
+    """Repeat something in the background."""
     end = threading.Event()
 
     def work():
@@ -186,7 +186,7 @@ def test_a_short_pause_of_writes_loses_nothing(server, harness):
 
 @both
 def test_a_grant_that_arrives_after_its_lease_is_released(server, harness):
-    """The reply was held up for longer than the lease: it counts from before the claim was sent."""
+    """The reply is delayed for longer than the lease, which counts from before the request."""
 
     async def body(harness):
         async with harness.client(server.url) as locks:
@@ -204,7 +204,7 @@ def test_a_grant_that_arrives_after_its_lease_is_released(server, harness):
 
 @both
 def test_a_late_grant_message_is_ignored(server, harness):
-    """The message of a grant comes when the lease that it tells of is over."""
+    """The message of a grant arrives after the end of the granted lease."""
 
     async def body(harness):
         with FaultProxy(server.port) as proxy:
@@ -233,7 +233,7 @@ def test_a_late_grant_message_is_ignored(server, harness):
 @both
 @pytest.mark.parametrize("kind", ["pubsub", "normal"])
 def test_hand_overs_go_on_while_connections_are_killed(server, harness, kind):
-    """Each wait ends within a third of the waiter's lease; a reconnected waiter asks at once."""
+    """Each wait ends within a third of the waiter's lease; a reconnected waiter retries at once."""
     waiters, turns = 6, 4
 
     async def body(harness):

@@ -1,4 +1,4 @@
-"""How a client gets to a Redis server: TLS, passwords, sockets, clients of one's own; what it says when it cannot."""
+"""Connecting to a Redis server: TLS, passwords, sockets, adopted clients, and the messages when it fails."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def encrypted() -> Iterator[RedisServer]:
 
 
 def works(harness: Harness, where: Any, **options: Any) -> None:
-    """Lock, wait for a hand-over, release."""
+    """Acquire, wait for a hand-over, release."""
 
     async def body(harness: Harness) -> None:
         async with harness.client(where, **options) as locks:
@@ -59,7 +59,7 @@ def works(harness: Harness, where: Any, **options: Any) -> None:
 
 
 def refusal(harness: Harness, where: Any, within: float = 2.0, **options: Any) -> LeaseholdError:
-    """Return the error of an acquire, which comes within so many seconds."""
+    """Return the error of an acquire, raised within so many seconds."""
 
     async def body(harness: Harness) -> LeaseholdError:
         async with harness.client(where, response_timeout=1.0, **options) as locks:
@@ -247,7 +247,7 @@ OLD = {
 
 
 class OldServer:
-    """Answers HELLO as old servers do, which cannot be installed here. Redis 5 repeats what it does not know."""
+    """Answers HELLO like old servers, which cannot be installed here. Redis 5 repeats an unknown command."""
 
     def __init__(self, version: str) -> None:
         self.answer = OLD[version]
@@ -391,7 +391,7 @@ def provoke_loading(server: RedisServer) -> StoreUnavailable:
 
 
 def demoted(server: RedisServer, stale: str) -> StoreUnavailable:
-    """Make a replica of a server that a client is connected to already."""
+    """Make a replica of a server to which a client is connected."""
     server.command("CONFIG", "SET", "replica-serve-stale-data", stale)
     with Client.from_url(server.url) as locks:
         with locks.lock("x"):

@@ -1,4 +1,4 @@
-"""Real hand-overs among processes of both flavors: no wake-up is lost, and each is soon there."""
+"""Hand-overs among processes of both flavors: no wake-up is lost, and each arrives soon."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The two transports in isolation and under the store:
 
-connections that died unseen, elections of the reader, closing.
+connections closed unnoticed, choice of the reader, close.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def in_threads(count, work):
 
 
 def fill_the_pool(locks, count):
-    """Have so many idle connections."""
+    """Make so many idle connections."""
     barrier = threading.Barrier(count)
 
     def work(i):
@@ -58,7 +58,7 @@ def fill_the_pool(locks, count):
 
 
 def test_idle_connections_closed_by_the_server_cost_no_attempts(redis_server, namespace):
-    """Thirty stale connections, tried one after the other with growing pauses, would outlast any patience."""
+    """Thirty stale connections, tried one after the other with growing pauses, would take too long."""
     with Client.from_url(redis_server.url, namespace=namespace) as locks:
         fill_the_pool(locks, 30)
         redis_server.command("CLIENT", "KILL", "TYPE", "normal")
@@ -69,7 +69,7 @@ def test_idle_connections_closed_by_the_server_cost_no_attempts(redis_server, na
 
 
 def test_idle_connections_that_hang_cost_one_attempt(redis_server, namespace):
-    """A firewall that forgot all connections says nothing: the first silence tells of the others."""
+    """A firewall that dropped all connections sends nothing: after the first timeout all others are closed."""
     with FaultProxy(redis_server.port) as proxy:
         locks = Client.from_url(f"redis://127.0.0.1:{proxy.port}", namespace=namespace, response_timeout=0.4)
         fill_the_pool(locks, 8)
@@ -124,7 +124,7 @@ def test_a_closed_asyncio_client_has_no_connection(redis_server, namespace):
 
 
 def test_close_during_a_connect_ends_connection_and_task():
-    """The server takes connections, and never answers."""
+    """The server accepts connections, and never replies."""
 
     async def body(server: socket.socket) -> None:
         locks = AsyncClient.from_url(f"redis://127.0.0.1:{server.getsockname()[1]}")
@@ -151,7 +151,7 @@ def test_close_during_a_connect_ends_connection_and_task():
 
 
 def test_a_waiter_without_a_subscription_leaves_no_entry(redis_server):
-    """The next to read is chosen among those who wait: one who is not there would never pass the reading on."""
+    """The next reader is chosen among the waiters: an absent one would never pass the reading on."""
     runtime = BlockingRuntime()
     store = registry.opener(redis_server.url).open(runtime, "ears")
     channel = store._transport._subscriptions
@@ -199,7 +199,7 @@ def test_slots_are_used_by_many_threads_at_once():
 
 @pytest.mark.parametrize("side", list(Side))
 def test_a_refused_acquire_leaves_no_slot(redis_server, namespace, side):
-    """Nobody leaves for a ticket that the server does not know, and the next waiter must watch the holder itself."""
+    """A ticket unknown to the server is never released, and the next waiter must watch the holder itself."""
     with FaultProxy(redis_server.port) as proxy:
         locks = Client.from_url(f"redis://127.0.0.1:{proxy.port}", namespace=namespace, response_timeout=0.3)
         proxy.stop()
@@ -219,7 +219,7 @@ def test_a_refused_acquire_leaves_no_slot(redis_server, namespace, side):
 
 
 def test_a_waiter_that_has_not_subscribed_yet_keeps_its_turn(redis_server, namespace):
-    """It came first, and it is not dead: its subscription is under way when the holder releases."""
+    """It is first in the queue, and alive: it is still subscribing when the holder releases."""
     with FaultProxy(redis_server.port) as proxy:
         first = Client.from_url(f"redis://127.0.0.1:{proxy.port}", namespace=namespace)
         second = Client.from_url(redis_server.url, namespace=namespace)
@@ -284,7 +284,7 @@ def test_a_waiter_keeps_its_timeout_while_the_subscription_hangs(redis_server, n
 
 
 def test_close_during_a_subscribe_leaves_no_connection(redis_server, namespace, monkeypatch):
-    """The client waits for its threads for a limited time only: one may still be about to open the subscription."""
+    """`close` waits for threads for a limited time only: one may still be about to subscribe."""
     with Client.from_url(redis_server.url, namespace=namespace) as locks:
         transport = locks.store._transport
         subscribed, connected, lines = transport.subscribed, threading.Event(), []
@@ -305,7 +305,7 @@ def test_close_during_a_subscribe_leaves_no_connection(redis_server, namespace, 
 
 
 def test_each_call_has_its_own_time_limit():
-    """The kernel is told a limit only when it gets shorter; a call that may take longer than that reads again."""
+    """The kernel's time limit is only set when it gets shorter; a call with a longer limit reads again."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
         line = Connection(SimpleNamespace(_get_socket=lambda: ours), BlockingRuntime())

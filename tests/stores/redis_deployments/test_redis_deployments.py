@@ -1,4 +1,4 @@
-"""Sentinel, Cluster and replicas: found, refused with a word on what to do, adopted, counted, diagnosed."""
+"""Sentinel, Cluster and replicas: connecting, refusals with the remedy, adopted clients, costs, and doctor."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def test_sentinels_and_servers_have_users_of_their_own(harness: Harness, namespa
 
 @both
 def test_a_sentinel_that_was_cut_off_is_outvoted(harness: Harness, namespace: str) -> None:
-    """It alone still names the old primary, which answers; the others know of a failover since."""
+    """It alone still names the old primary, which replies; the others know of the failover."""
     with RedisSentinel(replicas=1) as group:
         old, late = group.primary, group.sentinels[0]
         late.pause()
@@ -367,7 +367,7 @@ def test_doctor_on_sentinels() -> None:
 
 @both
 def test_doctor_speaks_tls_to_sentinels_that_have_users_of_their_own(harness: Harness) -> None:
-    """By a URL, and by a client of ones own; without the sentinels' password it says what is missing."""
+    """By a URL, and by an adopted client; without the sentinels' password the error names the option."""
     with RedisSentinel(replicas=1, tls=True, password="a b", sentinel_password="c d") as group:
         assert group.certificates is not None
         blocking = isinstance(harness, BlockingHarness)
@@ -466,7 +466,7 @@ def test_the_demo_loses_nothing(deployment: str, request: pytest.FixtureRequest)
 
 
 class Quiet:
-    """Watches a run and says nothing."""
+    """Observes a run silently."""
 
     def row_begins(self, *facts: object) -> None: ...
 

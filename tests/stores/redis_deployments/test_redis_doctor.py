@@ -143,7 +143,7 @@ def one(subject: str, **changes: Any) -> Finding:
 
 
 def test_findings_on_servers_that_tests_cannot_start() -> None:
-    """Facts of servers and networks that a test on one host does not have."""
+    """Facts about servers and networks that do not occur on one host."""
     assert one("transport", local=False).severity is NOTE
     assert one("transport", local=False, encrypted=True, verified=True).severity is OK
     assert one("transport", local=False, encrypted=True).severity is WARNING

@@ -1,4 +1,4 @@
-"""Two promises by themselves: tokens that never go back, and waiters that are told at once, and not by their timers."""
+"""Two promises: tokens never decrease, and a release notifies waiters at once, without their timers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LEASE = 9.0
 def test_tokens_increase_when_the_servers_clock_is_behind_them(
     harness: Harness, redis_server: RedisServer, namespace: str
 ) -> None:
-    """So it is where the clock was set back by a day."""
+    """As after the clock was set back by a day."""
 
     async def body(harness: Harness) -> None:
         async with harness.client(redis_server.url, namespace=namespace) as locks:
@@ -65,7 +65,7 @@ def test_a_lease_counts_from_before_the_request(harness: Harness, redis_server: 
 def test_a_waiter_that_gives_up_passes_a_free_name_on(
     harness: Harness, redis_server: RedisServer, namespace: str
 ) -> None:
-    """Nobody need ask: the second in line holds as soon as the first has left."""
+    """No retry is needed: the second waiter holds as soon as the first has given up."""
 
     async def body(harness: Harness) -> None:
         async with harness.client(redis_server.url, namespace=namespace) as locks:

@@ -1,4 +1,4 @@
-"""Strict mode: no two valid claims overlap, whatever a restart, a flush or a failover forgets; without it they do."""
+"""Strict mode: no two valid claims overlap after a restart, flush or failover that loses data; without it they do."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def warm(harness: Harness, url: str, namespace: str, name: str = "a") -> N
 
 
 async def got(lock: Any, timeout: float | None = None) -> Any:
-    """Acquire; not getting it is a failure."""
+    """Acquire; None is a failure."""
     hold = await lock.acquire(timeout=timeout)
     assert hold is not None
     return hold
@@ -56,7 +56,7 @@ async def got(lock: Any, timeout: float | None = None) -> Any:
 
 @contextmanager
 def stalled(*servers: RedisServer) -> Generator[None, None, None]:
-    """Let servers stand still."""
+    """Stop servers for a while."""
     for server in servers:
         os.kill(server.pid, signal.SIGSTOP)
     try:
@@ -67,12 +67,12 @@ def stalled(*servers: RedisServer) -> Generator[None, None, None]:
 
 
 def lose_touch(replica: RedisServer) -> None:
-    """Part a replica from its primary; stalled, it would still read what is in its socket."""
+    """Disconnect a replica from its primary; a stalled one would still read what is in its socket."""
     replica.command("REPLICAOF", "127.0.0.1", "1")
 
 
 async def overlap(harness: Harness, url: str, namespace: str, first: Any) -> bool:
-    """Acquire what ``first`` holds; say whether both claims are valid at once."""
+    """Acquire what ``first`` holds; return whether both claims are valid at once."""
     async with harness.client(url, namespace=namespace) as others:
         began = harness.now()
         second = await others.lock(first.name, lease=LONGEST).acquire(timeout=10.0)
@@ -113,7 +113,7 @@ def test_a_server_that_forgot_grants_nothing_for_the_longest_lease(
 
 @by_day(ASYNCIO)
 def test_a_holder_whose_lock_survived_keeps_it_in_quarantine(harness: Harness, namespace: str) -> None:
-    """A restart with all data: the holder renews, who waits waits, a release hands over, from the end on."""
+    """A restart with all data: the holder renews, waiters wait, and a release hands over after the quarantine."""
     with RedisServer(append_only=True) as server:
         url = url_of(server.url)
 
@@ -141,7 +141,7 @@ def test_a_holder_whose_lock_survived_keeps_it_in_quarantine(harness: Harness, n
 
 @both
 def test_all_waiters_acquire_after_the_quarantine(harness: Harness, namespace: str, redis_server: Any) -> None:
-    """A new dataset counts as one of unknown history. Who tries once is told at once that it is not granted."""
+    """A new dataset has an unknown history. An acquire without waiting is refused at once."""
     url = url_of(redis_server.url)
 
     async def body(harness: Harness) -> None:
@@ -215,7 +215,7 @@ def test_a_failover_that_forgets_a_grant(strict: bool, harness: Harness, namespa
 
 @by_day(ASYNCIO)
 def test_a_server_that_becomes_primary_again_is_in_quarantine(harness: Harness, namespace: str) -> None:
-    """It was never restarted, and its run id is the marker's; what it granted before was undone in between."""
+    """It was never restarted, and its run id is the marker's; its earlier grants were lost meanwhile."""
     with RedisReplicas(1) as group:
         old, (new,) = group.primary, group.replicas
         longest = 4.0  # so that the claim is valid still when both have changed their roles
@@ -376,7 +376,7 @@ def killed(group: Any, harness: Harness, namespace: str, times: int) -> None:
 async def disturbed(
     harness: Harness, disturb: Callable[[], None], jobs: Sequence[Job[None]], ends: threading.Event
 ) -> None:
-    """Disturb the servers beside the jobs, which then end; raise what went wrong with either."""
+    """Disturb the servers while the jobs run; raise the errors of both."""
     failed: list[BaseException] = []
 
     def run() -> None:
@@ -397,7 +397,7 @@ async def disturbed(
 
 
 async def work(harness: Harness, locks: Any, who: str, name: str, holds: list[Hold], ends: threading.Event) -> None:
-    """Hold again and again; some holds are kept over a failover."""
+    """Acquire again and again; some holds last over a failover."""
     while not ends.is_set():
         asked = time.clock_gettime(time.CLOCK_BOOTTIME)
         try:
@@ -426,7 +426,7 @@ async def work(harness: Harness, locks: Any, who: str, name: str, holds: list[Ho
 
 @by_day(ASYNCIO)
 def test_a_cluster_waits_once_for_each_node(harness: Harness, namespace: str) -> None:
-    """Not for each name or slot; a marker whose slot has moved is made anew; a flushed node waits, and no other."""
+    """Not for each name or slot. A marker whose slot has moved is made anew. Only a flushed node waits."""
     with RedisCluster(replicas=1) as cluster:
         url = url_of(cluster.url)
         names = [f"n{number}" for number in range(12)]

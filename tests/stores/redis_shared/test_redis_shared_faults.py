@@ -181,7 +181,7 @@ def test_full_memory_refuses_acquires_only(server, store, full):
 
 @pytest.mark.parametrize("role", ROLES)
 def test_the_state_is_consistent_after_one_key_was_deleted(server, store, role):
-    """Counters are made anew from who is left; every key ends; and when all have left, nothing is in the way."""
+    """Counters are computed anew from the remaining holders; every key expires; an unused name blocks nobody."""
     name = next(NAMES)
     tickets = [a_ticket(), a_ticket(), a_ticket(LockMode(Kind.READ_WRITE, exclusive=False, upgradeable=True))]
     waiters = [a_ticket(WRITER), a_ticket(WRITER)]
@@ -270,7 +270,7 @@ def test_a_name_has_one_use_at_a_time_and_the_error_names_both(server, store, fi
 
 
 def free_for_a_mutex(server: RedisServer, name: str) -> None:
-    """Let the time pass after which a mutex takes the name for free."""
+    """Let the time pass after which the name is free for a mutex."""
     server.command("PEXPIRE", keys.shared_keys("default", name)[0], 3_600_000 - 1)
 
 
@@ -316,7 +316,7 @@ def test_the_lock_delay_of_a_mutex_blocks_shared_holders(server, store, mode):
 
 
 def test_a_mutex_clears_the_state_of_an_earlier_use(server, store):
-    """The lock was evicted, and a mutex came in: the reader of before has lost its share, for good."""
+    """The lock was evicted, and a mutex acquired the name: the earlier reader has lost its hold for good."""
     name, ghost, between = next(NAMES), a_ticket(), a_ticket(LockMode())
     claim(store, name, ghost)
     server.command("DEL", keys.shared_keys("default", name)[0])
@@ -385,7 +385,7 @@ class Holder:
 
 @both
 def test_readers_that_are_killed_keep_a_writer_out_for_a_lease_at_most(server, namespace, harness):
-    """Beside a live reader the writer waits for that one alone; the dead one's lease ends by itself."""
+    """With a live reader the writer waits for that one alone; the dead one's lease expires."""
     dead = [Holder(server, namespace, f"locks.rw_lock('x', lease={LEASE}).reader()") for _ in range(3)]
 
     async def body(harness):
@@ -453,7 +453,7 @@ def test_permits_of_killed_holders_return_within_the_lease(server, namespace, ha
 
 @both
 def test_another_waiter_watches_when_the_watching_one_acquires(server, namespace, harness):
-    """The leases of the dead end one after the other: each frees a permit for one of two waiters of one client."""
+    """The leases of killed holders end one after the other: each frees a permit for one of two waiters of a client."""
     dead = [Holder(server, namespace, f"locks.semaphore('x', 2, lease={lease})") for lease in (LEASE, 2 * LEASE)]
 
     async def body(harness):
@@ -478,7 +478,7 @@ for _, ticket in ipairs(redis.call('ZRANGE', KEYS[1], 0, -1)) do redis.call('ZAD
 
 
 def test_many_expired_holders_are_removed_in_steps(server, store):
-    """While some of them are left, nobody enters; whoever waits asks again at once."""
+    """While some of them remain, no ticket acquires; waiters retry at once."""
     name, writer = next(NAMES), a_ticket(WRITER)
     for _ in range(1_100):
         assert isinstance(claim(store, name, a_ticket(), join=False), Granted)
@@ -524,7 +524,7 @@ def lose(proxy, lost, script):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("lost", ["reply", "request"])
 def test_acquire_renewal_and_release_with_lost_requests_or_replies(server, proxy, namespace, harness, kind, lost):
-    """Whichever it is, it is repeated: one share is held, with one token, and none is left behind."""
+    """The lost request is repeated: one hold, with one token, and nothing is left on the server."""
 
     async def body(harness):
         async with harness.client(f"redis://127.0.0.1:{proxy.port}", namespace=namespace) as locks:
@@ -552,7 +552,7 @@ def test_acquire_renewal_and_release_with_lost_requests_or_replies(server, proxy
 
 @both
 def test_hand_over_when_the_grant_message_is_lost(server, proxy, namespace, harness):
-    """The renewal of the waiter's place finds it: at a third of its lease."""
+    """The renewal of the queue entry, at a third of the lease, finds the grant."""
 
     async def body(harness):
         async with (

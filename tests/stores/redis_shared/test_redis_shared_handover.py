@@ -1,4 +1,4 @@
-"""Hand-overs among many readers, writers and permits on Redis: together, in turn, at a cost that does not grow."""
+"""Hand-overs among many readers, writers and permits on Redis: together, in order, at a constant cost."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from support.stores.crowds import CLIENTS, clients_of, commands, queued
 
 @pytest.fixture(scope="module")
 def server():
-    """One whose statistics nobody else moves."""
+    """A server whose command statistics no other test changes."""
     with RedisServer() as running:
         yield running
 
