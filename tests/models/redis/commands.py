@@ -6,8 +6,8 @@ A key has a type, a value and perhaps an expiry in whole milliseconds. It is gon
 is removed when it is read, as in Redis 7. A script runs at one reading of the clock, without interruption. An unknown
 command or option is an error of the model, never a guess: random sequences compare its replies with a real server.
 
-The commands on keys are in ``lua_model/*.lua``, in the same Lua state as the scripts (`lua`). This file has the state of
-the server that does not belong to keys.
+The commands on keys are in ``lua_model/*.lua``, in the same Lua state as the scripts (`lua`). This file has the state
+of the server that does not belong to keys.
 """
 
 from __future__ import annotations
