@@ -74,8 +74,7 @@ class Renewing:
                 continue
             if batch.stays:
                 self._waiters.sample_clock(since, int(reply.pop(0)))
-            renewed = (_RESULTS[number] for number in reply)
-            results.update(zip((ticket.id for ticket in batch.tickets), renewed, strict=True))
+            results.update(zip((ticket.id for ticket in batch.tickets), map(_result, reply), strict=True))
         self._waiters.renewed(results, {name for name, _ in waiting})
         if any(reply.code in DEMOTED for _, reply in refusals):
             self._transport.hang_up()
@@ -95,3 +94,7 @@ class Renewing:
             slots[self._slot_of(name)].append((name, ticket))
         for of_slot in slots.values():
             yield from commands.renewals(self._namespace, of_slot)
+
+
+def _result(number: int) -> RenewalResult:
+    return _RESULTS[number]
