@@ -1,14 +1,14 @@
-"""A Redis Cluster in simulated time: what happens among its nodes. What one node does is in ``redis_cluster_node.py``.
+"""A Redis Cluster in simulated time: events among its nodes. One node is in ``cluster_node.py``.
 
 Theory of operation
 -------------------
-A change begins at one node and reaches the others a moment later, over their bus; whoever asks a node in between hears
-how things were. While a primary is dead and no replica in its place, those who have noticed refuse all keys
-(CLUSTERDOWN), as is usual.
+A change begins at one node and reaches the others a moment later, over their bus; until then they reply by their old
+view. While a primary is dead and has no successor, the nodes that have noticed refuse all keys (CLUSTERDOWN), as is
+usual.
 
-A slot moves as ``redis-cli`` does it: both nodes are told, its keys go one by one or together, both are told who has it
-now. A failover gives the replica what it has received by then. Which of the changes may happen beside which others is
-up to the caller; see `systems.cluster`.
+A slot migrates as by ``redis-cli``: both nodes are notified, its keys move one by one or together, and both learn the
+new owner. At a failover the replica has what it has received by then. The caller decides which changes happen at the
+same time; see `systems.cluster`.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from models.redis.commands import Rewrite
 from models.redis.lua import Keys
 
 GOSSIP = 0.1
-"""Seconds in which all nodes know of a change, at most."""
+"""Most seconds until all nodes know of a change."""
 
 
 class RedisClusterModel:
-    """All nodes, and what happens among them. Each shard has a primary and a replica."""
+    """All nodes, and the events among them. Each shard has a primary and a replica."""
 
     def __init__(
         self, scheduler: Scheduler, *, shards: int = 3, rate: float = 1.0, rewrite: Rewrite | None = None
@@ -50,7 +50,7 @@ class RedisClusterModel:
         return self._by_name[self.view.nodes[shard][1]]
 
     def slots_in_use(self) -> list[int]:
-        """Return the slots in which there are keys, or channels on which somebody listens, in order."""
+        """Return the slots with keys, or with channels that have subscribers, in order."""
         primaries = [self.primary(shard) for shard in range(len(self.view.nodes))]
         words = [word for node in primaries for word in (*node.model.all_keys(), *node.channels())]
         return sorted(set(map(slot_of_key, words)))
@@ -58,7 +58,7 @@ class RedisClusterModel:
     # --- another primary ---------------------------------------------------------------------------------------
 
     def hand_over(self, shard: int) -> None:
-        """Let the replica be the primary, which has all, and both know at once, as by ``CLUSTER FAILOVER``."""
+        """Make the replica the primary, with all keys; both know at once, as by ``CLUSTER FAILOVER``."""
         old, new = self.primary(shard), self.replica(shard)
         new.model.take_keys(old.model.keys())
         view = self._swapped(shard)
@@ -94,7 +94,7 @@ class RedisClusterModel:
         return self.view
 
     def _spread(self, view: View, first: ClusterNodeModel, *, without: ClusterNodeModel | None = None) -> None:
-        """Let one node know at once, and the others a little later."""
+        """Let one node learn a view at once, and the others a little later."""
         first.learn(view)
         for node in self.nodes:
             if node is not first and node is not without:
@@ -104,7 +104,7 @@ class RedisClusterModel:
     # --- slots that move ---------------------------------------------------------------------------------------
 
     def begin_move(self, slot: int, to: int) -> None:
-        """Tell both nodes that a slot is on its way; nothing has moved yet."""
+        """Notify both nodes that a slot migrates; nothing has moved yet."""
         source, target = self.primary(self.view.shard(slot)), self.primary(to)
         source.note(f"lets slot {slot} go to {target.machine.name}")
         target.coming.add(slot)
@@ -122,7 +122,7 @@ class RedisClusterModel:
             source.model.give(key, target.model)
 
     def finish_move(self, slot: int, to: int) -> None:
-        """Move what is left, and tell all who has the slot; the one that had it is told a moment later."""
+        """Move the remaining keys, and notify all nodes of the new owner; the old one learns it a moment later."""
         self.move(slot, to, self.keys_in(slot))
         self.view = replace(self.view, epoch=self.view.epoch + 1, moved={**self.view.moved, slot: to})
         self._spread(self.view, self.primary(to))

@@ -1,7 +1,7 @@
-"""One node of a Redis Cluster in simulated time: what it knows of the cluster, and what it answers by that.
+"""One node of a Redis Cluster in simulated time: its view of the cluster, and its replies by that view.
 
-Each is a `RedisServerModel` that looks, before a command with keys, whether it has their slot: if not, it says who has
-it as far as it knows (MOVED); if the slot is on its way, whether the keys have left (ASK) or only some of them
+Each is a `RedisServerModel` that checks, before a command with keys, whether it has their slot. If not, it names the
+owner as far as it knows (MOVED). If the slot migrates, it replies whether all keys have moved (ASK) or only some
 (TRYAGAIN). What it knows is a `View`.
 """
 
@@ -24,7 +24,7 @@ from models.redis.server import UNSUBSCRIBED, RedisServerModel, Words
 PORT = 6379
 
 BUS = (0.0001, 0.001)
-"""Seconds that a message takes from node to node."""
+"""Seconds of a message from node to node."""
 
 REJOINS = 2.0
 """Seconds for which a primary that was restarted refuses all keys: Redis's ``CLUSTER_WRITABLE_DELAY``."""
@@ -42,16 +42,16 @@ slot_of_key = lru_cache(maxsize=4096)(slot_of)
 
 @dataclass(frozen=True)
 class View:
-    """How one node sees the cluster.
+    """One node's view of the cluster.
 
     Attributes:
-        epoch: goes up with each change.
+        generation: increases with each change.
         nodes: of each shard, by name, the primary first.
         moved: the shard of each slot that is not where it was at first.
 
     """
 
-    epoch: int
+    generation: int
     nodes: tuple[tuple[str, ...], ...]
     moved: Mapping[int, int]
 
@@ -82,10 +82,10 @@ class ClusterNodeModel(RedisServerModel):
     """A node.
 
     Attributes:
-        view: what it knows.
-        down: whether it knows of slots that nobody serves.
-        leaving: the slots that go to other nodes, and which those are.
-        coming: the slots that come from other nodes.
+        view: of the cluster.
+        down: whether it knows of slots without a serving node.
+        leaving: the slots that migrate to other nodes, and which those are.
+        coming: the slots that migrate from other nodes.
 
     """
 
@@ -135,7 +135,7 @@ class ClusterNodeModel(RedisServerModel):
                 return self.view.slots()
             case b"INFO":
                 state = "fail" if self.down else "ok"
-                return f"cluster_state:{state}\r\ncluster_current_epoch:{self.view.epoch}\r\n".encode()
+                return f"cluster_state:{state}\r\ncluster_current_epoch:{self.view.generation}\r\n".encode()
             case _:
                 raise NotImplementedError(f"the model of a cluster has no CLUSTER {words[1].decode()}")
 
@@ -160,7 +160,7 @@ class ClusterNodeModel(RedisServerModel):
         return None if mine else ReplyError(f"MOVED {slot} {owner}:{PORT}")
 
     def over(self, line: Connection) -> None:
-        """Take note that a line has ended; who only asked for the map is not cut off by that."""
+        """Remove a closed connection; one that only read the slot map does not count as cut off."""
         super().over(line)
         if line.number in self._for_the_map:
             self._for_the_map.discard(line.number)
@@ -176,16 +176,16 @@ class ClusterNodeModel(RedisServerModel):
     # --- messages ----------------------------------------------------------------------------------------------
 
     def channels(self) -> list[bytes]:
-        """Return the channels of its shard on which somebody listens, in order."""
+        """Return the channels of its shard with subscribers, in order."""
         return sorted(channel for channel, lines in self._in_shard.items() if lines)
 
     def hears(self, channel: bytes, message: bytes) -> None:
-        """Tell what another node has published."""
+        """Deliver a message that another node has published."""
         if not self.is_down:
             super()._publish(channel, message)
 
     def hears_in_shard(self, channel: bytes, message: bytes) -> None:
-        """Tell what the primary of its shard has published."""
+        """Deliver a message that the primary of its shard has published."""
         if not self.is_down:
             self.tell_all(self._in_shard[channel], message)
 
@@ -195,7 +195,7 @@ class ClusterNodeModel(RedisServerModel):
         return super()._publish(channel, message)
 
     def _publish_in_shard(self, channel: bytes, message: bytes) -> int | bytes:
-        """Tell who listens here, and by the replicas who listens there: only those here are counted."""
+        """Deliver a message here and at the replicas; only the subscribers here are counted."""
         slot = slot_of_key(channel)
         if self.view.owner(slot) != self.machine.name:
             return NOT_LOCAL
@@ -210,14 +210,14 @@ class ClusterNodeModel(RedisServerModel):
     # --- what it learns ----------------------------------------------------------------------------------------
 
     def learn(self, view: View) -> None:
-        """See the cluster anew; who listens for a slot that another has now is told that this is over."""
+        """Take a new view; subscriptions to channels of slots that have moved end with a message."""
         if self.is_down:
             self.scheduler.at(self.down_until, self.machine, lambda: self.learn(view))
             return
         self.down = False
-        if view.epoch <= self.view.epoch:
+        if view.generation <= self.view.generation:
             return
-        self.note(f"knows of epoch {view.epoch}")
+        self.note(f"knows of epoch {view.generation}")
         before, self.view = self.view, view
         mine = self.machine.name
         self.leaving = {slot: to for slot, to in self.leaving.items() if view.owner(slot) == mine}
@@ -231,14 +231,14 @@ class ClusterNodeModel(RedisServerModel):
         self._take_role()
 
     def restart(self, seconds: float, *, lose: bool = False) -> None:
-        """Be away for so long, and then refuse keys until others must have said whether it is still a primary."""
+        """Be down for so long, and then refuse keys until the others can have told whether it is still a primary."""
         super().restart(seconds, lose=lose)
         self.down = True
         self.scheduler.at(self.down_until + REJOINS, self.machine, lambda: self.learn(self.view))
 
-    def notice(self, epoch: int) -> None:
-        """Find that slots are not served, unless it knows of something newer."""
-        if not self.is_down and self.view.epoch == epoch:
+    def notice(self, generation: int) -> None:
+        """Learn that slots are not served, unless its view is newer."""
+        if not self.is_down and self.view.generation == generation:
             self.note("finds slots that nobody serves")
             self.down = True
 

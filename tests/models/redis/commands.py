@@ -1,14 +1,13 @@
-"""A model of one server of Redis, as far as our scripts and stores use it, by a clock of the caller's.
+"""A model of one Redis server, as far as our scripts and stores use it, with the caller's clock.
 
 Theory of operation
 -------------------
 A key has a type, a value and perhaps an expiry in whole milliseconds. It is gone once the clock has passed that, and
-is removed when it is looked at, as in Redis 7. All of a script happens at one reading of the clock, and nothing comes
-in between. A command or an option that the model does not know is an error of the model's, never a guess: whatever it
-answers is compared with a real server by random sequences.
+is removed when it is read, as in Redis 7. A script runs at one reading of the clock, without interruption. An unknown
+command or option is an error of the model, never a guess: random sequences compare its replies with a real server.
 
-The commands on keys are in ``lua_model/*.lua`` and the scripts run beside them (`lua`); here is what belongs to the
-server and not to its keys.
+The commands on keys are in ``lua_model/*.lua``, in the same Lua state as the scripts (`lua`). This file has the state
+of the server that does not belong to keys.
 """
 
 from __future__ import annotations
@@ -30,13 +29,13 @@ NO_SCRIPT = "NOSCRIPT No matching script. Please use EVAL."
 _WHOLE = re.compile(rb"-?[1-9][0-9]*|0")
 
 Publish = Callable[[bytes, bytes], int]
-"""Delivers a message on a channel; returns how many listen."""
+"""Delivers a message on a channel; returns the number of subscribers."""
 
 PublishInShard = Callable[[bytes, bytes], "int | bytes"]
-"""The same on a channel of a shard, which another node may have: then it returns what the node says."""
+"""The same on a channel of a shard, which another node may have: then it returns that error."""
 
 Rewrite = Callable[[bytes], bytes]
-"""Spoils the text of a script before it runs: for a test that must find out."""
+"""Changes the text of a script before it runs, for a test that must detect it."""
 
 
 def nobody(channel: bytes, message: bytes) -> int:
@@ -89,16 +88,16 @@ class RedisModel:
         return self._machine.alive(self._keys, self._now_us())
 
     def give(self, key: bytes, to: RedisModel) -> None:
-        """Let another server have a key that exists, and no longer this one, as by MIGRATE."""
+        """Move an existing key to another server, as by MIGRATE."""
         ahead_us = to._now_us() - self._now_us()
         self._machine.move(key, self._keys, to._keys, round(ahead_us / 1000))
 
     def keys(self) -> lua.Keys:
-        """Return a copy of all that it has."""
+        """Return a copy of all keys."""
         return self._machine.copied(self._keys)
 
     def take_keys(self, keys: lua.Keys) -> None:
-        """Have what another server had."""
+        """Replace all keys by those of another server."""
         self._keys = keys
 
     def forget_scripts(self) -> None:

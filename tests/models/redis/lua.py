@@ -1,8 +1,8 @@
-"""One state of Lua 5.1 in which the model of Redis keeps its keys and runs scripts, as the server does.
+"""One Lua 5.1 state, in which the model of Redis keeps its keys and runs scripts, like the server.
 
-Arguments and replies are converted by the rules of the manual ("Redis Lua API reference"). A script may neither make
-a global variable nor read one that is not there, errors of commands are tables with the field ``err``, and nothing is
-left over from one call to the next but the keys, which each server has for itself.
+Arguments and replies are converted by the rules of the manual ("Redis Lua API reference"). A script may neither
+make a global variable nor read an undefined one. Errors of commands are tables with the field ``err``. Between two
+calls only the keys remain, separate for each server.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ Keys = NewType("Keys", object)
 """All keys of a server: a table of Lua's."""
 
 Deliver = Callable[[bytes, bytes, bool], int | bytes]
-"""Delivers a message on a channel, or (true) on one of a shard; returns how many listen, or why it may not."""
+"""Delivers a message on a channel, or (true) on one of a shard; returns the number of subscribers, or an error."""
 
 PARTS = ("values", "keys", "zsets", "server")
 """The files of the model, one text."""
 
 UNKNOWN, PLAIN, ERROR, STATUS, WORDS, NESTED = range(-1, 5)
-"""What kind of reply Lua tells of; see ``server.lua``."""
+"""Kinds of replies from Lua; see ``server.lua``."""
 
 
 class Machine:

@@ -1,7 +1,7 @@
-"""Tickets that are on a Redis though their client has left with them: nobody looks after them, and they block others.
+"""Tickets that are on a Redis after their release: nothing renews or releases them, and they block others.
 
-No history of clients shows one for certain: to them it looks like a holder that has died. The server sees it: a ticket
-enters, by a claim that came late, after its leave, and no other leave follows.
+No history of clients shows one for certain: to them it looks like a dead holder. The server sees it: a late claim adds
+a ticket after its release, and no other release follows.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Ask = Callable[[Sequence[bytes]], Any]
 
 
 class Orphans:
-    """What a server knows of them. ``ask`` carries out a command on it."""
+    """The orphans of one server. ``ask`` runs a command on it."""
 
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
@@ -29,7 +29,7 @@ class Orphans:
         self.found = dict[tuple[bytes, bytes], str]()
 
     def saw(self, words: Sequence[bytes], reply: Any) -> None:
-        """Take note of a command that was carried out, and of what it answered."""
+        """Record a command that was carried out, and its reply."""
         if words[0] not in (b"EVALSHA", b"EVAL") or isinstance(reply, ReplyError):
             return
         digest = words[1].lower() if words[0] == b"EVALSHA" else _digest(words[1])

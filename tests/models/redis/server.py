@@ -16,7 +16,7 @@ from models.redis.orphans import Orphans
 Words = Sequence[bytes]
 
 UNSUBSCRIBED = object()
-"""The message that a subscription is over, since its slot is another node's."""
+"""The message that a subscription has ended, since its slot has moved to another node."""
 
 
 class RedisServerModel(Host):
@@ -44,7 +44,7 @@ class RedisServerModel(Host):
                 line.tell(reply)
 
     def over(self, line: Connection) -> None:
-        """Take note that a line has ended: nobody listens on it."""
+        """Remove the subscriptions of a closed connection."""
         super().over(line)
         for lines in self._channels.values():
             lines.pop(line.number, None)
@@ -60,7 +60,7 @@ class RedisServerModel(Host):
         self.model.forget_data()
 
     def restart(self, seconds: float, *, lose: bool = False) -> None:
-        """End all connections and be away for so long; ``lose``: come back without keys. Scripts are gone anyway."""
+        """Close all connections and be down for so long; ``lose``: restart without keys. Scripts are lost anyway."""
         super().restart(seconds)
         self.model.forget_scripts()
         if lose:

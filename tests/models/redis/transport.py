@@ -1,7 +1,7 @@
-"""The wire of the Redis store over a simulated network, and an opener: the shipped store, in simulated time.
+"""The transport of the Redis store over a simulated network, and an opener: the shipped store, in simulated time.
 
-As the asyncio transport, it has one connection for calls and messages alike. A call that gets no answer in time ends
-the connection, since all later answers stand behind that one.
+Like the asyncio transport, it has one connection for calls and messages alike. A call without a reply in time ends the
+connection, since all later replies wait behind that one.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ import hiredis
 from leasehold._runtimes.base import Runtime, Signal
 from leasehold.errors import Unsupported
 from leasehold.stores.redis.connection.base import (
-    Elsewhere,
     MakeTransport,
     OnMessage,
     OnSilence,
     ReplyError,
+    RetryableError,
     Subscriber,
     no_answer,
     refused,
@@ -37,7 +37,7 @@ from models.net import Connection
 from models.redis.server import UNSUBSCRIBED, RedisServerModel
 
 FACTS = {"version": "7.0.15", "role": "master", "server": "redis"}
-"""What the handshake with the model tells."""
+"""The model's reply to the handshake."""
 
 VERSION = version_of(FACTS)
 
@@ -55,7 +55,7 @@ class SimulatedRedis(InVirtualTime):
 
 
 def transports(servers: Sequence[RedisServerModel]) -> MakeTransport:
-    """Return what makes the transport of a model: that whose name the settings have at the end of ``where``."""
+    """Return the factory of transports to the models; the end of ``where`` in the settings names the model."""
     by_name = {server.machine.name: server for server in servers}
 
     def make(
@@ -71,12 +71,12 @@ def transports(servers: Sequence[RedisServerModel]) -> MakeTransport:
 
 @dataclass(slots=True, eq=False)
 class Question:
-    """Commands sent in one write, and what came back."""
+    """Commands sent in one write, and their replies."""
 
     count: int
     answered: Signal
     replies: list[Any] = field(default_factory=list[Any])
-    broken: str = ""  # why no answer will come
+    broken: str = ""  # why no reply will come
 
 
 class SimulatedTransport:
@@ -130,7 +130,7 @@ class SimulatedTransport:
     def generation(self) -> int:
         return self._generation
 
-    async def hear(self, subscriber: Subscriber, timeout: float) -> None:
+    async def receive(self, subscriber: Subscriber, timeout: float) -> None:
         until, signal = self._runtime.now() + timeout, subscriber.ready(self._runtime)
         while not subscriber.news and (left := until - self._runtime.now()) > 0:
             await signal.wait(left)
@@ -140,13 +140,13 @@ class SimulatedTransport:
     def notify(self, subscriber: Subscriber) -> None:
         subscriber.set()
 
-    def disturbed(self) -> bool:
+    def has_unread(self) -> bool:
         return False
 
     def hang_up(self) -> None:
-        self._end("it was left for another server")
+        self._end("the client left it for another server")
 
-    def retune(self, channel: bytes) -> None:
+    def set_channel(self, channel: bytes) -> None:
         self._channel = channel
 
     def facts(self) -> dict[str, str]:
@@ -174,16 +174,16 @@ class SimulatedTransport:
             await self._connecting.run(partial(self._connect, left), left)
 
     async def _connect(self, within: float) -> None:
-        """Make a connection and shake hands: the first answer shows that somebody is there."""
+        """Connect and shake hands: the first reply shows that the server is up."""
         line = self._server.connect(self._runtime.machine, self._heard, self._ended)
         if line is None:
             await self._runtime.sleep(self._server.link(self._runtime.machine.name).latency[0])
-            raise no_answer(self._where, "nobody listens", unknown=False)
+            raise no_answer(self._where, "no server listens there", unknown=False)
         self._line, self._why = line, ""
         (role,) = await self._ask(line, [[b"ROLE"]], within, unknown=False)
         if role[0] != b"master" and not self._any_role:
             self._end("it is no primary")
-            raise Elsewhere(f"Redis at {self._where} is a replica")
+            raise RetryableError(f"Redis at {self._where} is a replica")
 
     async def _subscribe(self, line: Connection, within: float) -> None:
         asked = [_words(command) for command in subscriptions(self._channel, VERSION)]
@@ -197,7 +197,7 @@ class SimulatedTransport:
     async def _ask(
         self, line: Connection, commands: Sequence[Sequence[bytes]], within: float, *, unknown: bool = True
     ) -> list[Any]:
-        """Send commands and wait for all replies; who is cancelled leaves its place, and its replies are dropped."""
+        """Send commands and wait for all replies; after a cancellation the replies are dropped when they come."""
         if line is not self._line:
             raise no_answer(self._where, "the connection is closed", unknown=False)
         question = Question(len(commands), self._runtime.signal())
@@ -228,7 +228,7 @@ class SimulatedTransport:
             self._line.end()
 
     def _ended(self) -> None:
-        """Learn that the connection is over: tell all who wait for an answer or a message."""
+        """End all waits for replies and messages: the connection is closed."""
         self._line = None
         asked, self._asked = self._asked, deque()
         for question in asked:

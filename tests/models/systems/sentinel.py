@@ -1,8 +1,8 @@
 """A primary of Redis and its replica, under three sentinels; replication takes its time.
 
-The store is the shipped one with its guide: it asks the sentinels, listens to one of them, follows the primary. What a
-failover loses is what was written in the last moments before it: the replica's state is that of a little earlier. The
-old primary may go on answering those who have a connection, until they hear of the new one.
+The store is the shipped one: it asks the sentinels, subscribes to one of them, and follows the primary. A failover
+loses what was written in the last moments before it, since the replica has an earlier state. The old primary may go on
+answering clients that have a connection, until a sentinel notifies them of the new one.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 from leasehold._runtimes.base import Runtime
 from leasehold.stores.redis.connection.settings import Settings
-from leasehold.stores.redis.sentinel.sentinel import SWITCHED, Watched
+from leasehold.stores.redis.sentinel.sentinel import SWITCHED, SentinelSettings
 from leasehold.stores.redis.sentinel.store import SentinelStore
 from leasehold_lab.runtimes.harnesses import SimulatedHarness
 from leasehold_lab.runtimes.network import InVirtualTime
@@ -70,7 +70,7 @@ class SimulatedSentinel(InVirtualTime):
     def open(self, runtime: Runtime, namespace: str) -> SentinelStore:
         """Open the store for one client."""
         asked = [Settings(where=f"the model {one.machine.name}", mode="sentinel") for one in self.sentinels]
-        watched = Watched(NAME, asked, Settings(where="the primary"))
+        watched = SentinelSettings(NAME, asked, Settings(where="the primary"))
         return SentinelStore(runtime, watched, namespace, make=transports([*self.servers, *self.sentinels]))
 
 

@@ -1,4 +1,4 @@
-"""Cancelling at any step leaves nothing on the server, and the shared connection in step."""
+"""Cancellation at any step leaves no ticket on the server, and does not mix up the replies of the shared connection."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STEPS = 40
 
 
 def left(server, namespace, name):
-    """Return the holder's ticket and the number of waiters, as the server has them."""
+    """Return the holder's ticket and the number of waiters on the server."""
     lock, queue, beat, waiters = keys.mutex_keys(namespace, name)
     ticket = server.command("HGET", lock, "t")
     return ticket, [server.command("ZCARD", queue), server.command("ZCARD", beat), server.command("HLEN", waiters)]
@@ -37,7 +37,7 @@ async def waiting(server, namespace, count):
 
 
 async def keep(lock):
-    """Acquire, and if cancelled in between, have nothing."""
+    """Acquire; a cancelled acquire leaves no hold."""
     return await lock.acquire()
 
 
@@ -111,8 +111,8 @@ def test_cancel_a_release_at_each_step(redis_server, namespace, waiters):
     asyncio.run(body())
 
 
-def test_hundreds_of_calls_cancelled_at_random_leave_the_replies_in_step(redis_server, namespace):
-    """Each call asks for something of its own; a reply that went astray would be somebody else's value."""
+def test_random_cancellations_do_not_mix_up_replies(redis_server, namespace):
+    """Each call reads its own value, so a misplaced reply would be another call's value."""
     chance, numbers = random.Random(20), itertools.count()
 
     async def body():

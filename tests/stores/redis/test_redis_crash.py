@@ -1,4 +1,4 @@
-"""Processes that are killed or stopped while they hold or wait: free within the lease, told before they can do harm."""
+"""Processes killed or stopped while they hold or wait: locks are free within the lease, holders are notified."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ flavors = pytest.mark.parametrize("flavor", ["blocking", "asyncio"])
 
 
 @flavors
-def test_a_killed_holders_locks_are_free_within_the_lease(redis_server, namespace, flavor):
+def test_locks_of_a_killed_holder_are_free_within_the_lease(redis_server, namespace, flavor):
     late = crash(redis_server, namespace, flavor, 30, 0.9)
     print(f"free {max(late) * 1000:.0f} ms after the lease at the latest")
     assert max(late) < CRASH_BOUND
@@ -40,8 +40,8 @@ def test_a_thousand_killed_holds(redis_server, namespace):
 
 @flavors
 @pytest.mark.parametrize("victims", [(0,), (1,), (0, 1), (0, 1, 2)], ids=["first", "second", "two", "all but one"])
-def test_killed_waiters_hold_up_nobody(redis_server, namespace, flavor, victims):
-    """Their connections are gone, so they are passed over at once."""
+def test_killed_waiters_do_not_delay_others(redis_server, namespace, flavor, victims):
+    """Their connections are closed, so a release skips them at once."""
     with parties() as start, Client.from_url(redis_server.url, namespace=namespace) as locks:
         hold = locks.lock("x").acquire()
         waiters = []
@@ -66,7 +66,7 @@ def test_killed_waiters_hold_up_nobody(redis_server, namespace, flavor, victims)
 
 
 @flavors
-def test_a_holder_that_was_stopped_beyond_its_lease(redis_server, namespace, flavor):
+def test_a_holder_stopped_beyond_its_lease_is_notified(redis_server, namespace, flavor):
     lease = 0.5
     with parties() as start, Client.from_url(redis_server.url, namespace=namespace) as locks:
         stopped = start(redis_server, namespace, flavor, "stop", lease, "x")
@@ -97,8 +97,8 @@ def test_a_holder_that_was_stopped_beyond_its_lease(redis_server, namespace, fla
 # --- an next waiter in the same client --------------------------------------------------------------------------------
 
 
-def test_the_next_of_a_client_watches_a_holder_of_the_same_client(redis_server, namespace):
-    """The first waiter got the lock and overruns its fixed lease: the second must have begun to watch it."""
+def test_a_waiter_watches_a_holder_of_its_own_client(redis_server, namespace):
+    """The first waiter acquires, and overruns its fixed lease: the second must watch that lease from then on."""
     lease = 0.9
     with Client.from_url(redis_server.url, namespace=namespace) as locks:
         hold, got = locks.lock("x", lease=lease).acquire(), queue.SimpleQueue()

@@ -1,4 +1,4 @@
-"""Every error that a server answers with, provoked on a real one, and what it is taken for: not applied, or unknown."""
+"""Every error reply of a server, provoked on a real one, and its class: not applied, or unknown."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from leasehold.stores.redis.connection.base import (
     NOT_APPLIED,
     PASSING,
     REMEDIES,
-    Elsewhere,
     NotPermitted,
     Redirected,
     ReplyError,
+    RetryableError,
     pack,
     refused,
 )
@@ -81,7 +81,7 @@ def transport_to(server: RedisServer, user: str = "", mode: str = "standalone") 
 
 
 def answer(server: RedisServer, *, name: str = "a", user: str = "", mode: str = "standalone") -> object:
-    """Claim a name by its script, and return the reply."""
+    """Run the acquire script on a name; return the reply."""
     with transport_to(server, user, mode) as transport:
         script, those, words = claim(name)
         return finish(transport.call(script.by_text(those, words), within=5.0))
@@ -271,7 +271,7 @@ def test_every_error_of_the_table_is_provoked() -> None:
 
 @pytest.mark.usefixtures("server", "pair", "cluster")
 @pytest.mark.parametrize("code", sorted(PROVOKED))
-def test_it_is_not_applied_and_says_what_to_do(code: str, request: pytest.FixtureRequest) -> None:
+def test_a_listed_error_is_not_applied_and_names_the_remedy(code: str, request: pytest.FixtureRequest) -> None:
     said = PROVOKED[code](request)
     if isinstance(said, StoreUnavailable):  # it came while connecting
         error: StoreUnavailable = said
@@ -281,14 +281,14 @@ def test_it_is_not_applied_and_says_what_to_do(code: str, request: pytest.Fixtur
         error = refused("here", said)
     assert not error.unknown
     assert REMEDIES[code] in str(error)
-    assert isinstance(error, Elsewhere) is (code in PASSING or code in ("MOVED", "ASK"))
+    assert isinstance(error, RetryableError) is (code in PASSING or code in ("MOVED", "ASK"))
     assert isinstance(error, Redirected) is (code in ("MOVED", "ASK"))
     assert isinstance(error, NotPermitted) is (code == "NOPERM")
     assert "s3cret" not in str(error)
     assert "wr0ng" not in str(error)
 
 
-def test_where_a_redirection_leads() -> None:
+def test_a_redirection_names_slot_and_address() -> None:
     cases = {
         "MOVED 3999 127.0.0.1:6381": (3999, ("127.0.0.1", 6381), False),
         "ASK 1 [::1]:7000": (1, ("::1", 7000), True),
@@ -302,15 +302,15 @@ def test_where_a_redirection_leads() -> None:
         assert (error.slot, error.address, error.ask) == (slot, address, ask)
 
 
-def test_an_error_that_is_not_listed_is_unknown(server: RedisServer) -> None:
+def test_an_unlisted_error_is_unknown(server: RedisServer) -> None:
     with transport_to(server) as transport:
         reply = finish(transport.call(pack(b"EVAL", b"return redis.error_reply('ERR odd')", b"0"), within=5.0))
         assert isinstance(reply, ReplyError)
         assert refused("here", reply).unknown
 
 
-def test_a_wait_that_a_change_of_role_ends_is_unknown() -> None:
-    """A server that becomes a replica answers UNBLOCKED to who waits: so it does to the WAIT of strict mode."""
+def test_a_command_ended_by_a_role_change_is_unknown() -> None:
+    """A server that becomes a replica answers UNBLOCKED to blocked commands, such as the WAIT of strict mode."""
     with RedisServer() as server:
         said: list[object] = []
         with transport_to(server) as transport:
@@ -333,7 +333,7 @@ def test_a_wait_that_a_change_of_role_ends_is_unknown() -> None:
 
 
 @pytest.mark.parametrize("fault", ["silence", "reset", "end", "refusal"])
-def test_no_answer_is_unknown_unless_nothing_was_sent(server: RedisServer, fault: str) -> None:
+def test_no_reply_is_unknown_unless_nothing_was_sent(server: RedisServer, fault: str) -> None:
     with FaultProxy(server.port) as proxy:
         reached = settings.from_url(parse(f"redis://127.0.0.1:{proxy.port}"))
         transport = BlockingTransport(RUNTIME, reached, b"", lambda _: None, lambda: None)

@@ -1,6 +1,6 @@
 """Lost requests and replies of writes to values, on both transports:
 
-each write is made once, and the writer knows it.
+each write is applied once, and the writer knows whether it was.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ def proxy(redis_server):
 @both
 @pytest.mark.parametrize("lost", ["reply", "request"])
 @pytest.mark.parametrize("nth", [1, 2])
-def test_an_update_whose_bytes_are_lost_counts_once(redis_server, proxy, namespace, harness, lost, nth):
-    """The first request looks, the second writes."""
+def test_an_update_with_lost_bytes_counts_once(redis_server, proxy, namespace, harness, lost, nth):
+    """The first request reads, the second writes."""
 
     async def body(harness):
         url = f"redis://127.0.0.1:{proxy.port}"
@@ -44,8 +44,8 @@ def test_an_update_whose_bytes_are_lost_counts_once(redis_server, proxy, namespa
 
 @both
 @pytest.mark.parametrize("lost", ["reply", "request"])
-def test_a_plain_put_is_not_sent_again(redis_server, proxy, namespace, harness, lost):
-    """If it arrived it is seen there; if not, the writer is told that nobody knows."""
+def test_a_put_without_a_version_is_not_repeated(redis_server, proxy, namespace, harness, lost):
+    """The value is either there, or the writer gets an error with an unknown outcome."""
 
     async def body(harness):
         url = f"redis://127.0.0.1:{proxy.port}"
@@ -71,7 +71,7 @@ def test_a_plain_put_is_not_sent_again(redis_server, proxy, namespace, harness, 
 
 @both
 def test_once_is_recorded_though_the_reply_is_lost(redis_server, proxy, namespace, harness):
-    """The work is not done again, and the doer hears no error."""
+    """The work is not repeated, and its caller gets no error."""
 
     async def body(harness):
         url = f"redis://127.0.0.1:{proxy.port}"

@@ -1,6 +1,6 @@
 """Lost requests and replies, at every chunk of a whole run, on both transports:
 
-right result, same token, no remains.
+right result, same token, nothing left on the server.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ def url(proxy):
 
 
 def stored(server, namespace, name):
-    """Return ticket and token as the server has them."""
+    """Return ticket and token of the holder on the server."""
     ticket, token = server.command("HMGET", keys.mutex_keys(namespace, name)[0], "t", "f")
     return ticket, int(token) if token else None
 
 
 def assert_clean(server, namespace):
-    """Check that nobody holds or waits, and that what remains are locks that are remembered for an hour at most."""
+    """Check that there are no holders and waiters, and that all keys left expire within an hour."""
 
     def held():
         with Client.from_url(server.url, namespace=namespace) as locks:
@@ -69,7 +69,7 @@ def client_of(harness, origin, url, namespace):
 @both
 @pytest.mark.parametrize("origin", ["url", "client"])
 @pytest.mark.parametrize("lost", ["reply", "request"])
-def test_a_claim_is_lost(redis_server, proxy, url, namespace, harness, origin, lost):
+def test_acquire_when_a_request_or_reply_is_lost(redis_server, proxy, url, namespace, harness, origin, lost):
     async def body(harness):
         async with client_of(harness, origin, url, namespace) as locks:
             async with locks.lock("warm"):
@@ -88,7 +88,7 @@ def test_a_claim_is_lost(redis_server, proxy, url, namespace, harness, origin, l
 @both
 @pytest.mark.parametrize("origin", ["url", "client"])
 @pytest.mark.parametrize("lost", ["reply", "request"])
-def test_a_leave_is_lost(redis_server, proxy, url, namespace, harness, origin, lost):
+def test_release_when_a_request_or_reply_is_lost(redis_server, proxy, url, namespace, harness, origin, lost):
     async def body(harness):
         async with client_of(harness, origin, url, namespace) as locks:
             hold = await locks.lock("x").acquire()
@@ -107,7 +107,7 @@ def test_a_leave_is_lost(redis_server, proxy, url, namespace, harness, origin, l
 @both
 @pytest.mark.parametrize("origin", ["url", "client"])
 @pytest.mark.parametrize("lost", ["reply", "request"])
-def test_a_renewal_is_lost(redis_server, proxy, url, namespace, harness, origin, lost):
+def test_renewal_when_a_request_or_reply_is_lost(redis_server, proxy, url, namespace, harness, origin, lost):
     async def body(harness):
         async with client_of(harness, origin, url, namespace) as locks:
             hold = await locks.lock("x", lease=LEASE).acquire()
@@ -124,8 +124,8 @@ def test_a_renewal_is_lost(redis_server, proxy, url, namespace, harness, origin,
 
 
 @both
-def test_the_message_of_a_grant_is_lost(redis_server, proxy, url, namespace, harness):
-    """The renewal of the waiter's place finds it: at a third of its lease."""
+def test_hand_over_when_the_grant_message_is_lost(redis_server, proxy, url, namespace, harness):
+    """The renewal of the queue entry, at a third of the lease, finds the grant."""
 
     async def body(harness):
         async with (
@@ -158,7 +158,7 @@ AT_ONCE = 8
 
 
 async def whole_run(harness, locks, others):
-    """Hold, be waited for, hand over, be renewed, release; return the tokens in the order of the holds."""
+    """Acquire, wait, hand over, renew, release; return the tokens in the order of the holds."""
     tokens = []
     async with locks.lock("x", lease=LONG_LEASE, timeout=5) as hold:
         tokens.append(hold.token)
@@ -186,7 +186,7 @@ FAULTS = {
 
 
 def sweep(server, namespace, harness, name, chunks):
-    """Do the run once for each chunk, several at once: each with a proxy, clients and a namespace of its own."""
+    """Repeat the run for each chunk, several at once, each with its own proxy, clients and namespace."""
 
     async def one(k):
         space = f"{namespace}-{k}"
@@ -222,7 +222,7 @@ def sweep(server, namespace, harness, name, chunks):
 @both
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_at_every_chunk(redis_server, namespace, harness, name):
-    """Nobody notices any of them: what is under way is repeated, and a handshake that breaks off is tried once more.
+    """No caller notices a fault: a lost request is repeated, and a broken handshake is retried once.
 
     Each run meets one fault. So the second attempt at a handshake is whole, and the bound is none.
     """

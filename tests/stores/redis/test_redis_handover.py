@@ -1,4 +1,4 @@
-"""A thousand waiters, ten thousand hand-overs: none lost, in order, at a cost that does not grow; and idle waits."""
+"""A thousand waiters, ten thousand hand-overs: none lost, in order, at a constant cost; and waits without commands."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HANDOVERS = 10_000
 
 @pytest.fixture(scope="module")
 def server():
-    """One whose statistics nobody else moves."""
+    """A server whose command statistics no other test changes."""
     with RedisServer() as running:
         yield running
 
@@ -27,7 +27,7 @@ def server():
 
 
 async def crowd(server, namespace, *, fair, waiters, rounds):
-    """Let each of many tasks take the lock so many times; return the holds in order, and what it took."""
+    """Let each of many tasks acquire the lock so many times; return the holds in order, and the commands."""
     holds, inside = [], 0
 
     async def work(locks, i):
@@ -107,7 +107,7 @@ def test_the_commands_of_a_hand_over_do_not_grow_with_the_waiters(server, namesp
 
 
 async def drain(jobs):
-    """Let each waiter have the lock and release it."""
+    """Let each waiter acquire the lock and release it."""
     while jobs:
         for job in [job for job in jobs if await job.join(0.002)]:
             jobs.remove(job)
@@ -120,7 +120,7 @@ async def drain(jobs):
 
 
 @both
-def test_waiters_idle(server, namespace, harness):
+def test_waiters_cost_no_commands_while_they_wait(server, namespace, harness):
     """Fifty waiters of one client, for three seconds of a lease of thirty: not one command."""
 
     async def body(harness):
@@ -141,8 +141,8 @@ def test_waiters_idle(server, namespace, harness):
 
 
 @both
-def test_waiters_ask_no_more_often_than_their_leases_need(server, namespace, harness):
-    """In a lease a client sends three renewals for its waiters; one asks when the holder's lease seems over."""
+def test_waiters_retry_only_once_per_lease(server, namespace, harness):
+    """In each lease a client renews its waiters three times, and one retries when the holder's lease seems over."""
     lease, leases, waiters = 1.8, 2, 20
 
     async def body(harness):
@@ -170,10 +170,8 @@ def test_waiters_ask_no_more_often_than_their_leases_need(server, namespace, har
 
 @both
 @pytest.mark.parametrize("terms", [{"renew": False}, {"max_hold": 0.1}], ids=["fixed", "capped"])
-def test_a_hold_that_is_not_renewed_keeps_no_waiter_of_its_own_client_longer_than_its_lease(
-    server, namespace, harness, terms
-):
-    """It was the one that watched the holder; who waited behind it, for the same client, must watch it in turn."""
+def test_an_unrenewed_hold_delays_waiters_of_its_client_for_its_lease_at_most(server, namespace, harness, terms):
+    """The holder was the waiter that watched; the next waiter of the client must watch the new holder."""
     lease = 1.0
 
     async def body(harness):

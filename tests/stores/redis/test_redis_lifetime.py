@@ -1,4 +1,4 @@
-"""Forks, closing, many clients and many holds: no foreign release, nothing left open, one watchdog for ten thousand."""
+"""Forks, close, many clients and many holds: a child releases nothing, connections are closed, one watchdog."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def waiting(locks, name, count, limit=5.0):
 
 
 def test_fork_while_holding_and_waiting(server):
-    """The child holds nothing, says nothing in its parent's name, and can use the client itself."""
+    """The child holds no lock, sends nothing on the parent's connections, and can use the client."""
     with Client.from_url(server.url) as locks:
         hold, got = locks.lock("x", lease=0.9).acquire(), []
         thread = threading.Thread(target=lambda: got.append(locks.lock("x").acquire(timeout=10)))
@@ -89,7 +89,7 @@ def test_fork_while_holding_and_waiting(server):
 
 
 def test_fork_of_an_asyncio_client(server):
-    """The parent's connection hears on, whatever the child does with the objects that it inherited."""
+    """The parent's subscription survives, whatever the child does with the inherited objects."""
     loop = asyncio.new_event_loop()
     locks = AsyncClient.from_url(server.url)
     hold = loop.run_until_complete(locks.lock("x", lease=6.0).acquire())
@@ -131,7 +131,7 @@ def test_fork_of_an_asyncio_client(server):
 
 @both
 def test_close_while_others_wait(server, harness):
-    """Those who wait are told, at once; what they waited for is not left behind on the server."""
+    """Waiters get an error at once, and leave no queue entry on the server."""
 
     async def body(harness):
         async with harness.client(server.url) as others:
@@ -154,7 +154,7 @@ def test_close_while_others_wait(server, harness):
 
 
 @both
-def test_close_gives_up_what_is_held_and_every_connection(server, harness):
+def test_close_releases_locks_and_closes_connections(server, harness):
     async def body(harness):
         clients = [harness.client(server.url) for _ in range(20)]
         for i, locks in enumerate(clients):
@@ -180,8 +180,8 @@ def test_close_gives_up_what_is_held_and_every_connection(server, harness):
 
 
 @both
-def test_ten_thousand_holds_cost_one_watchdog(server, harness):
-    """Renewals go in scripts of a hundred, from one thread or task, and from one more for each batch under way."""
+def test_ten_thousand_holds_share_one_watchdog(server, harness):
+    """Renewals are sent in scripts of a hundred tickets, by one thread or task, and one more for each pending batch."""
     count, lease = 10_000, 15.0
 
     async def body(harness):
@@ -209,7 +209,7 @@ def test_ten_thousand_holds_cost_one_watchdog(server, harness):
     harness.run(body)
 
 
-def test_every_key_of_a_busy_name_ends(server):
+def test_every_key_of_a_contended_name_expires(server):
     with Client.from_url(server.url) as locks:
         hold = locks.lock("x").acquire()
         threads = [

@@ -1,6 +1,6 @@
-"""Servers forget, lag or hand slots over under continuous load, in each deployment.
+"""Servers lose data, lag, or migrate slots under continuous load, in each deployment.
 
-Tokens increase, no guarded write goes backwards, whoever lost a lock is told, and it goes on within the bound.
+Tokens increase, no guarded write goes backwards, holders learn of a loss, and the service resumes within the bound.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def test_replicas_that_lag_are_promoted_in_a_cluster(harness: Harness, namespace
 
 
 def lagging(group: RedisSentinel | RedisCluster, harness: Harness, namespace: str) -> None:
-    """Let no replica have the grants of the last moments before the primary dies."""
+    """Keep the last grants before the primary dies from its replicas."""
     kind = "cluster" if isinstance(group, RedisCluster) else "sentinel"
     group.wait_healthy()
 
@@ -113,7 +113,7 @@ def lagging(group: RedisSentinel | RedisCluster, harness: Harness, namespace: st
 
 @by_day(ASYNCIO)
 def test_slots_are_moved_under_load(harness: Harness, namespace: str) -> None:
-    """Back and forth, each while its name is in use: the name waits for the end of the move, and no other does."""
+    """Slots migrate back and forth while in use: their names wait for the end of the migration, others do not."""
     with RedisCluster(replicas=0) as group:
 
         def disturb(load: Load) -> None:

@@ -1,4 +1,4 @@
-"""A script that answers with an error changed nothing; one bad key harms nobody else; full memory frees the held."""
+"""A script that fails changes nothing; a key of the wrong type affects its name only; full memory allows releases."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def state(server: RedisServer, name: str) -> list[object]:
 
 
 def attempts(store: RedisStore, name: str, holder: Ticket, waiter: Ticket) -> dict[str, object]:
-    """All that can be asked of a name, as calls that return whether there was an error."""
+    """All operations on a name, as calls that return whether there was an error."""
     refusals: list[StoreUnavailable] = []
 
     def fails(call: object) -> bool:
@@ -116,7 +116,7 @@ def attempts(store: RedisStore, name: str, holder: Ticket, waiter: Ticket) -> di
     ["claim", "fair claim", "try", "fair try", "again", "stay", "leave waiting", "leave holding", "break", "look"],
 )
 def test_a_key_of_the_wrong_type_changes_nothing_else(server, store, role, what, held):
-    """A "free" name has waiters, and its holder's lease has run out: whoever comes next hands it over."""
+    """A "free" name has waiters, and its holder's lease has expired: the next acquire hands it over."""
     name, holder, waiter = next(NAMES), a_ticket(), a_ticket()
     claim(store, name, holder)
     claim(store, name, waiter)
@@ -139,7 +139,7 @@ def test_a_key_of_the_wrong_type_changes_nothing_else(server, store, role, what,
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_a_free_name_with_a_key_of_the_wrong_type_is_refused_or_granted_but_not_half(server, store, role):
+def test_a_key_of_the_wrong_type_never_leaves_half_a_grant(server, store, role):
     name = next(NAMES)
     server.command("SET", keys.mutex_keys("default", name)[ROLES.index(role)], "not ours")
     for join in (True, False):
@@ -156,7 +156,7 @@ def test_a_free_name_with_a_key_of_the_wrong_type_is_refused_or_granted_but_not_
             assert leave(store, name, ticket)
 
 
-def test_one_key_of_the_wrong_type_does_not_cost_others_their_renewal(server, store):
+def test_a_key_of_the_wrong_type_fails_only_its_own_renewal(server, store):
     held = [(next(NAMES), a_ticket()) for _ in range(5)]
     for name, ticket in held:
         claim(store, name, ticket)
@@ -188,7 +188,7 @@ def full(server: RedisServer) -> Iterator[object]:
     server.command("CONFIG", "SET", "maxmemory", "0")
 
 
-def test_full_memory_refuses_claims_and_nothing_else(server, store, full):
+def test_full_memory_refuses_acquires_only(server, store, full):
     name, free, holder, first, second = next(NAMES), next(NAMES), a_ticket(), a_ticket(), a_ticket()
     for ticket in (holder, first, second):
         claim(store, name, ticket)
@@ -215,7 +215,7 @@ def test_full_memory_refuses_claims_and_nothing_else(server, store, full):
     assert finish(store.inspect(name, exact=True)) == []
 
 
-def test_full_memory_does_not_keep_a_dead_holders_lock(server, store, full):
+def test_full_memory_does_not_prevent_hand_over_after_expiry(server, store, full):
     name, holder, waiter = next(NAMES), a_ticket(lease=0.2), a_ticket()
     claim(store, name, holder)
     assert isinstance(claim(store, name, waiter), Wait)
@@ -236,8 +236,8 @@ def test_full_memory_refuses_a_cell_and_changes_nothing(server, store, full):
 # --- what a standing means -------------------------------------------------------------------------------------
 
 
-def test_a_waiter_that_holds_unheard_is_renewed_when_it_is_told(server, store):
-    """Held means that the lease was set to full length: the watchdog counts it from before it asked."""
+def test_renewal_finds_a_grant_whose_message_was_lost(server, store):
+    """The result HELD means a full lease: the watchdog counts it from before its request."""
     name, holder, waiter = next(NAMES), a_ticket(), a_ticket(lease=10.0)
     claim(store, name, holder)
     claim(store, name, waiter)
@@ -250,7 +250,7 @@ def test_a_waiter_that_holds_unheard_is_renewed_when_it_is_told(server, store):
     assert left - 3_600_000 > 9_000
 
 
-def test_a_waiter_whose_unheard_hold_has_expired_is_gone(server, store):
+def test_renewal_reports_an_expired_grant_whose_message_was_lost_as_gone(server, store):
     name, holder, waiter = next(NAMES), a_ticket(), a_ticket(lease=10.0)
     claim(store, name, holder)
     claim(store, name, waiter)
@@ -259,8 +259,8 @@ def test_a_waiter_whose_unheard_hold_has_expired_is_gone(server, store):
     assert renew(store, (name, waiter)) == [RenewalResult.GONE]
 
 
-def test_a_message_from_before_the_last_answer_is_not_believed(server, store):
-    """The grant was broken before the waiter asked again and was told to wait: the message of that grant is void."""
+def test_a_grant_message_older_than_the_last_reply_is_ignored(server, store):
+    """The grant was force-released before the waiter retried and had to wait: the message of that grant is void."""
     name, holder, waiter, other = next(NAMES), a_ticket(), a_ticket(), a_ticket()
     claim(store, name, holder)
     wait = claim(store, name, waiter)
@@ -285,8 +285,8 @@ class open_other:
         finish(self.store.close())
 
 
-def test_a_waiter_without_a_place_in_the_queue_is_gone(server, store):
-    """A key of its name may be evicted or deleted alone; whoever renews must hear that it waits for nothing."""
+def test_a_waiter_without_a_queue_entry_is_gone(server, store):
+    """One key of a name may be evicted or deleted alone: then the renewal must report the waiter as gone."""
     name, holder, waiter = next(NAMES), a_ticket(), a_ticket()
     claim(store, name, holder)
     claim(store, name, waiter)
@@ -295,7 +295,7 @@ def test_a_waiter_without_a_place_in_the_queue_is_gone(server, store):
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_every_key_ends_even_if_one_of_them_was_deleted(server, store, role):
+def test_every_key_expires_even_if_one_was_deleted(server, store, role):
     name, holder, first, second = next(NAMES), a_ticket(), a_ticket(), a_ticket()
     claim(store, name, holder)
     claim(store, name, first)
@@ -310,8 +310,8 @@ def test_every_key_ends_even_if_one_of_them_was_deleted(server, store, role):
 # --- texts, slots, keys ----------------------------------------------------------------------------------------
 
 
-def test_the_scripts_ever_sent_are_the_ones_in_the_package(server):
-    """No name, token or time is ever part of a script: the server would have to keep each text for ever."""
+def test_only_the_scripts_of_the_package_are_sent(server):
+    """No name, token or time is part of a script: the server would have to keep each text for ever."""
     server.command("SCRIPT", "FLUSH")
     with FaultProxy(server.port) as proxy:
         store = open_store(f"redis://127.0.0.1:{proxy.port}")

@@ -76,13 +76,13 @@ QUICK = settings(max_examples=500, deadline=None, suppress_health_check=[HealthC
 
 @QUICK
 @given(made=tickets(), steps=st.lists(OPERATIONS, min_size=1, max_size=25))
-def test_the_scripts_do_what_the_rules_say(server, store, made, steps):
+def test_the_scripts_agree_with_the_rules(server, store, made, steps):
     replay(lambda: Both(server, store, *made), steps)
 
 
 @pytest.mark.parametrize("fair", [False, True])
 @pytest.mark.parametrize("who", [1, 2, 3], ids=["the first in line", "the second", "one who has just come"])
-def test_a_name_that_became_free_unseen_while_others_wait(server, store, fair, who):
+def test_a_name_freed_unnoticed_goes_to_the_first_waiter(server, store, fair, who):
     made = [
         Ticket(
             f"ticket-{i}-{'x' * 10}",
@@ -106,5 +106,5 @@ def test_a_name_that_became_free_unseen_while_others_wait(server, store, fair, w
 @pytest.mark.timeout(600)
 @settings(QUICK, max_examples=5_000)
 @given(made=tickets(), steps=st.lists(OPERATIONS, min_size=10, max_size=60))
-def test_the_scripts_do_what_the_rules_say_at_length(server, store, made, steps):
+def test_the_scripts_agree_with_the_rules_in_long_histories(server, store, made, steps):
     replay(lambda: Both(server, store, *made), steps)

@@ -1,4 +1,4 @@
-"""What happens to the server: restarted empty, stopped, flushed, its connections killed; who holds is told in time."""
+"""Faults of the server: restarted empty, stopped, flushed, connections killed; holders are notified in time."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def server():
 
 
 async def told(harness, hold, limit):
-    """Wait for the news of a loss; return the seconds it took."""
+    """Wait until a loss is reported; return the seconds that it took."""
     start, lost = harness.now(), harness.event()
     hold.on_lost(lambda error: lost.set())
     assert await lost.wait(limit)
@@ -38,7 +38,7 @@ async def told(harness, hold, limit):
 
 @contextmanager
 def every(seconds, deed):
-    """Do something again and again beside."""
+    """Repeat something in the background."""
     end = threading.Event()
 
     def work():
@@ -58,7 +58,7 @@ def every(seconds, deed):
 
 
 @both
-def test_a_holder_is_told_of_a_server_that_came_back_empty(server, harness):
+def test_a_holder_loses_its_lock_when_the_server_restarts_empty(server, harness):
     async def body(harness):
         async with harness.client(server.url) as locks:
             hold = await locks.lock("x", lease=LEASE).acquire()
@@ -74,7 +74,7 @@ def test_a_holder_is_told_of_a_server_that_came_back_empty(server, harness):
 
 @both
 @pytest.mark.parametrize("fair", [False, True])
-def test_waiters_ride_over_a_restart(server, harness, fair):
+def test_waiters_survive_a_restart_of_the_server(server, harness, fair):
     async def body(harness):
         async with harness.client(server.url) as locks, harness.client(server.url) as others:
             hold = await others.lock("x", lease=2.0).acquire()
@@ -99,7 +99,7 @@ def test_waiters_ride_over_a_restart(server, harness, fair):
 
 @both
 @pytest.mark.parametrize("deed", ["FLUSHALL", "DEL"])
-def test_a_holder_is_told_of_deleted_keys_at_its_next_renewal(redis_server, server, harness, deed):
+def test_a_holder_learns_of_deleted_keys_at_its_next_renewal(redis_server, server, harness, deed):
     async def body(harness):
         async with harness.client(server.url) as locks:
             hold = await locks.lock("x", lease=LEASE).acquire()
@@ -115,7 +115,7 @@ def test_a_holder_is_told_of_deleted_keys_at_its_next_renewal(redis_server, serv
 
 
 @both
-def test_a_key_that_expired_early_is_told(server, harness):
+def test_a_holder_learns_of_a_key_that_expired_early(server, harness):
     """The server's clock stepped forward."""
 
     async def body(harness):
@@ -131,7 +131,7 @@ def test_a_key_that_expired_early_is_told(server, harness):
 
 
 @both
-def test_a_server_that_stands_still_is_noticed_by_the_deadline_and_not_later(server, harness):
+def test_a_stalled_server_is_noticed_by_the_deadline(server, harness):
     async def body(harness):
         async with harness.client(server.url) as locks:
             hold = await locks.lock("x", lease=LEASE).acquire()
@@ -148,7 +148,7 @@ def test_a_server_that_stands_still_is_noticed_by_the_deadline_and_not_later(ser
 
 
 @both
-def test_a_partitioned_holder_is_told_before_another_can_hold(server, harness):
+def test_a_partitioned_holder_is_notified_before_another_can_hold(server, harness):
     async def body(harness):
         with FaultProxy(server.port) as proxy:
             async with (
@@ -171,7 +171,7 @@ def test_a_partitioned_holder_is_told_before_another_can_hold(server, harness):
 
 
 @both
-def test_a_short_pause_of_writes_is_not_noticed(server, harness):
+def test_a_short_pause_of_writes_loses_nothing(server, harness):
     async def body(harness):
         async with harness.client(server.url) as locks:
             hold = await locks.lock("x", lease=2.0).acquire()
@@ -185,8 +185,8 @@ def test_a_short_pause_of_writes_is_not_noticed(server, harness):
 
 
 @both
-def test_a_grant_that_comes_after_its_lease_is_given_back(server, harness):
-    """The reply was held up for longer than the lease: it counts from before the claim was sent."""
+def test_a_grant_that_arrives_after_its_lease_is_released(server, harness):
+    """The reply is delayed for longer than the lease, which counts from before the request."""
 
     async def body(harness):
         async with harness.client(server.url) as locks:
@@ -203,8 +203,8 @@ def test_a_grant_that_comes_after_its_lease_is_given_back(server, harness):
 
 
 @both
-def test_a_late_message_is_not_believed(server, harness):
-    """The message of a grant comes when the lease that it tells of is over."""
+def test_a_late_grant_message_is_ignored(server, harness):
+    """The message of a grant arrives after the end of the granted lease."""
 
     async def body(harness):
         with FaultProxy(server.port) as proxy:
@@ -233,7 +233,7 @@ def test_a_late_message_is_not_believed(server, harness):
 @both
 @pytest.mark.parametrize("kind", ["pubsub", "normal"])
 def test_hand_overs_go_on_while_connections_are_killed(server, harness, kind):
-    """Each wait ends within a third of the waiter's lease; a reconnected waiter asks at once."""
+    """Each wait ends within a third of the waiter's lease; a reconnected waiter retries at once."""
     waiters, turns = 6, 4
 
     async def body(harness):
@@ -268,7 +268,7 @@ def test_hand_overs_go_on_while_connections_are_killed(server, harness, kind):
 
 
 @both
-def test_a_hold_lives_through_killed_connections(server, harness):
+def test_a_hold_survives_killed_connections(server, harness):
     async def body(harness):
         async with harness.client(server.url) as locks:
             hold = await locks.lock("x", lease=2.0).acquire()
@@ -303,7 +303,7 @@ def test_waits_end_within_a_third_of_the_lease_if_every_message_is_lost(server, 
 
 
 @both
-def test_a_server_that_came_back_with_another_password(harness):
+def test_a_server_restarted_with_another_password(harness):
     async def body(harness):
         server = RedisServer(password="first-secret")
         with server:

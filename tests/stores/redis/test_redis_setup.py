@@ -1,4 +1,4 @@
-"""How a client gets to a Redis server: TLS, passwords, sockets, clients of one's own; what it says when it cannot."""
+"""Connecting to a Redis server: TLS, passwords, sockets, adopted clients, and the messages when it fails."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def encrypted() -> Iterator[RedisServer]:
 
 
 def works(harness: Harness, where: Any, **options: Any) -> None:
-    """Lock, wait for a hand-over, release."""
+    """Acquire, wait for a hand-over, release."""
 
     async def body(harness: Harness) -> None:
         async with harness.client(where, **options) as locks:
@@ -59,7 +59,7 @@ def works(harness: Harness, where: Any, **options: Any) -> None:
 
 
 def refusal(harness: Harness, where: Any, within: float = 2.0, **options: Any) -> LeaseholdError:
-    """Return the error of an acquire, which comes within so many seconds."""
+    """Return the error of an acquire, raised within so many seconds."""
 
     async def body(harness: Harness) -> LeaseholdError:
         async with harness.client(where, response_timeout=1.0, **options) as locks:
@@ -93,7 +93,7 @@ def by_tls(server: RedisServer, host: str = "127.0.0.1", more: str = "") -> str:
 
 
 @both
-def test_tls_with_an_authority_of_ones_own(harness: Harness, encrypted: RedisServer) -> None:
+def test_tls_with_a_private_certificate_authority(harness: Harness, encrypted: RedisServer) -> None:
     works(harness, by_tls(encrypted))
     works(harness, by_tls(encrypted, "localhost").replace("rediss", "valkeys"))
     files = encrypted.certificates
@@ -102,7 +102,7 @@ def test_tls_with_an_authority_of_ones_own(harness: Harness, encrypted: RedisSer
 
 
 @both
-def test_tls_verifies_who_answers(harness: Harness, encrypted: RedisServer, tmp_path: Path) -> None:
+def test_tls_verifies_the_server(harness: Harness, encrypted: RedisServer, tmp_path: Path) -> None:
     error = refusal(harness, f"rediss://:secret@127.0.0.1:{encrypted.port}")
     assert "ssl_ca_certs=FILE" in str(error)
     stranger = Certificates.make(tmp_path).authority
@@ -146,7 +146,7 @@ def clients(module: Any, secured: RedisServer, encrypted: RedisServer) -> list[A
     ]
 
 
-def test_a_blocking_client_of_ones_own(secured: RedisServer, encrypted: RedisServer) -> None:
+def test_a_blocking_client_is_adopted(secured: RedisServer, encrypted: RedisServer) -> None:
     for client in clients(redis, secured, encrypted):
         with Client.from_client(client) as locks, locks.lock("x") as hold:
             assert hold.token
@@ -156,7 +156,7 @@ def test_a_blocking_client_of_ones_own(secured: RedisServer, encrypted: RedisSer
         client.close()
 
 
-def test_an_asyncio_client_of_ones_own(secured: RedisServer, encrypted: RedisServer) -> None:
+def test_an_asyncio_client_is_adopted(secured: RedisServer, encrypted: RedisServer) -> None:
     async def body() -> None:
         for client in clients(redis.asyncio, secured, encrypted):
             async with AsyncClient.from_client(client) as locks, locks.lock("x") as hold:
@@ -168,7 +168,7 @@ def test_an_asyncio_client_of_ones_own(secured: RedisServer, encrypted: RedisSer
     asyncio.run(body())
 
 
-def test_an_unverified_client_is_taken_and_doctor_warns(encrypted: RedisServer) -> None:
+def test_an_unverified_client_is_adopted_and_doctor_warns(encrypted: RedisServer) -> None:
     client = redis.Redis(port=encrypted.port, password="secret", ssl=True, ssl_cert_reqs="none")
     with Client.from_client(client) as locks:
         (finding,) = [finding for finding in locks.diagnose() if finding.subject == "transport"]
@@ -176,7 +176,7 @@ def test_an_unverified_client_is_taken_and_doctor_warns(encrypted: RedisServer) 
         assert finding.severity.name == "WARNING"
 
 
-def test_clients_of_several_servers_are_refused_where_they_do_not_fit() -> None:
+def test_clients_of_the_wrong_flavor_or_kind_are_refused() -> None:
     sentinel = redis.sentinel.Sentinel([("127.0.0.1", 1)])
     cluster = redis.RedisCluster.__new__(redis.RedisCluster)  # its constructor would look for the cluster
     for client in (sentinel, sentinel.master_for("main"), cluster):
@@ -198,7 +198,7 @@ def test_clients_of_several_servers_are_refused_where_they_do_not_fit() -> None:
 
 
 @both
-def test_nobody_there(harness: Harness, tmp_path: Path) -> None:
+def test_a_port_without_a_server(harness: Harness, tmp_path: Path) -> None:
     assert "check host and port" in str(refusal(harness, f"redis://127.0.0.1:{free_port()}"))
     assert "check the path" in str(refusal(harness, f"unix://{tmp_path}/none.sock"))
 
@@ -212,13 +212,11 @@ def test_a_host_that_has_no_address(harness: Harness, host: str) -> None:
 
 @both
 @pytest.mark.parametrize("how", ["deaf", "blackhole"])
-def test_a_server_that_says_nothing_costs_the_response_timeout(
-    harness: Harness, how: str, redis_server: RedisServer
-) -> None:
+def test_a_silent_server_costs_the_response_timeout(harness: Harness, how: str, redis_server: RedisServer) -> None:
     with FaultProxy(redis_server.port) as proxy:
         getattr(proxy, how)()
         error = refusal(harness, f"redis://127.0.0.1:{proxy.port}", within=1.0 + 1.0)  # and a second to leave, at most
-        assert "look whether it is up" in str(error)
+        assert "check that it runs" in str(error)
         proxy.heal()
 
 
@@ -249,7 +247,7 @@ OLD = {
 
 
 class OldServer:
-    """Answers HELLO as old servers do, which cannot be installed here. Redis 5 repeats what it does not know."""
+    """Answers HELLO like old servers, which cannot be installed here. Redis 5 repeats an unknown command."""
 
     def __init__(self, version: str) -> None:
         self.answer = OLD[version]
@@ -393,7 +391,7 @@ def provoke_loading(server: RedisServer) -> StoreUnavailable:
 
 
 def demoted(server: RedisServer, stale: str) -> StoreUnavailable:
-    """Make a replica of a server that a client is connected to already."""
+    """Make a replica of a server to which a client is connected."""
     server.command("CONFIG", "SET", "replica-serve-stale-data", stale)
     with Client.from_url(server.url) as locks:
         with locks.lock("x"):

@@ -1,4 +1,4 @@
-"""Several names in one script: one request to take them and one to release them, and nothing is left where it fails."""
+"""Several names in one script: one request acquires them, one releases them, and a failure leaves no lock."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NAMES = [f"name {number:02}" for number in range(20)]
 
 @pytest.fixture(scope="module")
 def server():
-    """One whose statistics nobody else moves."""
+    """A server whose command statistics no other test changes."""
     with RedisServer() as running:
         yield running
 
@@ -29,11 +29,11 @@ def proxy(redis_server):
 
 
 def calls(server, command):
-    """Return how often a command came over the network, not from a script."""
+    """Return how often clients sent a command, without those of scripts."""
     return {name: count for name, count in server.commandstats().items() if name.startswith(command)}
 
 
-def test_twenty_names_are_one_command_to_take(server, namespace):
+def test_twenty_names_are_acquired_by_one_command(server, namespace):
     with Client.from_url(server.url, namespace=namespace) as client:
         with client.multi_lock(["warm", "up"]):
             pass
@@ -74,8 +74,8 @@ def test_twenty_names_take_one_round_trip_and_so_does_their_release(redis_server
 @both
 @pytest.mark.parametrize("timeout", [0, 5])
 @pytest.mark.parametrize("lost", ["reply", "request"])
-def test_bytes_that_are_lost_cost_nothing(redis_server, proxy, namespace, harness, lost, timeout):
-    """The same tickets are asked for again; whatever the first request did, all is held, and all is released."""
+def test_no_lock_is_left_when_bytes_are_lost(redis_server, proxy, namespace, harness, lost, timeout):
+    """The request is repeated with the same tickets: whatever the first did, all names are held, and then released."""
 
     async def body(harness):
         url = f"redis://127.0.0.1:{proxy.port}"
@@ -98,8 +98,8 @@ def test_bytes_that_are_lost_cost_nothing(redis_server, proxy, namespace, harnes
 
 
 @both
-def test_a_key_of_another_type_gives_the_others_back(redis_server, namespace, harness):
-    """A script that fails in the middle leaves nothing, whether it tries or waits."""
+def test_a_key_of_another_type_releases_the_other_names(redis_server, namespace, harness):
+    """A script that fails midway leaves no lock, with or without waiting."""
 
     async def body(harness):
         lock_key = keys.mutex_keys(namespace, "b")[0]
@@ -136,8 +136,8 @@ def test_kinds_are_mixed_in_one_script(redis_server, namespace, harness):
 
 
 @both
-def test_a_store_that_goes_away_in_between_is_told(redis_server, proxy, namespace, harness):
-    """The second store does not answer: the lock of the first is given back before the error is raised."""
+def test_a_store_that_fails_between_two_names_raises(redis_server, proxy, namespace, harness):
+    """The second store does not reply: the lock of the first is released before the error is raised."""
 
     async def body(harness):
         async with (

@@ -1,4 +1,4 @@
-"""What only a cluster does: slots that move, a dead shard beside others that live, names of many nodes in one batch."""
+"""Cases of clusters alone: slot migration, one dead shard, names of many nodes in one batch."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NOISE = 1.0
 
 @pytest.fixture(scope="module")
 def cluster(outlive: set[int]) -> Iterator[RedisCluster]:
-    """Three nodes whose slots are moved to and fro; nothing of it is killed."""
+    """Three nodes whose slots migrate to and fro; no node is killed."""
     with RedisCluster(replicas=0, full_coverage=False) as group:
         outlive.update(node.pid for node in group.nodes)
         yield group
@@ -37,14 +37,14 @@ def lock_key(namespace: str, name: str) -> str:
 
 
 def moving(cluster: RedisCluster, namespace: str, name: str) -> Any:
-    """Begin to move a name to the next node."""
+    """Begin the migration of a name to the next node."""
     source = cluster.primary_of(lock_key(namespace, name))
     target = next(node for node in cluster.primaries if node is not source)
     return cluster.migrate(lock_key(namespace, name), target)
 
 
 def names_on(cluster: RedisCluster, namespace: str, count: int) -> dict[Node, list[str]]:
-    """Return names by the node that has them, so many of each."""
+    """Return so many names of each node, by node."""
     found: dict[Node, list[str]] = {node: [] for node in cluster.primaries}
     number = 0
     while any(len(names) < count for names in found.values()):
@@ -78,8 +78,8 @@ def test_names_of_all_nodes_are_held_renewed_and_listed(
 @pytest.mark.parametrize(
     "harness", [AsyncioHarness(), pytest.param(BlockingHarness(), marks=pytest.mark.nightly)], ids=str
 )
-def test_a_dead_shard_costs_no_lock_of_another(harness: Harness, namespace: str) -> None:
-    """A node that does not answer keeps each renewal waiting; those of the other nodes go on in time."""
+def test_a_dead_shard_does_not_affect_locks_of_others(harness: Harness, namespace: str) -> None:
+    """A node that does not reply delays its own renewals; those of the other nodes are in time."""
     with RedisCluster(replicas=0, full_coverage=False, node_timeout=1.0) as cluster:
         by_node = names_on(cluster, namespace, 3)
         dead = cluster.primaries[1]
@@ -119,7 +119,7 @@ def test_a_dead_shard_costs_no_lock_of_another(harness: Harness, namespace: str)
 
 
 def test_renewals_do_not_wait_for_a_dead_shard(namespace: str) -> None:
-    """All nodes are asked at once: while one is silent, the others have renewed already."""
+    """All nodes are called at once: while one does not reply, the others have renewed."""
     with RedisCluster(replicas=0, full_coverage=False) as cluster, Client.from_url(cluster.url) as locks:
         store, runtime = locks.store, BlockingRuntime()
         dead, *alive = cluster.primaries
@@ -145,8 +145,8 @@ def test_renewals_do_not_wait_for_a_dead_shard(namespace: str) -> None:
 
 
 @both
-def test_a_hold_lives_through_the_move_of_its_slot(cluster: RedisCluster, harness: Harness, namespace: str) -> None:
-    """While the slot is on its way, and some of its keys here and some there, each renewal finds the lock."""
+def test_a_hold_survives_the_migration_of_its_slot(cluster: RedisCluster, harness: Harness, namespace: str) -> None:
+    """While the slot migrates, with some keys on each node, each renewal finds the lock."""
 
     async def body(harness: Harness) -> None:
         async with harness.client(cluster.url, namespace=namespace) as locks:
@@ -172,8 +172,10 @@ def test_a_hold_lives_through_the_move_of_its_slot(cluster: RedisCluster, harnes
 
 
 @both
-def test_a_claim_during_a_move_waits_for_its_end(cluster: RedisCluster, harness: Harness, namespace: str) -> None:
-    """Of the four keys of a free name none exists, so neither node may serve it: TRYAGAIN until the move is over."""
+def test_an_acquire_waits_for_the_end_of_a_slot_migration(
+    cluster: RedisCluster, harness: Harness, namespace: str
+) -> None:
+    """A free name has no keys, so neither node may serve it: TRYAGAIN until the end of the migration."""
 
     async def body(harness: Harness) -> None:
         async with harness.client(cluster.url, namespace=namespace) as locks:
@@ -198,10 +200,10 @@ def test_a_claim_during_a_move_waits_for_its_end(cluster: RedisCluster, harness:
 
 @both
 @pytest.mark.parametrize("when", ["moved", "moving"])
-def test_a_waiter_is_woken_where_its_name_has_moved(
+def test_a_waiter_is_woken_after_its_name_has_moved(
     cluster: RedisCluster, harness: Harness, namespace: str, when: str
 ) -> None:
-    """Its channel is on the old node: it hears over the cluster's own connections that it is to ask again."""
+    """Its channel is on the old node: a message over the cluster's own connections makes it retry."""
 
     async def body(harness: Harness) -> None:
         async with (
@@ -234,8 +236,10 @@ def test_a_waiter_is_woken_where_its_name_has_moved(
 
 
 @both
-def test_a_waiters_channel_moves(cluster: RedisCluster, harness: Harness, namespace: str) -> None:
-    """The slot of the channel itself is moved away while somebody waits: it is subscribed anew, and heard."""
+def test_a_waiter_resubscribes_after_its_channel_has_moved(
+    cluster: RedisCluster, harness: Harness, namespace: str
+) -> None:
+    """The slot of the channel itself migrates during a wait: the waiter subscribes anew, and receives messages."""
 
     async def body(harness: Harness) -> None:
         async with (
@@ -270,7 +274,7 @@ def test_a_waiters_channel_moves(cluster: RedisCluster, harness: Harness, namesp
 
 @both
 def test_subscriptions_are_bounded_by_the_nodes(cluster: RedisCluster, harness: Harness, namespace: str) -> None:
-    """A client that waits for many names listens on one channel of each node."""
+    """A client that waits for many names subscribes to one channel of each node."""
     by_node = names_on(cluster, namespace, 5)
     names = [name for those in by_node.values() for name in those]
 
@@ -316,7 +320,7 @@ def test_an_uncontended_pair_costs_two_commands(cluster: RedisCluster, harness: 
     harness.run(body)
 
 
-def test_the_store_says_what_it_is(cluster: RedisCluster, namespace: str) -> None:
+def test_the_repr_of_the_store_names_servers_and_namespace(cluster: RedisCluster, namespace: str) -> None:
     with Client.from_url(cluster.url, namespace=namespace) as locks:
         assert isinstance(locks.store, ClusterStore)
         assert "127.0.0.1" in repr(locks.store)

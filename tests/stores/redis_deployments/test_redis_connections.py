@@ -1,6 +1,6 @@
 """The two transports in isolation and under the store:
 
-connections that died unseen, elections of the reader, closing.
+connections closed unnoticed, choice of the reader, close.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def in_threads(count, work):
 
 
 def fill_the_pool(locks, count):
-    """Have so many idle connections."""
+    """Make so many idle connections."""
     barrier = threading.Barrier(count)
 
     def work(i):
@@ -57,8 +57,8 @@ def fill_the_pool(locks, count):
     in_threads(count, work)
 
 
-def test_idle_connections_that_the_server_closed_cost_no_attempts(redis_server, namespace):
-    """Thirty stale connections, tried one after the other with growing pauses, would outlast any patience."""
+def test_idle_connections_closed_by_the_server_cost_no_attempts(redis_server, namespace):
+    """Thirty stale connections, tried one after the other with growing pauses, would take too long."""
     with Client.from_url(redis_server.url, namespace=namespace) as locks:
         fill_the_pool(locks, 30)
         redis_server.command("CLIENT", "KILL", "TYPE", "normal")
@@ -69,7 +69,7 @@ def test_idle_connections_that_the_server_closed_cost_no_attempts(redis_server, 
 
 
 def test_idle_connections_that_hang_cost_one_attempt(redis_server, namespace):
-    """A firewall that forgot all connections says nothing: the first silence tells of the others."""
+    """A firewall that dropped all connections sends nothing: after the first timeout all others are closed."""
     with FaultProxy(redis_server.port) as proxy:
         locks = Client.from_url(f"redis://127.0.0.1:{proxy.port}", namespace=namespace, response_timeout=0.4)
         fill_the_pool(locks, 8)
@@ -95,7 +95,7 @@ def test_two_hundred_threads_at_once(redis_server, namespace):
         assert all(in_threads(200, work))
 
 
-def test_a_client_that_closed_keeps_no_connection(redis_server, namespace):
+def test_a_closed_client_has_no_connection(redis_server, namespace):
     """A renewal under way while the client closes must not put its connection back, nor open another."""
     locks = Client.from_url(redis_server.url, namespace=namespace)
     transport = locks.store._transport
@@ -108,7 +108,7 @@ def test_a_client_that_closed_keeps_no_connection(redis_server, namespace):
         finish(transport.listen(1.0))
 
 
-def test_an_asyncio_client_that_closed_keeps_no_connection(redis_server, namespace):
+def test_a_closed_asyncio_client_has_no_connection(redis_server, namespace):
     async def body():
         locks = AsyncClient.from_url(redis_server.url, namespace=namespace)
         async with locks.lock("x"):
@@ -123,8 +123,8 @@ def test_an_asyncio_client_that_closed_keeps_no_connection(redis_server, namespa
 # --- the reader ------------------------------------------------------------------------------------------------
 
 
-def test_closing_while_it_connects_ends_the_connection_and_its_task():
-    """The server takes connections, and never answers."""
+def test_close_during_a_connect_ends_connection_and_task():
+    """The server accepts connections, and never replies."""
 
     async def body(server: socket.socket) -> None:
         locks = AsyncClient.from_url(f"redis://127.0.0.1:{server.getsockname()[1]}")
@@ -150,12 +150,12 @@ def test_closing_while_it_connects_ends_the_connection_and_its_task():
         asyncio.run(body(server))
 
 
-def test_a_waiter_that_found_no_subscription_leaves_no_ear_behind(redis_server):
-    """The next to read is chosen among those who wait: one who is not there would never pass the reading on."""
+def test_a_waiter_without_a_subscription_leaves_no_entry(redis_server):
+    """The next reader is chosen among the waiters: an absent one would never pass the reading on."""
     runtime = BlockingRuntime()
     store = registry.opener(redis_server.url).open(runtime, "ears")
     channel = store._transport._subscriptions
-    finish(channel.hear(Slot("x", "nobody"), 0.1))
+    finish(channel.receive(Slot("x", "nobody"), 0.1))
     assert channel._waiting == {}
     finish(store.close())
 
@@ -198,20 +198,20 @@ def test_slots_are_used_by_many_threads_at_once():
 
 
 @pytest.mark.parametrize("side", list(Side))
-def test_a_refused_claim_leaves_no_slot(redis_server, namespace, side):
-    """Nobody leaves for a ticket that the server does not know, and the next waiter must watch the holder itself."""
+def test_a_refused_acquire_leaves_no_slot(redis_server, namespace, side):
+    """A ticket unknown to the server is never released, and the next waiter must watch the holder itself."""
     with FaultProxy(redis_server.port) as proxy:
         locks = Client.from_url(f"redis://127.0.0.1:{proxy.port}", namespace=namespace, response_timeout=0.3)
         proxy.stop()
         with pytest.raises(StoreUnavailable):
             locks.lock("x").acquire(timeout=1)
-        assert list(locks.store._waiting) == []
+        assert list(locks.store._waiters) == []
         proxy.start()
         cut = proxy.cut_at(0, side)
         with pytest.raises(StoreUnavailable):
             locks.lock("x").acquire(timeout=1)
         cut.remove()
-        assert list(locks.store._waiting) == []
+        assert list(locks.store._waiters) == []
         locks.close()
 
 
@@ -219,7 +219,7 @@ def test_a_refused_claim_leaves_no_slot(redis_server, namespace, side):
 
 
 def test_a_waiter_that_has_not_subscribed_yet_keeps_its_turn(redis_server, namespace):
-    """It came first, and it is not dead: its subscription is under way when the holder releases."""
+    """It is first in the queue, and alive: it is still subscribing when the holder releases."""
     with FaultProxy(redis_server.port) as proxy:
         first = Client.from_url(f"redis://127.0.0.1:{proxy.port}", namespace=namespace)
         second = Client.from_url(redis_server.url, namespace=namespace)
@@ -251,7 +251,7 @@ def test_a_waiter_that_has_not_subscribed_yet_keeps_its_turn(redis_server, names
 # --- asyncio ---------------------------------------------------------------------------------------------------
 
 
-def test_a_hurried_caller_does_not_break_the_connection_for_others(redis_server, namespace):
+def test_a_short_timeout_does_not_break_the_shared_connection(redis_server, namespace):
     async def body(port):
         locks = AsyncClient.from_url(f"redis://127.0.0.1:{port}", namespace=namespace)
         store = locks.store
@@ -283,8 +283,8 @@ def test_a_waiter_keeps_its_timeout_while_the_subscription_hangs(redis_server, n
         asyncio.run(body(proxy.port))
 
 
-def test_closing_while_a_thread_subscribes_leaves_no_connection(redis_server, namespace, monkeypatch):
-    """The client waits for its threads for a limited time only: one may still be about to open the subscription."""
+def test_close_during_a_subscribe_leaves_no_connection(redis_server, namespace, monkeypatch):
+    """`close` waits for threads for a limited time only: one may still be about to subscribe."""
     with Client.from_url(redis_server.url, namespace=namespace) as locks:
         transport = locks.store._transport
         subscribed, connected, lines = transport.subscribed, threading.Event(), []
@@ -304,8 +304,8 @@ def test_closing_while_a_thread_subscribes_leaves_no_connection(redis_server, na
         assert lines[0].socket.fileno() == -1
 
 
-def test_a_call_may_take_longer_than_the_one_before_and_no_longer_than_its_own_limit():
-    """The kernel is told a limit only when it gets shorter; a call that may take longer than that reads again."""
+def test_each_call_has_its_own_time_limit():
+    """The kernel's time limit is only set when it gets shorter; a call with a longer limit reads again."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
         line = Connection(SimpleNamespace(_get_socket=lambda: ours), BlockingRuntime())

@@ -1,6 +1,6 @@
-"""Waiters that listen on a server which is no primary any more: it hears what the new primary publishes, too.
+"""Waiters subscribed at a former primary, which also receives what the new primary publishes.
 
-The new primary does not count them, so it takes what it gave to one of them back, and gives it to the next.
+The new primary does not count these subscribers, so it takes a grant to one of them back, and grants the next waiter.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ LEASE = 30.0
 
 
 async def all_enter_in_turn(harness: Harness, url: str, namespace: str, switch: Callable[[], None]) -> None:
-    """Let two wait while a third holds, on servers that change their roles meanwhile: they enter one by one."""
+    """Let two wait while a third holds, on servers that change roles meanwhile: they acquire one by one."""
     async with (
         harness.client(url, namespace=namespace) as holder,
         harness.client(url, namespace=namespace) as first,
@@ -69,7 +69,7 @@ def test_waiters_at_a_replica_that_was_the_primary(harness: Harness, namespace: 
 
 @both
 def test_waiters_at_a_node_that_took_over_and_gave_back(harness: Harness, namespace: str) -> None:
-    """They came there before they knew that it is a primary, so they listen on a channel of no shard."""
+    """They subscribed before they knew that it is a primary, so their channel belongs to no shard."""
     with RedisCluster(primaries=3, replicas=1) as cluster:
         lock = keys.mutex_keys(namespace, "a")[0]
 

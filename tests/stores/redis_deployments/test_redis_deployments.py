@@ -1,4 +1,4 @@
-"""Sentinel, Cluster and replicas: found, refused with a word on what to do, adopted, counted, diagnosed."""
+"""Sentinel, Cluster and replicas: connecting, refusals with the remedy, adopted clients, costs, and doctor."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_no_sentinel_answers(harness: Harness) -> None:
 
 
 @both
-def test_an_unknown_name(redis_sentinel: RedisSentinel, harness: Harness) -> None:
+def test_an_unknown_primary_name(redis_sentinel: RedisSentinel, harness: Harness) -> None:
     error = refusal(harness, redis_sentinel.url.replace("/locks", "/other"))
     assert "knows no primary called 'other'" in error
     assert "SENTINEL MASTERS" in error
@@ -170,7 +170,7 @@ def test_sentinels_and_servers_have_users_of_their_own(harness: Harness, namespa
 
 @both
 def test_a_sentinel_that_was_cut_off_is_outvoted(harness: Harness, namespace: str) -> None:
-    """It alone still names the old primary, which answers; the others know of a failover since."""
+    """It alone still names the old primary, which replies; the others know of the failover."""
     with RedisSentinel(replicas=1) as group:
         old, late = group.primary, group.sentinels[0]
         late.pause()
@@ -205,7 +205,7 @@ class RedisServerAt:
 
 @both
 @pytest.mark.parametrize("down", ["dead", "stalled"])
-def test_one_sentinel_that_is_down_is_not_missed(harness: Harness, namespace: str, down: str) -> None:
+def test_one_dead_sentinel_does_no_harm(harness: Harness, namespace: str, down: str) -> None:
     with RedisSentinel(replicas=1) as group:
         (group.sentinels[0].kill if down == "dead" else group.sentinels[0].pause)()
         pair(harness, group.url, namespace)
@@ -214,7 +214,7 @@ def test_one_sentinel_that_is_down_is_not_missed(harness: Harness, namespace: st
 
 
 @both
-def test_a_primary_is_used_on_while_all_sentinels_are_down(harness: Harness, namespace: str) -> None:
+def test_the_last_primary_is_used_while_all_sentinels_are_down(harness: Harness, namespace: str) -> None:
     with RedisSentinel(replicas=1) as group:
 
         async def body(harness: Harness) -> None:
@@ -238,12 +238,12 @@ def test_a_primary_is_used_on_while_all_sentinels_are_down(harness: Harness, nam
 def test_no_node_answers(harness: Harness) -> None:
     ports = free_port(), free_port()
     error = refusal(harness, f"redis+cluster://127.0.0.1:{ports[0]},127.0.0.1:{ports[1]}")
-    assert "no node of the cluster tells which has which slot" in error
+    assert "no node of the cluster replied with the slot map" in error
     assert all(f"127.0.0.1:{port}" in error for port in ports)
 
 
 @both
-def test_one_replica_as_the_only_seed_will_do(redis_cluster: RedisCluster, harness: Harness, namespace: str) -> None:
+def test_a_replica_is_enough_as_the_only_seed(redis_cluster: RedisCluster, harness: Harness, namespace: str) -> None:
     replica = next(node for node in redis_cluster.nodes if node.role == "slave")
     pair(harness, f"redis+cluster://127.0.0.1:{free_port()},127.0.0.1:{replica.port}", namespace)
 
@@ -264,7 +264,7 @@ def test_announced_host_names_are_used(harness: Harness, namespace: str) -> None
 
 
 @both
-def test_a_cluster_without_slots_is_said(harness: Harness) -> None:
+def test_a_cluster_without_slots_raises(harness: Harness) -> None:
     with RedisServer(config={"cluster-enabled": "yes", "cluster-port": str(free_port())}) as node:
         error = refusal(harness, f"redis+cluster://127.0.0.1:{node.port}")
         assert "knows of no node that serves a slot" in error
@@ -354,7 +354,7 @@ def test_doctor_on_sentinels() -> None:
         primary = group.primary
         primary.command("CONFIG", "SET", "min-replicas-to-write", "1")
         primary.command("CONFIG", "SET", "min-replicas-max-lag", "9")
-        assert "may grant for 8 s beside its successor" in findings(group.url)["split brain"][1]
+        assert "may grant for 8 s alongside its successor" in findings(group.url)["split brain"][1]
         primary.command("CONFIG", "SET", "min-replicas-max-lag", "1")
         assert findings(group.url)["split brain"][0] is Severity.OK
         group.sentinels[0].kill()
@@ -367,7 +367,7 @@ def test_doctor_on_sentinels() -> None:
 
 @both
 def test_doctor_speaks_tls_to_sentinels_that_have_users_of_their_own(harness: Harness) -> None:
-    """By a URL, and by a client of ones own; without the sentinels' password it says what is missing."""
+    """By a URL, and by an adopted client; without the sentinels' password the error names the option."""
     with RedisSentinel(replicas=1, tls=True, password="a b", sentinel_password="c d") as group:
         assert group.certificates is not None
         blocking = isinstance(harness, BlockingHarness)
@@ -423,7 +423,7 @@ def test_doctor_on_a_cluster() -> None:
         assert f"(127.0.0.1:{node.port})" in max(evictions, key=lambda each: each.severity).found
 
 
-def test_doctor_names_rights_that_lack_on_a_cluster() -> None:
+def test_doctor_names_missing_rights_on_a_cluster() -> None:
     rules = "app on >w0rd resetkeys ~leasehold:{default:* resetchannels &leasehold:{default:* -@all +eval +evalsha"
     with RedisCluster(replicas=0, users=[rules]) as cluster:
         url = cluster.url.replace("//", "//app:w0rd@")
@@ -437,7 +437,7 @@ def test_doctor_names_rights_that_lack_on_a_cluster() -> None:
         assert "+subscribe" in text
 
 
-def test_clocks_that_differ_are_told() -> None:
+def test_doctor_reports_clocks_that_differ() -> None:
     from leasehold.stores.redis.doctor import group_checks
 
     def check(**offsets: float) -> Severity:
@@ -466,7 +466,7 @@ def test_the_demo_loses_nothing(deployment: str, request: pytest.FixtureRequest)
 
 
 class Quiet:
-    """Watches a run and says nothing."""
+    """Observes a run silently."""
 
     def row_begins(self, *facts: object) -> None: ...
 

@@ -1,4 +1,4 @@
-"""Failovers under load: tokens increase, no guarded write goes backwards, who lost a lock is told, service resumes."""
+"""Failovers under load: tokens increase, no guarded write goes backwards, holders learn of a loss, service resumes."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def killed(group: RedisSentinel | RedisCluster, harness: Harness, namespace: str
 
 @by_day(ASYNCIO)
 def test_servers_forget_under_load(sentinel: RedisSentinel, harness: Harness, namespace: str) -> None:
-    """All data and all scripts are deleted, and the primary restarts empty before anybody takes over."""
+    """All data and scripts are deleted, and the primary restarts empty before a replica takes over."""
     sentinel.wait_healthy()
 
     async def body(harness: Harness) -> None:
@@ -104,7 +104,7 @@ def test_servers_forget_under_load(sentinel: RedisSentinel, harness: Harness, na
 
 @both
 def test_a_replica_that_lags_is_promoted(harness: Harness, namespace: str) -> None:
-    """The grant never reached it: another gets the lock, with a higher token, and the holder is told at its renewal."""
+    """The grant never reached it: another client gets a higher token, and the holder learns it at its renewal."""
     with RedisReplicas(1) as group:
         old, (new,) = group.primary, group.replicas
 
@@ -136,10 +136,10 @@ def test_a_replica_that_lags_is_promoted(harness: Harness, namespace: str) -> No
 
 
 @by_day(BLOCKING)
-def test_a_primary_that_was_cut_off_goes_on_serving_its_side(
+def test_a_primary_that_was_cut_off_keeps_serving_its_side(
     sentinel: RedisSentinel, harness: Harness, namespace: str
 ) -> None:
-    """Two sides grant the same name; tokens tell which is newer. Who asks sentinels leaves the old one by itself."""
+    """Two sides grant the same name; tokens show the newer grant. Clients of the sentinels leave the old primary."""
     sentinel.wait_healthy()
     old = sentinel.primary
 

@@ -1,4 +1,4 @@
-"""A claim that its own leave has overtaken, on another connection, does nothing when it arrives."""
+"""A claim overtaken by its own release, on another connection, has no effect when it arrives."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _interrupt(*_):
 
 @primitives
 def test_after_an_interrupt(redis_server, proxy, namespace, primitive):
-    """An exception of a signal handler ends the wait for the answer: the leave goes out on another connection."""
+    """A signal handler's exception ends the wait for the reply: the release uses another connection."""
     before = signal.signal(signal.SIGUSR2, _interrupt)
     try:
         with Client.from_url(f"redis://127.0.0.1:{proxy.port}", namespace=namespace, response_timeout=5.0) as locks:
@@ -116,7 +116,7 @@ def test_after_a_cancellation(redis_server, proxy, namespace):
     assert _nobody_is_there(redis_server, namespace)
 
 
-def test_several_at_once(redis_server, proxy, namespace):
+def test_several_names_at_once(redis_server, proxy, namespace):
     with Client.from_url(f"redis://127.0.0.1:{proxy.port}", namespace=namespace, response_timeout=0.5) as locks:
         locks.multi_lock(["x", "y"]).acquire().release()
         late = proxy.hold(where=CLAIM, nth=1)
@@ -129,8 +129,8 @@ def test_several_at_once(redis_server, proxy, namespace):
 
 
 @primitives
-def test_after_a_hold_that_a_later_claim_got(redis_server, proxy, namespace, primitive):
-    """A waiter's second claim was held, a third one answered; the second comes when the hold is released again."""
+def test_after_a_hold_granted_to_a_repeated_claim(redis_server, proxy, namespace, primitive):
+    """A waiter's second claim is delayed, the third is answered; the second arrives after the release."""
     with (
         Client.from_url(f"redis://127.0.0.1:{proxy.port}", namespace=namespace, response_timeout=0.3) as locks,
         Client.from_url(redis_server.url, namespace=namespace) as others,
@@ -150,7 +150,7 @@ def test_after_a_hold_that_a_later_claim_got(redis_server, proxy, namespace, pri
 
 
 def test_after_a_close(redis_server, proxy, namespace):
-    """A client is closed while its claim is under way: it leaves before the claim arrives, and once only."""
+    """A client is closed while its claim is under way: it releases before the claim arrives, once only."""
     with ThreadPoolExecutor(1) as pool:
         locks = Client.from_url(f"redis://127.0.0.1:{proxy.port}", namespace=namespace, response_timeout=5.0)
         _warm(locks, "lock")

@@ -1,4 +1,4 @@
-"""A primary of a cluster is cut off from all other nodes and goes on serving its side, with clients on both sides."""
+"""A cluster primary is cut off from all other nodes and keeps serving its side, with clients on both sides."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ NAME = "a"
 
 @dataclass(frozen=True)
 class Inside:
-    """Opens the locks of one node, whatever else there is: what a client has that reaches no other."""
+    """Opens the locks of one node alone, like a client that reaches no other."""
 
     settings: Settings
     marker: bytes = b""
@@ -72,7 +72,7 @@ def refuses(node: Node) -> bool:
 
 
 def successor(cluster: RedisCluster, old: Node) -> Callable[[], bool]:
-    """Return what says whether the others have another primary for the slots of ``old``."""
+    """Return a check whether the other nodes have another primary for the slots of ``old``."""
     others = [node for node in cluster.nodes if node is not old]
 
     def chosen() -> bool:
@@ -89,7 +89,7 @@ def successor(cluster: RedisCluster, old: Node) -> Callable[[], bool]:
 @pytest.mark.parametrize(
     "harness", [AsyncioHarness(), pytest.param(BlockingHarness(), marks=pytest.mark.nightly)], ids=str
 )
-def test_both_sides_go_on_and_no_guarded_write_goes_backwards(
+def test_no_guarded_write_goes_backwards_while_both_sides_serve(
     harness: Harness, namespace: str, parted: tuple[RedisCluster, Bus]
 ) -> None:
     cluster, bus = parted

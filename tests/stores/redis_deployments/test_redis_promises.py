@@ -1,4 +1,4 @@
-"""Two promises by themselves: tokens that never go back, and waiters that are told at once, and not by their timers."""
+"""Two promises: tokens never decrease, and a release notifies waiters at once, without their timers."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ LEASE = 9.0
 
 
 @both
-def test_tokens_go_on_though_the_servers_clock_is_behind_them(
+def test_tokens_increase_when_the_servers_clock_is_behind_them(
     harness: Harness, redis_server: RedisServer, namespace: str
 ) -> None:
-    """So it is where the clock was set back by a day."""
+    """As after the clock was set back by a day."""
 
     async def body(harness: Harness) -> None:
         async with harness.client(redis_server.url, namespace=namespace) as locks:
@@ -43,9 +43,7 @@ def test_tokens_go_on_though_the_servers_clock_is_behind_them(
 
 
 @both
-def test_a_grant_that_came_slowly_leaves_as_much_of_its_lease_as_is_left(
-    harness: Harness, redis_server: RedisServer, namespace: str
-) -> None:
+def test_a_lease_counts_from_before_the_request(harness: Harness, redis_server: RedisServer, namespace: str) -> None:
     lease, late = 3.0, 0.8
 
     async def body(harness: Harness) -> None:
@@ -64,10 +62,10 @@ def test_a_grant_that_came_slowly_leaves_as_much_of_its_lease_as_is_left(
 
 
 @both
-def test_who_gives_up_when_the_name_has_become_free_passes_it_on(
+def test_a_waiter_that_gives_up_passes_a_free_name_on(
     harness: Harness, redis_server: RedisServer, namespace: str
 ) -> None:
-    """Nobody need ask: the second in line holds as soon as the first has left."""
+    """No retry is needed: the second waiter holds as soon as the first has given up."""
 
     async def body(harness: Harness) -> None:
         async with harness.client(redis_server.url, namespace=namespace) as locks:
@@ -88,7 +86,7 @@ def test_who_gives_up_when_the_name_has_become_free_passes_it_on(
 
 
 @both
-def test_a_waiter_that_listens_is_told_at_once(harness: Harness, redis_server: RedisServer, namespace: str) -> None:
+def test_a_subscribed_waiter_is_notified_at_once(harness: Harness, redis_server: RedisServer, namespace: str) -> None:
     async def body(harness: Harness) -> None:
         async with (
             harness.client(redis_server.url, namespace=namespace) as locks,

@@ -1,4 +1,4 @@
-"""Strict mode: no two valid claims overlap, whatever a restart, a flush or a failover forgets; without it they do."""
+"""Strict mode: no two valid claims overlap after a restart, flush or failover that loses data; without it they do."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from leasehold import AcquireTimeout, AsyncClient, Client, LeaseLost, StoreUnava
 from leasehold._model import Severity
 from leasehold.stores.redis.doctor.group_checks import cut_off
 from leasehold.stores.redis.openers import Strict
-from leasehold.stores.redis.strict.checks import judged, judged_state
+from leasehold.stores.redis.strict.checks import adjusted, state_finding
 from leasehold_lab.history import History, Hold, check
 from leasehold_lab.runtimes.harnesses import Harness, Job
 from leasehold_lab.servers import RedisCluster, RedisReplicas, RedisSentinel, RedisServer
@@ -48,7 +48,7 @@ async def warm(harness: Harness, url: str, namespace: str, name: str = "a") -> N
 
 
 async def got(lock: Any, timeout: float | None = None) -> Any:
-    """Acquire; not getting it is a failure."""
+    """Acquire; None is a failure."""
     hold = await lock.acquire(timeout=timeout)
     assert hold is not None
     return hold
@@ -56,7 +56,7 @@ async def got(lock: Any, timeout: float | None = None) -> Any:
 
 @contextmanager
 def stalled(*servers: RedisServer) -> Generator[None, None, None]:
-    """Let servers stand still."""
+    """Stop servers for a while."""
     for server in servers:
         os.kill(server.pid, signal.SIGSTOP)
     try:
@@ -67,12 +67,12 @@ def stalled(*servers: RedisServer) -> Generator[None, None, None]:
 
 
 def lose_touch(replica: RedisServer) -> None:
-    """Part a replica from its primary; stalled, it would still read what is in its socket."""
+    """Disconnect a replica from its primary; a stalled one would still read what is in its socket."""
     replica.command("REPLICAOF", "127.0.0.1", "1")
 
 
 async def overlap(harness: Harness, url: str, namespace: str, first: Any) -> bool:
-    """Acquire what ``first`` holds; say whether both claims are valid at once."""
+    """Acquire what ``first`` holds; return whether both claims are valid at once."""
     async with harness.client(url, namespace=namespace) as others:
         began = harness.now()
         second = await others.lock(first.name, lease=LONGEST).acquire(timeout=10.0)
@@ -90,7 +90,7 @@ async def overlap(harness: Harness, url: str, namespace: str, first: Any) -> boo
 @modes
 @by_day(BLOCKING)
 @pytest.mark.parametrize("event", ["restart", "flush"])
-def test_a_server_that_forgets_grants_nothing_while_a_claim_may_be_valid(
+def test_a_server_that_forgot_grants_nothing_for_the_longest_lease(
     event: str, strict: bool, harness: Harness, namespace: str
 ) -> None:
     with RedisServer() as server:
@@ -112,8 +112,8 @@ def test_a_server_that_forgets_grants_nothing_while_a_claim_may_be_valid(
 
 
 @by_day(ASYNCIO)
-def test_a_holder_whose_lock_was_kept_goes_on_in_quarantine(harness: Harness, namespace: str) -> None:
-    """A restart with all data: the holder renews, who waits waits, a release hands over, from the end on."""
+def test_a_holder_whose_lock_survived_keeps_it_in_quarantine(harness: Harness, namespace: str) -> None:
+    """A restart with all data: the holder renews, waiters wait, and a release hands over after the quarantine."""
     with RedisServer(append_only=True) as server:
         url = url_of(server.url)
 
@@ -140,8 +140,8 @@ def test_a_holder_whose_lock_was_kept_goes_on_in_quarantine(harness: Harness, na
 
 
 @both
-def test_many_who_wait_are_served_when_the_quarantine_ends(harness: Harness, namespace: str, redis_server: Any) -> None:
-    """A new dataset counts as one of unknown history. Who tries once is told at once that it is not granted."""
+def test_all_waiters_acquire_after_the_quarantine(harness: Harness, namespace: str, redis_server: Any) -> None:
+    """A new dataset has an unknown history. An acquire without waiting is refused at once."""
     url = url_of(redis_server.url)
 
     async def body(harness: Harness) -> None:
@@ -174,7 +174,7 @@ def test_many_who_wait_are_served_when_the_quarantine_ends(harness: Harness, nam
     harness.run(body)
 
 
-def test_the_marker_outlives_what_it_vouches_for(namespace: str, redis_server: RedisServer) -> None:
+def test_the_marker_outlives_every_lease(namespace: str, redis_server: RedisServer) -> None:
     with Client.from_url(url_of(redis_server.url), namespace=namespace) as locks:
         with locks.lock("a", lease=1.0, timeout=10.0):
             pass
@@ -214,8 +214,8 @@ def test_a_failover_that_forgets_a_grant(strict: bool, harness: Harness, namespa
 
 
 @by_day(ASYNCIO)
-def test_a_server_that_comes_back_to_be_the_primary_is_in_quarantine(harness: Harness, namespace: str) -> None:
-    """It was never restarted, and its run id is the marker's; what it granted before was undone in between."""
+def test_a_server_that_becomes_primary_again_is_in_quarantine(harness: Harness, namespace: str) -> None:
+    """It was never restarted, and its run id is the marker's; its earlier grants were lost meanwhile."""
     with RedisReplicas(1) as group:
         old, (new,) = group.primary, group.replicas
         longest = 4.0  # so that the claim is valid still when both have changed their roles
@@ -238,7 +238,7 @@ def test_a_server_that_comes_back_to_be_the_primary_is_in_quarantine(harness: Ha
 
 
 @by_day(BLOCKING)
-def test_a_hold_that_the_successor_knows_goes_on(harness: Harness, namespace: str) -> None:
+def test_a_hold_that_the_successor_knows_survives_the_failover(harness: Harness, namespace: str) -> None:
     with RedisSentinel(replicas=2) as group:
         url = url_of(group.url)
 
@@ -266,7 +266,7 @@ def test_a_hold_that_the_successor_knows_goes_on(harness: Harness, namespace: st
 
 
 @both
-def test_a_grant_that_no_replica_has_is_given_back(harness: Harness, namespace: str) -> None:
+def test_a_grant_that_no_replica_has_is_released(harness: Harness, namespace: str) -> None:
     with RedisReplicas(1) as group:
         primary, (replica,) = group.primary, group.replicas
         url = url_of(primary.url)
@@ -298,7 +298,7 @@ async def refusal(job: Any) -> BaseException | None:
 
 
 @by_day(ASYNCIO)
-def test_who_waits_counts_only_when_the_replicas_have_it(harness: Harness, namespace: str) -> None:
+def test_a_waiter_holds_only_once_the_replicas_have_its_grant(harness: Harness, namespace: str) -> None:
     with RedisReplicas(1) as group:
         url, (replica,) = url_of(group.url), group.replicas
 
@@ -376,7 +376,7 @@ def killed(group: Any, harness: Harness, namespace: str, times: int) -> None:
 async def disturbed(
     harness: Harness, disturb: Callable[[], None], jobs: Sequence[Job[None]], ends: threading.Event
 ) -> None:
-    """Disturb the servers beside the jobs, which then end; raise what went wrong with either."""
+    """Disturb the servers while the jobs run; raise the errors of both."""
     failed: list[BaseException] = []
 
     def run() -> None:
@@ -397,7 +397,7 @@ async def disturbed(
 
 
 async def work(harness: Harness, locks: Any, who: str, name: str, holds: list[Hold], ends: threading.Event) -> None:
-    """Hold again and again; some holds are kept over a failover."""
+    """Acquire again and again; some holds last over a failover."""
     while not ends.is_set():
         asked = time.clock_gettime(time.CLOCK_BOOTTIME)
         try:
@@ -426,7 +426,7 @@ async def work(harness: Harness, locks: Any, who: str, name: str, holds: list[Ho
 
 @by_day(ASYNCIO)
 def test_a_cluster_waits_once_for_each_node(harness: Harness, namespace: str) -> None:
-    """Not for each name or slot; a marker whose slot has moved is made anew; a flushed node waits, and no other."""
+    """Not for each name or slot. A marker whose slot has moved is made anew. Only a flushed node waits."""
     with RedisCluster(replicas=1) as cluster:
         url = url_of(cluster.url)
         names = [f"n{number}" for number in range(12)]
@@ -482,7 +482,7 @@ def first_marker(node: RedisServer, namespace: str) -> str:
         ("strict=false&fsync=true", "needs strict=true"),
     ],
 )
-def test_options_that_cannot_be_are_refused(options: str, words: str) -> None:
+def test_invalid_options_are_refused(options: str, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         Client.from_url(f"redis://localhost?{options}")
 
@@ -507,7 +507,7 @@ def test_a_lease_above_the_bound_is_refused_when_the_lock_is_made(scheme: str) -
                 make()
 
 
-def test_a_client_of_ones_own_can_be_strict(redis_server: RedisServer, namespace: str) -> None:
+def test_an_adopted_client_can_be_strict(redis_server: RedisServer, namespace: str) -> None:
     mine = redis.Redis(port=redis_server.port)
     with Client.from_client(mine, strict=Strict(longest=LONGEST), namespace=namespace) as locks:
         assert locks.lock("a", lease=1.0).acquire(timeout=0) is None
@@ -526,7 +526,7 @@ def test_a_client_of_ones_own_can_be_strict(redis_server: RedisServer, namespace
     asyncio.run(body())
 
 
-def test_who_cannot_be_strict_says_so() -> None:
+def test_servers_without_strict_mode_raise() -> None:
     import sqlalchemy
 
     nodes = [redis.Redis(port=port) for port in (1, 2, 3)]
@@ -562,7 +562,7 @@ def test_rights_that_strict_mode_needs(more: str, lacks: str) -> None:
 # --- clocks --------------------------------------------------------------------------------------------------------
 
 
-def test_a_quarantine_lasts_no_longer_for_a_clock_that_was_set_back() -> None:
+def test_setting_the_clock_back_does_not_lengthen_the_quarantine() -> None:
     server = RedisServer()
     clock = server.give_clock()
     with server, Client.from_url(url_of(server.url)) as locks:
@@ -582,7 +582,7 @@ def test_a_quarantine_lasts_no_longer_for_a_clock_that_was_set_back() -> None:
 # --- doctor --------------------------------------------------------------------------------------------------------
 
 
-def test_doctor_says_what_strict_mode_counts_on() -> None:
+def test_doctor_reports_what_strict_mode_depends_on() -> None:
     with RedisReplicas(1) as group, Client.from_url(url_of(group.url)) as locks:
 
         def found() -> dict[str, Any]:
@@ -600,11 +600,11 @@ def test_doctor_says_what_strict_mode_counts_on() -> None:
         assert found()["replicas"].severity is Severity.NOTE
 
 
-def test_what_doctor_thinks_of_strict_mode() -> None:
-    assert judged_state(Strict(replicas=2), 1, 0.0, marked=True).severity is Severity.ERROR
-    assert judged_state(Strict(replicas=0), 1, 0.0, marked=True).severity is Severity.WARNING
-    assert judged_state(Strict(), 0, 0.0, marked=True).severity is Severity.OK
-    assert judged_state(Strict(), 0, 3.0, marked=True).severity is Severity.NOTE
+def test_findings_on_strict_mode() -> None:
+    assert state_finding(Strict(replicas=2), 1, 0.0, marked=True).severity is Severity.ERROR
+    assert state_finding(Strict(replicas=0), 1, 0.0, marked=True).severity is Severity.WARNING
+    assert state_finding(Strict(), 0, 0.0, marked=True).severity is Severity.OK
+    assert state_finding(Strict(), 0, 3.0, marked=True).severity is Severity.NOTE
     split = cut_off(0, 10, 1.0, "down-after-milliseconds")
     assert split is not None
-    assert judged([split], Strict())[0].severity is Severity.ERROR
+    assert adjusted([split], Strict())[0].severity is Severity.ERROR

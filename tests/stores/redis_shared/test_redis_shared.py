@@ -14,8 +14,8 @@ from leasehold._rules import Blocked, same_use
 from leasehold._runtimes.base import finish
 from leasehold.errors import NameInUse
 from leasehold.stores.redis import keys
+from leasehold.stores.redis.handover import IDLE
 from leasehold.stores.redis.store import RedisStore
-from leasehold.stores.redis.waiting import IDLE
 from leasehold_lab.servers import RedisServer
 from support.stores.both_sides import BothSides, Made, Steps, opened, replay
 
@@ -49,7 +49,7 @@ class Both(BothSides):
     # --- what nobody does ----------------------------------------------------------------------------------------
 
     def is_sensible(self, ticket: Ticket) -> bool:
-        """A ticket beside another is claimed while that one holds; that one's id is not used again after it ended."""
+        """A ticket alongside another is claimed while that one holds, whose id is not used again after its end."""
         entries = {entry.ticket.id: entry for entry in self.entries()}
         if ticket.alongside and ticket.id not in entries:
             return ticket.alongside in entries and entries[ticket.alongside].token is not None
@@ -79,7 +79,7 @@ class Both(BothSides):
     def check_wait(self, ticket: Ticket, blocked: Blocked, answer: Wait) -> None:
         if ticket.terms.mode.kind is Kind.MUTEX:
             return
-        slot = self.store._waiting.get(ticket.id)
+        slot = self.store._waiters.get(ticket.id)
         watches = slot is None or slot.watching or ticket.alongside
         left = answer.ask_again - (0 if watches else IDLE * ticket.terms.lease)
         until = blocked.until - self.now
@@ -105,7 +105,7 @@ class Both(BothSides):
         assert same_use(mode, other)
 
     def check_keys(self) -> None:
-        """What the lock keeps is what the terms add up to, too."""
+        """Check that the counters of the lock are the sums of the terms."""
         super().check_keys()
         lock, *_, holders, terms = self.keys()
         assert self.server.command("ZCARD", holders) == self.server.command("HLEN", terms)
@@ -131,7 +131,7 @@ OPERATIONS = st.one_of(
 
 @st.composite
 def histories(draw: st.DrawFn, longest: int) -> Steps:
-    """Draw what happens: all come, in some order, and then anything; or anything at once."""
+    """Draw the steps: first all tickets join in some order, and then anything; or anything at once."""
     first = [("claim", i) for i in draw(st.permutations(range(TICKETS)))] if draw(st.integers(0, 3)) else []
     return first + draw(st.lists(OPERATIONS, min_size=1, max_size=longest))
 
@@ -184,7 +184,7 @@ QUICK = settings(max_examples=400, deadline=None, suppress_health_check=[HealthC
 
 
 @pytest.mark.parametrize("kind", HISTORIES)
-def test_the_scripts_do_what_the_rules_say(server, store, kind):
+def test_the_scripts_agree_with_the_rules(server, store, kind):
     @QUICK
     @given(made=HISTORIES[kind], steps=histories(30))
     def run(made, steps):
@@ -211,7 +211,7 @@ RARE = {
 
 @pytest.mark.parametrize("what", RARE)
 def test_rare_histories(server, store, what):
-    """What random histories seldom meet."""
+    """Cases that random histories seldom contain."""
     rules, words = RARE[what]
     tickets = [Ticket(f"ticket-{i}", LeaseTerms(mode, Owner("host", i, "x"), 10.0)) for i, mode in enumerate(rules)]
     names = {"c": "claim", "l": "leave", "r": "renew", "w": "wait"}
@@ -222,7 +222,7 @@ def test_rare_histories(server, store, what):
 @pytest.mark.nightly
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("kind", HISTORIES)
-def test_the_scripts_do_what_the_rules_say_at_length(server, store, kind):
+def test_the_scripts_agree_with_the_rules_in_long_histories(server, store, kind):
     @settings(QUICK, max_examples=5_000)
     @given(made=HISTORIES[kind], steps=histories(80))
     def run(made, steps):

@@ -125,7 +125,7 @@ def test_a_key_of_the_wrong_type_changes_nothing(server, store, role, what, held
 
 
 @pytest.mark.parametrize("role", ["lock", "holders", "terms"])
-def test_one_key_of_the_wrong_type_does_not_cost_others_their_renewal(server, store, role):
+def test_a_key_of_the_wrong_type_fails_only_its_own_renewal(server, store, role):
     held = [(next(NAMES), a_ticket()) for _ in range(5)]
     for name, ticket in held:
         claim(store, name, ticket)
@@ -147,7 +147,7 @@ def full(server: RedisServer) -> Iterator[Callable[[], object]]:
     server.command("CONFIG", "SET", "maxmemory", "0")
 
 
-def test_full_memory_refuses_claims_and_nothing_else(server, store, full):
+def test_full_memory_refuses_acquires_only(server, store, full):
     name, free = next(NAMES), next(NAMES)
     first, second, expired, writer, reader = (a_ticket(mode) for mode in (READER, READER, READER, WRITER, READER))
     for ticket in (first, second, expired, writer):
@@ -180,8 +180,8 @@ def test_full_memory_refuses_claims_and_nothing_else(server, store, full):
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_a_key_that_was_deleted_alone_leaves_no_nonsense(server, store, role):
-    """Counters are made anew from who is left; every key ends; and when all have left, nothing is in the way."""
+def test_the_state_is_consistent_after_one_key_was_deleted(server, store, role):
+    """Counters are computed anew from the remaining holders; every key expires; an unused name blocks nobody."""
     name = next(NAMES)
     tickets = [a_ticket(), a_ticket(), a_ticket(LockMode(Kind.READ_WRITE, exclusive=False, upgradeable=True))]
     waiters = [a_ticket(WRITER), a_ticket(WRITER)]
@@ -203,7 +203,7 @@ def test_a_key_that_was_deleted_alone_leaves_no_nonsense(server, store, role):
     assert isinstance(claim(store, name, a_ticket(WRITER), join=False), Granted)
 
 
-def test_every_key_has_a_life_and_only_the_token_outlives_its_users(server, store):
+def test_every_key_expires_and_only_the_token_outlives_its_users(server, store):
     name, long, short, waiter = (
         next(NAMES),
         a_ticket(lease=50.0, lock_delay=5.0),
@@ -223,7 +223,7 @@ def test_every_key_has_a_life_and_only_the_token_outlives_its_users(server, stor
     assert set(server.command("HKEYS", those[0])) == {"k", "f"}
 
 
-def test_a_lease_of_days_outlives_the_hour_for_which_a_free_name_is_remembered(server, store):
+def test_the_keys_outlive_a_lease_of_days(server, store):
     week = 7 * 86_400.0
     name, ticket = next(NAMES), a_ticket(lease=week)
     claim(store, name, ticket)
@@ -270,12 +270,12 @@ def test_a_name_has_one_use_at_a_time_and_the_error_names_both(server, store, fi
 
 
 def free_for_a_mutex(server: RedisServer, name: str) -> None:
-    """Let the time pass after which a mutex takes the name for free."""
+    """Let the time pass after which the name is free for a mutex."""
     server.command("PEXPIRE", keys.shared_keys("default", name)[0], 3_600_000 - 1)
 
 
 @pytest.mark.parametrize(("first", "others"), [(READER, [permit(5), LockMode()]), (LockMode(), [READER, permit(5)])])
-def test_who_waits_uses_the_name_too(server, store, first, others):
+def test_a_waiter_counts_as_a_use_of_the_name(server, store, first, others):
     """The holder is dead, and the waiter has not noticed yet."""
     name, holder, waiter = next(NAMES), a_ticket(first), a_ticket(WRITER if first is READER else first)
     claim(store, name, holder)
@@ -291,7 +291,7 @@ def test_who_waits_uses_the_name_too(server, store, first, others):
     assert finish(store.wait(name, waiter, 1, timeout=1.0)) is not None
 
 
-def test_a_renewed_share_keeps_a_mutex_out(server, store):
+def test_a_renewed_shared_hold_keeps_a_mutex_out(server, store):
     name, reader = next(NAMES), a_ticket()
     claim(store, name, reader)
     lock = keys.shared_keys("default", name)[0]
@@ -302,8 +302,8 @@ def test_a_renewed_share_keeps_a_mutex_out(server, store):
         claim(store, name, a_ticket(LockMode()))
 
 
-@pytest.mark.parametrize("mode", [READER, WRITER, permit(5)], ids=["reader", "writer", "permit"])
-def test_a_name_that_a_mutex_left_barred_is_kept_free(server, store, mode):
+@pytest.mark.parametrize("rule", [READER, WRITER, permit(5)], ids=["reader", "writer", "permit"])
+def test_the_lock_delay_of_a_mutex_blocks_shared_holders(server, store, mode):
     name, holder, next_one = next(NAMES), a_ticket(LockMode(), lock_delay=10.0), a_ticket(mode)
     claim(store, name, holder)
     leave(store, name, holder, ReleaseReason.BREAK)
@@ -315,8 +315,8 @@ def test_a_name_that_a_mutex_left_barred_is_kept_free(server, store, mode):
         claim(store, name, a_ticket(LockMode()))
 
 
-def test_a_mutex_between_two_uses_leaves_nothing_of_the_first(server, store):
-    """The lock was evicted, and a mutex came in: the reader of before has lost its share, for good."""
+def test_a_mutex_clears_the_state_of_an_earlier_use(server, store):
+    """The lock was evicted, and a mutex acquired the name: the earlier reader has lost its hold for good."""
     name, ghost, between = next(NAMES), a_ticket(), a_ticket(LockMode())
     claim(store, name, ghost)
     server.command("DEL", keys.shared_keys("default", name)[0])
@@ -334,7 +334,7 @@ def test_a_mutex_between_two_uses_leaves_nothing_of_the_first(server, store):
 # --- deaf waiters ------------------------------------------------------------------------------------------------
 
 
-def test_a_waiter_that_nobody_hears_for_is_passed_over_and_keeps_its_place_for_a_second(server, store):
+def test_a_waiter_without_a_subscriber_is_skipped_and_keeps_its_entry_for_a_second(server, store):
     name, writer, deaf, reader = next(NAMES), a_ticket(WRITER), a_ticket(WRITER), a_ticket()
     far = registry.opener(server.url).open(BlockingRuntime(), "default")
     assert isinstance(far, RedisStore)
@@ -385,7 +385,7 @@ class Holder:
 
 @both
 def test_readers_that_are_killed_keep_a_writer_out_for_a_lease_at_most(server, namespace, harness):
-    """Beside a live reader the writer waits for that one alone; the dead one's lease ends by itself."""
+    """With a live reader the writer waits for that one alone; the dead one's lease expires."""
     dead = [Holder(server, namespace, f"locks.rw_lock('x', lease={LEASE}).reader()") for _ in range(3)]
 
     async def body(harness):
@@ -430,7 +430,7 @@ def test_the_last_reader_is_killed_and_a_writer_enters_within_the_lease(server, 
 
 
 @both
-def test_permits_of_the_dead_come_back_within_the_lease(server, namespace, harness):
+def test_permits_of_killed_holders_return_within_the_lease(server, namespace, harness):
     dead = Holder(server, namespace, f"locks.semaphore('x', 5, lease={LEASE})", times=5)
 
     async def body(harness):
@@ -452,8 +452,8 @@ def test_permits_of_the_dead_come_back_within_the_lease(server, namespace, harne
 
 
 @both
-def test_who_waits_on_watches_when_the_one_that_watched_has_entered(server, namespace, harness):
-    """The leases of the dead end one after the other: each frees a permit for one of two waiters of one client."""
+def test_another_waiter_watches_when_the_watching_one_acquires(server, namespace, harness):
+    """The leases of killed holders end one after the other: each frees a permit for one of two waiters of a client."""
     dead = [Holder(server, namespace, f"locks.semaphore('x', 2, lease={lease})") for lease in (LEASE, 2 * LEASE)]
 
     async def body(harness):
@@ -477,8 +477,8 @@ for _, ticket in ipairs(redis.call('ZRANGE', KEYS[1], 0, -1)) do redis.call('ZAD
 """
 
 
-def test_a_crowd_of_the_dead_is_taken_out_in_steps(server, store):
-    """While some of them are left, nobody enters; whoever waits asks again at once."""
+def test_many_expired_holders_are_removed_in_steps(server, store):
+    """While some of them remain, no ticket acquires; waiters retry at once."""
     name, writer = next(NAMES), a_ticket(WRITER)
     for _ in range(1_100):
         assert isinstance(claim(store, name, a_ticket(), join=False), Granted)
@@ -490,7 +490,7 @@ def test_a_crowd_of_the_dead_is_taken_out_in_steps(server, store):
     assert server.command("ZCARD", keys.shared_keys("default", name)[4]) == 1
 
 
-def test_a_crowd_of_readers_is_let_in_in_steps(server, store):
+def test_many_readers_are_granted_in_steps(server, store):
     name, writer, readers = next(NAMES), a_ticket(WRITER), [a_ticket() for _ in range(1_100)]
     for ticket in (writer, *readers):
         claim(store, name, ticket)
@@ -523,8 +523,8 @@ def lose(proxy, lost, script):
 @both
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("lost", ["reply", "request"])
-def test_claim_renewal_and_leave_are_lost(server, proxy, namespace, harness, kind, lost):
-    """Whichever it is, it is repeated: one share is held, with one token, and none is left behind."""
+def test_acquire_renewal_and_release_with_lost_requests_or_replies(server, proxy, namespace, harness, kind, lost):
+    """The lost request is repeated: one hold, with one token, and nothing is left on the server."""
 
     async def body(harness):
         async with harness.client(f"redis://127.0.0.1:{proxy.port}", namespace=namespace) as locks:
@@ -551,8 +551,8 @@ def test_claim_renewal_and_leave_are_lost(server, proxy, namespace, harness, kin
 
 
 @both
-def test_the_message_of_a_grant_is_lost(server, proxy, namespace, harness):
-    """The renewal of the waiter's place finds it: at a third of its lease."""
+def test_hand_over_when_the_grant_message_is_lost(server, proxy, namespace, harness):
+    """The renewal of the queue entry, at a third of the lease, finds the grant."""
 
     async def body(harness):
         async with (

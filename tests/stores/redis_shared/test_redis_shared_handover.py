@@ -1,4 +1,4 @@
-"""Hand-overs among many readers, writers and permits on Redis: together, in turn, at a cost that does not grow."""
+"""Hand-overs among many readers, writers and permits on Redis: together, in order, at a constant cost."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from support.stores.crowds import CLIENTS, clients_of, commands, queued
 
 @pytest.fixture(scope="module")
 def server():
-    """One whose statistics nobody else moves."""
+    """A server whose command statistics no other test changes."""
     with RedisServer() as running:
         yield running
 
@@ -74,7 +74,7 @@ def test_readers_enter_together_at_a_cost_that_does_not_grow(server, namespace, 
 
 
 @pytest.mark.parametrize("holders", [10, 1_000])
-def test_a_claim_costs_the_same_whatever_the_number_of_holders(server, namespace, holders):
+def test_the_cost_of_an_acquire_does_not_depend_on_the_number_of_holders(server, namespace, holders):
     async def cost():
         async with AsyncClient.from_url(server.url, namespace=f"{namespace}-{holders}") as client:
             partner = client.semaphore("x", 2_000)
@@ -93,7 +93,7 @@ def test_a_claim_costs_the_same_whatever_the_number_of_holders(server, namespace
     assert inside <= 50
 
 
-def test_permits_go_as_far_as_they_do_and_in_turn(server, namespace):
+def test_all_permits_are_granted_in_order(server, namespace):
     async def run():
         async with AsyncExitStack() as stack:
             clients = await clients_of(stack, server, namespace)
@@ -124,7 +124,7 @@ def test_permits_go_as_far_as_they_do_and_in_turn(server, namespace):
 
 
 @both
-def test_waiters_idle(server, namespace, harness):
+def test_waiters_cost_no_commands_while_they_wait(server, namespace, harness):
     """Readers behind a writer, for three seconds of a lease of thirty: not one command."""
 
     async def body(harness):

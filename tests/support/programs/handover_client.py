@@ -20,7 +20,7 @@ import time
 from typing import Any
 
 from leasehold._runtimes.clock import boottime
-from leasehold.stores.redis.waiting import Waiting
+from leasehold.stores.redis.handover import Waiters
 from leasehold.stores.registry import factory
 from leasehold_lab.runtimes.harnesses import AsyncioHarness, BlockingHarness, Harness
 
@@ -65,13 +65,13 @@ def contend(url: str, namespace: str, order: dict[str, Any], cells: Any, me: int
 
 def hard_of_hearing(each: int) -> None:
     """Let waiters of this process miss each so-many-th message."""
-    heard, numbers = Waiting.heard, itertools.count(1)
+    receive, numbers = Waiters.receive, itertools.count(1)
 
-    def hearing(self: Waiting, message: bytes) -> None:
+    def receive_some(self: Waiters, message: bytes) -> None:
         if next(numbers) % each:
-            heard(self, message)
+            receive(self, message)
 
-    Waiting.heard = hearing  # type: ignore[method-assign]
+    Waiters.receive = receive_some  # type: ignore[method-assign]
 
 
 def forked(url: str, namespace: str, order: dict[str, Any], cells: Any, me: int) -> int:

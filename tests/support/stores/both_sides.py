@@ -251,7 +251,7 @@ def replay(begin: Callable[[], BothSides], steps: Steps) -> None:
 def play(both: BothSides, steps: Steps) -> None:
     """Do the steps, and look at both sides after each."""
     for ticket in both.tickets:
-        both.store._waiting.remove(ticket.id)
+        both.store._waiters.remove(ticket.id)
     for what, argument in steps:
         both.do(what, argument)
         both.compare()

@@ -12,7 +12,7 @@ import pytest
 from leasehold._model import Kind, LeaseTerms, LockMode, Owner, Ticket
 from leasehold._runtimes.aio import AsyncioRuntime
 from leasehold.errors import StoreUnavailable
-from leasehold.stores.redis.connection.base import Elsewhere, ReplyError
+from leasehold.stores.redis.connection.base import ReplyError, RetryableError
 from leasehold.stores.redis.connection.settings import Settings
 from leasehold.stores.redis.connection.wait_connection import MOST_TRANSPORTS, WaitTransport
 from leasehold.stores.redis.scripts import commands
@@ -91,7 +91,7 @@ def test_a_script_that_was_forgotten_is_sent_again_with_its_wait() -> None:
 def test_a_marker_whose_slot_is_elsewhere_is_left_for_another() -> None:
     moved = ReplyError("ERR Script attempted to access a non local key in a cluster node script: x")
     reply, _ = ask(Strict(replicas=0), [moved])
-    assert isinstance(reply, Elsewhere)
+    assert isinstance(reply, RetryableError)
 
 
 def test_only_what_waits_goes_apart() -> None:
@@ -106,7 +106,7 @@ def test_connections_that_wait_are_bounded() -> None:
         transport = WaitTransport(
             AsyncioRuntime(), Settings("here", strict=Strict()), b"", lambda _: None, lambda: None
         )
-        taken = [transport._taken() for _ in range(MOST_TRANSPORTS + 5)]
+        taken = [transport._take() for _ in range(MOST_TRANSPORTS + 5)]
         assert len({id(one) for one, _ in taken}) == MOST_TRANSPORTS
         assert [alone for _, alone in taken] == [True] * MOST_TRANSPORTS + [False] * 5
         await transport.close()

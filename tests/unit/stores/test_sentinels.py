@@ -10,8 +10,8 @@ from leasehold._runtimes.base import finish
 from leasehold._runtimes.blocking import BlockingRuntime
 from leasehold._url import parse
 from leasehold.errors import StoreUnavailable
-from leasehold.stores.redis.connection.base import Elsewhere, ReplyError
-from leasehold.stores.redis.deployments import watched_from_url
+from leasehold.stores.redis.connection.base import ReplyError, RetryableError
+from leasehold.stores.redis.deployments import sentinels_from_url
 from leasehold.stores.redis.sentinel.sentinel import Sentinels, UnknownPrimary
 
 URL = "redis+sentinel://a,b,c/main/3?sentinel_password=x"
@@ -47,11 +47,11 @@ def says(port: int, epoch: int) -> dict[bytes, bytes]:
 def sentinels(*replies: Any) -> tuple[Sentinels, list[Any]]:
     transports = [Told(reply) for reply in replies]
     left = iter(transports)
-    made = Sentinels(BlockingRuntime(), watched_from_url(parse(URL)), lambda *_: next(left), lambda: None)  # type: ignore[arg-type, return-value]
+    made = Sentinels(BlockingRuntime(), sentinels_from_url(parse(URL)), lambda *_: next(left), lambda: None)  # type: ignore[arg-type, return-value]
     return made, transports
 
 
-DOWN = Elsewhere("down")
+DOWN = RetryableError("down")
 
 
 @pytest.mark.parametrize(
@@ -82,8 +82,8 @@ def test_why_nobody_tells() -> None:
     assert caught.value.lasting
     with pytest.raises(StoreUnavailable, match="sentinel_password") as refused:
         finish(sentinels(DOWN, ReplyError("NOAUTH Authentication required."), DOWN)[0].primary(1.0))
-    assert not isinstance(refused.value, Elsewhere)
-    with pytest.raises(Elsewhere, match="down"):
+    assert not isinstance(refused.value, RetryableError)
+    with pytest.raises(RetryableError, match="down"):
         finish(sentinels(DOWN, DOWN, DOWN)[0].primary(1.0))
 
 

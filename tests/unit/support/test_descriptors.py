@@ -94,7 +94,7 @@ def test_a_subscription_is_not_closed_while_a_thread_reads_it(
         seen.append((line.closed, bell.fileno()))
 
     channel._poll = cast(Any, Interrupted(channel._poll, "poll", ends_it))
-    finish(channel.hear(ear, 5.0))
+    finish(channel.receive(ear, 5.0))
     assert seen == [(False, seen[0][1])]
     assert seen[0][1] > 0
     assert line.closed, "whoever read it closes it"

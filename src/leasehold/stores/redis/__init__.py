@@ -1,6 +1,6 @@
-"""The Redis store (Redis 6.2 or later, Valkey): one server, those under Sentinel, a cluster, or several by Redlock.
+"""The Redis store (Redis 6.2 or later, Valkey): one server, Sentinel, a cluster, or several servers by Redlock.
 
-`Redlock`, `Strict` and the other openers are in ``openers.py``. They are imported at their first use, so that a module
+`Redlock`, `Strict` and the other openers are in ``openers.py``. They are imported at their first use, so that modules
 of this package can be imported without the driver.
 """
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from leasehold._url import Secret, StoreURL, Veiled
 from leasehold.stores.redis.connection import settings
 from leasehold.stores.redis.connection.settings import URL_OPTIONS, Settings
-from leasehold.stores.redis.sentinel.sentinel import Watched
+from leasehold.stores.redis.sentinel.sentinel import SentinelSettings
 
 SENTINEL_PORT = 26379
 SERVER_PORT = 6379
@@ -16,8 +16,8 @@ SERVER_PORT = 6379
 SENTINEL_OPTIONS = ("sentinel_username", "sentinel_password")
 
 
-def watched_from_url(url: StoreURL) -> Watched:
-    """Read ``redis+sentinel://user:password@h1,h2,h3/name/0?sentinel_password=...``, and the same with TLS.
+def sentinels_from_url(url: StoreURL) -> SentinelSettings:
+    """Parse ``redis+sentinel://user:password@h1,h2,h3/name/0?sentinel_password=...``, and the same with TLS.
 
     Raises:
         ValueError: it names no sentinel or no primary, or has an unknown option.
@@ -29,7 +29,7 @@ def watched_from_url(url: StoreURL) -> Watched:
         raise ValueError(f"the {url.scheme} URL names no sentinel; write it as {form}")
     name, _, database = url.path.partition("/")
     if not name:
-        raise ValueError(f"the {url.scheme} URL does not say what the sentinels call the primary; write it as {form}")
+        raise ValueError(f"the {url.scheme} URL does not give the sentinels' name of the primary; write it as {form}")
     common = {key: value for key, value in url.options.items() if key not in SENTINEL_OPTIONS}
     server = settings.from_url(replace(url, hosts=url.hosts[:1], path=database, options=Veiled(common)))
     who = replace(
@@ -39,21 +39,21 @@ def watched_from_url(url: StoreURL) -> Watched:
         path="",
         options=Veiled({key: value for key, value in common.items() if key != "db"}),
     )
-    return Watched(name, _each(who, SENTINEL_PORT, "sentinel"), server)
+    return SentinelSettings(name, _each(who, SENTINEL_PORT, "sentinel"), server)
 
 
 def seeds_from_url(url: StoreURL) -> Sequence[Settings]:
-    """Read ``redis+cluster://user:password@h1,h2``, and the same with TLS: nodes from which to learn of all.
+    """Read ``redis+cluster://user:password@h1,h2``, and the same with TLS: the nodes that are asked for the slot map.
 
     Raises:
-        ValueError: it names no node, or a database, of which a cluster has one only.
+        ValueError: it names no node, or a database: a cluster has only database 0.
 
     """
     url.refuse_options(tuple(option for option in URL_OPTIONS if option != "db"))
     if not url.hosts:
         raise ValueError(f"the {url.scheme} URL names no node; write it as {url.scheme}://HOST:PORT,HOST:PORT")
     if url.path not in ("", "0"):
-        raise ValueError(f"a {url.scheme} URL has no path: a cluster has no other database than 0")
+        raise ValueError(f"a {url.scheme} URL has no path: a cluster has only database 0")
     return _each(replace(url, path=""), SERVER_PORT, "cluster")
 
 

@@ -1,17 +1,58 @@
-"""From what the server shows of a name to what people see."""
+"""Reading who holds a name and who waits for it, for people."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 from leasehold._model import Kind, LeaseTerms, LockMode, Owner, QueueEntry, Ticket, View
-from leasehold.stores.redis import shared
+from leasehold.stores.redis import keys
+from leasehold.stores.redis.connection.base import ReplyError, refused
+from leasehold.stores.redis.scripts import LOOK
+from leasehold.stores.redis.scripts.calls import Calls
+from leasehold.stores.redis.scripts.commands import PER_SCRIPT, Command, chunks, rule_of
 
 SEPARATOR = "\x1f"
 
+FIRST = 2**52
+"""Subtracted from the arrival number of a waiter that precedes all others; see ``scripts/shared_common.lua``."""
+
+
+async def inspect(
+    calls: Calls, where: str, host: str, namespace: str, prefix: str, *, exact: bool, within: float
+) -> list[View]:
+    """Return the names in use that begin with ``prefix``, or, if ``exact``, that name exclusive.
+
+    Raises:
+        StoreUnavailable: the server does not reply.
+
+    """
+    names = [prefix] if exact else [name async for name in calls.names(namespace, prefix, within=within)]
+    found: list[View] = []
+    for some in chunks(names, PER_SCRIPT):
+        looks: list[Command] = [(LOOK, keys.shared_keys(namespace, name), ()) for name in some]
+        for name, reply in zip(some, await calls.run_all(looks, within=within), strict=True):
+            if isinstance(reply, ReplyError):
+                raise refused(where, reply, host)
+            view_of_name = view(name, reply)
+            if view_of_name.holders or view_of_name.waiters or view_of_name.free_in > 0:
+                found.append(view_of_name)
+    return found
+
+
+def owner(reply: Any) -> Owner | None:
+    """Return who holds the name, from the reply to a claim that must wait; None if nobody does."""
+    return _parsed(reply[3]) if len(reply) > 3 and reply[3] else None
+
+
+@lru_cache(maxsize=256)
+def _parsed(owner: bytes) -> Owner:
+    return Owner.parse(owner.decode())  # cached: many waiters wait for the same holder
+
 
 def view(name: str, reply: Any) -> View:
-    """Read the reply of ``scripts/look.lua``."""
+    """Return what a reply of ``scripts/look.lua`` shows."""
     now_us, fields, blocked, entries = int(reply[0]), [_text(field) for field in reply[1]], int(reply[2]), reply[3]
     ticket, fence, lease, lock_delay, owner, meta, use, _ = fields
     if use != Kind.MUTEX and (use or reply[4]):
@@ -31,9 +72,9 @@ def view(name: str, reply: Any) -> View:
 def _shared(name: str, reply: Any) -> View:
     now_ms, fence, use = int(reply[0]) / 1000, _text(reply[1][1]), _text(reply[1][6]) or Kind.READ_WRITE.value
     entries, blocked_until = [_text(part) for part in reply[3]], float(reply[1][7] or 0)
-    holders, shared_blocked_until = shared.holders([_text(part) for part in reply[4]], use, now_ms)
+    holders, shared_blocked_until = _shared_holders([_text(part) for part in reply[4]], use, now_ms)
     found = (
-        shared.waiter(ticket, float(order), float(expires), fields, use, now_ms)
+        _shared_waiter(ticket, float(order), float(expires), fields, use, now_ms)
         for ticket, order, expires, fields in zip(
             entries[::4], entries[1::4], entries[2::4], entries[3::4], strict=True
         )
@@ -42,7 +83,7 @@ def _shared(name: str, reply: Any) -> View:
         (entry for entry in found if entry is not None and entry.expires > 0), key=lambda entry: entry.order
     )
     free_in = max(0.0, max(blocked_until, shared_blocked_until) - now_ms) / 1000
-    return View(name, shared.rule_of(use).kind, int(fence or 0), holders, tuple(waiters), free_in)
+    return View(name, rule_of(use).kind, int(fence or 0), holders, tuple(waiters), free_in)
 
 
 def _waiter(reply: Any, now_ms: float) -> QueueEntry:
@@ -60,3 +101,47 @@ def _ticket(ticket: str, lease: str, lock_delay: str, owner: str, meta: str) -> 
 
 def _text(value: Any) -> str:
     return "" if value is None else value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+
+
+def _shared_holders(parts: Sequence[str], use: str, now_ms: float) -> tuple[tuple[QueueEntry, ...], float]:
+    """Read the holders that ``look.lua`` shows.
+
+    Returns:
+        The holders whose lease has not ended, in order of their tokens, and the server time in ms until which the lock
+        delay of the others blocks the name.
+
+    """
+    found: list[QueueEntry] = []
+    blocked_until = 0.0
+    for ticket, expires, fields in zip(parts[::3], parts[1::3], parts[2::3], strict=True):
+        token, lease, lock_delay, owner, exclusive, upgradeable, permits, meta = fields.split(SEPARATOR, 7)
+        if float(expires) <= now_ms:
+            blocked_until = max(blocked_until, float(expires) + int(lock_delay)) if int(lock_delay) else blocked_until
+            continue
+        terms = _shared_terms(use, (lease, lock_delay, owner, exclusive, upgradeable, permits, meta))
+        found.append(QueueEntry(Ticket(ticket, terms), 0, _left(float(expires) - now_ms, lease), int(token)))
+    return tuple(sorted(found, key=lambda entry: entry.token or 0)), blocked_until
+
+
+def _shared_waiter(
+    ticket: str, order: float, expires: float, fields: str, use: str, now_ms: float
+) -> QueueEntry | None:
+    """Return a waiter that ``look.lua`` shows; None if it is of another kind."""
+    values = fields.split(SEPARATOR, 8)
+    if len(values) < 9:
+        return None
+    _, lease, lock_delay, owner, exclusive, upgradeable, permits, alongside, meta = values
+    terms = _shared_terms(use, (lease, lock_delay, owner, exclusive, upgradeable, permits, meta))
+    arrival = int(order + FIRST if order < 0 else order)
+    return QueueEntry(Ticket(ticket, terms, alongside), arrival, _left(expires - now_ms, lease))
+
+
+def _shared_terms(use: str, values: tuple[str, ...]) -> LeaseTerms:
+    lease, lock_delay, owner, exclusive, upgradeable, permits, meta = values
+    name = rule_of(use)
+    mode = LockMode(name.kind, exclusive == "1", upgradeable == "1", int(permits), name.limit)
+    return LeaseTerms(mode, Owner.parse(owner), int(lease) / 1000, int(lock_delay) / 1000, meta)
+
+
+def _left(milliseconds: float, lease: str) -> float:
+    return min(milliseconds, int(lease)) / 1000  # an expiry is rounded up to a whole millisecond

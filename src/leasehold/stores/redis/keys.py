@@ -1,4 +1,4 @@
-"""From namespace and name to the keys of Redis: injective, and all keys of one name in one slot of a cluster."""
+"""The Redis keys of a namespace and name: injective, and all keys of one name in one slot of a cluster."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SLOTS = 16384
 """Hash slots of a cluster."""
 
 MOST_TRIES = 200_000
-"""Numbers tried for a key in a slot of a node: even one slot of all is missed once in 100,000 times."""
+"""Numbers tried to find a key in a slot of a node: a node with a single slot is missed once in 100,000 times."""
 
 _PLAIN_IN_NAME = "!#$&'()+,-./:;<=>@_|~"  # '{', '}', '%', glob characters, white space and controls are encoded
 _is_plain = re.compile(f"[A-Za-z0-9{re.escape(_PLAIN_IN_NAME)}]*").fullmatch  # most names: nothing to encode
@@ -22,10 +22,10 @@ _PLAIN_IN_NAMESPACE = _PLAIN_IN_NAME.replace(":", "")  # the first ':' ends the 
 
 
 def tag(namespace: str, name: str) -> str:
-    """Return the part between braces that both decide the slot and identify the name.
+    """Return the part between braces, which decides the slot and identifies the name.
 
-    It is percent-encoded UTF-8, so it is never empty, has no brace and no blank, and two different pairs of namespace
-    and name never share one.
+    It is percent-encoded UTF-8: never empty, without braces and blanks, and different for two different pairs of
+    namespace and name.
     """
     return f"{_encoded(namespace)}:{name if _is_plain(name) else quote(name, safe=_PLAIN_IN_NAME)}"
 
@@ -37,13 +37,13 @@ def _encoded(namespace: str) -> str:
 
 @lru_cache(maxsize=512)
 def mutex_keys(namespace: str, name: str) -> tuple[bytes, bytes, bytes, bytes]:
-    """Return the keys of a mutex: lock, queue, beat, waiters."""
+    """Return the keys of a mutex: lock, queue, beat (expiry of queue entries), waiters."""
     stem = f"{PREFIX}:{{{tag(namespace, name)}}}:".encode()
     return stem + b"lock", stem + b"queue", stem + b"beat", stem + b"waiters"
 
 
 def lock_key(namespace: str, name: str) -> bytes:
-    """Return the first key of a mutex alone: all that a renewal needs."""
+    """Return the first key of a mutex, the only one that a renewal needs."""
     return f"{PREFIX}:{{{tag(namespace, name)}}}:lock".encode()
 
 
@@ -55,7 +55,7 @@ def shared_keys(namespace: str, name: str) -> tuple[bytes, ...]:
 
 
 def share_keys(namespace: str, name: str) -> tuple[bytes, bytes, bytes]:
-    """Return those keys of a name with many holders that a renewal needs: lock, holders, terms."""
+    """Return the keys of a name with many holders that a renewal needs: lock, holders, terms."""
     lock, _, _, _, holders, terms = shared_keys(namespace, name)
     return lock, holders, terms
 
@@ -69,7 +69,7 @@ def node_keys(namespace: str, name: str) -> tuple[bytes, ...]:
 
 @lru_cache(maxsize=64)
 def memory_key(namespace: str, number: str) -> bytes:
-    """Return the key by which a node of Redlock knows whether it may have forgotten votes; as `marker_key`."""
+    """Return the key that shows whether a Redlock node may have forgotten votes; see `marker_key`."""
     return f"{PREFIX}:{{{tag(namespace, number)}}}:memory".encode()
 
 
@@ -79,12 +79,12 @@ def cell_key(namespace: str, name: str) -> bytes:
 
 
 def channel(namespace: str, client: str) -> bytes:
-    """Return the channel on which one client is told of its grants."""
+    """Return the channel on which one client is notified of its grants."""
     return f"{PREFIX}:{{{tag(namespace, '')}}}:wake:{client}".encode()
 
 
 def bus_channel(channel: bytes) -> bytes:
-    """Return the same for a cluster, all nodes of which hear what one publishes, and do not count who hears it."""
+    """Return the same for a cluster, whose nodes forward messages to each other and do not count the subscribers."""
     return channel.replace(b"}:wake:", b"}:bus:", 1)
 
 
@@ -99,12 +99,12 @@ def marker_key(namespace: str, number: str) -> bytes:
 
 
 def number_where(true: Callable[[int], bool], start: int = 0) -> int | None:
-    """Return the first number from ``start`` on of which it is true, as that a key of it is in a node's slots."""
+    """Return the first number from ``start`` on that fits, such as a key in a node's slots; None if none does."""
     return next((number for number in range(start, start + MOST_TRIES) if true(number)), None)
 
 
 def probe_keys(channel: bytes) -> tuple[bytes, ...]:
-    """Return keys on the server of a channel that belong to no name, to try commands on."""
+    """Return keys that belong to no name, to try commands on, at the server of a channel."""
     stem = channel[: channel.index(b"}:") + 2]
     return tuple(stem + b"rights:" + role for role in (b"lock", b"queue", b"beat", b"waiters"))
 
@@ -116,7 +116,7 @@ def slot(namespace: str, name: str) -> int:
 
 
 def slot_of(key: bytes) -> int:
-    """Return the hash slot of a key or a channel of ours: that of what stands between its braces."""
+    """Return the hash slot of one of our keys or channels: that of the part between its braces."""
     return crc_hqx(key[key.index(b"{") + 1 : key.index(b"}")], 0) % SLOTS
 
 

@@ -1,6 +1,6 @@
 """The Redis store (Redis 6.2 or later, Valkey): one server, those under Sentinel, a cluster, or several by Redlock.
 
-What only some deployments need is imported when one of them is opened: a program's start waits for all that is here.
+Modules that only some deployments need are imported when one is opened, to keep the start of a program fast.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from leasehold.store_api import Opener
 from leasehold.stores.redis import deployments
 from leasehold.stores.redis.connection import adopting, settings
 from leasehold.stores.redis.connection.settings import Settings
-from leasehold.stores.redis.sentinel.sentinel import Watched
+from leasehold.stores.redis.sentinel.sentinel import SentinelSettings
 from leasehold.stores.redis.store import RedisStore
 from leasehold.stores.redis.strict import strict
 from leasehold.stores.redis.strict.quorum import Strict
@@ -31,15 +31,15 @@ KINDS = ("redis", "rediss", "valkey", "valkeys")
 REDLOCK_SCHEMES = ("redlock", "redlocks")
 
 NODE_SCHEMES = ("unix", *(kind + deployed for kind in KINDS for deployed in ("", "+sentinel", "+cluster")))
-"""Of what may be a node of a Redlock."""
+"""Schemes of a node of a Redlock."""
 
 NODE_URLS = "pass redis://, redis+sentinel:// or redis+cluster:// URLs"
 
 FEWEST_NODES = 3
-"""With two, both must answer: worse than one."""
+"""With two nodes both must answer, which is worse than one."""
 
 LONGEST_QUARANTINE = 7 * 86_400.0
-"""Seconds: as long as the longest lease."""
+"""Seconds: the longest lease."""
 
 
 @dataclass(frozen=True)
@@ -62,9 +62,9 @@ class Redis:
 
 @dataclass(frozen=True)
 class Sentinel:
-    """Opens the locks of the primary that sentinels name."""
+    """Opens the locks of the primary under sentinels."""
 
-    watched: Watched
+    watched: SentinelSettings
 
     def open(self, runtime: Runtime, namespace: str) -> SentinelStore:
         """Open the store; it connects at the first use."""
@@ -101,7 +101,7 @@ class Cluster:
 
 
 class Redlock:
-    """Opens the locks of several independent servers, of which most must agree.
+    """Opens the locks of several independent servers; a majority must agree.
 
     Example:
         ```python
@@ -111,17 +111,17 @@ class Redlock:
     """
 
     def __init__(self, members: Sequence[str | Secret | Opener], *, quarantine: float = 0.0) -> None:
-        """Check what can be checked without a connection.
+        """Check the nodes as far as possible without a connection.
 
         Args:
             members: the nodes: URLs (``redis://``, ``rediss://``, ``unix://``, ``redis+sentinel://``,
-                ``redis+cluster://``), or what `Redis`, `Sentinel`, `Cluster` or `adopt` make.
-            quarantine: seconds for which a node that was restarted, or emptied, gives no votes; no lease may be longer.
+                ``redis+cluster://``), or a `Redis`, `Sentinel` or `Cluster`, or a result of `adopt`.
+            quarantine: seconds for which a node that was restarted or emptied gives no votes; no lease may be longer.
                 0 for none. It must be the same for all clients.
 
         """
         hidden = [Secret(each) if isinstance(each, str) else each for each in members]
-        del members  # they may have passwords
+        del members  # they may contain passwords
         self._members = [_member(each) for each in hidden]
         places = [member.settings.where for member in self._members]
         if len(places) < FEWEST_NODES:
@@ -129,9 +129,9 @@ class Redlock:
                 f"Redlock takes {FEWEST_NODES} nodes or more, best {FEWEST_NODES} or 5, not {len(places)}; "
                 "for one server write the URL as redis://HOST"
             )
-        if twice := next((place for place in places if places.count(place) > 1), None):
+        if duplicate := next((place for place in places if places.count(place) > 1), None):
             raise ValueError(
-                f"the node {twice} is there twice; each must be a server of its own: name it once in the URL"
+                f"the node {duplicate} is named duplicate; each node must be another server: name it once in the URL"
             )
         if not 0 <= quarantine <= LONGEST_QUARANTINE:
             raise ValueError(f"option quarantine is from 0 to {LONGEST_QUARANTINE:.0f} s, not {quarantine}")
@@ -154,7 +154,7 @@ def _member(given: Secret | Opener) -> Member:
         return given.member()
     kind = type(given).__name__
     raise TypeError(
-        f"a node of Redlock is one server, what sentinels watch over, or a cluster, not a {kind}; {NODE_URLS}"
+        f"a node of Redlock is one server, a primary under sentinels, or a cluster, not a {kind}; {NODE_URLS}"
     )
 
 
@@ -171,7 +171,7 @@ def _redlock_from_url(url: StoreURL) -> Redlock:
     if url.members:
         if url.scheme != "redlock":
             raise ValueError(
-                "each URL in redlock:URL|URL|URL says itself whether it uses TLS; write redlock: before them"
+                "each URL in redlock:URL|URL|URL has its own scheme, with or without TLS; write redlock: before them"
             )
         url.refuse_options(("quarantine",))
         nodes: Sequence[Secret | Opener] = url.members
@@ -192,14 +192,14 @@ def from_url(url: StoreURL) -> Opener:
     """
     if url.scheme in REDLOCK_SCHEMES:
         return _redlock_from_url(url)
-    demanded, url = strict.from_url(url)
+    options, url = strict.from_url(url)
     match url.scheme.partition("+")[2]:
         case "sentinel":
-            return _strictly(Sentinel(deployments.watched_from_url(url)), demanded)
+            return _in_strict_mode(Sentinel(deployments.sentinels_from_url(url)), options)
         case "cluster":
-            return _strictly(Cluster(deployments.seeds_from_url(url)), demanded)
+            return _in_strict_mode(Cluster(deployments.seeds_from_url(url)), options)
         case _:
-            return _strictly(Redis(settings.from_url(url)), demanded)
+            return _in_strict_mode(Redis(settings.from_url(url)), options)
 
 
 def adopt(client: Any, flavor: Flavor, *, strict: Strict | None = None) -> Opener:
@@ -208,23 +208,23 @@ def adopt(client: Any, flavor: Flavor, *, strict: Strict | None = None) -> Opene
     ``Client(adopt(client, Flavor.SYNC, strict=Strict(longest=30)))`` does so in strict mode.
     """
     if adopting.asks_sentinels(client):
-        return _strictly(Sentinel(adopting.watched(client, flavor)), strict)
+        return _in_strict_mode(Sentinel(adopting.watched(client, flavor)), strict)
     if isinstance(client, adopting.CLUSTERS):
-        return _strictly(Cluster(adopting.seeds(client, flavor)), strict)
-    return _strictly(Redis(settings.from_client(client, flavor)), strict)
+        return _in_strict_mode(Cluster(adopting.seeds(client, flavor)), strict)
+    return _in_strict_mode(Redis(settings.from_client(client, flavor)), strict)
 
 
-def _strictly(opener: Redis | Sentinel | Cluster, demanded: Strict | None) -> Redis | Sentinel | Cluster:
-    """Return the same in strict mode, if it is asked for."""
-    if demanded is None:
+def _in_strict_mode(opener: Redis | Sentinel | Cluster, options: Strict | None) -> Redis | Sentinel | Cluster:
+    """Return the opener in strict mode, if there are options for it."""
+    if options is None:
         return opener
     match opener:
         case Redis(server):
-            return Redis(replace(server, strict=demanded))
+            return Redis(replace(server, strict=options))
         case Sentinel(watched):
-            return Sentinel(replace(watched, server=replace(watched.server, strict=demanded)))
+            return Sentinel(replace(watched, server=replace(watched.server, strict=options)))
         case Cluster(seeds):
-            return Cluster([replace(seed, strict=demanded) for seed in seeds])
+            return Cluster([replace(seed, strict=options) for seed in seeds])
 
 
 def adopt_all(clients: Sequence[Any], flavor: Flavor, *, strict: Strict | None = None) -> Opener:

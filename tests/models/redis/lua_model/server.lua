@@ -1,4 +1,4 @@
--- Commands by name, scripts around them, and what the caller is told.
+-- Commands by name, the environment of scripts, and the replies to the caller.
 
 local function clock()
   return {format('%d', floor(now_us / 1000000)), format('%d', now_us % 1000000)}
@@ -10,9 +10,9 @@ end
 
 -- On a channel of a shard: a number, or why not.
 local function spublish(channel, message)
-  local heard = deliver(channel, message, true)
-  if type(heard) == 'string' then error({err = heard}, 0) end
-  return heard
+  local subscribers = deliver(channel, message, true)
+  if type(subscribers) == 'string' then error({err = subscribers}, 0) end
+  return subscribers
 end
 
 -- How many words follow, at least if it is negative, and what carries it out.

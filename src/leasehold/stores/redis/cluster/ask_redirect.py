@@ -8,11 +8,11 @@ from typing import Any
 from leasehold.stores.redis.connection.base import ReplyError, Subscriber, Transport, pack
 
 ASKING = pack(b"ASKING")
-"""Lets the next command on the connection have keys of a slot that the node does not own yet."""
+"""Allows the next command on the connection keys of a slot that the node is importing."""
 
 
 class AskingTransport:
-    """See `leasehold.stores.redis.connection.base.Transport`. It has no messages: a subscription belongs to no slot."""
+    """See `leasehold.stores.redis.connection.base.Transport`. A subscription belongs to no slot, so it is unchanged."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
@@ -33,20 +33,20 @@ class AskingTransport:
     def generation(self) -> int:
         return self._transport.generation()
 
-    async def hear(self, subscriber: Subscriber, timeout: float) -> None:
-        await self._transport.hear(subscriber, timeout)
+    async def receive(self, subscriber: Subscriber, timeout: float) -> None:
+        await self._transport.receive(subscriber, timeout)
 
     def notify(self, subscriber: Subscriber) -> None:
         self._transport.notify(subscriber)
 
-    def disturbed(self) -> bool:
-        return self._transport.disturbed()
+    def has_unread(self) -> bool:
+        return self._transport.has_unread()
 
     def hang_up(self) -> None:
         self._transport.hang_up()
 
-    def retune(self, channel: bytes) -> None:
-        self._transport.retune(channel)
+    def set_channel(self, channel: bytes) -> None:
+        self._transport.set_channel(channel)
 
     def facts(self) -> dict[str, str]:
         return self._transport.facts()

@@ -1,7 +1,7 @@
-"""The stores of a cluster's nodes: each is made when it is first needed, and left when its node has no slots any more.
+"""The stores of a cluster's nodes: each is made when first needed, and closed when its node has no slots any more.
 
-A store subscribes to a channel of its shard, and the marker of strict mode is a key, so both lie in a slot; which they
-are is chosen here, by the map, so that the node has that slot.
+A store subscribes to a channel of its shard, and the marker of strict mode is a key. So both are in a slot. Their names
+are chosen here, by the slot map, so that the node has that slot.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from leasehold.stores.redis.unanswered import Unanswered
 
 
 class Nodes:
-    """Those of one client. Used by many threads or tasks at once."""
+    """The nodes of one client. Used by many threads or tasks at once."""
 
     def __init__(self, runtime: Runtime, topology: Topology, namespace: str, make: MakeTransport) -> None:
         self._runtime = runtime
@@ -32,13 +32,13 @@ class Nodes:
         self._mutex = runtime.mutex()
         self._stores: dict[tuple[Address, bool], RedisStore] = {}
         self._markers: dict[Address, int] = {}
-        self._unanswered = Unanswered()  # of all nodes: a slot may move between a claim and its leave
+        self._unanswered = Unanswered()  # shared: a slot may move between a claim and its release
         self._client = self._client_id()
         self.closed = False
-        """Whether the client is closed, and no store is made any more."""
+        """Whether the client is closed: then no store is made any more."""
 
     def at(self, address: Address, *, asking: bool = False) -> RedisStore:
-        """Return the store of a node; of one that a slot is on its way to, the one that says ASKING.
+        """Return the store of a node; with ``asking`` the one that sends ASKING, to a node that imports a slot.
 
         Raises:
             StoreUnavailable: the client is closed.
@@ -48,7 +48,7 @@ class Nodes:
         if found is not None:
             return found
         with self._mutex:
-            if self.closed:  # nobody would close the connections of another
+            if self.closed:  # nothing would close the connections of a new store
                 raise StoreUnavailable(f"{self._topology.where}: the client is closed")
             found = self._stores.get((address, asking))
             if found is None:
@@ -57,17 +57,17 @@ class Nodes:
                     self._topology.settings(address),
                     self._namespace,
                     make=self._asking if asking else self._make,
-                    tune=partial(self._tune, address),
-                    apart=partial(keys.slot, self._namespace),
+                    choose_channel=partial(self._choose_channel, address),
+                    slot_of=partial(keys.slot, self._namespace),
                     marker=partial(self._marker, address),
                     unanswered=self._unanswered,
                 )
         return found
 
     async def prune(self, known: SlotMap, waiting: Collection[RedisStore]) -> None:
-        """Leave the nodes that have no slots any more; whoever waited there asks again, elsewhere.
+        """Close the stores of nodes that have no slots any more; waiters there retry at other nodes.
 
-        A store that says ASKING is left when nobody is ``waiting`` in it.
+        A store that sends ASKING is closed when it has no waiters: it is not in ``waiting``.
         """
         serving = set(known.primaries)
         with self._mutex:
@@ -82,7 +82,7 @@ class Nodes:
             await store.close()
 
     async def close(self) -> None:
-        """Close all."""
+        """Close all stores."""
         self.closed = True
         with self._mutex:
             stores = list(self._stores.values())
@@ -90,7 +90,7 @@ class Nodes:
             await store.close()
 
     def after_fork(self) -> None:
-        """Start anew in a forked child."""
+        """Drop all connections in a forked child."""
         self.closed = False
         self._mutex = self._runtime.mutex()
         self._client = self._client_id()
@@ -102,8 +102,8 @@ class Nodes:
     ) -> Transport:
         return AskingTransport(self._make(runtime, settings, channel, on_message, on_silence))
 
-    def _tune(self, address: Address, moved: Redirected | None) -> bytes:
-        """Return a channel for the waiters at one node, in a slot that the node has; that of the last has ``moved``."""
+    def _choose_channel(self, address: Address, moved: Redirected | None) -> bytes:
+        """Return a channel for the waiters at one node, in a slot of it; ``moved``: why the last one is not."""
         if moved is not None:
             self._topology.learn(moved.slot, moved.address)
         known = self._topology.known()
@@ -119,7 +119,7 @@ class Nodes:
         return keys.channel(self._namespace, self._client)
 
     def _marker(self, address: Address, another: bool) -> bytes:
-        """Return the key of strict mode's marker at one node: in the first slot that the node has; or in the next."""
+        """Return the key of strict mode's marker in the first slot of a node, or, if ``another``, in the next."""
         first = self._markers.get(address, 0)
         number = keys.number_where(
             lambda number: self._topology.owner(keys.slot_of(keys.marker_key(self._namespace, str(number)))) == address,

@@ -1,8 +1,8 @@
-"""Asking without waiting where one transport stands for several servers: each command goes to the one that it is for.
+"""Pipelining on a transport to several servers: each command is posted to its server.
 
-What is known without waiting decides: if there is doubt who has a command's keys, or who is the primary, it is not
-posted, and goes by the transport, which finds out. A server that lost a question is doubted from then on. A server that
-the transport has left is left here, too; whatever it owed is told as lost.
+Only what is known without waiting counts. If it is in doubt which server has a command's keys, or is the primary, the
+command is not posted; the transport sends it, and finds out. A server that lost a reply is in doubt from then on. The
+connections to a server that the transport has left are closed; their pending replies are reported as lost.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Any
 from leasehold._runtimes.base import Runtime
 from leasehold.errors import StoreUnavailable, Unsupported
 from leasehold.stores.redis.connection.base import Transport
-from leasehold.stores.redis.connection.pipelining import Answered, PipelinedConnection, Pipelining, posting
+from leasehold.stores.redis.connection.pipelining import OnReply, PipelinedConnection, Pipelining, pipelining_for
 
 KEY = 3
-"""Which word of a script call is its first key."""
+"""Index of the first key in a script call."""
 
 
 class RoutedPipelining:
@@ -24,9 +24,9 @@ class RoutedPipelining:
 
     Args:
         runtime: of the client.
-        route: returns the wire of the server that a packed command is for; None if that is in doubt.
-        served: returns the wires of all servers that commands may be for now.
-        doubt: told of a transport on which a question was lost. None of the three waits.
+        route: returns the transport to the server of a packed command; None if that is in doubt.
+        served: returns the transports to all servers in use.
+        doubt: called with a transport on which a reply was lost. None of the three blocks.
 
     """
 
@@ -46,21 +46,21 @@ class RoutedPipelining:
     def _forget(self) -> None:
         self._mutex = self._runtime.mutex()
         self._each: dict[Transport, Pipelining] = {}
-        self._short: set[Transport] = set()  # where there were too few pipes
+        self._short: set[Transport] = set()  # transports that had too few connections
         self._closed = False
 
-    def post(self, command: bytes, until: float, answered: Answered, taken: list[PipelinedConnection]) -> bool:
+    def post(self, command: bytes, until: float, answered: OnReply, taken: list[PipelinedConnection]) -> bool:
         transport = self._route(command)
         one = None if transport is None else self._each.get(transport) or self._begin(transport)
         if transport is None or one is None:
             return False
 
-        def told(reply: Any, failure: StoreUnavailable | None) -> None:
+        def answered_or_lost(reply: Any, failure: StoreUnavailable | None) -> None:
             if failure is not None:
                 self._doubt(transport)
             answered(reply, failure)
 
-        if one.post(command, until, told, taken):
+        if one.post(command, until, answered_or_lost, taken):
             return True
         self._short.add(transport)
         return False
@@ -102,11 +102,11 @@ class RoutedPipelining:
             return list(self._each.values())
 
     def _begin(self, transport: Transport) -> Pipelining | None:
-        """Make what asks one server more, and leave those that are not served any more."""
+        """Make the pipelining of one more server, and close those of servers that are not in use any more."""
         with self._mutex:
             if self._closed:
                 return None
-            made = self._each.get(transport) or posting(self._runtime, transport)
+            made = self._each.get(transport) or pipelining_for(self._runtime, transport)
             served = self._served()
             if made is None or transport not in served:
                 return None
@@ -118,14 +118,14 @@ class RoutedPipelining:
 
 
 def first_key(command: bytes) -> bytes | None:
-    """Return the first key of a packed script call; None of any other command, or of a script without keys."""
-    words: list[bytes] = []
+    """Return the first key of a packed script call; None for other commands, and for a script without keys."""
+    args: list[bytes] = []
     at = command.index(b"\r\n") + 2
-    while at < len(command) and len(words) <= KEY:
+    while at < len(command) and len(args) <= KEY:
         end = command.index(b"\r\n", at)
         length = int(command[at + 1 : end])
-        words.append(command[end + 2 : end + 2 + length])
+        args.append(command[end + 2 : end + 2 + length])
         at = end + 2 + length + 2
-    if len(words) <= KEY or words[0] not in (b"EVAL", b"EVALSHA") or words[KEY - 1] == b"0":
+    if len(args) <= KEY or args[0] not in (b"EVAL", b"EVALSHA") or args[KEY - 1] == b"0":
         return None
-    return words[KEY]
+    return args[KEY]

@@ -1,21 +1,21 @@
-"""The store on a Redis Cluster: one store of a single server for each node that has slots, and a map between them.
+"""The store on a Redis Cluster: a store of one server for each node that has slots, and a slot map.
 
 Theory of operation
 -------------------
-All keys of a name are in one slot, so all that happens to a name happens on one node, by the same scripts as on a
-single server. Behind this store is a `RedisStore` for each primary, with connections, subscription and waiters of its
-own: what befalls one node costs the names of the others nothing.
+All keys of a name are in one slot, so all steps on a name happen on one node, with the scripts of a single server. This
+store has a `RedisStore` for each primary, each with its own connections, subscription and waiters. So a failed node
+does not affect the names of the others.
 
-A node that does not have the slot (any more) says where it is (MOVED), or where these keys of it are already (ASK), or
-that they are being moved just now (TRYAGAIN). None of these was carried out, so it is sent again there, or here a
-moment later, until the caller's time is over. A slot on its way is spoken to through a second store of the node that it
-goes to, whose every command says ASKING.
+A node without the slot replies where it is (MOVED), where these keys of it are already (ASK), or that they are being
+moved (TRYAGAIN). After none of these was the command carried out. So it is sent again there, or here a moment later,
+within the caller's time. A migrating slot is reached through a second store of the importing node, which sends ASKING
+before each command.
 
-Who waits, waits in the store of one node. If the name moves, the next answer says so, the ticket is dropped there, and
-whoever waits asks again; and the node where the name is now cannot find the channel among its own, and says over the
-cluster's own connections to ask again. After a failover the connection is gone, with the same effect.
+A waiter waits in the store of one node. If the name moves, the next reply says so, the ticket is dropped there, and the
+waiter retries. The node that has the name now has no subscriber on the waiter's channel. It publishes, over the
+cluster's own connections, that the waiter must retry. After a failover the connection is closed, with the same effect.
 
-Renewals are sent to all nodes at once, one script for each slot, and each node is waited for on its own.
+Renewals are sent to all nodes at once, one script for each slot. A slow node does not delay the others' results.
 """
 
 from __future__ import annotations
@@ -31,29 +31,30 @@ from leasehold.stores.redis import keys
 from leasehold.stores.redis.cluster.nodes import Nodes
 from leasehold.stores.redis.cluster.topology import Address, SlotMap, Topology
 from leasehold.stores.redis.connection.base import (
-    Elsewhere,
     MakeTransport,
-    Moving,
     Redirected,
     ReplyError,
+    RetryableError,
+    SlotMigrating,
     refused,
 )
 from leasehold.stores.redis.connection.settings import Settings
+from leasehold.stores.redis.connection.transports import single_transport
 from leasehold.stores.redis.doctor import cluster
-from leasehold.stores.redis.store import RedisStore, single_transport
+from leasehold.stores.redis.store import RedisStore
 from leasehold.stores.redis.strict import checks
 
 FIRST_PAUSE = 0.02
-"""Seconds before what was not carried out is asked again; each further pause is twice as long, with jitter."""
+"""Seconds before a command that was not carried out is repeated; each further pause is twice as long, with jitter."""
 
 LONGEST_PAUSE = 0.5
-"""Seconds: the end of a failover, or of the move of a slot, is noticed at most so much later than it could be."""
+"""Seconds: the most by which the end of a failover or of a slot migration is noticed late."""
 
 AT_ONCE = 2
-"""Redirections that are followed without a pause."""
+"""Redirections followed without a pause."""
 
 ROUNDS = 4
-"""Attempts of one renewal, each where the one before was redirected to; what is left over is renewed at the next."""
+"""Attempts of one renewal, each at the node named by the last redirection; the rest follows at the next renewal."""
 
 T = TypeVar("T")
 
@@ -61,12 +62,12 @@ T = TypeVar("T")
 class ClusterStore:
     """See `leasehold.store_api.Store` for what each method promises."""
 
-    capabilities = replace(RedisStore.capabilities, together=False)  # names of two slots are in no script together
+    capabilities = replace(RedisStore.capabilities, together=False)  # no script has names of two slots
 
     def __init__(
         self, runtime: Runtime, seeds: Sequence[Settings], namespace: str, *, make: MakeTransport | None = None
     ) -> None:
-        """Make one; ``make`` makes the transport of each node, as of a model."""
+        """Make the store; ``make`` makes the transport to each node."""
         self._runtime = runtime
         self._namespace = namespace
         self._make = make or single_transport(runtime)
@@ -77,7 +78,7 @@ class ClusterStore:
         if (strict := seeds[0].strict) is not None:
             self.capabilities = replace(self.capabilities, longest=strict.longest)
 
-    # --- the six -----------------------------------------------------------------------------------------------
+    # --- the store protocol -------------------------------------------------------------------------------------------
 
     async def try_acquire(self, name: str, ticket: Ticket, *, join: bool, within: float) -> Granted | Wait:
         async def ask(store: RedisStore, left: float) -> Granted | Wait:
@@ -89,7 +90,7 @@ class ClusterStore:
             answer = await self._at(name, within, ask)
         except BaseException:
             waits = self._waits.get(ticket.id)
-            if waits is not None and not waits.knows(ticket):  # no node has heard of it, so nobody will leave for it
+            if waits is not None and not waits.knows(ticket):  # no node knows the ticket, so nothing will release it
                 self._waits.pop(ticket.id, None)
             raise
         if isinstance(answer, Granted):
@@ -115,15 +116,15 @@ class ClusterStore:
             if not places or left <= 0:
                 break
             asked = list(places.items())
-            calls = [store.renewals(those, within=left, alone=alone) for (store, alone), those in asked]
+            calls = [store.renewals(pairs, within=left, alone=alone) for (store, alone), pairs in asked]
             places = {}
-            for ((store, alone), those), result in zip(asked, await self._runtime.gather(*calls), strict=True):
+            for ((store, alone), pairs), result in zip(asked, await self._runtime.gather(*calls), strict=True):
                 if isinstance(result, BaseException):
                     self._topology.suspect((store.host, store.port))
                     continue
                 found, refusals = result
                 results.update(found)
-                names = {ticket.id: name for name, ticket in those}
+                names = {ticket.id: name for name, ticket in pairs}
                 for some, reply in refusals:
                     self._again(places, store, [(names[each.id], each) for each in some], reply, alone=alone)
         return [results.get(ticket.id, RenewalResult.UNKNOWN) for _, ticket in tickets]
@@ -155,13 +156,13 @@ class ClusterStore:
 
         return await self._at(name, 5.0, ask)
 
-    # --- the rest ----------------------------------------------------------------------------------------------
+    # --- around the protocol ------------------------------------------------------------------------------------------
 
     async def diagnose(self) -> list[Finding]:
-        known = await self._look_again(cluster.WITHIN)
+        known = await self._refresh(cluster.WITHIN)
         strict = self._topology.settings(known.primaries[0]).strict
         found = await cluster.diagnose(self._runtime, self._make, self._topology, known, self._nodes.at)
-        return found if strict is None else checks.judged(found, strict)
+        return found if strict is None else checks.adjusted(found, strict)
 
     async def close(self) -> None:
         await self._nodes.close()
@@ -171,10 +172,10 @@ class ClusterStore:
         self._topology.after_fork()
         self._nodes.after_fork()
 
-    # --- where -------------------------------------------------------------------------------------------------
+    # --- finding the node ---------------------------------------------------------------------------------------------
 
     async def _at(self, name: str, within: float, ask: Callable[[RedisStore, float], Awaitable[T]]) -> T:
-        """Ask the node that has the name, wherever it is by then, until it was asked or the time is over."""
+        """Ask the node that has the name, wherever it is by then, until it replies or the time is over."""
         slot, until = keys.slot(self._namespace, name), self._runtime.now() + within
         pause, followed = FIRST_PAUSE, 0
         asked: Address | None = None
@@ -183,7 +184,7 @@ class ClusterStore:
             try:
                 store = await self._owner(slot, left) if asked is None else self._nodes.at(asked, asking=True)
                 return await self._of(store, ask(store, max(until - self._runtime.now(), 0.001)))
-            except Elsewhere as error:
+            except RetryableError as error:
                 if self._nodes.closed:
                     raise
                 failed = error
@@ -196,8 +197,8 @@ class ClusterStore:
                 await self._runtime.sleep(seconds)
                 pause = min(2 * pause, LONGEST_PAUSE)
 
-    def _follow(self, error: Elsewhere) -> Address | None:
-        """Take note of where a name is instead; return the node that is to be asked for this once."""
+    def _follow(self, error: RetryableError) -> Address | None:
+        """Learn where a name is instead; after an ASK return the node for the next attempt."""
         if not isinstance(error, Redirected):
             return None
         if error.ask:
@@ -206,26 +207,26 @@ class ClusterStore:
         return None
 
     async def _of(self, store: RedisStore, answer: Awaitable[T]) -> T:
-        """Wait for the answer of a node; one that gives none, or not as a primary does, is suspected from then on."""
+        """Wait for a node's reply; a node without a reply, or not a primary, is suspected from then on."""
         try:
             return await answer
-        except (Redirected, Moving):
+        except (Redirected, SlotMigrating):
             raise
         except StoreUnavailable as error:
-            if error.unknown or isinstance(error, Elsewhere):
+            if error.unknown or isinstance(error, RetryableError):
                 self._topology.suspect((store.host, store.port))
             raise
 
     async def _owner(self, slot: int, within: float) -> RedisStore:
         """Return the store of the node that has a slot, as far as known."""
         if self._topology.suspected(self._topology.owner(slot)):
-            await self._look_again(within)
+            await self._refresh(within)
         address = self._topology.owner(slot)
         if address is None:
-            raise Elsewhere(f"{self._topology.where}: no node serves slot {slot} now; look at CLUSTER NODES")
+            raise RetryableError(f"{self._topology.where}: no node serves slot {slot} now; look at CLUSTER NODES")
         return self._nodes.at(address)
 
-    async def _look_again(self, within: float) -> SlotMap:
+    async def _refresh(self, within: float) -> SlotMap:
         known = await self._topology.fresh(within)
         if known is not self._seen:
             self._seen = known
@@ -238,14 +239,14 @@ class ClusterStore:
         if before is not None and before is not store:
             before.drop(ticket)
 
-    # --- renewing ----------------------------------------------------------------------------------------------
+    # --- renewing ---------------------------------------------------------------------------------------------
 
     async def _places(self, tickets: Sequence[tuple[str, Ticket]], within: float) -> Places:
-        """Return where each ticket is to be renewed: where it waits, or where its name is."""
+        """Return where each ticket is renewed: where it waits, or where its name is."""
         places: Places = {}
         slots = {name: keys.slot(self._namespace, name) for name, _ in tickets}
         if any(self._topology.suspected(self._topology.owner(slot)) for slot in slots.values()):
-            await self._look_again(within / 3)
+            await self._refresh(within / 3)
         for name, ticket in tickets:
             store = self._waits.get(ticket.id)
             if store is None:
@@ -260,22 +261,22 @@ class ClusterStore:
         self,
         places: Places,
         store: RedisStore,
-        those: Sequence[tuple[str, Ticket]],
+        pairs: Sequence[tuple[str, Ticket]],
         reply: ReplyError,
         *,
         alone: bool,
     ) -> None:
-        """Put down where tickets are to be renewed that one node refused to look at."""
+        """Add to ``places`` where tickets are renewed next that one node refused."""
         error = refused(store.where, reply, store.host)
-        if not isinstance(error, Elsewhere):
+        if not isinstance(error, RetryableError):
             return
-        if not isinstance(error, Redirected | Moving):
+        if not isinstance(error, Redirected | SlotMigrating):
             self._topology.suspect((store.host, store.port))
         holding: list[tuple[str, Ticket]] = []
-        for name, ticket in those:
+        for name, ticket in pairs:
             if ticket.id not in self._waits:
                 holding.append((name, ticket))
-            elif isinstance(error, Redirected):  # whoever waits with it asks again, and is led to where the name is
+            elif isinstance(error, Redirected):  # the waiter retries, and is redirected to the node of the name
                 store.drop(ticket)
         if not holding:
             return
@@ -283,7 +284,7 @@ class ClusterStore:
             self._topology.learn(error.slot, error.address)
             place = self._nodes.at(error.address), False
         elif not alone and reply.code in MOVING:
-            place = store, True  # some of these are here, some are there: one by one each node can tell
+            place = store, True  # some keys are here, some there: one by one each node can reply
         elif isinstance(error, Redirected):
             place = self._nodes.at(error.address, asking=True), True
         else:
@@ -291,13 +292,13 @@ class ClusterStore:
         places.setdefault(place, []).extend(holding)
 
     async def _everywhere(self, ask: Callable[[RedisStore], Coroutine[Any, Any, T]]) -> list[T]:
-        """Ask all nodes that have slots, at once.
+        """Call all nodes that have slots, at once.
 
         Raises:
-            StoreUnavailable: one does not answer.
+            StoreUnavailable: one does not reply.
 
         """
-        known = await self._look_again(5.0)
+        known = await self._refresh(5.0)
         stores = [self._nodes.at(address) for address in known.primaries]
         results: list[T] = []
         for result in await self._runtime.gather(*[self._of(store, ask(store)) for store in stores]):
@@ -313,4 +314,4 @@ class ClusterStore:
 MOVING = ("ASK", "TRYAGAIN")
 
 Places = dict[tuple[RedisStore, bool], list[tuple[str, Ticket]]]
-"""Which tickets to renew by the store of which node, and whether each by a command of its own."""
+"""Which tickets to renew by which node's store, and whether each by a command of its own."""

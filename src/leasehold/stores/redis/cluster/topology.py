@@ -1,12 +1,12 @@
-"""Which node of a cluster has which slot.
+"""The slot map: which node of a cluster has which slot.
 
 Theory of operation
 -------------------
-Some nodes are asked at once, and the one with the highest epoch is believed: a node that was cut off still tells how
-things were. Nodes that did not answer of late are asked last. The map is asked for again, at most every
-`REFRESH_EVERY`, by whoever needs a node that did not answer, and by nobody else: what befalls one node keeps nobody
-waiting who needs another. One slot at a time is learned from redirections. A map that is out of date harms nobody: a
-node that is asked for a slot of another says so, and a replica is refused when it is connected to.
+Some nodes are asked at once, and the map with the highest epoch counts: a node that was cut off still has an old one.
+Nodes that failed last are asked last. The map is read again, at most every `REFRESH_EVERY`, by a caller that needs a
+failed node, and by no other: a failed node does not delay callers of other nodes. Redirections correct one slot at a
+time. An outdated map is harmless: a node redirects a command for a slot of another, and a replica is refused at the
+handshake.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from leasehold._runtimes.base import Runtime
-from leasehold.stores.redis.connection.base import Elsewhere, MakeTransport, ReplyError, pack, refused
+from leasehold.stores.redis.connection.base import MakeTransport, ReplyError, RetryableError, pack, refused
 from leasehold.stores.redis.connection.settings import Settings
 from leasehold.stores.redis.connection.single_flight import SingleFlight
 
 SLOTS = 16384
 
 ASKED = 3
-"""Nodes that are asked for the map at once."""
+"""Nodes asked for the map at once."""
 
 ANSWER_WITHIN = 1.0
-"""Seconds that a node gets to tell the map, and at most a third of the caller's time."""
+"""Seconds for a node's reply with the map, at most a third of the caller's time."""
 
 REFRESH_EVERY = 0.25
-"""Seconds between two looks at the map, at least: it bounds what a cluster in trouble is asked."""
+"""Least seconds between two reads of the map: it bounds the load on a cluster in trouble."""
 
 Address = tuple[str, int]
 
@@ -39,8 +39,8 @@ class SlotMap:
     """Where each slot is.
 
     Attributes:
-        epoch: the cluster's, as the node knew it that told.
-        owners: the primary of each slot; None if nobody serves it.
+        generation: the cluster's epoch, as known to the node that replied.
+        owners: the primary of each slot; None if no node serves it.
         replicas: of each primary.
 
     """
@@ -51,7 +51,7 @@ class SlotMap:
 
     @property
     def primaries(self) -> list[Address]:
-        """All that serve slots."""
+        """The nodes that serve slots."""
         return [*self.replicas]
 
 
@@ -66,97 +66,97 @@ class Topology:
         self._learned: dict[int, Address] = {}
         self._stale = True
         self._suspects: set[Address] = set()
-        self._looked = float("-inf")
-        self._together = SingleFlight(runtime)
+        self._refreshed = float("-inf")
+        self._single_flight = SingleFlight(runtime)
 
     @property
     def where(self) -> str:
-        """What to call it in messages to people."""
+        """What it is called in messages to people."""
         return f"the cluster at {', '.join(seed.where for seed in self._seeds)}"
 
     def settings(self, address: Address) -> Settings:
-        """Return how to speak to a node."""
+        """Return how to connect to a node."""
         return self._seeds[0].at(*address)
 
     def suspect(self, address: Address) -> None:
-        """Take note that a node did not answer, or not as one that has its slots."""
+        """Suspect a node that did not reply, or not as one that has its slots."""
         self._suspects.add(address)
         self._stale = True
 
     def suspected(self, address: Address | None) -> bool:
-        """Say whether a node has failed since the map was read."""
+        """Return whether a node has failed since the map was read."""
         return address is None or address in self._suspects
 
     def learn(self, slot: int, address: Address) -> None:
-        """Take note of a redirection."""
+        """Learn the node of a slot from a redirection."""
         self._learned[slot] = address
         self._stale = True
 
     def owner(self, slot: int) -> Address | None:
-        """Return where a slot is, as far as known."""
+        """Return the node of a slot; None if it is unknown."""
         found = self._learned.get(slot)
         return found or (None if self._map is None else self._map.owners[slot])
 
     def known(self) -> SlotMap | None:
-        """Return the last map."""
+        """Return the last map; None before the first."""
         return self._map
 
     async def fresh(self, within: float) -> SlotMap:
-        """Return the map, asked for again if there is doubt.
+        """Return the map, read again if it is in doubt.
 
         Raises:
-            StoreUnavailable: no node tells.
+            StoreUnavailable: no node replies with one.
 
         """
-        if self._map is None or (self._stale and self._runtime.now() - self._looked >= REFRESH_EVERY):
+        if self._map is None or (self._stale and self._runtime.now() - self._refreshed >= REFRESH_EVERY):
 
             async def look() -> None:
-                await self._look(within)
+                await self._refresh(within)
 
-            await self._together.run(look, within)
+            await self._single_flight.run(look, within)
         if self._map is None:
-            raise Elsewhere(f"{self.where}: its nodes are still being asked who has which slot")
+            raise RetryableError(f"{self.where}: its slot map is still being read")
         return self._map
 
     def after_fork(self) -> None:
-        """Let go of what the parent was doing."""
-        self._together = SingleFlight(self._runtime)
+        """Forget the work of the parent in a forked child."""
+        self._single_flight = SingleFlight(self._runtime)
         self._stale = True
 
     # --- inside ------------------------------------------------------------------------------------------------
 
-    async def _look(self, within: float) -> None:
+    async def _refresh(self, within: float) -> None:
         began = self._runtime.now()
         each = max(min(ANSWER_WITHIN, within / 3), 0.05)
         failures: list[BaseException] = []
         nodes = self._to_ask()
         for start in range(0, len(nodes), ASKED):
             asked = nodes[start : start + ASKED]
-            answers = await self._runtime.gather(*[self._told(settings, each) for settings in asked])
+            answers = await self._runtime.gather(*[self._read_map(settings, each) for settings in asked])
             maps = [answer for answer in answers if isinstance(answer, SlotMap)]
             if maps:
                 self._map = max(maps, key=lambda found: found.generation)
                 self._learned, self._suspects = {}, set()
                 self._stale = False
-                self._looked = self._runtime.now()
+                self._refreshed = self._runtime.now()
                 return
             failures += [answer for answer in answers if isinstance(answer, BaseException)]
             if self._runtime.now() - began > within:
                 break
-        self._looked = self._runtime.now()
+        self._refreshed = self._runtime.now()
         if self._map is None:
             raise self._failure(failures)
 
     def _failure(self, failures: Sequence[BaseException]) -> Exception:
-        """Say why no node told: a mistake that no later time mends comes first."""
+        """Return the reason why no node replied: a mistake that no retry cures comes first."""
         for failure in failures:
-            if isinstance(failure, Exception) and not isinstance(failure, Elsewhere):
+            if isinstance(failure, Exception) and not isinstance(failure, RetryableError):
                 return failure
         reasons = "; ".join(dict.fromkeys(map(str, failures)))
-        return Elsewhere(f"no node of the cluster tells which has which slot: {reasons}")
+        return RetryableError(f"no node of the cluster replied with the slot map: {reasons}")
 
     def _to_ask(self) -> list[Settings]:
-        """Return the nodes known, in random order, those that failed last, and then those that the URL names."""
+        """Return the known nodes in random order, the failed ones after them, then those of the URL."""
         known: list[Address] = []
         if self._map is not None:
             for primary, replicas in self._map.replicas.items():
@@ -166,7 +166,7 @@ class Topology:
         rest = [seed for seed in self._seeds if seed.where not in {each.where for each in settings}]
         return [replace(each, any_role=True) for each in (*settings, *rest)]
 
-    async def _told(self, settings: Settings, within: float) -> SlotMap:
+    async def _read_map(self, settings: Settings, within: float) -> SlotMap:
         transport = self._make(self._runtime, settings, b"", _nothing, _silence)
         try:
             slots, info = await transport.call_all(
@@ -179,13 +179,13 @@ class Topology:
         host = str(settings.options["host"])
         found = read_slots(slots, host)
         if not found.primaries:
-            raise Elsewhere(f"the node at {settings.where} knows of no node that serves a slot")
+            raise RetryableError(f"the node at {settings.where} knows of no node that serves a slot")
         generation = 0 if isinstance(info, ReplyError) else _generation(info)
         return replace(found, generation=generation)
 
 
 def read_slots(reply: Any, asked: str) -> SlotMap:
-    """Read the reply to ``CLUSTER SLOTS`` of the host ``asked``, which a node that does not know its own name means."""
+    """Read the reply to ``CLUSTER SLOTS``; ``asked``: the host that replied, for a node that does not know its name."""
     owners: list[Address | None] = [None] * SLOTS
     replicas: dict[Address, tuple[Address, ...]] = {}
     for first, last, *nodes in reply:
@@ -211,8 +211,8 @@ def _generation(info: bytes) -> int:
 
 
 def _nothing(message: bytes) -> None:
-    """Hear nothing: these transports do not subscribe."""
+    """Ignore messages: these transports do not subscribe."""
 
 
 def _silence() -> None:
-    """Miss nothing either."""
+    """Ignore the end of a subscription: there is none."""

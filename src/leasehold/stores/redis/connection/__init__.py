@@ -1,1 +1,1 @@
-"""Talking to one Redis server: redis-py connects and shakes hands, then packed bytes go over connections of ours."""
+"""Connections to one Redis server: redis-py connects and authenticates, then our code sends and receives."""

@@ -1,4 +1,4 @@
-"""How redis-py's own clients for Sentinel and Cluster reach their servers, taken over."""
+"""Settings taken from a user's own redis-py client for Sentinel or Cluster."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from leasehold._runtimes.base import Flavor
 from leasehold._url import Veiled
 from leasehold.stores.redis.connection import settings
 from leasehold.stores.redis.connection.settings import KEPT, Settings, shown
-from leasehold.stores.redis.sentinel.sentinel import Watched
+from leasehold.stores.redis.sentinel.sentinel import SentinelSettings
 
 SENTINELS = (redis.sentinel.Sentinel, redis.asyncio.sentinel.Sentinel)
 POOLS = (redis.sentinel.SentinelConnectionPool, redis.asyncio.sentinel.SentinelConnectionPool)
@@ -27,12 +27,12 @@ ENCRYPTED = (redis.SSLConnection, redis.asyncio.SSLConnection)
 
 
 def asks_sentinels(client: Any) -> bool:
-    """Say whether ``client`` is a ``Sentinel``, or was made by one's ``master_for``."""
+    """Return whether ``client`` is a ``Sentinel``, or was made by its ``master_for``."""
     return isinstance(client, SENTINELS) or isinstance(getattr(client, "connection_pool", None), POOLS)
 
 
-def watched(client: Any, flavor: Flavor) -> Watched:
-    """Take over how a ``Sentinel``, or a client made by its ``master_for``, finds and reaches the primary.
+def watched(client: Any, flavor: Flavor) -> SentinelSettings:
+    """Return how a ``Sentinel``, or a client made by its ``master_for``, finds and reaches the primary.
 
     Raises:
         TypeError: it is of the other flavor, or one for replicas.
@@ -51,11 +51,11 @@ def watched(client: Any, flavor: Flavor) -> Watched:
         options, asked, name = pool.connection_kwargs, pool.sentinel_manager, pool.service_name
         encrypted = issubclass(pool.connection_class, ENCRYPTED)
     sentinels = [replace(settings.from_client(each, flavor), mode="sentinel") for each in asked.sentinels]
-    return Watched(name, sentinels, _plain(options, "tls" if encrypted else "tcp"))
+    return SentinelSettings(name, sentinels, _plain(options, "tls" if encrypted else "tcp"))
 
 
 def seeds(client: Any, flavor: Flavor) -> Sequence[Settings]:
-    """Take over how a ``RedisCluster`` reaches its nodes.
+    """Return how a ``RedisCluster`` reaches its nodes.
 
     Raises:
         TypeError: it is of the other flavor.
@@ -73,7 +73,7 @@ def seeds(client: Any, flavor: Flavor) -> Sequence[Settings]:
 
 
 def check_flavor(client: Any, flavor: Flavor) -> None:
-    """Raise TypeError if a client does not fit."""
+    """Raise TypeError if a client is of the other flavor."""
     if isinstance(client, ASYNCHRONOUS) is not (flavor is Flavor.ASYNC):
         wanted = "Client with classes of redis, AsyncClient with those of redis.asyncio"
         raise TypeError(f"a {type(client).__module__}.{type(client).__name__} does not fit this client; use {wanted}")

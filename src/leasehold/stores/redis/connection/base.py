@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Protocol
 
 from leasehold._runtimes.base import Runtime, Signal
-from leasehold.errors import StoreRefused, StoreUnavailable
+from leasehold.errors import StoreUnavailable
 
 
 class ReplyError(Exception):
@@ -15,7 +15,7 @@ class ReplyError(Exception):
 
     @property
     def code(self) -> str:
-        """Its first word, as ``NOSCRIPT``; looked for inside what older servers wrap around errors in scripts."""
+        """The first word of the error, such as ``NOSCRIPT``, also where older servers put text around script errors."""
         text = str(self)
         if any(words in text for words in DENIED_IN_SCRIPT):
             return "NOPERM"
@@ -26,40 +26,45 @@ class ReplyError(Exception):
 
 
 DENIED_IN_SCRIPT = ("The user executing the script can't", "ACL failure in script")
-"""What servers say, without a code, when a script runs a command that the user may not run; up to 7.0, and later."""
+"""Texts, without a code, of the error when a script runs a command without the right: up to 7.0, and later."""
 
 
-class NotPermitted(StoreRefused):
-    """The server's user lacks a right. Asking again does not help, so whoever waits is told too.
+class NotPermitted(StoreUnavailable):
+    """The server's user lacks a right. A retry does not help, so it is raised in waiters, too.
 
-    A script may have been denied after its first write. `unknown` is False all the same: who asked leaves by ticket,
-    and a repetition would be denied at the same place.
+    A script may have been denied after its first write. `unknown` is False all the same: the caller releases by
+    ticket, and a repeated script would be denied at the same command.
+    """
+
+    lasting = True
+
+
+class RetryableError(StoreUnavailable):
+    """The request was not carried out; a retry, here or at another server, may succeed.
+
+    A transport to several servers retries within the caller's time.
     """
 
 
-class Elsewhere(StoreUnavailable):
-    """Not carried out: soon it may be, here or by another server. Whoever knows others asks them, within its time."""
+class SlotMigrating(RetryableError):
+    """The slot is migrating to another node, and its keys are partly here and partly there (TRYAGAIN)."""
 
 
-class Moving(Elsewhere):
-    """The slot is on its way to another node, and its keys are partly here and partly there."""
+class HandshakeAborted(RetryableError):
+    """The server closed a connection during the handshake. No command was sent, so one retry is safe.
 
-
-class HungUp(Elsewhere):
-    """The server ended a connection before its handshake was over. Nothing but who we are was sent, so: once more.
-
-    It may have been restarted, or a proxy in between may have dropped what it had left open too long. Whoever refuses
-    connections, or says why, is not asked again.
+    The server may have been restarted, or a proxy may have dropped an idle connection. A server that refuses
+    connections, or answers with an error, is not retried.
     """
 
 
-class Redirected(Elsewhere):
-    """A node of a cluster names another that has the slot, or (``ask``) that has these keys of it already.
+class Redirected(RetryableError):
+    """A cluster node names the node that has the slot (MOVED), or that has these keys of it already (ASK).
 
     Attributes:
         slot: the hash slot.
         address: host and port.
-        ask: it is for this once: the slot is on its way.
+        ask: whether it is an ASK: for this command alone, while the slot is migrating.
 
     """
 
@@ -71,10 +76,10 @@ class Redirected(Elsewhere):
 
 
 PASSING = frozenset({"READONLY", "MASTERDOWN", "LOADING", "CLUSTERDOWN", "TRYAGAIN"})
-"""Errors of `NOT_APPLIED` that end by themselves, or where another server is the right one."""
+"""Errors of `NOT_APPLIED` that pass by themselves, or that another server does not have."""
 
 DEMOTED = frozenset({"READONLY", "MASTERDOWN"})
-"""Errors of a server that is no primary any more: its connections are of no more use."""
+"""Errors of a server that is no longer a primary: its connections are useless."""
 
 NOT_APPLIED = frozenset(
     {
@@ -97,11 +102,11 @@ NOT_APPLIED = frozenset(
         "WRONGTYPE",
     }
 )
-"""Errors after which the command was certainly not carried out. Any other error, and any silence, is unknown."""
+"""Errors after which the command was certainly not carried out. Any other error, and no reply, is unknown."""
 
 
 class Subscriber(Protocol):
-    """Someone who waits for a message: the store's slot for one waiting ticket."""
+    """A waiter for messages: the slot of one waiting ticket."""
 
     news: bool
 
@@ -110,12 +115,12 @@ class Subscriber(Protocol):
         ...
 
     def set(self) -> None:
-        """Wake who waits, from any thread; nothing happens if nobody waits yet, since ``news`` is looked at first."""
+        """Wake the waiter, from any thread. Before it waits this does nothing, since it checks ``news`` first."""
         ...
 
 
 class Transport(Protocol):
-    """One server, seen from one client."""
+    """The connections of one client to one server."""
 
     async def call(self, command: bytes, *, within: float) -> Any:
         """Send one packed command and return its reply, which may be a `ReplyError`.
@@ -130,44 +135,44 @@ class Transport(Protocol):
         ...
 
     async def listen(self, within: float) -> int:
-        """Make sure that the client's channel is subscribed; return the number of the subscription.
+        """Subscribe to the client's channel if it is not; return the number of the subscription.
 
-        Another number than before means that messages may have been missed in between.
+        A new number means that messages may have been missed since the last.
         """
         ...
 
     def generation(self) -> int:
-        """Return the number of the subscription that stands now, 0 if none does."""
+        """Return the number of the current subscription, 0 if there is none."""
         ...
 
-    def hear(self, subscriber: Subscriber, timeout: float) -> Coroutine[Any, Any, object]:
-        """Wait until ``subscriber.news``, at most ``timeout`` seconds, reading messages for all if nobody else does."""
+    def receive(self, subscriber: Subscriber, timeout: float) -> Coroutine[Any, Any, object]:
+        """Wait until ``subscriber.news``, at most ``timeout`` seconds; read for all if no other thread does."""
         ...
 
     def notify(self, subscriber: Subscriber) -> None:
-        """Wake one who waits in `hear`, from any thread; its ``news`` is set. It may not have begun to wait."""
+        """Wake a subscriber in `receive`, from any thread; its ``news`` is set. It may not have begun to wait."""
         ...
 
-    def disturbed(self) -> bool:
-        """Say, without waiting, whether something came on the subscription that nobody has read."""
+    def has_unread(self) -> bool:
+        """Return, without waiting, whether the subscription has data that no thread has read."""
         ...
 
     def hang_up(self) -> None:
-        """End all connections, as if the server had: who listens is told, and the next call connects anew."""
+        """Close all connections, as if the server had: waiters retry, and the next call connects anew."""
         ...
 
-    def retune(self, channel: bytes) -> None:
-        """Subscribe to another channel from the next `listen` on that subscribes."""
+    def set_channel(self, channel: bytes) -> None:
+        """Use another channel from the next `listen` on that subscribes."""
         ...
 
     def facts(self) -> dict[str, str]:
-        """Return what the last handshake told: ``version``, ``role``, ``server``."""
+        """Return the server's reply to the last handshake: ``version``, ``role``, ``server``."""
         ...
 
     async def close(self) -> None: ...
 
     def after_fork(self, channel: bytes) -> None:
-        """Start anew in a forked child, on a channel of its own."""
+        """Drop all connections in a forked child, which gets its own channel."""
         ...
 
 
@@ -183,56 +188,56 @@ OnMessage = Callable[[bytes], None]
 """Called with each message on the client's channel."""
 
 OnSilence = Callable[[], None]
-"""Called when the subscription broke: whoever waits must ask again."""
+"""Called when the subscription ended: all waiters must retry."""
 
 
-def pack(*words: bytes) -> bytes:
-    """Return a command in the protocol's form (an array of bulk strings)."""
-    return b"*%d\r\n%b" % (len(words), b"".join(map(bulk, words)))
+def pack(*args: bytes) -> bytes:
+    """Return a packed command: an array of bulk strings."""
+    return b"*%d\r\n%b" % (len(args), b"".join(map(bulk, args)))
 
 
-def bulk(word: bytes) -> bytes:
-    """Return one word of a command in the protocol's form."""
-    return b"$%d\r\n%b\r\n" % (len(word), word)
+def bulk(arg: bytes) -> bytes:
+    """Return one argument of a command as a bulk string."""
+    return b"$%d\r\n%b\r\n" % (len(arg), arg)
 
 
 HELLO = pack(b"HELLO", b"3")
-"""Asks the server who it is: its version and role. redis-py has said the same, with the password."""
+"""Asks for the server's version and role. redis-py has sent it before, with the password."""
 
 
 SHARD_MARK = b"}:shard:"
-"""What the name of a channel has in it that belongs to one shard of a cluster."""
+"""Part of the name of a channel that belongs to one shard of a cluster."""
 
 MESSAGES = (b"message", b"smessage")
 
 SHARDED_SINCE = (7, 0)
-"""Version of the server from which on a shard has channels of its own."""
+"""The first version of the server with sharded channels."""
 
 
 def subscriptions(channel: bytes, version: tuple[int, ...]) -> list[bytes]:
     """Return the commands that subscribe.
 
-    The channel of a shard is heard as a common one too: by that a server to which the name of a waiter has moved can
-    still tell it, over the cluster's own connections, to ask again.
+    A shard's channel is subscribed to as a common one, too. So a server to which a waiter's name has moved can still
+    notify the waiter, over the cluster's own connections, to retry.
     """
     sharded = SHARD_MARK in channel and version >= SHARDED_SINCE
     return [pack(b"SUBSCRIBE", channel), *([pack(b"SSUBSCRIBE", channel)] if sharded else [])]
 
 
 def version_of(facts: dict[str, str]) -> tuple[int, ...]:
-    """Return major and minor number of what `Transport.facts` names."""
+    """Return the major and minor version in `Transport.facts`."""
     return tuple(int(part) for part in facts.get("version", "0").split(".")[:2] if part.isdecimal())
 
 
 def no_answer(where: str, why: object, *, unknown: bool) -> StoreUnavailable:
-    """Make the error for a server that did not answer."""
+    """Return the error for a server that did not reply."""
     reason = str(why) or type(why).__name__
     text = f"Redis at {where} did not answer: {reason}; {SILENCE}"
-    return StoreUnavailable(text, unknown=True) if unknown else Elsewhere(text)
+    return StoreUnavailable(text, unknown=True) if unknown else RetryableError(text)
 
 
 def refused(where: str, error: ReplyError, host: str = "") -> StoreUnavailable:
-    """Make the error for a server that answered with an error; ``host`` is its own, where a redirection names none."""
+    """Return the error for an error reply; ``host``: that of the server, where a redirection names none."""
     code = error.code
     text = f"Redis at {where} refused: {error}; {REMEDIES.get(code, UNLISTED)}"
     if code == "NOPERM":
@@ -243,7 +248,7 @@ def refused(where: str, error: ReplyError, host: str = "") -> StoreUnavailable:
         address = (host if named in ("", "?") else named), int(found[4])
         return Redirected(text, int(found[2]), address, ask=code == "ASK")
     if code in PASSING:
-        return Moving(text) if code == "TRYAGAIN" else Elsewhere(text)
+        return SlotMigrating(text) if code == "TRYAGAIN" else RetryableError(text)
     return StoreUnavailable(text, unknown=code not in NOT_APPLIED)
 
 
@@ -255,29 +260,29 @@ _REDIRECT = re.compile(r"(MOVED|ASK) (\d+) (\S*):(\d+)")
 RIGHTS_PAGE = "docs/backends/redis.md"
 
 BY_CLUSTER = "write the URL as redis+cluster://HOST:PORT"
-BY_SENTINEL = "write the URL as redis+sentinel://HOST:PORT/NAME, NAME being what the sentinels call the primary"
+BY_SENTINEL = "write the URL as redis+sentinel://HOST:PORT/NAME, NAME being the sentinels' name of the primary"
 
 REMEDIES = {
     "READONLY": "it is a replica; connect to the primary, or let redis+sentinel:// or redis+cluster:// find it",
-    "NOREPLICAS": "fewer replicas follow it than min-replicas-to-write asks; look at them",
-    "OOM": "its maxmemory is reached; release still works; give it more memory",
-    "MISCONF": "it cannot write its snapshot; look at its disk",
-    "LOADING": "it is starting; try again",
+    "NOREPLICAS": "fewer replicas follow it than min-replicas-to-write; check the replicas",
+    "OOM": "its maxmemory is reached; releases still work; give it more memory",
+    "MISCONF": "it cannot write its snapshot; check its disk",
+    "LOADING": "it is starting; retry",
     "MASTERDOWN": "it is a replica without its primary; connect to the primary",
-    "CLUSTERDOWN": "the cluster has no server for this slot now; look at CLUSTER INFO and CLUSTER NODES",
+    "CLUSTERDOWN": "the cluster has no server for this slot now; check CLUSTER INFO and CLUSTER NODES",
     "MOVED": f"it is a node of a cluster; {BY_CLUSTER}",
     "ASK": f"it is a node of a cluster; {BY_CLUSTER}",
-    "TRYAGAIN": f"the slot is on its way to another node of the cluster; {BY_CLUSTER}",
+    "TRYAGAIN": f"the slot is migrating to another node of the cluster; {BY_CLUSTER}",
     "CROSSSLOT": f"it is a node of a cluster, or there is a proxy in between; {BY_CLUSTER}",
-    "NOSCRIPT": "it forgets scripts as soon as it has them; look for a proxy in between",
+    "NOSCRIPT": "it forgets scripts at once; check for a proxy in between",
     "NOPERM": f"grant its user the rights listed in {RIGHTS_PAGE}",
     "NOAUTH": "put the password into the URL: redis://:password@host",
     "WRONGPASS": "the user name or password in the URL is wrong",
     "BUSY": "another script keeps it busy; find it with SLOWLOG, end it with SCRIPT KILL",
-    "WRONGTYPE": "something else uses a key under the prefix 'leasehold:'; look for it and give it another name",
+    "WRONGTYPE": "another program uses a key under the prefix 'leasehold:'; find it and rename its key",
 }
 """What to do about each error of `NOT_APPLIED`."""
 
-SILENCE = "look whether it is up, reachable and not overloaded, and speaks TLS on this port if the URL says so"
+SILENCE = "check that it runs, is reachable and not overloaded, and uses TLS on this port if the URL does"
 
-UNLISTED = "its log may say more; `leasehold doctor` looks at its settings"
+UNLISTED = "see its log; `leasehold doctor` checks its settings"

@@ -1,4 +1,4 @@
-"""The blocking transport: a connection for each call under way, and one for the client's channel."""
+"""The blocking transport: one connection for each concurrent call, and one for the client's channel."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from leasehold._runtimes.base import Flavor, Runtime
 from leasehold.errors import StoreUnavailable
 from leasehold.stores.redis.connection.base import (
     HELLO,
-    HungUp,
+    HandshakeAborted,
     OnMessage,
     OnSilence,
     ReplyError,
@@ -26,7 +26,7 @@ from leasehold.stores.redis.connection.connection import SILENT, Connection
 from leasehold.stores.redis.connection.settings import Settings, check_handshake, connect_error
 
 IDLE_CONNECTIONS = 32
-"""Connections kept open for later calls; more than these are closed after use."""
+"""Connections kept open for later calls; further ones are closed after use."""
 
 
 class BlockingTransport:
@@ -43,21 +43,21 @@ class BlockingTransport:
         self._subscriptions = Channel(runtime, self.subscribed, settings.where, channel, on_message, on_silence)
 
     async def call(self, command: bytes, *, within: float) -> Any:
-        connection = self._fresh() or self.connect(within)
+        connection = self._take_idle() or self.connect(within)
         try:
             answer = connection.ask(command, within)
         except BaseException as error:
-            self._broke(connection, error)
+            self._discard(connection, error)
             raise
         self._put_back(connection)
         return answer
 
     async def call_all(self, commands: Sequence[bytes], *, within: float) -> list[Any]:
-        connection = self._fresh() or self.connect(within)
+        connection = self._take_idle() or self.connect(within)
         try:
             answers = connection.exchange(b"".join(commands), len(commands), within)
         except BaseException as error:
-            self._broke(connection, error)
+            self._discard(connection, error)
             raise
         self._put_back(connection)
         return answers
@@ -68,20 +68,20 @@ class BlockingTransport:
     def generation(self) -> int:
         return self._subscriptions.generation
 
-    async def hear(self, subscriber: Subscriber, timeout: float) -> None:
-        await self._subscriptions.hear(subscriber, timeout)
+    async def receive(self, subscriber: Subscriber, timeout: float) -> None:
+        await self._subscriptions.receive(subscriber, timeout)
 
     def notify(self, subscriber: Subscriber) -> None:
         self._subscriptions.notify(subscriber)
 
-    def disturbed(self) -> bool:
-        return self._subscriptions.disturbed()
+    def has_unread(self) -> bool:
+        return self._subscriptions.has_unread()
 
     def hang_up(self) -> None:
         self._drop_idle()
         self._subscriptions.hang_up()
 
-    def retune(self, channel: bytes) -> None:
+    def set_channel(self, channel: bytes) -> None:
         self._subscriptions.channel = channel
 
     def facts(self) -> dict[str, str]:
@@ -103,15 +103,15 @@ class BlockingTransport:
         self._subscriptions.after_fork(channel)
 
     def connect(self, within: float) -> Connection:
-        """Open a connection and check who answers; once more if it hangs up before that.
+        """Open a connection and check the server; retry once if it drops the connection during the handshake.
 
         Raises:
-            StoreUnavailable: nobody does, or nobody that can be used; nothing was sent.
+            StoreUnavailable: no usable server replied; no command was sent.
         """
         until = self._runtime.now() + within
         try:
             return self._connect(within)
-        except HungUp:
+        except HandshakeAborted:
             left = until - self._runtime.now()
             if left <= 0:
                 raise
@@ -128,25 +128,25 @@ class BlockingTransport:
         except (redis.RedisError, OSError, ValueError) as error:
             failed = connect_error(error, where)
         if failed is not None:
-            raise failed  # out here it has no context: local variables in the frames of redis-py show the password
+            raise failed  # outside `except`, so without context: local variables in redis-py's frames show the password
         connection = Connection(connection, self._runtime)
         try:
-            said = connection.ask(HELLO, max(until - self._runtime.now(), 0.001))
-            self._facts = check_handshake(said, self._settings)
+            hello = connection.ask(HELLO, max(until - self._runtime.now(), 0.001))
+            self._facts = check_handshake(hello, self._settings)
         except BaseException as error:
             connection.close()
             if isinstance(error, StoreUnavailable) or not isinstance(error, SILENT):
                 raise
             gone = no_answer(where, error, unknown=False)
-            raise gone if isinstance(error, TimeoutError) else HungUp(str(gone)) from error
+            raise gone if isinstance(error, TimeoutError) else HandshakeAborted(str(gone)) from error
         return connection
 
     def subscribed(self, channel: bytes, within: float) -> Connection:
-        """Open a connection that hears ``channel``."""
+        """Open a connection that is subscribed to ``channel``."""
         connection, where = self.connect(within), self._settings.where
         try:
-            asked = subscriptions(channel, version_of(self._facts))
-            for reply in connection.exchange(b"".join(asked), len(asked), within):
+            commands = subscriptions(channel, version_of(self._facts))
+            for reply in connection.exchange(b"".join(commands), len(commands), within):
                 if isinstance(reply, ReplyError):
                     raise refused(where, reply)
         except BaseException as error:
@@ -156,11 +156,11 @@ class BlockingTransport:
             raise
         return connection
 
-    def _broke(self, connection: Connection, error: BaseException) -> None:
-        """Close a line on which a reply may still be on its way: nobody must ever read it as an answer of theirs."""
+    def _discard(self, connection: Connection, error: BaseException) -> None:
+        """Close a connection on which a reply may still come: no other call must ever read it."""
         connection.close()
         if isinstance(error, SILENT):
-            self._drop_idle()  # they go to the same server, and each would cost another attempt
+            self._drop_idle()  # they go to the same server, and each would cost another failed attempt
             raise no_answer(self._settings.where, error, unknown=True) from error
 
     def _put_back(self, connection: Connection) -> None:
@@ -169,10 +169,10 @@ class BlockingTransport:
         else:
             connection.close()
         if self._closed:
-            self._drop_idle()  # it may have been closed just before this line was put back
+            self._drop_idle()  # `close` may have run just before the append
 
-    def _fresh(self) -> Connection | None:
-        """Take an idle connection that the server has not closed meanwhile; None if there is none."""
+    def _take_idle(self) -> Connection | None:
+        """Return an idle connection that the server has not closed meanwhile; None if there is none."""
         while True:
             try:
                 connection = self._idle.pop()
@@ -186,7 +186,7 @@ class BlockingTransport:
         idle = self._idle
         while idle:
             try:
-                connection = idle.pop()  # taken out before it is closed: another thread may be taking one just now
+                connection = idle.pop()  # removed before it is closed: another thread may take one at the same time
             except IndexError:  # it was the last
                 return
             connection.close()

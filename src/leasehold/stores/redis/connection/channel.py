@@ -1,10 +1,10 @@
-"""The subscription of a blocking client to its channel, read by one of those who wait.
+"""The subscription of a blocking client to its channel, read by one of the waiting threads.
 
-One waiter reads for all, hands each message to the waiter that it is for, and passes the reading on when it has its
-own. So a client with one waiter pays no switch between threads, and one with many needs no thread of its own.
+One waiter reads for all. It hands each message to the waiter that it is for, and another waiter goes on reading when it
+has its own. So a client with one waiter needs no switch between threads, and one with many needs no extra thread.
 
-Whoever reads owns the descriptors that it waits on. If another thread ends the subscription, it only shuts the
-connection down, and the reader closes it when it leaves: the number of a closed descriptor may be a stranger's at once.
+The reader owns the descriptors that it waits on. If another thread ends the subscription, that thread only shuts the
+connection down, and the reader closes it when it stops reading. A closed descriptor's number may be reused at once.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from leasehold.stores.redis.connection.base import MESSAGES, OnMessage, OnSilenc
 from leasehold.stores.redis.connection.connection import CHUNK, Connection
 
 Subscribe = Callable[[bytes, float], Connection]
-"""Opens a connection that hears a channel, within so many seconds."""
+"""Opens a connection that is subscribed to a channel, within so many seconds."""
 
 
 class Channel:
@@ -32,9 +32,9 @@ class Channel:
         runtime: clocks and signals.
         subscribe: opens the connection.
         where: the server, for messages to people.
-        channel: what to listen to.
-        on_message: takes each message.
-        on_silence: is called when no more messages come, until somebody subscribes again.
+        channel: the channel.
+        on_message: called with each message.
+        on_silence: called when the subscription has ended.
 
     """
 
@@ -61,20 +61,20 @@ class Channel:
         self._connection: Connection | None = None
         self._wake_up: tuple[socket.socket, socket.socket] | None = None
         self._mutex = self._runtime.mutex()
-        self._opening = threading.Lock()  # held while connecting, so waited for with a limit
+        self._opening = threading.Lock()  # held while connecting, so acquired with a time limit
         self._poll = select.poll()  # not select(), which cannot wait for descriptors above 1,023
         self._reading: Subscriber | None = None
         self._reader = 0  # the thread that reads
         self._waiting: dict[int, Subscriber] = {}
-        self._ended: list[Callable[[], None]] = []  # what whoever reads is to close when it leaves
+        self._ended: list[Callable[[], None]] = []  # what the reader closes when it stops reading
 
     def open(self, within: float) -> int:
-        """Subscribe if that is not done; return the number of the subscription."""
+        """Subscribe if there is no subscription; return its number."""
         if self._connection is not None:
             return self.generation
         until = self._runtime.now() + within
         if not self._opening.acquire(timeout=within):
-            raise no_answer(self._where, "another thread still tries to subscribe", unknown=False)
+            raise no_answer(self._where, "another thread is still subscribing", unknown=False)
         try:
             if self._connection is not None:
                 return self.generation
@@ -87,13 +87,13 @@ class Channel:
             self._poll.register(self._wake_up[0], select.POLLIN)
             self._count += 1
             self.generation = self._count
-            self._connection = connection  # last: it says that all the rest is there
+            self._connection = connection  # last: other threads read it first
             return self.generation
         finally:
             self._opening.release()
 
-    async def hear(self, subscriber: Subscriber, timeout: float) -> None:
-        """Wait for ``subscriber.news``, reading for all if nobody does."""
+    async def receive(self, subscriber: Subscriber, timeout: float) -> None:
+        """Wait for ``subscriber.news``; read for all if no other thread does."""
         until = self._runtime.now() + timeout
         while not subscriber.news and (left := until - self._runtime.now()) > 0:
             signal = None
@@ -103,7 +103,7 @@ class Channel:
                 if reads:
                     self._reading, self._reader = subscriber, threading.get_ident()
                 else:
-                    signal = subscriber.ready(self._runtime)  # whoever reads needs none
+                    signal = subscriber.ready(self._runtime)  # the reader needs none
                     self._waiting[id(subscriber)] = subscriber
             try:
                 if connection is None:
@@ -111,25 +111,25 @@ class Channel:
                 if signal is None:
                     self._read(connection, subscriber, until)
                     continue
-                if not subscriber.news:  # else it came before there was a signal
+                if not subscriber.news:  # else it was set before the signal existed
                     await signal.wait(left)
                 if not subscriber.news:
-                    signal.clear()  # called to read on; news that came meanwhile is in `news`
+                    signal.clear()  # woken to take over the reading; a message that came meanwhile is in `news`
             finally:
-                self._pass_on(subscriber)
+                self._stop_reading(subscriber)
 
     def notify(self, subscriber: Subscriber) -> None:
-        """Wake one who waits, or who reads for all."""
+        """Wake a subscriber that waits, or that reads for all."""
         subscriber.set()
         wake_up = self._wake_up
         if self._reading is subscriber and wake_up is not None and threading.get_ident() != self._reader:
-            try:  # the reader itself, which found the message, looks at its news next
+            try:  # not for the reader itself, which checks its `news` next
                 wake_up[1].send(b"!")
-            except OSError:  # closed meanwhile: whoever read has found out
+            except OSError:  # closed meanwhile, which has ended the read
                 pass
 
     def close(self) -> None:
-        """Close the connection; those who wait find out and ask again."""
+        """Close the connection; waiters retry."""
         with self._mutex:
             reading = self._reading
         if reading is not None:
@@ -143,34 +143,34 @@ class Channel:
             self._close(end.close)
 
     def after_fork(self, channel: bytes) -> None:
-        """Start anew in a forked child, on a channel of its own."""
+        """Drop the connection in a forked child, which gets its own channel."""
         self.channel = channel
         self._forget()
 
-    def disturbed(self) -> bool:
-        """Say whether something came that nobody has read."""
+    def has_unread(self) -> bool:
+        """Return whether there is data that no thread has read."""
         connection = self._connection
         return connection is not None and not connection.quiet()
 
     def hang_up(self) -> None:
-        """End the subscription; whoever waits asks again."""
+        """End the subscription; waiters retry."""
         connection = self._connection
         if connection is not None:
             self._drop(connection)
             self._on_silence()
 
-    def _pass_on(self, subscriber: Subscriber) -> None:
+    def _stop_reading(self, subscriber: Subscriber) -> None:
         with self._mutex:
             self._waiting.pop(id(subscriber), None)
             if self._reading is not subscriber and self._reading is not None:
                 return
             self._reading = None
             ended, self._ended = self._ended, []
-            following = next(iter(self._waiting.values()), None)
+            successor = next(iter(self._waiting.values()), None)
         for close in ended:
             close()
-        if following is not None:
-            following.set()
+        if successor is not None:
+            successor.set()
 
     def _read(self, connection: Connection, subscriber: Subscriber, until: float) -> None:
         try:
@@ -210,7 +210,7 @@ class Channel:
         self._close(connection.close, connection.hang_up)
 
     def _close(self, close: Callable[[], None], wake: Callable[[], None] | None = None) -> None:
-        """Close something now, or leave that to the thread that waits on it, and wake it."""
+        """Close something now, or let the thread that waits on it do so, and wake that thread."""
         with self._mutex:
             if self._reading is not None and self._reader != threading.get_ident():
                 self._ended.append(close)

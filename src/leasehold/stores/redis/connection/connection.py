@@ -1,4 +1,4 @@
-"""One blocking connection: bytes out, replies in, each within its time."""
+"""One blocking connection: sends commands and reads replies, each within a time limit."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from leasehold._runtimes.base import Runtime
 from leasehold.stores.redis.connection.base import ReplyError
 
 CHUNK = 65_536
-"""Bytes read at once."""
+"""Bytes of one read."""
 
 LONGER = 8
-"""Times the limit that the kernel knows for which a call may take longer without telling it: it then reads again."""
+"""How many times longer than the kernel's time limit a call may take without setting a new one; it then reads again."""
 
 ESTABLISHED = b"\x01"
-"""The state of a TCP connection that neither side has closed: the first byte of what TCP_INFO tells."""
+"""The state of a TCP connection that neither side has closed: the first byte of TCP_INFO."""
 
 TOO_SLOW = "it answered too slowly"
 
 GONE = "it closed the connection"
 
 SILENT = (OSError, EOFError, hiredis.ProtocolError)
-"""What a connection raises on which no more answers come."""
+"""What is raised on a connection that gives no more replies."""
 
 
 class Connection:
-    """One connection that redis-py made, read and written without it.
+    """One connection that redis-py opened; our code alone reads and writes it.
 
-    The kernel itself ends a read or write that takes too long, where it can: with Python's own time limits each of them
-    would be two system calls, and let other threads in twice.
+    Where possible the kernel ends a read or write that takes too long. With Python's own time limits each of them would
+    be two system calls, and would release the interpreter lock twice.
     """
 
     def __init__(self, connection: Any, runtime: Runtime) -> None:
@@ -43,7 +43,7 @@ class Connection:
         self.socket: socket.socket = connection._get_socket()
         self.reader = hiredis.Reader(replyError=ReplyError, protocolError=hiredis.ProtocolError)
         self._within = 0.0
-        self._plain = type(self.socket) is socket.socket and sys.platform != "win32"  # TLS has its own waiting
+        self._plain = type(self.socket) is socket.socket and sys.platform != "win32"  # TLS needs Python's time limits
         if self._plain:
             self.socket.settimeout(None)
         self._tcp = sys.platform == "linux" and self.socket.family in (socket.AF_INET, socket.AF_INET6)
@@ -51,7 +51,7 @@ class Connection:
     def ask(self, command: bytes, within: float) -> Any:
         """Send one command and read its reply."""
         if not self._within <= within <= LONGER * self._within or not self._plain:
-            self._allow(within)
+            self._limit(within)
         reader, until = self.reader, self._now() + within
         try:
             self.socket.sendall(command)
@@ -65,7 +65,7 @@ class Connection:
                 left = until - self._now()
                 if left <= 0:
                     raise TimeoutError(TOO_SLOW) from None
-                self._allow(left)  # the kernel's limit was that of a shorter call
+                self._limit(left)  # the kernel's limit was that of a shorter call
                 continue
             if not data:
                 raise EOFError(GONE)
@@ -76,8 +76,8 @@ class Connection:
         return reply
 
     def exchange(self, commands: bytes, replies: int, within: float) -> list[Any]:
-        """Send several commands at once and read so many replies."""
-        self._allow(within)
+        """Send several commands in one write and read so many replies."""
+        self._limit(within)
         until = self._now() + within
         answers: list[Any] = []
         try:
@@ -85,7 +85,7 @@ class Connection:
             while len(answers) < replies:
                 reply = self.reader.gets()
                 if reply is False:
-                    self._still(until)
+                    self._read_more(until)
                 else:
                     answers.append(reply)
         except BlockingIOError:
@@ -93,21 +93,21 @@ class Connection:
         return answers
 
     def usable(self) -> bool:
-        """Say whether the server has not closed it meanwhile, and sent nothing unasked."""
+        """Return whether the server has neither closed it meanwhile nor sent anything unrequested."""
         if not self._tcp:
             return self.quiet()
-        # Does not let other threads in, as poll does; whoever sends something unasked closes, too.
+        # Unlike poll, this keeps the interpreter lock. A server that sends something unrequested also closes.
         state: bytes = self.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)
         return state == ESTABLISHED
 
     def quiet(self) -> bool:
-        """Say whether nothing came unasked, neither bytes nor an end of file."""
+        """Return whether nothing has come, neither bytes nor an end of file."""
         poll = select.poll()
         poll.register(self.socket, select.POLLIN)
         return not poll.poll(0)
 
     def feed(self) -> None:
-        """Read what has come, or comes next.
+        """Read the bytes that have come, or wait for the next ones.
 
         Raises:
             EOFError: the server closed the connection.
@@ -118,9 +118,9 @@ class Connection:
         self.reader.feed(data)
 
     def hang_up(self) -> None:
-        """End the connection while another thread waits on it: that one finds out, and closes it."""
+        """Shut the connection down while another thread waits on it; that thread gets an error, and closes it."""
         try:
-            socket.socket.shutdown(self.socket, socket.SHUT_RDWR)  # of TLS it touches nothing
+            socket.socket.shutdown(self.socket, socket.SHUT_RDWR)  # leaves the TLS state alone
         except OSError:  # it has ended already
             pass
 
@@ -128,14 +128,14 @@ class Connection:
         """Close the connection; no other thread may wait on it."""
         self._connection.disconnect()
 
-    def _still(self, until: float) -> None:
-        """Read on, if there is time."""
+    def _read_more(self, until: float) -> None:
+        """Read more, if there is time."""
         if self._now() > until:
             raise TimeoutError(TOO_SLOW)
         self.feed()
 
-    def _allow(self, within: float) -> None:
-        """Set for how long a read or write may take."""
+    def _limit(self, within: float) -> None:
+        """Set the time limit of reads and writes."""
         self._within = within
         if not self._plain:
             self.socket.settimeout(max(within, 0.001))

@@ -1,16 +1,16 @@
-"""Asking without waiting: a command is sent by whoever asks, and its reply goes to whoever is to be told of it.
+"""Pipelining: a command is sent without waiting for its reply, which goes to a callback.
 
 Theory of operation
 -------------------
-Who asks several servers at once must not wait for each in turn, and needs no thread for each: it posts to all, and then
-reads what comes first. A connection answers in order, so a reply that nobody waited for is read before the next one,
-by whoever uses the connection then. Until a reply was read its connection is a `PipelinedConnection` that owes it.
+A caller of several servers must not wait for each in turn, and needs no thread for each. It posts to all, and then
+reads the replies as they come. A connection replies in order. So a reply that its caller no longer waits for is read
+before the next one, by the next user of the connection. Until then it is pending at its `PipelinedConnection`.
 
-Blocking, a pipe belongs to one thread at a time. It takes the pipe out, posts, reads until it has what it needs, and
-puts the pipe back, whatever it still owes. A pipe that has come back with a debt and is not taken again is read by the
-background, by `read`. Whoever is interrupted in the middle of writing or reading leaves a pipe of which nobody knows
-what comes next: it is closed, and all that it owes is told as lost. Connecting takes time, so whoever asks does not:
-that is for the background, too, by `add`.
+In blocking code a connection belongs to one thread at a time. The thread takes it, posts, reads until it has enough
+replies, and gives it back, with replies pending or not. If no other thread takes it, the background thread reads the
+pending replies (`read`). If a thread is interrupted while it writes or reads, the state of the connection is unknown:
+it is closed, and all pending replies are reported as lost. Connecting takes time, so callers do not connect: the
+background thread does (`add`).
 
 Under asyncio the client's one connection does all this already.
 """
@@ -31,83 +31,83 @@ from leasehold.stores.redis.connection.base import Transport, no_answer
 from leasehold.stores.redis.connection.blocking import IDLE_CONNECTIONS, BlockingTransport
 from leasehold.stores.redis.connection.connection import CHUNK, SILENT, TOO_SLOW, Connection
 
-MOST_OWED = 256
-"""Answers that a pipe may owe; a server that owes so many is not asked on it."""
+MOST_PENDING = 256
+"""Most pending replies of one connection; above that no command is posted on it."""
 
 NOT_YET = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
-"""What a socket raises that would have to wait."""
+"""What a non-blocking socket raises instead of waiting."""
 
-Answered = Callable[[Any, StoreUnavailable | None], None]
-"""Called once with the reply, which may be a `ReplyError`, or with the reason why there is none. It must not wait."""
+OnReply = Callable[[Any, StoreUnavailable | None], None]
+"""Called once with the reply, which may be a `ReplyError`, or with the reason why none comes. It must not block."""
 
 
 class Pipelining(Protocol):
-    """One server, asked without waiting. Used from many threads at once."""
+    """Posts commands to one server. Used from many threads at once."""
 
-    def post(self, command: bytes, until: float, answered: Answered, taken: list[PipelinedConnection]) -> bool:
-        """Send a packed command if that can be done at once; return False if not, and then nothing was sent.
+    def post(self, command: bytes, until: float, answered: OnReply, taken: list[PipelinedConnection]) -> bool:
+        """Send a packed command if that is possible at once; return False if not: then nothing was sent.
 
         Args:
             command: what to send.
-            until: boot-time clock from which on no reply is waited for.
-            answered: told of the reply, in the thread or loop that reads it. A `StoreUnavailable` is always `unknown`.
-            taken: gets the pipe that is to be read, and then to be given back; nothing under asyncio.
+            until: boot-time clock after which the reply counts as lost.
+            answered: called in the thread or loop that reads the reply. A `StoreUnavailable` is always `unknown`.
+            taken: gets the connection, which the caller must read and then give back; nothing under asyncio.
 
         """
         ...
 
     def add(self, within: float) -> None:
-        """Make one more pipe, if there is none idle and there may be more; blocks for ``within`` seconds at most.
+        """Open one more connection, if none is idle and there may be more; blocks for ``within`` seconds at most.
 
         Raises:
-            StoreUnavailable: the server does not answer.
+            StoreUnavailable: the server does not reply.
 
         """
         ...
 
     def read(self, now: float) -> bool:
-        """Read what has come for nobody who waits, and give up what is too late; return whether more is owed."""
+        """Read the replies on idle connections, and give up the late ones; return whether more are pending."""
         ...
 
     def hang_up(self) -> None:
-        """Close the pipes that nobody uses."""
+        """Close the idle connections."""
         ...
 
     def close(self) -> None:
-        """Close all pipes."""
+        """Close all connections."""
         ...
 
     def after_fork(self) -> None:
-        """Drop, in a forked child, what belongs to the parent."""
+        """Drop the parent's connections in a forked child."""
         ...
 
 
 @runtime_checkable
 class Routing(Protocol):
-    """A transport that stands for several servers."""
+    """A transport to several servers."""
 
-    def posting(self) -> Pipelining:
-        """Return what asks the right one of them without waiting."""
+    def pipelining(self) -> Pipelining:
+        """Return what posts each command to the right server."""
         ...
 
 
-def posting(runtime: Runtime, transport: Transport) -> Pipelining | None:
-    """Return what asks the server of a transport without waiting; None if that transport cannot."""
+def pipelining_for(runtime: Runtime, transport: Transport) -> Pipelining | None:
+    """Return what posts commands to the server of a transport; None if that transport cannot."""
     if isinstance(transport, BlockingTransport):
         return PipelinedConnections(runtime, transport)
     if isinstance(transport, Routing):
-        return transport.posting()
+        return transport.pipelining()
     return LoopPipelining(runtime, transport) if isinstance(transport, AioTransport) else None
 
 
-Owed = tuple[Answered, float]
-"""Who is told of a reply, and the boot-time clock from which on nobody waits for it."""
+PendingReply = tuple[OnReply, float]
+"""The callback of a reply, and the boot-time clock after which the reply counts as lost."""
 
 
 class PipelinedConnection:
-    """A connection that is written and read without waiting. For one thread at a time."""
+    """A connection that is written and read without blocking. For one thread at a time."""
 
-    __slots__ = ("__weakref__", "_connection", "_home", "_plain", "_send", "_unsent", "fd", "open", "owed", "sound")
+    __slots__ = ("__weakref__", "_connection", "_home", "_plain", "_send", "_unsent", "fd", "open", "pending", "sound")
 
     def __init__(self, connection: Connection, home: PipelinedConnections) -> None:
         self._connection = connection
@@ -117,19 +117,19 @@ class PipelinedConnection:
         self._plain = hasattr(connection.socket, "recv_into") and not isinstance(connection.socket, ssl.SSLSocket)
         self.fd = connection.socket.fileno()
         self.open = True
-        self.sound = True  # all that was begun was ended; else nobody knows what comes next
-        self.owed: deque[Owed] = deque()
+        self.sound = True  # whether the last write or read was completed; else its state is unknown
+        self.pending: deque[PendingReply] = deque()
         connection.socket.setblocking(False)
 
     @property
     def full(self) -> bool:
-        """Whether the server has taken something only in part: the rest is sent when there is room again."""
+        """Whether a command is only partly sent: the rest follows when the send buffer has room."""
         return bool(self._unsent)
 
-    def post(self, command: bytes, until: float, answered: Answered) -> None:
-        """Send a command. A failure is told to all whose answers it costs, this one among them."""
+    def post(self, command: bytes, until: float, answered: OnReply) -> None:
+        """Send a command. A failure is reported to all pending callbacks, this one among them."""
         self.sound = False
-        self.owed.append((answered, until))  # first: an answer that nobody is noted for would be taken for another's
+        self.pending.append((answered, until))  # first: a reply without a callback would go to the next one
         if self._unsent:
             self._unsent += command
         else:
@@ -138,11 +138,11 @@ class PipelinedConnection:
         self.sound = True
 
     def read(self) -> None:
-        """Read what has come, send what is left, and tell who is answered."""
+        """Send what is unsent, read the replies that have come, and call their callbacks."""
         self.sound = False
         if self._unsent:
             self._send_on()
-        reader, owed, receive = self._connection.reader, self.owed, self._connection.socket.recv
+        reader, pending, receive = self._connection.reader, self.pending, self._connection.socket.recv
         try:
             while self.open:
                 data = receive(CHUNK)
@@ -150,9 +150,9 @@ class PipelinedConnection:
                     raise EOFError("it closed the connection")
                 reader.feed(data)
                 while (reply := reader.gets()) is not False:
-                    if not owed:
-                        raise EOFError("it answered a question that nobody asked")
-                    owed.popleft()[0](reply, None)
+                    if not pending:
+                        raise EOFError("it sent a reply without a command")
+                    pending.popleft()[0](reply, None)
                 if self._plain and len(data) < CHUNK:
                     break
         except NOT_YET:
@@ -162,22 +162,22 @@ class PipelinedConnection:
         self.sound = True
 
     def usable(self) -> bool:
-        """Say whether it is open, as far as is known here."""
-        return self.open if self.owed else self._connection.usable()
+        """Return whether it is open, as far as is known here."""
+        return self.open if self.pending else self._connection.usable()
 
     def late(self, now: float) -> bool:
-        """Say whether it owes what nobody waits for any more."""
-        return bool(self.owed) and self.owed[0][1] < now
+        """Return whether its oldest pending reply is late."""
+        return bool(self.pending) and self.pending[0][1] < now
 
     def end(self, why: object) -> None:
-        """Close it; whoever is owed an answer is told that none will come."""
+        """Close it, and report to all pending callbacks that no reply will come."""
         self.open, self._unsent = False, b""
         self._connection.close()
-        while self.owed:
-            self.owed.popleft()[0](None, no_answer(self._home.where, why, unknown=True))
+        while self.pending:
+            self.pending.popleft()[0](None, no_answer(self._home.where, why, unknown=True))
 
     def give_back(self) -> None:
-        """Let others have it, whatever it owes."""
+        """Let other threads use it, with replies pending or not."""
         self._home.give(self)
 
     def _send_on(self) -> None:
@@ -189,15 +189,15 @@ class PipelinedConnection:
             self.end(error)
 
     def __del__(self) -> None:
-        if self.owed:  # an interrupt came between taking it and noting that; whoever reads next tells of the loss
-            self._home.orphans.extend(self.owed)
+        if self.pending:  # an interrupt came after it was taken; the next `read` reports the loss
+            self._home.orphans.extend(self.pending)
 
 
 _pop: Callable[[list[PipelinedConnection]], PipelinedConnection] = list[PipelinedConnection].pop
 
 
 class PipelinedConnections:
-    """See `Pipelining`. Those to one server, for all threads of a client."""
+    """See `Pipelining`. The connections to one server, for all threads of a client."""
 
     def __init__(self, runtime: Runtime, transport: BlockingTransport) -> None:
         self._runtime = runtime
@@ -207,19 +207,19 @@ class PipelinedConnections:
     def _forget(self) -> None:
         self._idle: list[PipelinedConnection] = []
         self._all: weakref.WeakSet[PipelinedConnection] = weakref.WeakSet()
-        self.orphans: list[Owed] = []
+        self.orphans: list[PendingReply] = []
         self._closed = False
 
-    def post(self, command: bytes, until: float, answered: Answered, taken: list[PipelinedConnection]) -> bool:
+    def post(self, command: bytes, until: float, answered: OnReply, taken: list[PipelinedConnection]) -> bool:
         while True:
             try:
-                # Taken and noted in one step of the interpreter, so that no interrupt comes in between.
+                # Removed and recorded in one step of the interpreter, so that no interrupt comes between.
                 taken.extend(map(_pop, (self._idle,)))
             except IndexError:
                 return False
             pipelined = taken[-1]
             if pipelined.usable():
-                if len(pipelined.owed) >= MOST_OWED:
+                if len(pipelined.pending) >= MOST_PENDING:
                     return False
                 pipelined.post(command, until, answered)
                 return True
@@ -232,42 +232,42 @@ class PipelinedConnections:
         return self._transport.where
 
     def give(self, pipelined: PipelinedConnection) -> None:
-        """Take a pipe back."""
+        """Take a connection back."""
         if self._closed or not pipelined.sound:
-            pipelined.end("the client is closed" if self._closed else "the question was broken off")
+            pipelined.end("the client is closed" if self._closed else "the call was interrupted")
         if pipelined.open:
             self._idle.append(pipelined)
             if self._closed:
-                self.hang_up()  # it was closed just now
+                self.hang_up()  # `close` may have run just before the append
 
     def add(self, within: float) -> None:
-        if self._closed or len(self._all) >= IDLE_CONNECTIONS or any(not pipelined.owed for pipelined in self._idle):
+        if self._closed or len(self._all) >= IDLE_CONNECTIONS or any(not pipelined.pending for pipelined in self._idle):
             return
         pipelined = PipelinedConnection(self._transport.connect(within), self)
         self._all.add(pipelined)
         self.give(pipelined)
 
     def read(self, now: float) -> bool:
-        for pipelined in [pipelined for pipelined in self._idle if pipelined.owed]:
+        for pipelined in [pipelined for pipelined in self._idle if pipelined.pending]:
             try:
                 self._idle.remove(pipelined)
-            except ValueError:  # somebody has taken it
+            except ValueError:  # another thread has taken it
                 continue
             pipelined.read()
             if pipelined.late(now):
                 pipelined.end(TOO_SLOW)
             self.give(pipelined)
         while self.orphans:
-            self.orphans.pop()[0](None, no_answer(self.where, "the question was broken off", unknown=True))
-        return any(pipelined.owed for pipelined in self._idle)
+            self.orphans.pop()[0](None, no_answer(self.where, "the call was interrupted", unknown=True))
+        return any(pipelined.pending for pipelined in self._idle)
 
     def hang_up(self) -> None:
         while self._idle:
             try:
                 pipelined = self._idle.pop()
-            except IndexError:  # somebody has taken it
+            except IndexError:  # another thread has taken it
                 return
-            pipelined.end("the client is closed" if self._closed else "it was left for another server")
+            pipelined.end("the client is closed" if self._closed else "the client left it for another server")
 
     def close(self) -> None:
         self._closed = True
@@ -278,38 +278,38 @@ class PipelinedConnections:
 
 
 class LoopPipelining:
-    """See `Pipelining`. The one connection of an asyncio client, which the loop reads."""
+    """See `Pipelining`. The one connection of an asyncio client; the loop reads it."""
 
     def __init__(self, runtime: Runtime, transport: AioTransport) -> None:
         self._runtime = runtime
         self._transport = transport
 
-    def post(self, command: bytes, until: float, answered: Answered, taken: list[PipelinedConnection]) -> bool:
+    def post(self, command: bytes, until: float, answered: OnReply, taken: list[PipelinedConnection]) -> bool:
         reply = self._transport.post(command, max(until - self._runtime.now(), 0.001))
         if reply is None:
             return False
-        reply.add_done_callback(lambda reply: _tell(reply, answered))
+        reply.add_done_callback(lambda reply: _report(reply, answered))
         return True
 
     def add(self, within: float) -> None:
-        """Make none: calls connect."""
+        """Do nothing: calls connect."""
 
     def read(self, now: float) -> bool:
         return False
 
     def hang_up(self) -> None:
-        """Leave that to the transport, whose connection it is."""
+        """Do nothing: the connection belongs to the transport."""
 
     def close(self) -> None:
-        """Leave that to the transport, too."""
+        """Do nothing: the connection belongs to the transport."""
 
     def after_fork(self) -> None:
-        """Keep nothing."""
+        """Do nothing: there is no state."""
 
 
-def _tell(reply: asyncio.Future[Any], answered: Answered) -> None:
+def _report(reply: asyncio.Future[Any], answered: OnReply) -> None:
     if reply.cancelled():
-        answered(None, no_answer("a node", "the question was cancelled", unknown=True))
+        answered(None, no_answer("a node", "the call was cancelled", unknown=True))
     elif isinstance(error := reply.exception(), StoreUnavailable):
         answered(None, error)
     elif error is None:

@@ -1,4 +1,4 @@
-"""Waiting for several servers at once, in the thread that has asked them."""
+"""Waiting for the replies of several servers, in the thread that has sent the commands."""
 
 from __future__ import annotations
 
@@ -19,41 +19,41 @@ class WakeUp:
 
     @property
     def fd(self) -> int:
-        """What becomes readable when it rings."""
+        """The descriptor that becomes readable when it is set."""
         return self._ends[0].fileno()
 
     def set(self) -> None:
-        """Ring, from any thread."""
+        """End the wait, from any thread."""
         try:
             self._ends[1].send(b"!")
-        except OSError:  # it has rung often enough, or nobody waits any more
+        except OSError:  # it is full, so set already, or closed
             pass
 
     def clear(self) -> None:
-        """Take note that it rang."""
+        """Reset it."""
         try:
             self._ends[0].recv(4096)
-        except OSError:  # somebody has
+        except OSError:  # another thread has
             pass
 
     def close(self) -> None:
-        """Close it."""
+        """Close both ends."""
         for end in self._ends:
             end.close()
 
 
-def wait_for_replies(pipes: Iterable[PipelinedConnection], wake_up: WakeUp | None, seconds: float) -> None:
-    """Wait until a pipe or the bell has something, at most so long, and read it."""
+def wait_for_replies(connections: Iterable[PipelinedConnection], wake_up: WakeUp | None, seconds: float) -> None:
+    """Wait until a connection has replies or the wait is ended, at most so many seconds, and read the replies."""
     poll = select.poll()  # not select(), which cannot wait for descriptors above 1,023
-    those: dict[int, PipelinedConnection] = {}
-    for pipelined in pipes:
-        if pipelined.owed:
-            those[pipelined.fd] = pipelined
+    by_descriptor: dict[int, PipelinedConnection] = {}
+    for pipelined in connections:
+        if pipelined.pending:
+            by_descriptor[pipelined.fd] = pipelined
             poll.register(pipelined.fd, select.POLLIN | select.POLLOUT if pipelined.full else select.POLLIN)
     if wake_up is not None:
         poll.register(wake_up.fd, select.POLLIN)
     for fd, _ in poll.poll(seconds * 1000):
-        if fd in those:
-            those[fd].read()
+        if fd in by_descriptor:
+            by_descriptor[fd].read()
         elif wake_up is not None:
             wake_up.clear()

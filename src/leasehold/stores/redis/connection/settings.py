@@ -1,4 +1,4 @@
-"""How to reach one Redis server, and redis-py's part in it: addresses, TLS, passwords, the handshake."""
+"""How to reach one Redis server by redis-py: address, TLS, password, handshake."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from leasehold.stores.redis.connection.base import (
     BY_SENTINEL,
     REMEDIES,
     SILENCE,
-    Elsewhere,
-    HungUp,
+    HandshakeAborted,
     ReplyError,
+    RetryableError,
     refused,
     version_of,
 )
 from leasehold.stores.redis.strict.quorum import Strict
 
 OLDEST = (6, 2)
-"""Oldest server that has all commands used (``ZADD LT``)."""
+"""The oldest server that has all commands used (``ZADD LT``)."""
 
 URL_OPTIONS: Mapping[str, Callable[[str], Any]] = {
     "db": lambda text: _database(text),
@@ -42,7 +42,7 @@ URL_OPTIONS: Mapping[str, Callable[[str], Any]] = {
     "ssl_keyfile": lambda text: _file(text),
     "ssl_check_hostname": lambda text: {"true": True, "false": False}[text],
 }
-"""Options that a URL may have, as redis-py names them, and how their values are read."""
+"""Options of a URL, named as in redis-py, and how their values are read."""
 
 KEPT = (
     "host", "port", "path", "db", "username", "password", "credential_provider", "socket_keepalive",
@@ -51,20 +51,20 @@ KEPT = (
     "ssl_validate_ocsp", "ssl_validate_ocsp_stapled", "ssl_ocsp_context", "ssl_ocsp_expected_cert",
     "ssl_include_verify_flags", "ssl_exclude_verify_flags",
 )  # fmt: skip
-"""Settings of a user's client that ours take over: how to get there and who we are, not how to retry or parse."""
+"""Settings taken from a user's own client: address and identity, not how to retry or parse."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Where the server is and how to speak to it. Its repr has no secret, and it cannot be pickled.
+    """Where the server is and how to connect to it. Its repr has no secret, and it cannot be pickled.
 
     Attributes:
         where: for messages to people: host and port, or the socket's path.
-        kind: ``tcp``, ``tls`` or ``unix``, for those made from a URL.
+        kind: ``tcp``, ``tls`` or ``unix``, if made from a URL.
         options: keyword arguments of redis-py's connections.
         classes: the connection class of a user's own client, by flavor.
         mode: what the server must be: ``standalone``, ``cluster`` or ``sentinel``.
-        any_role: whether a replica will do, as it does to ask for the nodes of a cluster.
+        any_role: whether a replica is accepted, as for reading the slot map of a cluster.
         strict: the options of strict mode; None if it is off.
 
     """
@@ -85,7 +85,7 @@ class Settings:
 
     @property
     def restricted(self) -> bool:
-        """Whether the user has a name of its own, so that it may lack rights."""
+        """Whether the user is not the default one, so that it may lack rights."""
         named = self.options.get("username") not in (None, "", "default")
         return named or self.options.get("credential_provider") is not None
 
@@ -96,7 +96,7 @@ class Settings:
 
     @property
     def verified(self) -> bool:
-        """Whether TLS checks who answers: certificate and host name."""
+        """Whether TLS verifies the server: certificate and host name."""
         required = self.options.get("ssl_cert_reqs", "required") in ("required", ssl.CERT_REQUIRED)
         return self.encrypted and required and bool(self.options.get("ssl_check_hostname", True))
 
@@ -154,7 +154,7 @@ def from_url(url: StoreURL) -> Settings:
     options = Veiled((key, _value(key, url)) for key in url.options)
     if None in options.values():
         key = next(key for key, value in options.items() if value is None)
-        raise ValueError(f"option {key!r} in the {url.scheme} URL has a value that it cannot have")
+        raise ValueError(f"option {key!r} in the {url.scheme} URL has an invalid value")
     if url.username:
         options["username"] = url.username
     if url.password is not None:
@@ -193,7 +193,7 @@ def _network(url: StoreURL, kind: str, options: Veiled) -> Settings:
 
 
 def shown(host: str, port: int) -> str:
-    """Return an address for people."""
+    """Return an address, for people."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
@@ -218,7 +218,7 @@ def _file(text: str) -> str:
 
 
 def from_client(client: Any, flavor: Flavor) -> Settings:
-    """Take over how a client object of redis-py reaches its server.
+    """Return how a client of redis-py reaches its server.
 
     Raises:
         TypeError: it is of the other flavor, or not a client of one server.
@@ -238,18 +238,18 @@ def from_client(client: Any, flavor: Flavor) -> Settings:
     return Settings(str(where), "unix" if "path" in options else "tcp", options, {flavor: pool.connection_class})
 
 
-def check_handshake(said: Any, settings: Settings) -> dict[str, str]:
-    """Check what the server said of itself to HELLO, and return it.
+def check_handshake(hello: Any, settings: Settings) -> dict[str, str]:
+    """Check the server's reply to HELLO, and return its fields.
 
     Raises:
-        Unsupported: it is too old, or of another kind than the URL says.
-        StoreUnavailable: it is a replica. No decision is ever taken from one.
+        Unsupported: the server is too old, or of another kind than the URL names.
+        StoreUnavailable: it is a replica, from which no decision is ever taken.
 
     """
     where = settings.where
-    if isinstance(said, ReplyError):
-        raise connect_error(said, where)
-    facts = {_text(key): _text(value) for key, value in said.items()}
+    if isinstance(hello, ReplyError):
+        raise connect_error(hello, where)
+    facts = {_text(key): _text(value) for key, value in hello.items()}
     if version_of(facts) < OLDEST:
         needed, version = ".".join(map(str, OLDEST)), facts.get("version", "0")
         raise Unsupported(f"the server at {where} is version {version}; locks need Redis {needed} or later, or Valkey")
@@ -257,7 +257,7 @@ def check_handshake(said: Any, settings: Settings) -> dict[str, str]:
     if mode != settings.mode:
         raise Unsupported(f"the server at {where} is {MODES.get(mode, mode)}; {RIGHT_URL.get(mode, RIGHT_URL[''])}")
     if facts.get("role", "master") not in ("master", "primary") and not settings.any_role:
-        raise Elsewhere(f"the server at {where} is a replica; {REMEDIES['READONLY']}")
+        raise RetryableError(f"the server at {where} is a replica; {REMEDIES['READONLY']}")
     return facts
 
 
@@ -276,10 +276,10 @@ HINTS = {
     "mismatch": "its certificate is for another host name; use that name, or a certificate with this one",
     "not valid for": "its certificate is for another host name; use that name, or a certificate with this one",
     "CERTIFICATE_VERIFY_FAILED": "name the authority that signed its certificate with ssl_ca_certs=FILE",
-    "WRONG_VERSION_NUMBER": "it does not speak TLS on this port; use its TLS port, or write redis:// instead of rediss://",
-    "record layer failure": "it does not speak TLS on this port; use its TLS port, or write redis:// instead of rediss://",
-    "onnection refused": "nobody listens there; check host and port, and that the server runs",
-    "Connect call failed": "nobody listens there; check host and port, and that the server runs",
+    "WRONG_VERSION_NUMBER": "it does not use TLS on this port; use its TLS port, or write redis:// instead of rediss://",
+    "record layer failure": "it does not use TLS on this port; use its TLS port, or write redis:// instead of rediss://",
+    "onnection refused": "nothing listens there; check host and port, and that the server runs",
+    "Connect call failed": "nothing listens there; check host and port, and that the server runs",
     "No such file": "there is no such file; check the path of the socket or of the certificate",
     "ermission denied": "this process may not open it; check the rights of the socket's file",
     "Name or service not known": "the host name is unknown; check its spelling and the DNS",
@@ -287,35 +287,35 @@ HINTS = {
     "emporary failure in name resolution": "the DNS does not answer",
     "imeout": SILENCE,
     "imed out": SILENCE,
-    "closed by server": "it hung up; if it speaks TLS, write rediss://",
-    "reset by peer": "it hung up; if it speaks TLS, write rediss://",
+    "closed by server": "it closed the connection; if it uses TLS, write rediss://",
+    "reset by peer": "it closed the connection; if it uses TLS, write rediss://",
 }
-"""What to do about a connection that fails, by words of the error."""
+"""What to do about a failed connection, by a part of the error's text."""
 
-HANGS_UP = ("closed by server", "reset by peer", "roken pipe")
-"""Words of errors that come when a connection ends in its handshake."""
+CLOSED_IN_HANDSHAKE = ("closed by server", "reset by peer", "roken pipe")
+"""Parts of the texts of errors after a connection was closed in its handshake."""
 
 REFUSALS = (REMEDIES["WRONGPASS"], REMEDIES["NOAUTH"], HINTS["without any password"], HINTS["DB index"])
-"""Of these, the ones that no other server and no later time changes."""
+"""The hints for errors that no other server and no retry changes."""
 
 
 def connect_error(error: Exception, where: str) -> StoreUnavailable | Unsupported:
-    """Say why there is no connection. Nothing was sent, but who we are.
+    """Return the exception for a failed connection. No command was sent.
 
-    It is to be raised where ``error`` is not its context: redis-py's frames show the password, and so may what old
-    servers repeat of a command.
+    It must be raised where ``error`` is not its context: redis-py's frames show the password, and old servers may
+    repeat it in an error.
     """
     text = str(error) or type(error).__name__
     if "unknown command" in text.lower():
         return Unsupported(f"the server at {where} does not know HELLO; locks need Redis 6.2 or later, or Valkey")
     if isinstance(error, redis.exceptions.NoPermissionError):
         return refused(where, ReplyError(f"NOPERM {text}"))
-    hint = next((hint for words, hint in HINTS.items() if words in text), None)
+    hint = next((hint for part, hint in HINTS.items() if part in text), None)
     hint = hint or REMEDIES.get(text.partition(" ")[0]) or "check host, port and that the server runs"
     message = f"cannot connect to Redis at {where}: {text}; {hint}"
-    if any(words in text for words in HANGS_UP):
-        return HungUp(message)
-    return StoreUnavailable(message) if hint in REFUSALS else Elsewhere(message)
+    if any(part in text for part in CLOSED_IN_HANDSHAKE):
+        return HandshakeAborted(message)
+    return StoreUnavailable(message) if hint in REFUSALS else RetryableError(message)
 
 
 def _text(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""One does what many need at the same moment, as all callers of a client need the new primary after a failover."""
+"""Work that many callers need at once, done by one of them: after a failover all need the new primary."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from leasehold._runtimes.base import Runtime, Signal
 
 
 class SingleFlight:
-    """Runs one piece of work at a time; who comes meanwhile waits for it instead of doing it again."""
+    """Runs one piece of work at a time; a caller that comes meanwhile waits for its end instead of repeating it."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._mutex = runtime.mutex()
-        self._waiting: list[Signal] | None = None  # None: nobody works
+        self._waiting: list[Signal] | None = None  # None: no work is under way
 
     async def run(self, work: Callable[[], Coroutine[Any, Any, None]], within: float) -> None:
-        """Do the work, or wait at most ``within`` seconds for whoever does it; a failure is told to that one only."""
+        """Do the work, or wait at most ``within`` seconds for the caller that does it; only that one gets a failure."""
         signal: Signal | None = None
         with self._mutex:
             if self._waiting is None:

@@ -1,7 +1,7 @@
-"""The asyncio transport of strict mode: what waits for replicas does so on a connection of its own.
+"""The asyncio transport of strict mode: each acquire that waits for replicas has its own connection.
 
-``WAIT`` speaks of what its own connection wrote, and the server reads nothing more from a connection that waits. On the
-one connection that all tasks share, one stalled replica would hold up everybody's renewals.
+``WAIT`` is about the writes of its own connection, and the server reads nothing more from a connection that waits. On
+the connection that all tasks share, one stalled replica would delay the renewals of all.
 """
 
 from __future__ import annotations
@@ -11,20 +11,12 @@ from typing import Any
 
 from leasehold._runtimes.base import Runtime
 from leasehold.stores.redis.connection.aio import AioTransport
-from leasehold.stores.redis.connection.base import OnMessage, OnSilence, Transport
+from leasehold.stores.redis.connection.base import OnMessage, OnSilence
 from leasehold.stores.redis.connection.settings import Settings
 from leasehold.stores.redis.strict.quorum import waits
 
 MOST_TRANSPORTS = 32
-"""Connections that wait, at most; more tasks than these share them, and wait for each other."""
-
-
-def aio_transport(
-    runtime: Runtime, settings: Settings, channel: bytes, on_message: OnMessage, on_silence: OnSilence
-) -> Transport:
-    """Return the asyncio transport that these settings need."""
-    kind = AioTransport if settings.strict is None else WaitTransport
-    return kind(runtime, settings, channel, on_message, on_silence)
+"""Most connections that wait; more tasks than these share them, and wait for each other."""
 
 
 class WaitTransport(AioTransport):
@@ -34,14 +26,14 @@ class WaitTransport(AioTransport):
         self, runtime: Runtime, settings: Settings, channel: bytes, on_message: OnMessage, on_silence: OnSilence
     ) -> None:
         super().__init__(runtime, settings, channel, on_message, on_silence)
-        self._apart: list[AioTransport] = []
+        self._waiting_transports: list[AioTransport] = []
         self._free: list[AioTransport] = []
         self._turn = 0
 
     async def call_all(self, commands: Sequence[bytes], *, within: float) -> list[Any]:
         if not commands or not waits(commands[-1]):
             return await super().call_all(commands, within=within)
-        transport, alone = self._taken()
+        transport, alone = self._take()
         answered = False
         try:
             replies = await transport.call_all(commands, within=within)
@@ -49,41 +41,41 @@ class WaitTransport(AioTransport):
             return replies
         finally:
             if not answered:
-                transport.hang_up()  # it may wait still, and whoever uses it next would wait with it
+                transport.hang_up()  # it may still wait, and the next user would wait with it
             if alone:
                 self._free.append(transport)
 
     def hang_up(self) -> None:
-        for transport in self._apart:
+        for transport in self._waiting_transports:
             transport.hang_up()
         super().hang_up()
 
     async def close(self) -> None:
         await super().close()
-        for transport in self._apart:
+        for transport in self._waiting_transports:
             await transport.close()
 
     def after_fork(self, channel: bytes) -> None:
         super().after_fork(channel)
-        for transport in self._apart:
+        for transport in self._waiting_transports:
             transport.after_fork(b"")
-        self._free = list(self._apart)
+        self._free = list(self._waiting_transports)
 
-    def _taken(self) -> tuple[AioTransport, bool]:
-        """Take a transport that nobody uses, or share one of `MOST_TRANSPORTS`; return whether it is ours alone."""
+    def _take(self) -> tuple[AioTransport, bool]:
+        """Return a transport, and whether it is unused by others; above `MOST_TRANSPORTS` they are shared."""
         if self._free:
             return self._free.pop(), True
-        if len(self._apart) < MOST_TRANSPORTS:
+        if len(self._waiting_transports) < MOST_TRANSPORTS:
             transport = AioTransport(self._runtime, self._settings, b"", _nothing, _silence)
-            self._apart.append(transport)
+            self._waiting_transports.append(transport)
             return transport, True
         self._turn += 1
-        return self._apart[self._turn % MOST_TRANSPORTS], False
+        return self._waiting_transports[self._turn % MOST_TRANSPORTS], False
 
 
 def _nothing(message: bytes) -> None:
-    """Hear nothing: these transports do not subscribe."""
+    """Ignore messages: these transports do not subscribe."""
 
 
 def _silence() -> None:
-    """Miss nothing either."""
+    """Ignore the end of a subscription: there is none."""

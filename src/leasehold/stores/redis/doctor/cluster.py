@@ -1,4 +1,4 @@
-"""What `leasehold doctor` says of a cluster: each primary as a server, and the slots, replicas and clocks of all."""
+"""The checks of `leasehold doctor` on a cluster: each primary as a server, and slots, replicas and clocks of all."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from leasehold.stores.redis.store import RedisStore
 OK, NOTE, WARNING, ERROR = Severity
 
 WITHIN = 5.0
-"""Seconds that a node gets for an answer."""
+"""Seconds for each reply of a node."""
 
 FAILOVER = 3.0
-"""Seconds from when a node is known to be down until its replica serves, as a rule: the vote, and our pauses."""
+"""Usual seconds from when a node is known to be down until its replica serves: the vote, and our pauses."""
 
 SETTINGS = ("cluster-node-timeout", "cluster-require-full-coverage")
 
@@ -25,10 +25,10 @@ SETTINGS = ("cluster-node-timeout", "cluster-require-full-coverage")
 async def diagnose(
     runtime: Runtime, make: MakeTransport, topology: Topology, known: SlotMap, store: Callable[[Address], RedisStore]
 ) -> list[Finding]:
-    """Look at the cluster.
+    """Return the findings on the cluster.
 
     Raises:
-        StoreUnavailable: a primary does not answer.
+        StoreUnavailable: a primary does not reply.
 
     """
     stores = [store(address) for address in known.primaries]
@@ -49,7 +49,9 @@ async def diagnose(
         _replicas(topology, known),
         _votes(known),
         _detection(timeout),
-        Finding(OK, "split brain", "none for long", "a primary that is cut off from most others stops by that timeout"),
+        Finding(
+            OK, "split brain", "none for long", "a primary that is cut off from most others stops within that timeout"
+        ),
         group_checks.clocks(offsets, silent),
     ]
     return [*found, *(finding for finding in findings if finding is not None)]
@@ -67,7 +69,9 @@ def _coverage(known: SlotMap, state: str) -> Finding:
     found = f"{served} of {SLOTS} slots are served, by {len(known.primaries)} primaries; cluster_state {state}"
     if served == SLOTS and state != "fail":
         return Finding(OK, "slots", found)
-    return Finding(ERROR, "slots", found, "names in the others cannot be acquired (L)", "look at CLUSTER NODES")
+    return Finding(
+        ERROR, "slots", found, "names in the other slots cannot be acquired (liveness)", "check CLUSTER NODES"
+    )
 
 
 def _full_coverage(setting: str | None) -> Finding | None:
@@ -75,15 +79,17 @@ def _full_coverage(setting: str | None) -> Finding | None:
         return None
     found = f"cluster-require-full-coverage {setting}"
     if setting == "no":
-        return Finding(OK, "coverage", found, "a shard that is dead costs the locks of the others nothing")
-    meaning = "while one shard has no server, no name can be acquired or renewed: one death costs the locks of all (L)"
+        return Finding(OK, "coverage", found, "a dead shard does not affect the locks of the others")
+    meaning = (
+        "while one shard has no server, no name can be acquired or renewed: one failure stops all locks (liveness)"
+    )
     return Finding(WARNING, "coverage", found, meaning, "CONFIG SET cluster-require-full-coverage no, on each node")
 
 
 def _replicas(topology: Topology, known: SlotMap) -> Finding:
     alone = [topology.settings(primary).where for primary, others in known.replicas.items() if not others]
     if alone:
-        meaning = "when it is gone its names cannot be acquired (L), and what was held is forgotten (S1)"
+        meaning = "when it fails its names cannot be acquired (liveness), and its locks are forgotten (timed exclusion)"
         return Finding(WARNING, "replicas per shard", f"none: {', '.join(alone)}", meaning, "give each a replica")
     return Finding(OK, "replicas per shard", f"{min(len(others) for others in known.replicas.values())} or more")
 
@@ -91,10 +97,10 @@ def _replicas(topology: Topology, known: SlotMap) -> Finding:
 def _votes(known: SlotMap) -> Finding | None:
     if len(known.primaries) >= 3:
         return None
-    meaning = "most primaries must agree that one is down: with fewer than three there is no failover (L)"
-    return Finding(WARNING, "votes", f"{len(known.primaries)} primaries", meaning, "run three primaries at least")
+    meaning = "most primaries must agree that one is down: with fewer than three there is no failover (liveness)"
+    return Finding(WARNING, "votes", f"{len(known.primaries)} primaries", meaning, "run at least three primaries")
 
 
 def _detection(seconds: float) -> Finding:
-    meaning = f"when a primary is gone, its names cannot be acquired for about {seconds + FAILOVER:g} s (L)"
+    meaning = f"when a primary fails, its names cannot be acquired for about {seconds + FAILOVER:g} s (liveness)"
     return Finding(OK, "failover", f"cluster-node-timeout {seconds * 1000:.0f}", meaning)

@@ -1,6 +1,6 @@
-"""What `leasehold doctor` says of a Redis server: it asks for facts here; what they mean is in ``checks.py``.
+"""`leasehold doctor` on one Redis server: the facts are read here, and ``checks.py`` says what they mean.
 
-It works with whatever rights there are: what the server does not tell is a note that says so.
+It works with any rights: a note names the facts that the user may not read.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from leasehold.stores.redis.doctor import rights
 from leasehold.stores.redis.doctor.checks import CHECKS, Facts
 
 WITHIN = 5.0
-"""Seconds that the server may take to answer each question."""
+"""Seconds for each reply of the server."""
 
 ROUNDS = 5
-"""Questions for its time; the fastest counts."""
+"""How often its time is read; the fastest reply counts."""
 
 ASKED = (
     "save",
@@ -34,17 +34,17 @@ ASKED = (
     "client-output-buffer-limit",
     "maxclients",
 )
-"""Settings that are asked for one by one, since some of the others are secret."""
+"""Settings that are read one by one, since some of the others are secret."""
 
 
 async def diagnose(
     runtime: Runtime, transport: Transport, settings: Settings, namespace: str, channel: bytes
 ) -> list[Finding]:
-    """Look at the server.
+    """Return the findings on the server.
 
     Raises:
-        StoreUnavailable: it does not answer, or is a replica.
-        Unsupported: it is too old, or of a kind that this version cannot use.
+        StoreUnavailable: it does not reply, or is a replica.
+        Unsupported: it is too old, or of an unsupported kind.
     """
     latency, ahead = await _time(runtime, transport)
     facts = Facts(
@@ -63,7 +63,7 @@ async def diagnose(
 
 
 async def _time(runtime: Runtime, transport: Transport) -> tuple[float | None, float | None]:
-    """Return seconds for one round trip, and by how many the server's wall clock is ahead of ours."""
+    """Return seconds for a round trip, and seconds by which the server's wall clock is ahead of ours."""
     best: tuple[float, float] | None = None
     for _ in range(ROUNDS):
         sent, wall = runtime.now(), runtime.wall_us()
@@ -87,7 +87,7 @@ async def _info(transport: Transport) -> dict[str, str] | None:
 async def offsets(
     runtime: Runtime, make: MakeTransport, nodes: Sequence[Settings]
 ) -> tuple[dict[str, float], Sequence[str]]:
-    """Return by how many seconds the clock of each server is ahead of ours, by address, and who did not tell."""
+    """Return seconds by which each server's clock is ahead of ours, by address, and the servers without a reply."""
 
     async def ask(settings: Settings) -> float | None:
         transport = make(runtime, replace(settings, any_role=True), b"", lambda _: None, lambda: None)
@@ -97,24 +97,24 @@ async def offsets(
             await transport.close()
 
     answers = await runtime.gather(*[ask(settings) for settings in nodes])
-    told = {node.where: answer for node, answer in zip(nodes, answers, strict=True) if isinstance(answer, float)}
-    return told, [node.where for node in nodes if node.where not in told]
+    known = {node.where: answer for node, answer in zip(nodes, answers, strict=True) if isinstance(answer, float)}
+    return known, [node.where for node in nodes if node.where not in known]
 
 
 def number(settings: Mapping[str, str], name: str) -> int | None:
-    """Return a setting that is a number; None if we may not see it."""
+    """Return a setting that is a number; None if the user may not read it."""
     text = settings.get(name, "")
     return int(text) if text.isdecimal() else None
 
 
 async def config(transport: Transport, names: Sequence[str]) -> dict[str, str]:
-    """Return the settings that the server tells; those that it does not are missing."""
+    """Return the settings that the user may read; others are missing."""
     known: dict[str, str] = {}
     replies = await transport.call_all([pack(b"CONFIG", b"GET", name.encode()) for name in names], within=WITHIN)
     for reply in replies:
         if isinstance(reply, dict):
-            told = cast(dict[bytes, bytes], reply)
-            known.update((key.decode(), value.decode("utf-8", "replace")) for key, value in told.items())
+            values = cast(dict[bytes, bytes], reply)
+            known.update((key.decode(), value.decode("utf-8", "replace")) for key, value in values.items())
     return known
 
 
@@ -123,11 +123,11 @@ async def _lacking(transport: Transport, namespace: str, channel: bytes) -> Sequ
     if isinstance(found, ReplyError):
         return ["+eval" if " key" not in str(found) else keys.key_rule(namespace)] if found.code == "NOPERM" else []
     lacking = list(found)
-    for command, words in (
+    for command, args in (
         ("+evalsha", (b"EVALSHA", b"0" * 40, b"0")),
         ("+scan", (b"SCAN", b"0", b"MATCH", keys.lock_pattern(namespace, ""), b"COUNT", b"1")),
     ):
-        reply = await transport.call(pack(*words), within=WITHIN)
+        reply = await transport.call(pack(*args), within=WITHIN)
         if isinstance(reply, ReplyError) and reply.code == "NOPERM":
             lacking.append(command)
     try:
@@ -136,5 +136,5 @@ async def _lacking(transport: Transport, namespace: str, channel: bytes) -> Sequ
         mode = "+subscribe" if "command" in str(error) else keys.channel_rule(namespace)
         lacking += [] if mode in lacking else [mode]
     except StoreUnavailable:
-        pass  # not a matter of rights; whoever waits will be told
+        pass  # not a missing right; waiters will get the error
     return lacking

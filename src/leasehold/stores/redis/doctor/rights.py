@@ -1,7 +1,7 @@
-"""Which rights the server's user lacks: looked at before the first claim of an ACL user, and where a script was denied.
+"""The rights that the server's user lacks, checked before the first acquire of an ACL user, and after a denied script.
 
-Servers say of a script that it was denied, and not which command of it; and a right that only a contended lock needs
-would be missed on the day of contention. So a script that changes nothing tries them all.
+A server reports that a script was denied, but not always which command. And a missing right that only a contended lock
+needs would fail on the day of contention. So a script that changes nothing tries all commands.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ async def missing(
 ) -> Sequence[str] | ReplyError:
     """Return the rights that scripts lack, as ACL rules (``+publish``); or the error, if no script may be run.
 
-    ``info``: scripts are used that ask who the server is, as in strict mode or a quarantine.
+    ``info``: whether the scripts use INFO, as in strict mode and with a quarantine.
     """
     reply = await transport.call(RIGHTS.by_text(keys.probe_keys(channel), (channel, b"%d" % info)), within=within)
     if isinstance(reply, ReplyError):
@@ -30,7 +30,7 @@ async def missing(
 async def check(
     transport: Transport, where: str, namespace: str, channel: bytes, *, within: float, info: bool = False
 ) -> None:
-    """Raise `NotPermitted`, naming all rights that are missing, if any is; other troubles are the claim's to find."""
+    """Raise `NotPermitted` with all missing rights, if any is missing; other errors are left to the acquire."""
     lacking = await missing(transport, namespace, channel, within=within, info=info)
     if isinstance(lacking, ReplyError):
         if lacking.code == "NOPERM":
@@ -41,7 +41,7 @@ async def check(
 
 
 def not_permitted(where: str, lacking: Sequence[str]) -> NotPermitted:
-    """Make the error that names the rights."""
+    """Return the error that names the rights."""
     return NotPermitted(
         f"Redis at {where}: its user lacks the right{'s' if len(lacking) > 1 else ''} {' '.join(lacking)}; "
         f"grant what is listed in {RIGHTS_PAGE}"

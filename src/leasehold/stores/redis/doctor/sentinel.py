@@ -1,4 +1,4 @@
-"""What `leasehold doctor` says of sentinels: who of them answers, whether they agree, and what a failover would do."""
+"""The checks of `leasehold doctor` on sentinels: which reply, whether they agree, and what a failover would do."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from leasehold._runtimes.base import Runtime
 from leasehold.errors import StoreUnavailable
 from leasehold.stores.redis.connection.base import MakeTransport, Transport
 from leasehold.stores.redis.doctor import doctor, group_checks
-from leasehold.stores.redis.sentinel.sentinel import Answer, Sentinels, Watched
+from leasehold.stores.redis.sentinel.sentinel import Answer, Sentinels, SentinelSettings
 
 OK, NOTE, WARNING, ERROR = Severity
 
 WITHIN = 2.0
-"""Seconds that each server gets for an answer."""
+"""Seconds for each reply of a server."""
 
 FAILOVER = 4.0
-"""Seconds from when a primary is known to be down until another serves, as a rule: votes, promotion, our pauses."""
+"""Usual seconds from when a primary is known to be down until another serves: votes, promotion, our pauses."""
 
 
 async def diagnose(
-    runtime: Runtime, make: MakeTransport, sentinels: Sentinels, watched: Watched, transport: Transport
+    runtime: Runtime, make: MakeTransport, sentinels: Sentinels, watched: SentinelSettings, transport: Transport
 ) -> list[Finding]:
-    """Look at the sentinels, and at the replicas that they know."""
+    """Return the findings on the sentinels, and on the replicas that they know."""
     answers = await sentinels.ask(WITHIN)
     found = [answer for answer in answers if isinstance(answer, Answer)]
     findings: list[Finding | None] = [_answering(watched, answers), *_agreeing(found)]
@@ -42,21 +42,23 @@ async def diagnose(
     return [finding for finding in findings if finding is not None]
 
 
-def _answering(watched: Watched, answers: Sequence[Answer | BaseException]) -> Finding:
+def _answering(watched: SentinelSettings, answers: Sequence[Answer | BaseException]) -> Finding:
     silent = [
         f"{settings.where}: {answer}"
         for settings, answer in zip(watched.sentinels, answers, strict=True)
         if isinstance(answer, BaseException)
     ]
     total = len(answers)
-    found = f"{total - len(silent)} of {total} in the URL answer"
+    found = f"{total - len(silent)} of {total} in the URL reply"
     if not silent:
         severity = NOTE if total < 3 else OK
-        meaning = "" if total >= 3 else "while these are down, no client can find the primary (L)"
+        meaning = "" if total >= 3 else "while these are down, no client can find the primary (liveness)"
         return Finding(severity, "sentinels", found, meaning, "" if total >= 3 else "name all sentinels in the URL")
     most = len(silent) * 2 >= total
-    meaning = "without most of them there is no failover (L)" if most else "the others are asked; one more may fail"
-    return Finding(ERROR if most else WARNING, "sentinels", f"{found}; {'; '.join(silent)}", meaning, "look at them")
+    meaning = (
+        "without a majority there is no failover (liveness)" if most else "the others still serve; one more may fail"
+    )
+    return Finding(ERROR if most else WARNING, "sentinels", f"{found}; {'; '.join(silent)}", meaning, "check them")
 
 
 def _agreeing(found: Sequence[Answer]) -> list[Finding]:
@@ -66,17 +68,17 @@ def _agreeing(found: Sequence[Answer]) -> list[Finding]:
     meaning = (
         "a failover is under way, or some were cut off; the highest epoch counts, and the server confirms its role"
     )
-    return [Finding(WARNING, "agreement", f"they name {' and '.join(named)}", meaning, "look again in a minute")]
+    return [Finding(WARNING, "agreement", f"they name {' and '.join(named)}", meaning, "check again in a minute")]
 
 
 def _votes(answer: Answer) -> Finding:
     others, quorum = int(answer.fields.get("num-other-sentinels", 0)), int(answer.fields.get("quorum", 0))
     found = f"{others + 1} sentinels know of each other, quorum {quorum}"
     if others < 2:
-        meaning = "with fewer than three, no failover happens when one is down (L)"
-        return Finding(WARNING, "quorum", found, meaning, "run three sentinels at least, on hosts of their own")
+        meaning = "with fewer than three, no failover happens when one is down (liveness)"
+        return Finding(WARNING, "quorum", found, meaning, "run at least three sentinels, each on its own host")
     if quorum <= (others + 1) // 2:
-        meaning = "a minority may declare the primary down; most must still vote for its successor"
+        meaning = "a minority may declare the primary down; a majority must still vote for its successor"
         return Finding(NOTE, "quorum", found, meaning, "SENTINEL SET <name> quorum, to more than half of them")
     return Finding(OK, "quorum", found)
 
@@ -85,17 +87,17 @@ def _successors(answer: Answer) -> Finding:
     count = int(answer.fields.get("num-slaves", 0))
     if count:
         return Finding(OK, "successors", f"{count} replicas known to the sentinels")
-    meaning = "when the primary is gone nobody can acquire (L), and nothing is known of what was held (S1)"
-    return Finding(ERROR, "successors", "no replica", meaning, "run a replica at least")
+    meaning = "when the primary is down nobody can acquire (liveness), and all locks are forgotten (timed exclusion)"
+    return Finding(ERROR, "successors", "no replica", meaning, "run at least one replica")
 
 
 def _detection(seconds: float) -> Finding:
-    meaning = f"when the primary is gone, nobody can acquire for about {seconds + FAILOVER:g} s (L)"
+    meaning = f"when the primary fails, nobody can acquire for about {seconds + FAILOVER:g} s (liveness)"
     return Finding(OK, "failover", f"down-after-milliseconds {seconds * 1000:.0f}", meaning)
 
 
 async def _clocks(
-    runtime: Runtime, make: MakeTransport, sentinels: Sentinels, watched: Watched, answer: Answer
+    runtime: Runtime, make: MakeTransport, sentinels: Sentinels, watched: SentinelSettings, answer: Answer
 ) -> Finding | None:
     try:
         replicas = await sentinels.replicas(WITHIN)

@@ -12,12 +12,13 @@ from leasehold.stores.redis import keys
 from leasehold.stores.redis.cluster.store import ClusterStore
 from leasehold.stores.redis.connection.base import OnMessage, OnSilence, ReplyError, Transport, pack
 from leasehold.stores.redis.connection.settings import Settings
+from leasehold.stores.redis.connection.transports import single_transport
 from leasehold.stores.redis.doctor import doctor
 from leasehold.stores.redis.redlock.sharded import ShardedTransport
 from leasehold.stores.redis.sentinel.primary_tracking import PrimaryTransport
-from leasehold.stores.redis.sentinel.sentinel import Sentinels, Watched
+from leasehold.stores.redis.sentinel.sentinel import Sentinels, SentinelSettings
 from leasehold.stores.redis.sentinel.store import SentinelStore
-from leasehold.stores.redis.store import RedisStore, single_transport
+from leasehold.stores.redis.store import RedisStore
 
 
 class Member(Protocol):
@@ -103,7 +104,7 @@ class Single(Whole):
 class Followed(Whole):
     """The primary that sentinels name."""
 
-    watched: Watched
+    watched: SentinelSettings
     fails_over: bool = True
 
     @property

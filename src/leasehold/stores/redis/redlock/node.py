@@ -10,7 +10,7 @@ from leasehold._runtimes.base import Runtime, Signal
 from leasehold.errors import LeaseholdError, StoreUnavailable, Unsupported
 from leasehold.stores.redis import keys
 from leasehold.stores.redis.connection.base import DEMOTED, NotPermitted, ReplyError, pack, refused
-from leasehold.stores.redis.connection.pipelining import Answered, PipelinedConnection, posting
+from leasehold.stores.redis.connection.pipelining import OnReply, PipelinedConnection, pipelining_for
 from leasehold.stores.redis.doctor import rights
 from leasehold.stores.redis.redlock.members import Member
 from leasehold.stores.redis.scripts.commands import Command
@@ -81,7 +81,7 @@ class Node:
         self.transport = member.transport(
             runtime, namespace, self.channel, lambda message: heard(self, message), lambda: silence(self)
         )
-        self._posting = posting(runtime, self.transport)
+        self._posting = pipelining_for(runtime, self.transport)
         self._forget()
 
     def _forget(self) -> None:
@@ -134,7 +134,7 @@ class Node:
         return self._posting is not None and self.identity is not None
 
     def post(
-        self, packed: bytes, now: float, until: float, answered: Answered, taken: list[PipelinedConnection]
+        self, packed: bytes, now: float, until: float, answered: OnReply, taken: list[PipelinedConnection]
     ) -> bool:
         """Send a script's packed call without waiting, if that can be done at once; see `Pipelining.post`.
 

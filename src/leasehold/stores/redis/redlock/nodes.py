@@ -66,7 +66,7 @@ class Packed:
 
 
 class Posted(Generic[T]):
-    """A question that was sent to one node. Called by whoever reads the answer; see `Answered`."""
+    """A question that was sent to one node. Called by whoever reads the answer; see `OnReply`."""
 
     __slots__ = ("_call", "_node", "_question", "_quorum")
 

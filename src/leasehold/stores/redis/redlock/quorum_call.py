@@ -108,7 +108,7 @@ class QuorumCall(Generic[T]):
         while self.taken:
             pipelined = self.taken[-1]
             pipelined.give_back()
-            owing = owing or bool(pipelined.owed)
+            owing = owing or bool(pipelined.pending)
             self.taken.pop()
         if owing:
             self._left()

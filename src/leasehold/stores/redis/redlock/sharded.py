@@ -26,19 +26,19 @@ from leasehold.stores.redis.cluster.routing import RoutedPipelining, first_key
 from leasehold.stores.redis.cluster.topology import Address, SlotMap, Topology
 from leasehold.stores.redis.connection.base import (
     DEMOTED,
-    Elsewhere,
     OnMessage,
     OnSilence,
     Redirected,
     ReplyError,
+    RetryableError,
     Subscriber,
     Transport,
     pack,
     refused,
 )
 from leasehold.stores.redis.connection.settings import Settings
-from leasehold.stores.redis.sentinel.primary_tracking import EPOCHS
-from leasehold.stores.redis.store import single_transport
+from leasehold.stores.redis.connection.transports import single_transport
+from leasehold.stores.redis.sentinel.primary_tracking import GENERATIONS
 from leasehold.stores.redis.strict.strict import NOT_LOCAL
 
 ROUNDS = 4
@@ -104,7 +104,7 @@ class ShardedTransport:
         """
         return [self._transport(address) for address in (await self._fresh(within)).primaries]
 
-    def posting(self) -> RoutedPipelining:
+    def pipelining(self) -> RoutedPipelining:
         """Return what asks the shard that has a script's keys without waiting, as long as it is known which."""
         return RoutedPipelining(self._runtime, self._known, self._served, self._lost_one)
 
@@ -157,27 +157,27 @@ class ShardedTransport:
         at = self._listens_at
         return 0 if at is None else self._numbered(self._transport(at).generation())
 
-    async def hear(self, subscriber: Subscriber, timeout: float) -> None:
+    async def receive(self, subscriber: Subscriber, timeout: float) -> None:
         if (at := self._listens_at) is not None:
-            await self._transport(at).hear(subscriber, timeout)
+            await self._transport(at).receive(subscriber, timeout)
 
     def notify(self, subscriber: Subscriber) -> None:
         subscriber.set()
         if (at := self._listens_at) is not None:
             self._transport(at).notify(subscriber)
 
-    def disturbed(self) -> bool:
+    def has_unread(self) -> bool:
         at = self._listens_at
-        return at is not None and self._transport(at).disturbed()
+        return at is not None and self._transport(at).has_unread()
 
     def hang_up(self) -> None:
         for transport in self._all():
             transport.hang_up()
 
-    def retune(self, channel: bytes) -> None:
+    def set_channel(self, channel: bytes) -> None:
         self._channel = channel
         for transport in self._all():
-            transport.retune(channel)
+            transport.set_channel(channel)
 
     def facts(self) -> dict[str, str]:
         told = [transport.facts() for transport in self._all()]
@@ -250,7 +250,7 @@ class ShardedTransport:
             await self._fresh(within)
         address = self._topology.owner(slot)
         if address is None:
-            raise Elsewhere(f"{self._topology.where}: no node serves slot {slot} now; look at CLUSTER NODES")
+            raise RetryableError(f"{self._topology.where}: no node serves slot {slot} now; look at CLUSTER NODES")
         return address
 
     def _known(self, command: bytes) -> Transport | None:
@@ -299,7 +299,7 @@ class ShardedTransport:
         return at
 
     def _numbered(self, generation: int) -> int:
-        return self._generation * EPOCHS + generation if generation else 0
+        return self._generation * GENERATIONS + generation if generation else 0
 
     def _transport(self, address: Address, asking: bool = False) -> Transport:
         found = self._transports.get((address, asking))

@@ -70,7 +70,7 @@ class Subscriptions:
             try:
                 await node.transport.listen(SUBSCRIBE_WITHIN)
                 pause = 0.05
-                await node.transport.hear(node.subscriber, LINGER)
+                await node.transport.receive(node.subscriber, LINGER)
             except NotPermitted as error:
                 self._denied[node.index] = error
                 return

@@ -1,8 +1,8 @@
 """The Lua scripts: files of constant text.
 
-``common.lua`` and ``queue.lua`` are put before those on the queue of one name; after them ``shared_common.lua`` before
-those on a name with many holders, and ``redlock_common.lua`` before those of one node of Redlock. What most claims and
-leaves come down to stands before ``queue.lua``, in ``claim_free.lua`` and ``leave_free.lua``.
+``common.lua`` and ``queue.lua`` precede each script on the queue of one name. ``shared_common.lua`` follows them in
+scripts on a name with many holders, and ``redlock_common.lua`` in those of one Redlock node. The uncontended acquire
+and release, the most frequent steps, are in ``claim_free.lua`` and ``leave_free.lua``, which precede ``queue.lua``.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from leasehold.stores.redis.connection.base import bulk
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """One script: its text, and the digest by which the server knows it once it has seen the text."""
+    """One script: its text, and the SHA-1 digest by which the server finds it once it has seen the text."""
 
     name: str
     text: bytes
     digest: bytes
 
     def by_digest(self, keys: Sequence[bytes], args: Sequence[bytes]) -> bytes:
-        """Pack a call of what the server has seen before."""
+        """Return a packed call by digest (EVALSHA)."""
         return self.head(len(keys) + len(args)) + b"".join(map(bulk, (b"%d" % len(keys), *keys, *args)))
 
-    def head(self, words: int) -> bytes:
-        """Return the beginning of such a call that has so many keys and arguments; the number of keys follows."""
-        return b"*%d\r\n%b" % (3 + words, self._known)
+    def head(self, count: int) -> bytes:
+        """Return the beginning of a call by digest with so many keys and arguments; the number of keys follows."""
+        return b"*%d\r\n%b" % (3 + count, self._known)
 
     def by_text(self, keys: Sequence[bytes], args: Sequence[bytes]) -> bytes:
-        """Pack a call that brings the text."""
+        """Return a packed call that sends the text (EVAL)."""
         return self.in_full(self.by_digest(keys, args))
 
     def in_full(self, packed: bytes) -> bytes:
-        """Turn a packed call by digest into the same call that brings the text, after the server answered NOSCRIPT."""
+        """Turn a packed call by digest into the same call with the text, after the server answered NOSCRIPT."""
         return packed.replace(self._known, bulk(b"EVAL") + bulk(self.text), 1)
 
     @property
@@ -62,7 +62,7 @@ def _script(name: str, text: str) -> Script:
 
 
 def _compose(name: str, **functions: Script) -> Script:
-    """Put before a script others as functions that it calls: their keys and arguments are parameters there."""
+    """Put other scripts before a script, as functions that it calls; their keys and arguments are parameters."""
     parts = [f"local function {word}(KEYS, ARGV)\n{made.text.decode()}\nend" for word, made in functions.items()]
     return _script(name, "\n".join([*parts, _text(name)]))
 
@@ -91,7 +91,7 @@ REDLOCK_RENEW = _load("redlock_renew", before=())
 CLAIM_MANY = _compose("claim_many", claim=CLAIM, leave=LEAVE, claim_shared=SHARED_CLAIM, leave_shared=SHARED_LEAVE)
 
 STRICTLY = {CLAIM: _compose("strict", claim=CLAIM), SHARED_CLAIM: _compose("strict", claim=SHARED_CLAIM)}
-"""How strict mode claims instead."""
+"""The script with which strict mode acquires instead."""
 
 ALL = (CLAIM, LEAVE, STAY, LOOK, RENEW, CELL, RIGHTS, SHARED_CLAIM, SHARED_LEAVE, SHARED_STAY, SHARED_RENEW, CLAIM_MANY)
 REDLOCK = (REDLOCK_CLAIM, REDLOCK_LEAVE, REDLOCK_STAY, REDLOCK_LOOK, REDLOCK_RENEW)

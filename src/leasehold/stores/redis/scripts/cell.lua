@@ -1,14 +1,14 @@
--- Read or change a cell, if its version and its fence allow.
+-- Reads or changes a cell, if its version and its fence allow the change.
 -- KEYS  1 cell   hash: v value, n version, f highest fence
--- ARGV  1 write 0/1  2 value  3 version that it must have, or ''  4 fence, or ''  5 life ms
+-- ARGV  1 write 0/1  2 value  3 version that it must have, or ''  4 fence, or ''  5 time to live ms
 -- Reply {value or false, version, fence, changed 0/1}
 local cell = KEYS[1]
 local state = redis.call('HMGET', cell, 'v', 'n', 'f')
 local version, fence = state[2] or '0', state[3] or '0'
 
--- Numbers are texts of digits without leading zeros, and compared as such: those of scripts are exact to 53 bits only.
-local function below(mine, highest)
-  return #mine < #highest or (#mine == #highest and mine < highest)
+-- Compares texts of digits without leading zeros: numbers of scripts are exact to 53 bits only.
+local function below(fence, highest)
+  return #fence < #highest or (#fence == #highest and fence < highest)
 end
 
 local stale = ARGV[4] ~= '' and below(ARGV[4], fence)

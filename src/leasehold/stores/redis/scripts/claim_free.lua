@@ -1,8 +1,8 @@
--- Take the name if it is free and nobody waits for it, as most names are. The other cases are in claim.lua, put after this
--- and queue.lua.
--- ARGV  1 ticket  2 lease ms  3 delay ms  4 join 0/1  5 fair 0/1  6 channel  7 owner  8 meta
--- Reply {1, token, now}               holds
---       {0, now, ms}                  refused: the ticket has left, see refuse_later in queue.lua
+-- Acquires the name if it is free and has no waiters, as is usual. The other cases are in claim.lua, which follows this
+-- script and queue.lua.
+-- ARGV  1 ticket  2 lease ms  3 lock delay ms  4 join the queue 0/1  5 fair 0/1  6 channel  7 owner  8 meta
+-- Reply {1, token, now}               acquired
+--       {0, now, ms}                  refused: the ticket was released, see refuse_later in queue.lua
 local ticket = ARGV[1]
 
 local state = redis.call('HMGET', lock, 't', 'f', 'd', 'k', 'o', 'l', 'g')

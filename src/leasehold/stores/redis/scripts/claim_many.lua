@@ -1,43 +1,43 @@
--- Claim several names in order, up to the first that cannot be had. Put after the four functions that it calls, each
--- made of the whole text of the script for one name; see together.py.
--- ARGV  1 keep 0/1  then for each name: '' or 'shared', how many keys, claim's arguments and leave's arguments it has,
---       and these arguments
--- Reply {how many were taken back, replies of claim.lua for those after them}. An error: all were taken back.
+-- Acquires several names in order, until one is not free. Follows the four functions that it calls; each has the whole text
+-- of the script for one name, see _compose in __init__.py.
+-- ARGV  1 keep 0/1: whether names acquired before the first failure are kept; then for each name: '' or 'shared', the
+--       numbers of its keys, claim arguments and leave arguments, then these arguments
+-- Reply {how many were released again, replies of claim.lua for the names after those}. An error: all were released.
 local keep, at, key = ARGV[1] == '1', 1, 0
 local replies, taken = {0}, {}
 
-local function some(from, start, count)
-  local found = {}
-  for i = 1, count do found[i] = from[start + i] end
-  return found
+local function slice(list, start, count)
+  local part = {}
+  for i = 1, count do part[i] = list[start + i] end
+  return part
 end
 
-local function take_back()
+local function release_all()
   for i = #taken, 1, -1 do
-    taken[i].leave(taken[i].keys, taken[i].words)
+    taken[i].leave(taken[i].keys, taken[i].args)
   end
 end
 
 while at < #ARGV do
-  local shared, keys, words, last = ARGV[at + 1] == 'shared', ARGV[at + 2] + 0, ARGV[at + 3] + 0, ARGV[at + 4] + 0
-  local those, mine = some(KEYS, key, keys), some(ARGV, at + 4, words)
-  local back = some(ARGV, at + 4 + words, last)
-  local fine, reply = pcall(shared and claim_shared or claim, those, mine)
-  if not fine then reply = type(reply) == 'table' and reply or {err = tostring(reply)} end
+  local shared, keys, claims, leaves = ARGV[at + 1] == 'shared', ARGV[at + 2] + 0, ARGV[at + 3] + 0, ARGV[at + 4] + 0
+  local its_keys, claim_args = slice(KEYS, key, keys), slice(ARGV, at + 4, claims)
+  local leave_args = slice(ARGV, at + 4 + claims, leaves)
+  local ok, reply = pcall(shared and claim_shared or claim, its_keys, claim_args)
+  if not ok then reply = type(reply) == 'table' and reply or {err = tostring(reply)} end
   if reply.err then
-    take_back()
+    release_all()
     return reply
   end
   if reply[1] ~= 1 then
     if not keep then
-      take_back()
+      release_all()
       return {#taken, reply}
     end
     replies[#replies + 1] = reply
     break
   end
   replies[#replies + 1] = reply
-  taken[#taken + 1] = {leave = shared and leave_shared or leave, keys = those, words = back}
-  at, key = at + 4 + words + last, key + keys
+  taken[#taken + 1] = {leave = shared and leave_shared or leave, keys = its_keys, args = leave_args}
+  at, key = at + 4 + claims + leaves, key + keys
 end
 return replies

@@ -1,7 +1,7 @@
-"""The bytes of claims and leaves of mutexes: made once for each name, but for the ticket's id.
+"""The packed commands that acquire and release a mutex, kept for each name; only the ticket's id is filled in.
 
-Of what an acquire and a release send, only the ticket's 22 characters are new. Packing all the rest each time took as
-long as the system calls that send it.
+Of what an acquire and a release send, only the ticket's 22 characters are new. Packing the rest each time took as long
+as the system calls that send it.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from leasehold._model import LeaseTerms, ReleaseReason, Ticket
 from leasehold.stores.redis import keys
 from leasehold.stores.redis.connection.base import bulk
 from leasehold.stores.redis.scripts import CLAIM, LEAVE
-from leasehold.stores.redis.scripts.commands import mutex_words
+from leasehold.stores.redis.scripts.commands import mutex_args
 
 MOST = 2048
-"""Names whose forms are kept; then all are made anew."""
+"""Names whose templates are kept; above that, all are dropped and made anew."""
 
 CLAIM_HEAD = CLAIM.head(4 + 8)
 LEAVE_HEAD = LEAVE.head(4 + 2)
@@ -25,7 +25,7 @@ RELEASED, BROKEN = bulk(b"0"), bulk(b"1")
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
-    """What stands behind the ticket in a claim, and what it was made from."""
+    """The packed arguments after the ticket in a claim, and what they were made from."""
 
     terms: LeaseTerms
     join: bool
@@ -33,47 +33,50 @@ class Arguments:
     packed: bytes
 
     def fits(self, terms: LeaseTerms, join: bool, channel: bytes) -> bool:
-        """Say whether it is the one for these."""
+        """Return whether they are the arguments for these."""
         return (
-            (terms is self.terms or terms == self.terms)  # most often the very same object: the lock is used again
+            (terms is self.terms or terms == self.terms)  # most often the same object: the lock is used again
             and join is self.join
             and channel == self.channel
         )
 
 
 class CommandTemplates:
-    """Those of one namespace. Used from many threads at once; two may make the same form, which harms nobody."""
+    """The templates of one namespace.
+
+    Used from many threads at once. Two threads may make the same template, which is harmless.
+    """
 
     def __init__(self, namespace: str) -> None:
         self._namespace = namespace
-        self._templates: dict[str, tuple[bytes, Arguments]] = {}  # keys, and the tail of the last claim
-        self._arguments: Arguments | None = None  # the last that was made: most names are claimed on the same terms
+        self._templates: dict[str, tuple[bytes, Arguments]] = {}  # packed keys, and the arguments of the last claim
+        self._arguments: Arguments | None = None  # the last: most names are acquired on the same terms
 
     def try_acquire(self, name: str, ticket: Ticket, *, join: bool, channel: bytes) -> bytes:
-        """Return the packed command that claims."""
-        form = self._templates.get(name)
-        if form is None or not form[1].fits(ticket.terms, join, channel):
-            form = self._made(name, ticket.terms, join, channel)
-        those, arguments = form
-        return b"%b%b$%d\r\n%b\r\n%b" % (CLAIM_HEAD, those, len(ticket.id), ticket.id.encode(), arguments.packed)
+        """Return the packed command that acquires."""
+        template = self._templates.get(name)
+        if template is None or not template[1].fits(ticket.terms, join, channel):
+            template = self._made(name, ticket.terms, join, channel)
+        packed_keys, arguments = template
+        return b"%b%b$%d\r\n%b\r\n%b" % (CLAIM_HEAD, packed_keys, len(ticket.id), ticket.id.encode(), arguments.packed)
 
     def release(self, name: str, ticket: Ticket, reason: ReleaseReason) -> bytes:
-        """Return the packed command that leaves."""
-        form = self._templates.get(name)
-        those = self._keys(name) if form is None else form[0]
+        """Return the packed command that releases."""
+        template = self._templates.get(name)
+        packed_keys = self._keys(name) if template is None else template[0]
         arguments = BROKEN if reason is ReleaseReason.BREAK else RELEASED
-        return b"%b%b$%d\r\n%b\r\n%b" % (LEAVE_HEAD, those, len(ticket.id), ticket.id.encode(), arguments)
+        return b"%b%b$%d\r\n%b\r\n%b" % (LEAVE_HEAD, packed_keys, len(ticket.id), ticket.id.encode(), arguments)
 
     def _made(self, name: str, terms: LeaseTerms, join: bool, channel: bytes) -> tuple[bytes, Arguments]:
         arguments = self._arguments
         if arguments is None or not arguments.fits(terms, join, channel):
-            packed = b"".join(map(bulk, mutex_words(terms, join=join, channel=channel)))
+            packed = b"".join(map(bulk, mutex_args(terms, join=join, channel=channel)))
             self._arguments = arguments = Arguments(terms, join, channel, packed)
         known = self._templates.get(name)
         if len(self._templates) >= MOST:
             self._templates = {}
-        form = self._templates[name] = (self._keys(name) if known is None else known[0], arguments)
-        return form
+        template = self._templates[name] = (self._keys(name) if known is None else known[0], arguments)
+        return template
 
     def _keys(self, name: str) -> bytes:
         return bulk(b"4") + b"".join(map(bulk, keys.mutex_keys(self._namespace, name)))

@@ -1,4 +1,7 @@
-"""Which script, with which keys and arguments, for a ticket of which kind: a name has one holder, or may have many."""
+"""The commands of the store: for each step the script, its keys and its arguments.
+
+A name has one holder (a mutex), or may have many (a read-write lock, a semaphore); each has its own scripts.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from leasehold._model import LeaseTerms, ReleaseReason, Ticket
-from leasehold.stores.redis import keys, shared
+from leasehold._model import Change, Kind, LeaseTerms, LockMode, ReleaseReason, Ticket
+from leasehold.stores.redis import keys
 from leasehold.stores.redis.scripts import (
+    CELL,
     CLAIM,
+    CLAIM_MANY,
     LEAVE,
     RENEW,
     SHARED_CLAIM,
@@ -23,7 +28,7 @@ from leasehold.stores.redis.scripts import (
 )
 
 PER_SCRIPT = 100
-"""Tickets in one renewal script: it keeps the server from others for well under a millisecond."""
+"""Tickets in one renewal script. So it occupies the server for well under a millisecond."""
 
 Command = tuple[Script, Sequence[bytes], Sequence[bytes]]
 """Script, keys, arguments."""
@@ -31,9 +36,15 @@ Command = tuple[Script, Sequence[bytes], Sequence[bytes]]
 T = TypeVar("T")
 
 
+_SEMAPHORE = "semaphore of "
+
+
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One command that renews many tickets; if they wait (``stays``), its reply begins with the server's time."""
+    """One command that renews many tickets.
+
+    If they wait (``stays``), the reply begins with the server's time in microseconds.
+    """
 
     command: Command
     tickets: Sequence[Ticket]
@@ -41,33 +52,59 @@ class Batch:
 
 
 def try_acquire(namespace: str, name: str, ticket: Ticket, *, join: bool, channel: bytes) -> Command:
-    """Return the command that claims. For what is claimed again and again see `templates`."""
-    if not shared.is_shared(ticket):
-        words = (ticket.id.encode(), *mutex_words(ticket.terms, join=join, channel=channel))
-        return CLAIM, keys.mutex_keys(namespace, name), words
-    those = keys.shared_keys(namespace, name)
-    return SHARED_CLAIM, those, shared.claim_words(ticket, join=join, channel=channel)
+    """Return the command that acquires. For a mutex see also `command_templates`, which packs it faster."""
+    if not is_shared(ticket):
+        args = (ticket.id.encode(), *mutex_args(ticket.terms, join=join, channel=channel))
+        return CLAIM, keys.mutex_keys(namespace, name), args
+    script_keys = keys.shared_keys(namespace, name)
+    return SHARED_CLAIM, script_keys, _shared_claim_args(ticket, join=join, channel=channel)
 
 
 def release(namespace: str, name: str, ticket: Ticket, reason: ReleaseReason) -> Command:
-    """Return the command that leaves."""
+    """Return the command that releases a ticket, or takes it out of the queue."""
     broken = reason is ReleaseReason.BREAK
-    if not shared.is_shared(ticket):
+    if not is_shared(ticket):
         return LEAVE, keys.mutex_keys(namespace, name), (ticket.id.encode(), b"%d" % broken)
-    return SHARED_LEAVE, keys.shared_keys(namespace, name), shared.leave_words(ticket, broken=broken)
+    return SHARED_LEAVE, keys.shared_keys(namespace, name), _shared_leave_args(ticket, broken=broken)
 
 
-def leave_and_refuse(namespace: str, name: str, ticket: Ticket) -> Command:
-    """Return the command that leaves, and makes the server refuse claims of the ticket that arrive later."""
-    script, those, words = release(namespace, name, ticket, ReleaseReason.RELEASE)
-    return script, those, (*words[:-1], b"2")
+def try_acquire_many(namespace: str, claims: Sequence[tuple[str, Ticket]], *, keep: bool) -> Command:
+    """Return the command that acquires names of one slot in order."""
+    script_keys: list[bytes] = []
+    args: list[bytes] = [b"%d" % keep]
+    for name, ticket in claims:
+        _, its_keys, acquire_args = try_acquire(namespace, name, ticket, join=False, channel=b"")
+        _, _, release_args = release(namespace, name, ticket, ReleaseReason.RELEASE)
+        kind = b"shared" if is_shared(ticket) else b""
+        counts = [b"%d" % len(part) for part in (its_keys, acquire_args, release_args)]
+        script_keys += its_keys
+        args += [kind, *counts, *acquire_args, *release_args]
+    return CLAIM_MANY, script_keys, args
 
 
-def mutex_words(terms: LeaseTerms, *, join: bool, channel: bytes) -> tuple[bytes, ...]:
-    """Return the arguments of ``claim.lua`` behind the ticket."""
+def compare_and_set(namespace: str, name: str, change: Change) -> Command:
+    """Return the command that reads or changes a cell."""
+    args = (
+        b"0" if change.value is None else b"1",
+        change.value or b"",
+        b"" if change.if_version is None else b"%d" % change.if_version,
+        b"" if change.fence is None else b"%d" % change.fence,
+        _milliseconds(change.ttl),
+    )
+    return CELL, (keys.cell_key(namespace, name),), args
+
+
+def release_and_refuse(namespace: str, name: str, ticket: Ticket) -> Command:
+    """Return the command that releases, and makes the server refuse claims of the ticket that arrive later."""
+    script, script_keys, args = release(namespace, name, ticket, ReleaseReason.RELEASE)
+    return script, script_keys, (*args[:-1], b"2")
+
+
+def mutex_args(terms: LeaseTerms, *, join: bool, channel: bytes) -> tuple[bytes, ...]:
+    """Return the arguments of ``claim.lua`` after the ticket."""
     return (
-        b"%d" % ms(terms.lease),
-        b"%d" % ms(terms.lock_delay),
+        _milliseconds(terms.lease),
+        _milliseconds(terms.lock_delay),
         b"1" if join else b"0",
         b"1" if terms.mode.fair else b"0",
         channel,
@@ -77,43 +114,101 @@ def mutex_words(terms: LeaseTerms, *, join: bool, channel: bytes) -> tuple[bytes
 
 
 def renewals(namespace: str, holding: Iterable[tuple[str, Ticket]]) -> Iterator[Batch]:
-    """Yield the commands that renew holders."""
+    """Yield the commands that renew the leases of holders."""
     kinds: dict[bool, list[tuple[str, Ticket]]] = defaultdict(list)
     for name, ticket in holding:
-        kinds[shared.is_shared(ticket)].append((name, ticket))
+        kinds[is_shared(ticket)].append((name, ticket))
     for some in chunks(kinds[False], PER_SCRIPT):
         locks = tuple(keys.lock_key(namespace, name) for name, _ in some)
         tickets = [ticket for _, ticket in some]
         yield Batch((RENEW, locks, _leases(tickets)), tickets, stays=False)
     for some in chunks(kinds[True], PER_SCRIPT):
         tickets = [ticket for _, ticket in some]
-        those = [key for name, _ in some for key in keys.share_keys(namespace, name)]
-        yield Batch((SHARED_RENEW, those, shared.renew_words(tickets)), tickets, stays=False)
+        script_keys = [key for name, _ in some for key in keys.share_keys(namespace, name)]
+        yield Batch((SHARED_RENEW, script_keys, _shared_renew_args(tickets)), tickets, stays=False)
 
 
 def stays(namespace: str, waiting: Iterable[tuple[str, Ticket]]) -> Iterator[Batch]:
-    """Yield the commands that renew the places of waiters, which stand together if they wait for the same."""
+    """Yield the commands that renew the queue entries of waiters: one or more for each name and use."""
     queues: dict[tuple[str, str], list[Ticket]] = defaultdict(list)
     for name, ticket in waiting:
-        queues[name, shared.use_of(ticket.terms.mode)].append(ticket)
+        queues[name, use_of(ticket.terms.mode)].append(ticket)
     for (name, _), tickets in queues.items():
         for some in chunks(tickets, PER_SCRIPT):
-            if shared.is_shared(some[0]):
-                yield Batch((SHARED_STAY, keys.shared_keys(namespace, name), shared.stay_words(some)), some, stays=True)
+            if is_shared(some[0]):
+                yield Batch((SHARED_STAY, keys.shared_keys(namespace, name), _shared_stay_args(some)), some, stays=True)
             else:
                 yield Batch((STAY, keys.mutex_keys(namespace, name), _leases(some)), some, stays=True)
 
 
+def is_shared(ticket: Ticket) -> bool:
+    """Return whether a ticket's name may have many holders."""
+    return ticket.terms.mode.kind is not Kind.MUTEX
+
+
+def use_of(mode: LockMode) -> str:
+    """Return what a name is used as. The text is stored, compared and shown."""
+    return f"{_SEMAPHORE}{mode.limit}" if mode.kind is Kind.SEMAPHORE else mode.kind.value
+
+
+def rule_of(use: str) -> LockMode:
+    """Return the mode that a text of `use_of` means."""
+    if use.startswith(_SEMAPHORE):
+        return LockMode(Kind.SEMAPHORE, limit=int(use.removeprefix(_SEMAPHORE)))
+    return LockMode(Kind.READ_WRITE)
+
+
 def chunks(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
-    """Cut into pieces of at most ``size``."""
+    """Return pieces of at most ``size`` items."""
     return (items[start : start + size] for start in range(0, len(items), size))
 
 
 def ms(seconds: float) -> int:
-    """Return whole milliseconds."""
+    """Return seconds as whole milliseconds."""
     return round(seconds * 1000)
 
 
 def _leases(tickets: Iterable[Ticket]) -> tuple[bytes, ...]:
-    pairs = ((ticket.id.encode(), b"%d" % ms(ticket.terms.lease)) for ticket in tickets)
+    pairs = ((ticket.id.encode(), _milliseconds(ticket.terms.lease)) for ticket in tickets)
     return tuple(itertools.chain.from_iterable(pairs))
+
+
+def _shared_claim_args(ticket: Ticket, *, join: bool, channel: bytes) -> tuple[bytes, ...]:
+    """Return the arguments of ``shared_claim.lua``."""
+    terms, mode = ticket.terms, ticket.terms.mode
+    return (
+        ticket.id.encode(),
+        use_of(mode).encode(),
+        _milliseconds(terms.lease),
+        _milliseconds(terms.lock_delay),
+        b"%d" % join,
+        b"%d" % mode.fair,
+        channel,
+        str(terms.owner).encode(),
+        terms.meta.encode(),
+        b"%d" % mode.exclusive,
+        b"%d" % mode.upgradeable,
+        b"%d" % mode.permits,
+        ticket.alongside.encode(),
+    )
+
+
+def _shared_leave_args(ticket: Ticket, *, broken: bool) -> tuple[bytes, ...]:
+    """Return the arguments of ``shared_leave.lua``."""
+    return ticket.id.encode(), use_of(ticket.terms.mode).encode(), b"%d" % broken
+
+
+def _shared_stay_args(tickets: Sequence[Ticket]) -> tuple[bytes, ...]:
+    """Return the arguments of ``shared_stay.lua``: tickets of one name and use."""
+    pairs = ((ticket.id.encode(), _milliseconds(ticket.terms.lease)) for ticket in tickets)
+    return (use_of(tickets[0].terms.mode).encode(), *itertools.chain.from_iterable(pairs))
+
+
+def _shared_renew_args(tickets: Iterable[Ticket]) -> tuple[bytes, ...]:
+    """Return the arguments of ``shared_renew.lua``."""
+    triples = ((use_of(t.terms.mode).encode(), t.id.encode(), _milliseconds(t.terms.lease)) for t in tickets)
+    return tuple(itertools.chain.from_iterable(triples))
+
+
+def _milliseconds(seconds: float) -> bytes:
+    return b"%d" % ms(seconds)

@@ -1,5 +1,5 @@
--- Take a ticket out, holding or waiting, and hand the name to the next. Put after leave_free.lua, which has looked at the
--- name, and whose arguments and reply are this one's.
+-- Removes a ticket, the holder or a waiter, and hands the name to the next waiter. Follows leave_free.lua, whose arguments,
+-- state and reply it has.
 if holder ~= ticket then
   local was_there = crowded() and unqueue(ticket) or 0
   if blocked(holder) <= 0 then hand_over(fence) end
@@ -7,18 +7,18 @@ if holder ~= ticket then
   return was_there
 end
 
-if broken then
+if forced then
   local delay = tonumber(state[3] or 0)
   crowded()
   redis.call('HDEL', lock, 't', 'l', 'd', 'o', 'm')
   fence = text(next_token(fence))
   redis.call('HSET', lock, 'f', fence)
-  if delay > 0 then                                  -- nobody's, and not free: the one who held may still be at work
+  if delay > 0 then                                  -- no holder, but not free: the previous one may still be at work
     redis.call('HSET', lock, 't', '', 'd', 0)
     redis.call('PEXPIRE', lock, delay + KEEP)
     return 1
   end
 end
-if not hand_over(fence) then let_go() end
+if not hand_over(fence) then free_lock() end
 if ARGV[2] == '2' then refuse_later(ticket) end
 return 1

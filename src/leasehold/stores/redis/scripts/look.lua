@@ -1,5 +1,5 @@
--- Show the queue of one name. It writes nothing.
--- Reply {now in us, fields of lock, ms until free, {ticket, order, expires, fields, ...} in order of arrival,
+-- Shows holders and waiters of one name. It writes nothing.
+-- Reply {now in us, fields of lock, ms until free, {ticket, order, expires, fields, ...} of the waiters in order of arrival,
 --        {ticket, expires, fields, ...} of the holders of a shared name}
 local holders, terms = KEYS[5], KEYS[6]
 local fields = redis.call('HMGET', lock, 't', 'f', 'l', 'd', 'o', 'm', 'k', 'b')
@@ -14,13 +14,13 @@ for _, ticket in ipairs(redis.call('ZRANGE', queue, 0, -1)) do
     entries[#entries + 1] = fields
   end
 end
-local shares = {}
+local held = {}
 for _, ticket in ipairs(redis.call('ZRANGE', holders, 0, -1)) do
   local fields = redis.call('HGET', terms, ticket)
   if fields then
-    shares[#shares + 1] = ticket
-    shares[#shares + 1] = redis.call('ZSCORE', holders, ticket)
-    shares[#shares + 1] = fields
+    held[#held + 1] = ticket
+    held[#held + 1] = redis.call('ZSCORE', holders, ticket)
+    held[#held + 1] = fields
   end
 end
-return {text(now()), fields, text(blocked(fields[1])), entries, shares}
+return {text(now()), fields, text(blocked(fields[1])), entries, held}

@@ -1,20 +1,20 @@
--- What the scripts of one node of Redlock share. Put between common.lua and each of them; the whole text is constant.
+-- The common part of the scripts of one Redlock node. It follows queue.lua; the whole text is constant.
 --
--- KEYS  1 vote     hash: t ticket, f its token, l lease in ms, d delay in ms, o owner, m meta. Its time to live is the lease
---                  left + delay. What `lock` is in common.lua.
---       2 to 4     queue, beat and waiters, as in common.lua; the order of arrival is the client's, so it is the same on
---                  all nodes
+-- KEYS  1 vote     hash: t ticket, f its token, l lease in ms, d lock delay in ms, o owner, m meta. Its time to live is the
+--                  rest of the lease + delay. It takes the part of `lock` in common.lua.
+--       2 to 4     queue, beat and waiters, as in common.lua; the client chooses the order of arrival, so it is the same
+--                  on all nodes
 --       5 token    hash: f the highest token that this node has voted for; it outlives lease, delay and release by KEEP
 local top_key = KEYS[5]
 
-local highest_token                                  -- read once: nobody else writes while a script runs
+local highest_token                                  -- read once: nothing else writes while a script runs
 
 local function top()
   highest_token = highest_token or tonumber(redis.call('HMGET', top_key, 'f')[1] or 0)
   return highest_token
 end
 
--- Never vote for less from now on; so a claim that comes late, after its ticket has left, finds no vote.
+-- Never votes for a lower token from now on; so a late claim, after its ticket was released, gets no vote.
 local function raise(token, lease)
   local highest = top()
   if token > highest then
@@ -28,33 +28,33 @@ local function vote_left()
   return math.max(redis.call('PTTL', lock), 0)
 end
 
-local function stand_in_line(ticket, order, lease, channel, owner, meta)
+local function enqueue(ticket, order, lease, channel, owner, meta)
   local fields = table.concat({channel, text(lease), '0', owner, meta}, SEP)
   redis.call('ZADD', queue, order, ticket)
   redis.call('ZADD', beat, text(now() / 1000 + lease), ticket)
-  redis.call('HSET', waiters, ticket, fields)         -- again at each claim: the channel may be open by now
+  redis.call('HSET', waiters, ticket, fields)         -- written at each claim: the channel may be open by now
   keep_waiters(lease)
 end
 
--- Tell the first who can be told that this node has its vote to give: one of those who wait, not all. It may ask
--- for it or not; ME need not be told. A server of a cluster passes the word on to the others, and does not know who hears
--- it there: two are told, since the first may be dead.
-local function wake(me)
-  local tried, passed = 0, 0
+-- Notifies the first waiter that can be notified, not all, that this node's vote is free. CALLER needs no message. A cluster
+-- node forwards the message to the other nodes, and does not count the subscribers there: so two waiters are notified,
+-- since the first may be dead.
+local function notify_next(caller)
+  local skipped, forwarded = 0, 0
   while true do
-    local head = redis.call('ZRANGE', queue, tried, tried)[1]
+    local head = redis.call('ZRANGE', queue, skipped, skipped)[1]
     if not head then return end
     if tonumber(redis.call('ZSCORE', beat, head) or 0) <= now() / 1000 then
       unqueue(head)
     else
       local fields = redis.call('HGET', waiters, head)
       local channel = fields and string.match(fields, '^([^' .. SEP .. ']*)') or ''
-      if head ~= me and channel ~= '' then
+      if head ~= caller and channel ~= '' then
         if redis.call('PUBLISH', channel, head) > 0 then return end
-        if string.find(channel, '}:bus:', 1, true) then passed = passed + 1 end
-        if passed == 2 then return end
+        if string.find(channel, '}:bus:', 1, true) then forwarded = forwarded + 1 end
+        if forwarded == 2 then return end
       end
-      tried = tried + 1
+      skipped = skipped + 1
     end
   end
 end

@@ -1,24 +1,24 @@
--- Take a ticket back, vote and place in line, or (stay) the vote alone; and tell who waits that the vote can be had.
--- ARGV  1 ticket  2 break 0/1  3 token: the highest that it proposed, 0 if unknown  4 lease ms + delay ms
---       5 stay 0/1; with 1: 6 order  7 lease ms  8 channel  9 owner  10 meta
--- Reply 1 if it was there, else 0
+-- Takes back a ticket's vote and queue entry, or (stay) the vote alone; and notifies the next waiter that the vote is free.
+-- ARGV  1 ticket  2 force release 0/1  3 token: the highest that the ticket proposed, 0 if unknown  4 lease ms + delay ms
+--       5 stay in the queue 0/1; with 1: 6 order  7 lease ms  8 channel  9 owner  10 meta
+-- Reply 1 if the ticket had the vote or waited, else 0
 local ticket, broken, proposed, stay = ARGV[1], ARGV[2] == '1', tonumber(ARGV[3]), ARGV[5] == '1'
 
 local state = redis.call('HMGET', lock, 't', 'f', 'd')
 local holder, token, delay = state[1], tonumber(state[2] or 0), tonumber(state[3] or 0)
 local crowd = crowded()
 top()
--- Full memory forbids only the first write of a script. This one is never forbidden.
+-- When memory is full only the first write of a script is refused. A removal never is.
 redis.call('ZREM', queue, '')
 
--- A round was given up, and this comes late: the node has voted in a later round of this ticket, which may have won.
+-- This call is late: its round was given up, and the node has voted in a later round of the ticket, which may have won.
 if holder == ticket and not broken and proposed > 0 and token > proposed then return 1 end
 
 local found = 0
 if holder == ticket then
   found = 1
   if broken then proposed = math.max(token, top()) + 1 end
-  if broken and delay > 0 then                        -- nobody's, and not free: the one who held may still be at work
+  if broken and delay > 0 then                        -- no holder, but not free: the previous one may still be at work
     redis.call('HSET', lock, 't', '', 'o', '', 'm', '')
     redis.call('PEXPIRE', lock, text(delay))
   else
@@ -27,9 +27,9 @@ if holder == ticket then
 end
 raise(proposed, tonumber(ARGV[4]))
 if stay then
-  stand_in_line(ticket, ARGV[6], tonumber(ARGV[7]), ARGV[8], ARGV[9], ARGV[10])
+  enqueue(ticket, ARGV[6], tonumber(ARGV[7]), ARGV[8], ARGV[9], ARGV[10])
 elseif crowd then
   if unqueue(ticket) == 1 then found = 1 end
 end
-if crowd and vote_left() <= 0 then wake(ticket) end
+if crowd and vote_left() <= 0 then notify_next(ticket) end
 return found

@@ -1,6 +1,6 @@
--- Show what one node knows of a name. It writes nothing.
+-- Shows the state of a name on one node. It writes nothing.
 -- Reply {now in us, {ticket, token, lease, delay, owner, meta} or nils, ms left of the vote, highest token,
---        {ticket, order, expires, fields, ...} in order of arrival}
+--        {ticket, order, expires, fields, ...} of the waiters in order of arrival}
 local fields = redis.call('HMGET', lock, 't', 'f', 'l', 'd', 'o', 'm')
 local entries = {}
 for _, ticket in ipairs(redis.call('ZRANGE', queue, 0, -1)) do

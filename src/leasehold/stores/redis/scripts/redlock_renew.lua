@@ -1,11 +1,11 @@
--- Set the votes of many tickets to full length. It uses only commands that are allowed when memory is full.
+-- Sets the votes of many tickets to full length, with commands that are allowed when memory is full.
 -- KEYS  for each: vote, token; ARGV  for each: ticket, lease ms
 -- Reply for each 1 held, 0 gone
 local KEEP = 3600000
 local replies = {}
 for i = 1, #ARGV, 2 do
   local ticket, lease, vote, top = ARGV[i], ARGV[i + 1], KEYS[i], KEYS[i + 1]
-  local state = redis.pcall('HMGET', vote, 't', 'd') -- an error is of the wrong type: the vote is gone, and only this one
+  local state = redis.pcall('HMGET', vote, 't', 'd') -- an error means a wrong type: only this vote is gone
   local delay = tonumber(state[2] or 0)
   local reply = 0
   if state[1] == ticket and redis.call('PTTL', vote) > delay then

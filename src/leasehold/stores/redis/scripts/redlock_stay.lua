@@ -1,11 +1,11 @@
--- Keep the places of waiters of one name alive; none is put back that is not there.
+-- Renews the queue entries of waiters of one name; an entry that is gone is not restored.
 -- ARGV  for each: ticket, lease ms
--- Reply for each 1 has the vote, 2 waits, 3 waits and the vote can be had, 0 gone
+-- Reply for each 1 has the vote, 2 waits, 3 waits and the vote is free, 0 gone
 local replies = {}
 local holder = redis.call('HGET', lock, 't')
 local free = vote_left() <= 0
-crowded()                                            -- all types are looked at before the first write
--- Full memory forbids only the first write of a script. This one is never forbidden, and what follows adds nothing new.
+crowded()                                            -- checks all types before the first write
+-- When memory is full only the first write of a script is refused. A removal never is, and what follows adds nothing new.
 redis.call('ZREM', queue, '')
 local longest = 0
 for i = 1, #ARGV, 2 do

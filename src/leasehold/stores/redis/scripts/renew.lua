@@ -1,11 +1,11 @@
--- Set the leases of many holders to full length. It uses only commands that are allowed when memory is full.
--- KEYS  lock of each; ARGV  for each: ticket, lease ms
+-- Sets the leases of many holders to full length, with commands that are allowed when memory is full.
+-- KEYS  the lock of each; ARGV  for each: ticket, lease ms
 -- Reply for each 1 held, 0 gone
 local KEEP = 3600000
 local replies = {}
 for i, lock in ipairs(KEYS) do
   local ticket, lease = ARGV[2 * i - 1], ARGV[2 * i]
-  local state = redis.pcall('HMGET', lock, 't', 'd') -- an error is of the wrong type: the lock is gone, and only this one
+  local state = redis.pcall('HMGET', lock, 't', 'd') -- an error means a wrong type: only this lock is gone
   local delay = tonumber(state[2] or 0)
   replies[i] = 0
   if state[1] == ticket and redis.call('PTTL', lock) - KEEP > delay then

@@ -1,15 +1,15 @@
--- Try each command that the other scripts use, so that it changes nothing; a server asks for the right before it looks at
+-- Tries each command that the other scripts use, in a form that changes nothing. A server checks the right before it checks
 -- the arguments. The keys belong to no name.
--- KEYS  as in common.lua  ARGV  1 channel  2 whether scripts ask who the server is 0/1
--- Reply those that the user may not run, as access rules; '&' for the channel
+-- KEYS  as in common.lua  ARGV  1 channel  2 whether scripts use INFO 0/1
+-- Reply the rights that the user lacks, as access rules; '&' for the channel
 local lock, queue, beat, waiters = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local missing = {}
 local function try(...)
   local reply = redis.pcall(...)
-  local said = type(reply) == 'table' and reply.err
-  if said and (string.find(said, "The user executing the script can't", 1, true) or string.find(said, 'ACL failure', 1, true)
-      or string.find(said, 'NOPERM', 1, true)) then
-    missing[#missing + 1] = string.find(said, 'channel', 1, true) and '&' or '+' .. string.lower((...))
+  local err = type(reply) == 'table' and reply.err
+  if err and (string.find(err, "The user executing the script can't", 1, true) or string.find(err, 'ACL failure', 1, true)
+      or string.find(err, 'NOPERM', 1, true)) then
+    missing[#missing + 1] = string.find(err, 'channel', 1, true) and '&' or '+' .. string.lower((...))
   end
 end
 try('TIME')
@@ -17,7 +17,7 @@ try('EXISTS', queue)
 try('HMGET', lock, 't')
 try('HGET', waiters, '')
 try('HLEN', waiters)
-try('HSET', lock, 't', '', 'no value')     -- an odd number of words: refused, and nothing is written
+try('HSET', lock, 't', '', 'no value')     -- an odd number of arguments: refused, and nothing is written
 try('HDEL', lock, 't')
 try('PTTL', lock)
 try('PEXPIRE', lock, '1')

@@ -1,15 +1,15 @@
--- Take a share of the name, or join its queue.
--- ARGV  1 ticket  2 use  3 lease ms  4 delay ms  5 join 0/1  6 fair 0/1  7 channel  8 owner  9 meta  10 alone 0/1
---       11 upgradeable 0/1  12 permits  13 alongside: a ticket, or ''
+-- Acquires a name with many holders, or joins its queue.
+-- ARGV  1 ticket  2 use  3 lease ms  4 lock delay ms  5 join the queue 0/1  6 fair 0/1  7 channel  8 owner  9 meta
+--       10 alone (exclusive) 0/1  11 upgradeable 0/1  12 permits  13 alongside: the caller's own holding ticket, or ''
 -- Reply as claim.lua
 local ticket, join, fair, lease = ARGV[1], ARGV[5] == '1', ARGV[6] == '1', tonumber(ARGV[3])
 local me = shape({channel = ARGV[7], alongside = ARGV[13]}, lease, ARGV[4], ARGV[8], ARGV[10], ARGV[11], ARGV[12], ARGV[9])
 
 load(ARGV[2])
 
-if refused(s.refused, ticket) then return {0, text(now()), '1000', false} end  -- it has left
+if refused(s.refused, ticket) then return {0, text(now()), '1000', false} end  -- it was released
 
-local function waits(left, owner)
+local function must_wait(left, owner)
   return {0, text(now()), text(left), owner}
 end
 
@@ -26,7 +26,7 @@ if used_otherwise() then
 end
 
 local mine = holding(ticket)
-if mine then                                         -- a repeated claim: the same answer, and a full lease again
+if mine then                                         -- a repeated claim: the same reply, and a full lease
   clear()
   extend(ticket, lease)
   save()
@@ -37,23 +37,23 @@ local alongside = holding(me.alongside)
 local free = s.complete and s.blocked_until <= ms and fits(me, alongside) and not (fair and redis.call('ZCARD', queue) > 0)
 if join and not free then
   begin()
-  if not waiting(ticket) then                        -- a place that was given up is not had back
+  if not waiting(ticket) then                        -- an entry that has expired is lost: the ticket goes to the end
     s.last = s.last + 1
     redis.call('ZADD', queue, text(alongside and s.last - FIRST or s.last), ticket)
   end
   redis.call('ZADD', beat, text(now() / 1000 + lease), ticket)
   redis.call('HSET', waiters, ticket, table.concat({ARGV[7], ARGV[3], ARGV[4], ARGV[8], ARGV[10], ARGV[11], ARGV[12],
-    ARGV[13], ARGV[9]}, SEP))                        -- again at each claim: the channel may be open by now
+    ARGV[13], ARGV[9]}, SEP))                        -- written at each claim: the channel may be open by now
   keep_waiters(lease)
 end
 
-if fair and not free and redis.call('ZCARD', queue) > 0 then  -- whoever is first enters, and that may be me
+if fair and not free and redis.call('ZCARD', queue) > 0 then  -- the first waiter acquires, possibly this one
   begin()
-  local token = let_in(ticket)
+  local token = grant_next(ticket)
   if token then return done({1, text(token), text(now())}) end
 end
 
--- Expiry and owner of the holder whose lease ends first, of those in my way: before that nothing changes by itself.
+-- Expiry and owner of that holder in the way whose lease ends first: before that nothing changes by itself.
 local function first_to_end()
   local found = redis.call('ZRANGEBYSCORE', holders, '(' .. text(ms), '+inf', 'WITHSCORES', 'LIMIT', 0, 2)
   local i = found[1] == me.alongside and 3 or 1
@@ -62,19 +62,19 @@ local function first_to_end()
   return tonumber(found[i + 1]), fields and holder_of(fields).owner
 end
 
--- The waiter ahead of me that I must not overtake: its ticket and owner. As rules.decide; who stands behind PASSED others
--- is behind one of them.
+-- Ticket and owner of the waiter ahead that this one must not overtake. As _rules.decide. A waiter behind PASSED others
+-- waits for one of them.
 local function ahead()
   local found = redis.call('ZRANGE', queue, 0, PASSED - 1, 'WITHSCORES')
-  local place = tonumber(redis.call('ZSCORE', queue, ticket) or FIRST)
-  if place < 0 then place = place + FIRST end
+  local order = tonumber(redis.call('ZSCORE', queue, ticket) or FIRST)
+  if order < 0 then order = order + FIRST end
   local other, owner
   for i = 1, #found, 2 do
     local arrival = tonumber(found[i + 1])
-    local inside = arrival < 0
-    if inside then arrival = arrival + FIRST end
-    if not inside and arrival >= place then return nil end
-    local entry = arrival < place and waiter(found[i])
+    local upgrades = arrival < 0
+    if upgrades then arrival = arrival + FIRST end
+    if not upgrades and arrival >= order then return nil end
+    local entry = arrival < order and waiter(found[i])
     if entry then
       other, owner = found[i], entry.owner
       if limit or me.alone == 1 or entry.alone == 1 then return other, owner end
@@ -83,17 +83,17 @@ local function ahead()
   if #found == 2 * PASSED then return other, owner end
 end
 
-if not s.complete then return done(waits(0, false)) end
-if s.blocked_until > ms then return done(waits(s.blocked_until - ms, false)) end
+if not s.complete then return done(must_wait(0, false)) end
+if s.blocked_until > ms then return done(must_wait(s.blocked_until - ms, false)) end
 if not fits(me, alongside) then
   local ends, owner = first_to_end()
-  return done(waits((ends or ms + lease) - ms, owner or false))
+  return done(must_wait((ends or ms + lease) - ms, owner or false))
 end
 if fair and not free and not alongside then
   local other, owner = ahead()
   if other then
     local ends = tonumber(redis.call('ZSCORE', beat, other))
-    return done(waits(math.min(ends, first_to_end() or ends) - ms, owner))
+    return done(must_wait(math.min(ends, first_to_end() or ends) - ms, owner))
   end
 end
 

@@ -1,26 +1,28 @@
--- What the scripts on names with many holders share: read-write locks and semaphores. Put after common.lua.
+-- The common part of the scripts on names with many holders: read-write locks and semaphores. Follows queue.lua.
 --
--- KEYS  1 lock     hash: k use ('rw', 'semaphore of 5'), f highest token; while anyone holds or waits also t '' (it is taken,
---                  and by no mutex), c holders, w of them alone, u upgradeable, p permits out, b server time in ms before
---                  which nobody enters, x longest delay of a holder, n last arrival. Its time to live is what is left of
---                  the longest lease or place, + delay + KEEP: a mutex sees by it that the name is in use.
---       2 - 4      as of a mutex; an fields of waiters is channel, lease, delay, owner, alone, upgradeable, permits, alongside, meta
+-- KEYS  1 lock     hash: k use ('rw', 'semaphore of 5'), f highest token. While the name is held or waited for also t ''
+--                  (in use, but by no mutex), c holders, w exclusive ones, u upgradeable ones, p permits in use, b server
+--                  time in ms before which nobody acquires, x longest lock delay of a holder, n last order of arrival.
+--                  Its time to live is the rest of the longest lease or queue entry, + delay + KEEP: so a mutex sees that
+--                  the name is in use.
+--       2 - 4      as of a mutex; the fields of waiters are channel, lease, delay, owner, alone (exclusive), upgradeable,
+--                  permits, alongside, meta
 --       5 holders  zset: ticket -> server time in ms at which its lease ends
 --       6 terms    hash: ticket -> token, lease, delay, owner, alone, upgradeable, permits, meta, joined by SEP
 --
--- A step reads first (load), and writes after begin(), which is refused where memory is full, or after a ZREM, which never is.
-local MOST = 1000           -- holders taken out, and waiters let in, by one step: the next step goes on
-local PASSED = 100          -- waiters passed over by one step
-local FIRST = 2 ^ 52        -- who waits alongside a ticket of its own that holds stands before all others: arrival - FIRST
+-- A script reads first (load). It writes after begin(), which fails when memory is full, or after a ZREM, which never does.
+local MOST = 1000           -- holders removed, and waiters granted, by one call: the next call continues
+local PASSED = 100          -- waiters skipped by one call
+local FIRST = 2 ^ 52        -- a waiter alongside its own holding ticket precedes all others: arrival - FIRST
 
 local holders, terms = KEYS[5], KEYS[6]
 local ms = math.floor(now() / 1000)
-local use, limit            -- what this step takes the name for
-local s = {}                -- the name: counters as after the removal of s.expired
+local use, limit            -- what this call uses the name as
+local s = {}                -- state of the name; the counters are those after s.expired are removed
 
-local function words(fields)
+local function split(fields)
   local found = {}
-  for word in string.gmatch(fields .. SEP, '([^' .. SEP .. ']*)' .. SEP) do found[#found + 1] = word end
+  for field in string.gmatch(fields .. SEP, '([^' .. SEP .. ']*)' .. SEP) do found[#found + 1] = field end
   return found
 end
 
@@ -31,20 +33,20 @@ local function shape(entry, lease, delay, owner, alone, upgradeable, permits, me
 end
 
 local function holder_of(fields)
-  local w = words(fields)
+  local w = split(fields)
   return shape({token = w[1]}, w[2], w[3], w[4], w[5], w[6], w[7], w[8])
 end
 
--- The live waiter, or nothing.
+-- The queue entry of a live waiter, or nothing.
 local function waiter(ticket)
   local alive = tonumber(redis.call('ZSCORE', beat, ticket) or 0) > now() / 1000
   local fields = alive and redis.call('HGET', waiters, ticket)
-  local w = fields and words(fields) or {}
+  local w = fields and split(fields) or {}
   if #w < 9 then return nil end                      -- of another kind: its lock was evicted
   return shape({channel = w[1], alongside = w[8]}, w[2], w[3], w[4], w[5], w[6], w[7], w[9])
 end
 
--- The terms of a ticket that holds now, or nothing.
+-- The terms of a ticket that holds, or nothing.
 local function holding(ticket)
   local expires = ticket ~= '' and redis.call('ZSCORE', holders, ticket)
   local fields = expires and tonumber(expires) > ms and redis.call('HGET', terms, ticket)
@@ -56,7 +58,7 @@ local function count(entry, by)
   s.alone, s.upgradeable = s.alone + by * entry.alone, s.upgradeable + by * entry.upgradeable
 end
 
--- The counters are not those of the holders: a key of the name was evicted or deleted alone. Only who stands in both counts.
+-- The counters do not match the holders: one key of the name was evicted or deleted. A holder counts if it is in both keys.
 local function recount()
   s.count, s.alone, s.upgradeable, s.permits, s.delay = 0, 0, 0, 0, 0
   s.orphans, s.kept = {}, {}
@@ -73,33 +75,35 @@ local function recount()
   end
 end
 
--- Takes note of those whose lease has ended, except one that LEAVES: it says itself that it is done, so it bars nobody.
-local function note_expired(leaves)
+-- Collects the holders whose lease has ended. RELEASED is being released, so its lock delay does not apply.
+local function note_expired(released)
   local found = redis.call('ZRANGEBYSCORE', holders, '-inf', ms, 'WITHSCORES', 'LIMIT', 0, MOST)
   for i = 1, #found, 2 do
     local fields = redis.call('HGET', terms, found[i])
     if fields then
       local entry = holder_of(fields)
       count(entry, -1)
-      if found[i] ~= leaves and entry.delay > 0 then s.blocked_until = math.max(s.blocked_until, found[i + 1] + entry.delay) end
+      if found[i] ~= released and entry.delay > 0 then
+        s.blocked_until = math.max(s.blocked_until, found[i + 1] + entry.delay)
+      end
     end
     s.expired[#s.expired + 1] = found[i]
   end
   s.complete = #found < 2 * MOST
 end
 
-local function load(wanted, leaves)
+local function load(wanted, released)
   use, limit = wanted, tonumber(string.match(wanted, '^semaphore of (%d+)$'))
   local f = redis.call('HMGET', lock, 'k', 'f', 'c', 'w', 'u', 'p', 'b', 'x', 'n', 't', 'd', 'g')
   s.kind, s.fence, s.refused, s.expired, s.complete = f[1], f[2], f[12], {}, true
   s.count, s.alone, s.upgradeable = tonumber(f[3] or 0), tonumber(f[4] or 0), tonumber(f[5] or 0)
   s.permits, s.blocked_until, s.delay = tonumber(f[6] or 0), tonumber(f[7] or 0), tonumber(f[8] or 0)
-  redis.call('ZCARD', queue)                         -- ends with an error if a key is not ours, before the first write
+  redis.call('ZCARD', queue)                         -- an error if a key has another type, before the first write
   redis.call('ZCARD', beat)
   redis.call('HLEN', waiters)
   local held, known = redis.call('ZCARD', holders), redis.call('HLEN', terms)
   s.last = tonumber(f[9] or redis.call('ZRANGE', queue, -1, -1, 'WITHSCORES')[2] or 0)
-  if s.kind == 'mutex' then                          -- it had the name after the last holder of ours
+  if s.kind == 'mutex' then                          -- a mutex used the name after the last shared holder
     local left = blocked(f[10])
     s.mutex = f[10] and f[10] ~= '' and left > tonumber(f[11] or 0)
     s.count, s.alone, s.upgradeable, s.permits, s.delay = 0, 0, 0, 0, 0
@@ -107,20 +111,20 @@ local function load(wanted, leaves)
     return
   end
   if s.count ~= held or held ~= known then recount() end
-  if held > 0 then note_expired(leaves) end
+  if held > 0 then note_expired(released) end
 end
 
 local function last_of(zset)
   return tonumber(redis.call('ZRANGE', zset, -1, -1, 'WITHSCORES')[2] or 0)
 end
 
--- Whether somebody uses the name as something else.
+-- Returns whether the name is in use as something else.
 local function used_otherwise()
   if not s.kind or s.kind == use then return false end
   return s.mutex or s.count > 0 or last_of(beat) > ms
 end
 
--- Takes out what load found. It only removes, so it is allowed when memory is full, and with it what follows.
+-- Removes what load found. A removal is allowed when memory is full, and so is what follows it.
 local function clear()
   redis.call('ZREM', holders, '')
   if s.void then
@@ -140,7 +144,7 @@ local function clear()
   s.void, s.orphans, s.kept, s.expired = nil, nil, nil, {}
 end
 
--- Before the first write of a step that adds something: refused when memory is full, and then nothing has changed.
+-- Precedes the first write of a call that adds something: refused when memory is full, and then nothing has changed.
 local function begin()
   if s.begun then return end
   redis.call('HSET', lock, 'k', use)
@@ -149,7 +153,7 @@ local function begin()
   clear()
 end
 
--- Writes what the step made of the name; a name that nobody uses keeps its token for KEEP.
+-- Writes the new state of the name; an unused name keeps its token for KEEP.
 local function save()
   if s.count == 0 then s.delay = 0 end
   local taken = math.max(s.blocked_until, last_of(holders) + s.delay, last_of(beat))
@@ -164,7 +168,7 @@ local function save()
   redis.call('PEXPIRE', lock, text(taken - ms + KEEP))
 end
 
--- The two keys outlive every lease in them and its delay, so that the delay can be told from them.
+-- The two keys outlive every lease in them with its lock delay, so that the delay can be read from them.
 local function keep_holders(lease)
   for _, key in ipairs({holders, terms}) do
     if redis.call('PTTL', key) < lease + s.delay + KEEP / 2 then
@@ -187,7 +191,7 @@ local function grant(ticket, entry, token)
   keep_holders(entry.lease)
 end
 
--- Whether a entry may hold alongside all holders but ALONGSIDE, a ticket of its own. As rules.conflicts.
+-- Returns whether an entry may hold alongside all holders but ALONGSIDE, its own ticket. As _rules.conflicts.
 local function fits(entry, alongside)
   local mine = alongside or {alone = 0, upgradeable = 0, permits = 0}
   if limit then return s.permits - mine.permits + entry.permits <= limit end
@@ -195,35 +199,35 @@ local function fits(entry, alongside)
   return s.alone - mine.alone == 0 and not (entry.upgradeable == 1 and s.upgradeable - mine.upgradeable > 0)
 end
 
--- Lets in those who are next, as far as they fit together, and tells each one's client; returns the token of ME if it is
--- among them, who is told by the reply. As rules.successors. One that nobody hears for keeps its place for COME_BACK.
-local function let_in(me)
+-- Grants the next waiters, as far as they fit together, and notifies each one's client; returns the token of CALLER if it is
+-- among them: the reply notifies it. As _rules.successors. A waiter without a subscriber keeps its entry for COME_BACK.
+local function grant_next(caller)
   local mine, skipped, upgrade_waits = nil, 0, false
   if s.blocked_until > ms or not s.complete then return nil end
   for _ = 1, MOST do
     local head = redis.call('ZRANGE', queue, skipped, skipped, 'WITHSCORES')
     if not head[1] or skipped >= PASSED then break end
-    local ticket, place, entry = head[1], tonumber(head[2]), waiter(head[1])
+    local ticket, order, entry = head[1], tonumber(head[2]), waiter(head[1])
     local alongside = entry and holding(entry.alongside)
     if not entry then
       unqueue(ticket)
-    elseif place < 0 and not alongside then             -- the one alongside which it stood is gone: to its place by arrival
-      redis.call('ZADD', queue, 'XX', text(place + FIRST), ticket)
-    elseif place >= 0 and upgrade_waits then         -- it waits for the readers to go, so no more may come
+    elseif order < 0 and not alongside then          -- its own holding ticket is gone: to its order by arrival
+      redis.call('ZADD', queue, 'XX', text(order + FIRST), ticket)
+    elseif order >= 0 and upgrade_waits then         -- an upgrade waits until the readers release: no more may enter
       break
     elseif fits(entry, alongside) then
       local token = next_token(s.fence)
-      -- A channel that is not open yet is '': its client is about to ask again, and finds that it holds.
-      if ticket == me or entry.channel == '' or tell(entry.channel, ticket, token) then
+      -- An empty channel is not open yet: its client is about to retry, and finds that it holds.
+      if ticket == caller or entry.channel == '' or notify(entry.channel, ticket, token) then
         unqueue(ticket)
         grant(ticket, entry, token)
-        if ticket == me then mine = token end
+        if ticket == caller then mine = token end
       else
         redis.call('ZADD', beat, 'LT', text(now() / 1000 + COME_BACK), ticket)
         skipped = skipped + 1
       end
-    elseif place < 0 or entry.upgradeable == 1 then   -- the latter may wait for its like only: nothing to those behind it
-      upgrade_waits = upgrade_waits or place < 0
+    elseif order < 0 or entry.upgradeable == 1 then  -- upgradeable: it may wait for its like only, so others may pass
+      upgrade_waits = upgrade_waits or order < 0
       skipped = skipped + 1
     else
       break

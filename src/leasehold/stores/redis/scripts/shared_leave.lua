@@ -1,7 +1,7 @@
--- Take a ticket out, holding or waiting, and let in those who are next.
--- ARGV  1 ticket  2 use  3 as leave_free.lua's second
--- Reply 1 if it was there, else 0
-local ticket, broken = ARGV[1], ARGV[3] == '1'
+-- Removes a ticket, a holder or a waiter, and grants the next waiters.
+-- ARGV  1 ticket  2 use  3 mode, as the second of leave_free.lua
+-- Reply 1 if the ticket was a holder or a waiter, else 0
+local ticket, forced = ARGV[1], ARGV[3] == '1'
 
 load(ARGV[2], ticket)
 if s.kind and s.kind ~= use then
@@ -10,22 +10,22 @@ if s.kind and s.kind ~= use then
 end
 
 local expires, fields = redis.call('ZSCORE', holders, ticket), redis.call('HGET', terms, ticket)
-clear()                                              -- a removal first: then the rest is done even if memory is full
+clear()                                              -- first a removal: then the rest is allowed when memory is full
 local found = unqueue(ticket)
 if expires then
   found = 1
   local mine = fields and holder_of(fields)
-  if mine and tonumber(expires) > ms then            -- else it went with those whose lease has ended
+  if mine and tonumber(expires) > ms then            -- else it was removed with the expired ones
     redis.call('ZREM', holders, ticket)
     redis.call('HDEL', terms, ticket)
     count(mine, -1)
   end
-  if mine and broken then                            -- the one who held may still be at work
+  if mine and forced then                            -- the previous holder may still be at work
     s.fence = text(next_token(s.fence))
     s.blocked_until = math.max(s.blocked_until, mine.delay > 0 and math.ceil(now() / 1000) + mine.delay or 0)
   end
 end
-let_in()
+grant_next()
 save()
 if ARGV[3] == '2' then refuse_later(ticket) end
 return found

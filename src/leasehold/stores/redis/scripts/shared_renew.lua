@@ -1,11 +1,11 @@
--- Set the leases of many shares, of many names, to full length.
+-- Sets the leases of many holders, of many shared names, to full length.
 -- KEYS  for each: lock, holders, terms; ARGV  for each: use, ticket, lease ms
 -- Reply for each 1 held, 0 gone
 local KEEP = 3600000
 local t = redis.call('TIME')
 local now = t[1] * 1000 + t[2] / 1000
 local replies = {}
--- Full memory forbids only the first write of a script. This one is never forbidden, and what follows adds nothing new.
+-- When memory is full only the first write of a script is refused. A removal never is, and what follows adds nothing new.
 redis.pcall('ZREM', KEYS[2], '')
 
 local function text(number)
@@ -14,7 +14,7 @@ end
 
 for i = 1, #KEYS, 3 do
   local lock, holders, terms, use, ticket, lease = KEYS[i], KEYS[i + 1], KEYS[i + 2], ARGV[i], ARGV[i + 1], ARGV[i + 2]
-  -- An error is of the wrong type: the share is gone, and only this one.
+  -- An error means a wrong type: only this holder is gone.
   local state, expires, fields = redis.pcall('HMGET', lock, 'k', 'x'), redis.pcall('ZSCORE', holders, ticket),
     redis.pcall('HGET', terms, ticket)
   local ours = not state.err and (not state[1] or state[1] == use)
@@ -25,7 +25,7 @@ for i = 1, #KEYS, 3 do
     if redis.call('PTTL', lock) < life + KEEP then
       redis.call('PEXPIRE', lock, text(math.ceil(life + KEEP)))
     end
-    for _, key in ipairs({holders, terms}) do        -- not at each renewal: they only must outlive the lease
+    for _, key in ipairs({holders, terms}) do        -- not at each renewal: they must only outlive the lease
       if redis.call('PTTL', key) < life + KEEP / 2 then redis.call('PEXPIRE', key, text(life + KEEP)) end
     end
     reply = 1

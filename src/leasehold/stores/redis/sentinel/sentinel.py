@@ -1,13 +1,13 @@
-"""Which server the sentinels name as the primary.
+"""The primary that the sentinels name.
 
 Theory of operation
 -------------------
-All sentinels are asked at once, and the answer with the highest configuration epoch counts: the epoch goes up with each
-failover, so a sentinel that was cut off, and still names an old primary, is outvoted by any that knows better. Among
-equal epochs the address that most name counts. Whoever does not answer in time is left out; it takes one that does.
+All sentinels are asked at once, and the answer with the highest configuration epoch counts. Each failover raises the
+epoch, so a sentinel that was cut off and still names an old primary is outvoted by any newer answer. Among equal epochs
+the address with most answers counts. Sentinels that do not reply in time are left out; one reply is enough.
 
-One of those that gave this answer is then listened to, for word of the next failover. If that connection ends, the next
-call asks all of them again.
+The client then subscribes to one sentinel with this answer, for the message of the next failover. If that connection
+ends, the next call asks all sentinels again.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from leasehold._runtimes.base import Runtime
-from leasehold.errors import StoreRefused, StoreUnavailable, Unsupported
+from leasehold.errors import StoreUnavailable, Unsupported
 from leasehold.stores.redis.connection.base import (
-    Elsewhere,
     MakeTransport,
     NotPermitted,
     ReplyError,
+    RetryableError,
     Transport,
     pack,
     refused,
@@ -31,20 +31,20 @@ from leasehold.stores.redis.connection.base import (
 from leasehold.stores.redis.connection.settings import Settings
 
 ANSWER_WITHIN = 1.0
-"""Seconds that a sentinel gets, and at most a third of the caller's time: so much a stalled one costs a discovery."""
+"""Seconds for a sentinel's reply, at most a third of the caller's time: the cost of a stalled sentinel."""
 
 SWITCHED = b"+switch-master"
-"""The channel on which sentinels tell of a failover: name, old address, new address."""
+"""The channel on which sentinels announce a failover: name, old address, new address."""
 
 
 @dataclass(frozen=True)
-class Watched:
-    """How to find a primary by its sentinels, and how to speak to it.
+class SentinelSettings:
+    """How to find a primary by its sentinels, and how to connect to it.
 
     Attributes:
-        name: what the sentinels call it; None if it is the only one that they watch.
+        name: the sentinels' name of it; None if it is the only one that they monitor.
         sentinels: how to reach each.
-        server: how to speak to the primary; its address is not known yet.
+        server: how to connect to the primary; its address is not known yet.
 
     """
 
@@ -54,18 +54,20 @@ class Watched:
 
     @property
     def where(self) -> str:
-        """What to call it in messages to people."""
+        """What it is called in messages to people."""
         sentinels = ", ".join(sentinel.where for sentinel in self.sentinels)
         return f"the primary {self.name or ''} of the sentinels at {sentinels}".replace("  ", " ")
 
 
-class UnknownPrimary(StoreRefused):
-    """The sentinels watch over no primary of that name."""
+class UnknownPrimary(StoreUnavailable):
+    """The sentinels monitor no primary of that name."""
+
+    lasting = True
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What one sentinel says of the primary."""
+    """One sentinel's answer."""
 
     host: str
     port: int
@@ -74,9 +76,11 @@ class Answer:
 
 
 class Sentinels:
-    """A `leasehold.stores.redis.sentinel.primary_tracking.Guide`."""
+    """A `leasehold.stores.redis.sentinel.primary_tracking.PrimaryResolver`."""
 
-    def __init__(self, runtime: Runtime, watched: Watched, make: MakeTransport, on_moved: Callable[[], None]) -> None:
+    def __init__(
+        self, runtime: Runtime, watched: SentinelSettings, make: MakeTransport, on_moved: Callable[[], None]
+    ) -> None:
         self._runtime = runtime
         self._on_moved = on_moved
         self._watched = watched
@@ -104,14 +108,14 @@ class Sentinels:
         return self._watched.server.at(host, port)
 
     async def ask(self, within: float) -> list[Answer | BaseException]:
-        """Return what each sentinel says, or how it failed."""
-        return await self._runtime.gather(*[self._one(transport, within) for transport in self._transports])
+        """Return the answer of each sentinel, or its failure."""
+        return await self._runtime.gather(*[self._ask_one(transport, within) for transport in self._transports])
 
     async def replicas(self, within: float) -> list[tuple[str, int]]:
         """Return the replicas that one of the sentinels knows.
 
         Raises:
-            StoreUnavailable: the one that is listened to does not answer.
+            StoreUnavailable: that sentinel does not reply.
 
         """
         transport = self._watch or self._transports[0]
@@ -122,9 +126,9 @@ class Sentinels:
         return [(each["ip"], int(each["port"])) for each in found if "s_down" not in each.get("flags", "")]
 
     def moved(self) -> bool:
-        watch = self._watch
-        if watch is not None and watch.disturbed():
-            watch.hang_up()
+        listened = self._watch
+        if listened is not None and listened.has_unread():
+            listened.hang_up()
             self._moved = True
         return self._moved
 
@@ -139,7 +143,7 @@ class Sentinels:
 
     # --- inside ------------------------------------------------------------------------------------------------
 
-    async def _one(self, transport: Transport, within: float) -> Answer:
+    async def _ask_one(self, transport: Transport, within: float) -> Answer:
         name = self._name or await self._only_name(transport, within)
         where = self._watched.sentinels[self._transports.index(transport)].where
         reply = await transport.call(pack(b"SENTINEL", b"MASTER", name.encode()), within=within)
@@ -158,14 +162,14 @@ class Sentinels:
         names = sorted(_fields(each)["name"] for each in reply)
         if len(names) != 1:
             raise UnknownPrimary(
-                f"the sentinel at {where} watches over {', '.join(names) or 'nothing'}; say which one is meant, "
+                f"the sentinel at {where} monitors {', '.join(names) or 'nothing'}; choose one "
                 "with redis+sentinel://HOST:PORT/NAME, or by a client made with master_for(NAME)"
             )
         self._name = names[0]
         return names[0]
 
     async def _listen(self, right: Sequence[Transport], within: float) -> None:
-        """Listen to one of those that gave the right answer, and keep no connection to the others."""
+        """Subscribe to one sentinel with the right answer, and keep no connection to the others."""
         if self._watch is None or self._watch not in right or not self._watch.generation():
             self._watch = None
             for transport in right:
@@ -186,19 +190,21 @@ class Sentinels:
             self._on_moved()
 
     def _silence(self) -> None:
-        self._moved = True  # the one that we listened to is gone: the next call asks again
+        self._moved = True  # that sentinel's connection has ended: the next call asks all again
 
     def _failure(self, answers: Sequence[Answer | BaseException]) -> Exception:
-        """Say why nobody told: a mistake that no later time mends comes first."""
+        """Return the reason why no sentinel answered: a mistake that no retry cures comes first."""
         for kind in (Unsupported, UnknownPrimary, NotPermitted):
             for answer in answers:
                 if isinstance(answer, kind):
                     return answer
         reasons = "; ".join(dict.fromkeys(str(answer) for answer in answers))
-        refusals = [each for each in answers if isinstance(each, StoreUnavailable) and not isinstance(each, Elsewhere)]
+        refusals = [
+            each for each in answers if isinstance(each, StoreUnavailable) and not isinstance(each, RetryableError)
+        ]
         if any(not refusal.unknown for refusal in refusals):
             return StoreUnavailable(f"no sentinel says which server is the primary: {reasons}; {CHECK_SECRET}")
-        return Elsewhere(f"no sentinel says which server is the primary: {reasons}")
+        return RetryableError(f"no sentinel says which server is the primary: {reasons}")
 
 
 CHECK_NAME = "check the name at the end of the URL, redis+sentinel://HOST:PORT/NAME, against SENTINEL MASTERS"
@@ -210,7 +216,7 @@ CHECK_SECRET = (
 
 
 def _fields(reply: Any) -> dict[str, str]:
-    """Read names and values, as a map (RESP3) or as a list."""
+    """Return names and values, read from a map (RESP3) or a list."""
     if isinstance(reply, dict):
         found = cast("dict[bytes, bytes]", reply)
     else:

@@ -1,4 +1,4 @@
-"""The store on servers under Sentinel: that of a single server, over a transport that follows the primary."""
+"""The store on servers under Sentinel: the store of one server, on a transport that follows the primary."""
 
 from __future__ import annotations
 
@@ -6,39 +6,40 @@ from dataclasses import replace
 
 from leasehold._model import Finding, Granted, Ticket, Wait
 from leasehold._runtimes.base import Runtime
-from leasehold.stores.redis.connection.base import Elsewhere, MakeTransport, OnMessage, OnSilence, Transport
+from leasehold.stores.redis.connection.base import MakeTransport, OnMessage, OnSilence, RetryableError, Transport
 from leasehold.stores.redis.connection.settings import Settings
+from leasehold.stores.redis.connection.transports import single_transport
 from leasehold.stores.redis.doctor import sentinel
 from leasehold.stores.redis.sentinel.primary_tracking import PrimaryTransport
-from leasehold.stores.redis.sentinel.sentinel import Sentinels, Watched
-from leasehold.stores.redis.store import RedisStore, single_transport
+from leasehold.stores.redis.sentinel.sentinel import Sentinels, SentinelSettings
+from leasehold.stores.redis.store import RedisStore
 from leasehold.stores.redis.strict import checks
 
 LEAST = 0.05
-"""Seconds that a claim needs at least to be worth sending."""
+"""Seconds: with less time left a claim is not worth sending."""
 
 
 class SentinelStore(RedisStore):
     """See `leasehold.store_api.Store` for what each method promises."""
 
     def __init__(
-        self, runtime: Runtime, watched: Watched, namespace: str, *, make: MakeTransport | None = None
+        self, runtime: Runtime, watched: SentinelSettings, namespace: str, *, make: MakeTransport | None = None
     ) -> None:
-        """Make one; ``make`` makes the transport of each server, as of a model."""
+        """Make the store; ``make`` makes the transport to each server."""
         self._watched = watched
         self._make = make or single_transport(runtime)
-        # Word of another primary: whoever waits asks again, and so finds out whether it is true.
-        self._sentinels = Sentinels(runtime, watched, self._make, lambda: self._waiting.wake_all())
+        # After a message of another primary all waiters retry, which verifies it.
+        self._sentinels = Sentinels(runtime, watched, self._make, lambda: self._waiters.wake_all())
         super().__init__(runtime, replace(watched.server, where=watched.where), namespace, make=self._follow)
 
     async def try_acquire(self, name: str, ticket: Ticket, *, join: bool, within: float) -> Granted | Wait:
-        """Claim, again and again while there is a failover: a grant counts from when its claim was first sent."""
+        """Acquire, with retries during a failover. The lease counts from before the granted attempt was sent."""
         until = self._runtime.now() + within
         while True:
             left = max(until - self._runtime.now(), 0.001)
             try:
                 return await super().try_acquire(name, ticket, join=join, within=min(left, ticket.terms.lease / 3))
-            except Elsewhere:
+            except RetryableError:
                 if self._runtime.now() + LEAST >= until:
                     raise
 
@@ -47,7 +48,7 @@ class SentinelStore(RedisStore):
         make = single_transport(self._runtime)
         group = await sentinel.diagnose(self._runtime, make, self._sentinels, self._watched, self._transport)
         strict = self._watched.server.strict
-        return [*found, *(group if strict is None else checks.judged(group, strict))]
+        return [*found, *(group if strict is None else checks.adjusted(group, strict))]
 
     def _follow(
         self, runtime: Runtime, settings: Settings, channel: bytes, on_message: OnMessage, on_silence: OnSilence

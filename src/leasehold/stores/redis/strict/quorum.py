@@ -1,4 +1,4 @@
-"""Strict mode on a connection: its options, and how a connection waits until replicas have its writes."""
+"""The options of strict mode, and the command with which a connection waits until replicas have its writes."""
 
 from __future__ import annotations
 
@@ -8,19 +8,21 @@ from typing import Any
 from leasehold.stores.redis.connection.base import ReplyError, bulk, pack
 
 LONGEST = 60.0
-"""Seconds of the longest lease, unless another bound is chosen."""
+"""Seconds: the default bound of a lease."""
 
 LONGEST_BOUND = 86_400.0
-"""Seconds: a bound above it would make locks unavailable for longer than a day after each failover."""
+"""Seconds: the largest bound. After each failover locks are unavailable for as long as the bound."""
 
 MOST_REPLICAS = 1000
 
 ACKNOWLEDGED_WITHIN = 1.0
-"""Seconds that replicas get to acknowledge a grant, and at most half of the caller's time."""
+"""Seconds in which replicas must acknowledge a grant; at most half of the caller's time."""
 
 SYNCED_WITHIN = 3.0
-"""Likewise, where it must be on disk: by ``appendfsync everysec`` a server syncs once a second, and a replica says so
-unasked once a second."""
+"""Seconds in which it must be on disk.
+
+With ``appendfsync everysec`` a server syncs once a second, and a replica reports that once a second.
+"""
 
 WAITS = (bulk(b"WAIT"), bulk(b"WAITAOF"))
 
@@ -30,10 +32,10 @@ class Strict:
     """The options of strict mode (docs/strict.md).
 
     Attributes:
-        longest: seconds; no lease with its delay may be longer, and after a failover nothing is granted for so long.
+        longest: seconds; the longest lease with its lock delay. After a failover nothing is granted for so long.
             It must be the same for all clients.
-        replicas: how many must acknowledge a grant; None for as many as make most of the primary and those it has now.
-        fsync: the primary and these replicas must have it on disk (``WAITAOF``, from Redis 7.2 on).
+        replicas: how many must acknowledge a grant; None for a majority of the primary and its current replicas.
+        fsync: the primary and these replicas must have the grant on disk (``WAITAOF``, Redis 7.2 or later).
 
     """
 
@@ -48,11 +50,11 @@ class Strict:
             raise ValueError(f"replicas is from 0 to {MOST_REPLICAS}, not {self.replicas}")
 
     def needed(self, connected: int) -> int:
-        """Return how many replicas must acknowledge, of so many that are connected."""
+        """Return how many of the connected replicas must acknowledge."""
         return (connected + 1) // 2 if self.replicas is None else self.replicas
 
     def wait(self, replicas: int, within: float) -> bytes:
-        """Return the command that waits until so many have what this connection wrote; it answers `acknowledged`."""
+        """Return the command that waits until so many replicas have the writes of this connection."""
         most = SYNCED_WITHIN if self.fsync else ACKNOWLEDGED_WITHIN
         ms = b"%d" % max(1, round(min(most, within / 2) * 1000))
         if self.fsync:
@@ -60,7 +62,7 @@ class Strict:
         return pack(b"WAIT", b"%d" % replicas, ms)
 
     def acknowledged(self, reply: Any, replicas: int) -> bool:
-        """Say whether the reply to `wait` means that so many have it."""
+        """Return whether the reply to `wait` means that so many replicas have the writes."""
         if isinstance(reply, ReplyError):
             return False
         if self.fsync:
@@ -69,5 +71,5 @@ class Strict:
 
 
 def waits(command: bytes) -> bool:
-    """Say whether a packed command is one of `Strict.wait`: it keeps its connection busy while it waits."""
+    """Return whether a packed command is one of `Strict.wait`: the server reads nothing more until it has replied."""
     return any(word in command[:20] for word in WAITS)

@@ -1,12 +1,12 @@
-"""Strict mode: no grant by a server that may have forgotten one, and none that too few replicas have.
+"""Strict mode: a server that may have forgotten a grant makes none, and a grant counts once enough replicas have it.
 
 Theory of operation
 -------------------
-The state, the steps, what they promise and why is in ``docs/strict.md``; the quarantine itself is in ``strict.lua``.
+``docs/strict.md`` describes the state, the steps, their promises and the reasons. The quarantine is in ``strict.lua``.
 
-Only claims are different from those of the default mode. A release or a renewal of a place may hand the name to a
-waiter as ever, in quarantine too: that merely puts the waiter's ticket down as the next holder. It holds when a claim
-of its own has said so, and that claim is refused in quarantine and waits for the replicas.
+Only the acquire differs from the default mode. A release, or a renewal of queue entries, hands the name to a waiter as
+usual, in quarantine too. That merely writes the waiter's ticket as the next holder. The waiter holds once its own claim
+has confirmed that. In quarantine that claim is refused, and outside it waits for the replicas.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from typing import Any
 
 from leasehold._url import StoreURL, Veiled
 from leasehold.errors import StoreUnavailable
-from leasehold.stores.redis.connection.base import Elsewhere, ReplyError, Transport, refused
+from leasehold.stores.redis.connection.base import ReplyError, RetryableError, Transport, refused
 from leasehold.stores.redis.connection.settings import Settings
 from leasehold.stores.redis.scripts import STRICTLY, Script
 from leasehold.stores.redis.scripts.commands import Command
 from leasehold.stores.redis.strict.quorum import Strict
 
 QUARANTINED = 3
-"""First word of the reply to a claim while nothing is granted."""
+"""The first element of the reply to a claim in quarantine."""
 
 NOT_LOCAL = "non local key"
-"""Words of a cluster's node that does not have the slot of the marker any more."""
+"""Text in the error of a cluster node that no longer has the marker's slot."""
 
 OPTIONS = ("strict", "longest_lease", "replicas", "fsync")
 
@@ -35,14 +35,14 @@ TRUTH = {"true": True, "false": False}
 
 
 class Unconfirmed(StoreUnavailable):
-    """Granted, but too few replicas acknowledged it in time. Whoever gets this gives the grant back."""
+    """Granted, but too few replicas acknowledged it in time. The caller must release the grant."""
 
 
 def from_url(url: StoreURL) -> tuple[Strict | None, StoreURL]:
-    """Read the options of strict mode; return them, None if it is off, and the URL without them.
+    """Return the options of strict mode, None if it is off, and the URL without them.
 
     Raises:
-        ValueError: one has a value that it cannot have, or is there without ``strict=true``.
+        ValueError: an option has an invalid value, or is given without ``strict=true``.
 
     """
     given = {key: url.options[key] for key in OPTIONS if key in url.options}
@@ -50,7 +50,7 @@ def from_url(url: StoreURL) -> tuple[Strict | None, StoreURL]:
     on = _read(url, "strict", given.pop("strict", "false"), TRUTH.__getitem__, "true or false")
     if not on:
         if given:
-            raise ValueError(f"option {next(iter(given))!r} in the {url.scheme} URL needs strict=true beside it")
+            raise ValueError(f"option {next(iter(given))!r} in the {url.scheme} URL needs strict=true as well")
         return None, rest
     usual = Strict()
     count = given.get("replicas")
@@ -62,8 +62,8 @@ def from_url(url: StoreURL) -> tuple[Strict | None, StoreURL]:
 
 
 def quarantine_reason(where: str) -> str:
-    """Say why a server in quarantine grants nothing."""
-    return f"Redis at {where} may have forgotten grants (restarted, emptied, promoted), so in strict mode it makes none"
+    """Return the reason, for people, why a server in quarantine grants nothing."""
+    return f"Redis at {where} may have forgotten grants (restarted, emptied, promoted), so strict mode makes none"
 
 
 def _read(url: StoreURL, key: str, text: str, read: Callable[[str], Any], form: str) -> Any:
@@ -74,12 +74,12 @@ def _read(url: StoreURL, key: str, text: str, read: Callable[[str], Any], form: 
 
 
 class Claims:
-    """Claims of one server in strict mode.
+    """Acquires at one server in strict mode.
 
     Args:
         strict: the options.
         settings: of the server.
-        marker: returns the marker's key; ``True`` asks for another than before, since the server lacks its slot.
+        marker: returns the marker's key; with ``True`` another than before, since the server lacks its slot.
 
     """
 
@@ -97,30 +97,32 @@ class Claims:
         return self._marker
 
     async def ask(self, transport: Transport, command: Command, *, within: float) -> Any:
-        """Claim; return the reply, which may be a `ReplyError`.
+        """Acquire; return the reply, which may be a `ReplyError`.
 
         Raises:
-            Unconfirmed: it was granted, and is to be given back.
+            Unconfirmed: it was granted, and must be released.
             StoreUnavailable: as `Transport.call`.
 
         """
-        plain, those, args = command
+        plain, script_keys, args = command
         script = STRICTLY[plain]
-        asked = those, (*args, self.marker, b"%d" % round(self._strict.longest * 1000))
+        keys_and_args = script_keys, (*args, self.marker, b"%d" % round(self._strict.longest * 1000))
         while True:
             needed = self._needed
-            reply, acknowledged = await self._send(transport, script, asked, needed, within)
+            reply, acknowledged = await self._send(transport, script, keys_and_args, needed, within)
             if isinstance(reply, ReplyError):
                 if NOT_LOCAL in str(reply):
                     self._marker = self._find(True)
-                    raise Elsewhere(f"Redis at {self._where}: slots are on their way; the claim was not carried out")
+                    raise RetryableError(
+                        f"Redis at {self._where}: its slots are migrating; the request was not carried out"
+                    )
                 return reply
             if reply[0] != 1:
                 return reply
             self._needed = self._strict.needed(int(reply[3]))
             if self._needed <= needed:
                 break
-        # Asked again where there are more replicas than known: the same ticket is granted again, in a new write.
+        # Repeated if there are more replicas than known before: the same ticket is granted again, in a new write.
         if (needed or self._strict.fsync) and not self._strict.acknowledged(acknowledged, self._needed):
             raise self._unconfirmed(acknowledged)
         return reply
@@ -129,16 +131,16 @@ class Claims:
         self,
         transport: Transport,
         script: Script,
-        asked: tuple[Sequence[bytes], Sequence[bytes]],
+        keys_and_args: tuple[Sequence[bytes], Sequence[bytes]],
         needed: int,
         within: float,
     ) -> tuple[Any, Any]:
-        """Send the claim, and behind it, on the same connection, what waits for the replicas."""
-        packed = script.by_digest(*asked)
+        """Send the claim, and after it, on the same connection, the command that waits for the replicas."""
+        packed = script.by_digest(*keys_and_args)
         wait = [self._strict.wait(needed, within)] if needed or self._strict.fsync else []
         replies = await transport.call_all([packed, *wait], within=within)
         if isinstance(replies[0], ReplyError) and replies[0].code == "NOSCRIPT":
-            replies = await transport.call_all([script.by_text(*asked), *wait], within=within)
+            replies = await transport.call_all([script.by_text(*keys_and_args), *wait], within=within)
         return replies[0], replies[1] if wait else None
 
     def _unconfirmed(self, reply: Any) -> StoreUnavailable:

@@ -1,0 +1,146 @@
+"""The waiting tickets of one client at one Redis: the grants they receive, and which of them watches a holder's lease.
+
+A release grants the lock to the first waiter and notifies that waiter's client. The client here finds the ticket and
+wakes the thread or task that waits for it. One waiter of each name has a timer that ends with the holder's lease.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from leasehold._model import Granted, RenewalResult, Ticket
+from leasehold._runtimes.base import Runtime
+from leasehold.stores._common.clock_sample import ClockSample, GrantMessage
+from leasehold.stores._common.slots import Slot, Slots
+from leasehold.stores.redis.connection.base import Transport
+from leasehold.stores.redis.scripts.commands import is_shared
+
+IDLE = 10
+"""Leases after which a waiter retries that need not.
+
+Another waiter watches the holder's lease, and the watchdog renews this one's queue entry.
+"""
+
+RETRY_AFTER_EXPIRY = 0.001
+"""Seconds. The server counts in milliseconds, so a lease has surely ended one millisecond after its count did."""
+
+
+class Waiters(Slots):
+    """All of a client. Used from many threads at once.
+
+    Args:
+        runtime: clocks and signals.
+        notify: wakes the thread or task of one waiter, also if it reads the messages of all.
+
+    """
+
+    def __init__(self, runtime: Runtime, notify: Callable[[Slot], None]) -> None:
+        super().__init__(runtime)
+        self._notify = notify
+
+    def forget_all(self) -> None:
+        super().forget_all()
+        self._clock_sample: ClockSample | None = None
+
+    def give_up(self, ticket: Ticket) -> None:
+        """Stop waiting; the waiter that watches the holder's lease from now on retries at once."""
+        next_waiter = self.remove(ticket.id)
+        if next_waiter is not None:
+            self.wake(next_waiter)
+
+    def cancel(self, slot: Slot, ticket: Ticket) -> None:
+        """Stop waiting, and wake a thread or task that may still wait for the ticket."""
+        self.give_up(ticket)
+        self.wake(slot)
+
+    async def sleep(self, transport: Transport, slot: Slot, timeout: float) -> None:
+        """Sleep at most ``timeout`` seconds, or until it is worth retrying."""
+        until = self._runtime.now() + timeout
+        while not slot.called:
+            await transport.receive(slot, max(0.0, until - self._runtime.now()))
+            if slot.handed_over is None:
+                break
+            until, slot.handed_over = min(until, slot.handed_over), None  # it watches a lease from now on
+            slot.clear()
+
+    # --- replies of the server ---------------------------------------------------------------------------------
+
+    def sample_clock(self, since: float, server: int) -> None:
+        """Store a reading of the server's clock, in microseconds, taken after ``since`` of our clock."""
+        self._clock_sample = ClockSample(since, server)
+
+    def queued(self, slot: Slot | None, ticket: Ticket, since: float, server: int, left: float) -> float:
+        """Take the reply that the holder's lease has ``left`` seconds; return seconds until the next attempt."""
+        self.sample_clock(since, server)
+        expiry = max(left, 0.0) + RETRY_AFTER_EXPIRY
+        if slot is None:
+            return expiry
+        slot.asked, slot.until = server, since + expiry
+        # A waiter alongside a ticket of its own waits for other holders than the first waiter: it has its own timer.
+        if self.watches(slot) or ticket.alongside != "":
+            return expiry
+        return expiry + IDLE * ticket.terms.lease
+
+    def granted(self, ticket: Ticket) -> None:
+        """Remove a ticket that was granted by a reply."""
+        next_waiter = self.remove(ticket.id)
+        if next_waiter is not None and is_shared(ticket):
+            self.wake(next_waiter)  # one lease has ended, other holders may remain: it retries to learn their expiry
+
+    def renewed(self, results: Mapping[str, RenewalResult], names: set[str]) -> None:
+        """Wake the waiters whose renewal shows that they hold, or that the server has forgotten them: they retry.
+
+        ``names``: those that were waited for; the waiter that watched one may have acquired it since.
+        """
+        for ticket, result in results.items():
+            slot = self.get(ticket)
+            if slot is not None and result in (RenewalResult.HELD, RenewalResult.GONE):
+                self.wake(slot)
+        for name in names:
+            if (next_waiter := self.unarmed(name)) is not None:
+                self.wake(next_waiter)
+
+    def receive(self, message: bytes) -> None:
+        """Take a message: a grant, or a ticket alone, which is to retry."""
+        grant_message = GrantMessage.parse(message)
+        slot = self.get(message.decode("ascii", "replace") if grant_message is None else grant_message.ticket)
+        if slot is not None:
+            slot.grant_message = grant_message
+            self.wake(slot)
+
+    def take_grant(self, slot: Slot, ticket: Ticket) -> Granted | None:
+        """Return the grant that a message brought; None if the waiter must retry."""
+        grant_message = slot.read()
+        if grant_message is not None and grant_message.at < slot.asked:
+            grant_message = None  # a grant that was over when the server replied "wait"
+        since = (
+            None
+            if grant_message is None
+            else grant_message.since(self._clock_sample, self._runtime.now(), ticket.terms.lease)
+        )
+        if grant_message is None or since is None:
+            return None
+        next_waiter = self.remove(ticket.id)
+        if next_waiter is not None and is_shared(ticket):
+            self._pass_watch(slot, next_waiter)
+        return Granted(grant_message.token, since, ticket.terms.lease)
+
+    def _pass_watch(self, slot: Slot, next_waiter: Slot) -> None:
+        """Let another waiter watch the other holders' leases until the known expiry; it need not ask the server."""
+        next_waiter.until = next_waiter.handed_over = slot.until
+        next_waiter.watching = True
+        next_waiter.news = True
+        self._notify(next_waiter)
+
+    # --- waking ------------------------------------------------------------------------------------------------
+
+    def wake_all(self) -> None:
+        """Let all waiters retry."""
+        for slot in self:
+            self.wake(slot)
+
+    def wake(self, slot: Slot) -> None:
+        """Let one waiter retry."""
+        slot.called = True  # before `news`: the thread that reads `news` then looks at `called`
+        slot.news = True
+        self._notify(slot)
