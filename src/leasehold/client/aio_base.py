@@ -59,7 +59,7 @@ class AsyncClientBase:
             runtime,
             opened,
             response_timeout=_validate.above_zero(response_timeout, "response_timeout", _validate.LONGEST_ANSWER),
-            observe=logged(observer),
+            observer=logged(observer),
         )
         self._reentries = Reentries()
         self._entries = Entries()
