@@ -9,7 +9,6 @@ from leasehold._model import Finding
 from leasehold._runtimes.base import Runtime
 from leasehold.stores.redis.connection.base import OnMessage, OnSilence, Transport
 from leasehold.stores.redis.connection.settings import Settings
-from leasehold.stores.redis.redlock.members import Whole
 from leasehold.stores.redis.redlock.store import RedlockStore
 from leasehold_lab.runtimes.harnesses import SimulatedHarness
 from leasehold_lab.runtimes.network import InVirtualTime
@@ -23,7 +22,7 @@ NODES = 5
 
 
 @dataclass(frozen=True)
-class ModelMember(Whole):
+class ModelMember:
     """A node of Redlock that is a model."""
 
     server: RedisServerModel
@@ -34,9 +33,7 @@ class ModelMember(Whole):
         """How it is called."""
         return Settings(where=f"the model {self.server.machine.name}")
 
-    def transport(
-        self, runtime: Runtime, namespace: str, channel: bytes, on_message: OnMessage, on_silence: OnSilence
-    ) -> Transport:
+    def transport(self, runtime: Runtime, channel: bytes, on_message: OnMessage, on_silence: OnSilence) -> Transport:
         """Make the transport."""
         return transports([self.server])(runtime, self.settings, channel, on_message, on_silence)
 

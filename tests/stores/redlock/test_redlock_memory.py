@@ -90,12 +90,12 @@ def test_a_vote_lasts_once_more_for_a_clock_that_was_set_back(node, namespace):
     assert claim(node, namespace, ticket("b"), 2) == [1, "2"]
 
 
-def test_what_one_shard_has_not_confirmed_is_owed_on_though_others_have():
+def test_a_release_that_is_not_confirmed_stays_pending_though_others_are():
     ready, sent = [], []
-    answers = {"a": [1], "b": [1, ReplyError("SILENT no answer")], "c": [ReplyError("WRONGTYPE no")]}
+    answers = {"a": [1], "b": [1, ReplyError("LOADING it reads its data")], "c": [ReplyError("WRONGTYPE no")]}
 
-    class Half:
-        """A node of which one shard is silent at first."""
+    class Loading:
+        """A node that is still loading at the first attempt of one release."""
 
         index = 0
 
@@ -112,7 +112,7 @@ def test_what_one_shard_has_not_confirmed_is_owed_on_though_others_have():
             sent.append([*commands])
             return [answers[command].pop() for command in commands]
 
-    node, runtime = Half(), BlockingRuntime()
+    node, runtime = Loading(), BlockingRuntime()
     debts = PendingReleases(runtime, SimpleNamespace(nodes=[node], closed=False))
     for command in "abc":
         debts.retry_release(node, command, runtime.now() + 60)

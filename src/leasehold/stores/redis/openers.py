@@ -31,9 +31,9 @@ KINDS = ("redis", "rediss", "valkey", "valkeys")
 REDLOCK_SCHEMES = ("redlock", "redlocks")
 
 NODE_SCHEMES = ("unix", *(kind + deployed for kind in KINDS for deployed in ("", "+sentinel", "+cluster")))
-"""Of what may be a node of a Redlock."""
+"""Schemes of Redis URLs. A node of a Redlock is one of these, but no cluster, which has an error of its own."""
 
-NODE_URLS = "pass redis://, redis+sentinel:// or redis+cluster:// URLs"
+NODE_URLS = "pass redis:// or redis+sentinel:// URLs"
 
 FEWEST_NODES = 3
 """With two, both must answer: worse than one."""
@@ -74,10 +74,10 @@ class Sentinel:
 
     def member(self) -> Member:
         """Make a node of a Redlock of it."""
-        from leasehold.stores.redis.redlock.members import Followed
+        from leasehold.stores.redis.redlock.members import TrackedPrimary
 
         _refuse_strict(self.watched.server)
-        return Followed(self.watched)
+        return TrackedPrimary(self.watched)
 
 
 @dataclass(frozen=True)
@@ -91,13 +91,6 @@ class Cluster:
         from leasehold.stores.redis.cluster.store import ClusterStore
 
         return ClusterStore(runtime, self.seeds, namespace)
-
-    def member(self) -> Member:
-        """Make a node of a Redlock of it."""
-        from leasehold.stores.redis.redlock.members import Sharded
-
-        _refuse_strict(self.seeds[0])
-        return Sharded(self.seeds)
 
 
 class Redlock:
@@ -114,8 +107,8 @@ class Redlock:
         """Check what can be checked without a connection.
 
         Args:
-            members: the nodes: URLs (``redis://``, ``rediss://``, ``unix://``, ``redis+sentinel://``,
-                ``redis+cluster://``), or what `Redis`, `Sentinel`, `Cluster` or `adopt` make.
+            members: the nodes: URLs (``redis://``, ``rediss://``, ``unix://``, ``redis+sentinel://``), or what
+                `Redis`, `Sentinel` or `adopt` make.
             quarantine: seconds for which a node that was restarted, or emptied, gives no votes; no lease may be longer.
                 0 for none. It must be the same for all clients.
 
@@ -150,12 +143,15 @@ def _member(given: Secret | Opener) -> Member:
         if url.scheme not in (*NODE_SCHEMES, *REDLOCK_SCHEMES):
             raise ValueError(f"a node of Redlock is a Redis, which {url.scheme}: is not; {NODE_URLS}")
         given = from_url(url)
-    if isinstance(given, Redis | Sentinel | Cluster):
+    if isinstance(given, Cluster):
+        raise ValueError(
+            "a node of Redlock cannot be a whole cluster; use the cluster alone (redis+cluster://), or pass single "
+            "servers (redis://) or Sentinel groups (redis+sentinel://) as nodes"
+        )
+    if isinstance(given, Redis | Sentinel):
         return given.member()
     kind = type(given).__name__
-    raise TypeError(
-        f"a node of Redlock is one server, what sentinels watch over, or a cluster, not a {kind}; {NODE_URLS}"
-    )
+    raise TypeError(f"a node of Redlock is one server or a Sentinel group, not a {kind}; {NODE_URLS}")
 
 
 def _refuse_strict(node: Settings) -> None:

@@ -1,8 +1,8 @@
-"""Asking without waiting where one transport stands for several servers: each command goes to the one that it is for.
+"""Pipelining where one transport stands for several servers: each command goes to the server that it is for.
 
-What is known without waiting decides: if there is doubt who has a command's keys, or who is the primary, it is not
-posted, and goes by the transport, which finds out. A server that lost a question is doubted from then on. A server that
-the transport has left is left here, too; whatever it owed is told as lost.
+It decides with what it knows without waiting. If it is not sure who the primary is, it does not send the command. The
+caller then uses the transport, which finds out. A server that lost a reply is doubted from then on. When the transport
+leaves a server, this leaves it, too, and reports its open replies as lost.
 """
 
 from __future__ import annotations
@@ -14,9 +14,6 @@ from leasehold._runtimes.base import Runtime
 from leasehold.errors import StoreUnavailable, Unsupported
 from leasehold.stores.redis.connection.base import Transport
 from leasehold.stores.redis.connection.pipelining import Answered, PipelinedConnection, Pipelining, posting
-
-KEY = 3
-"""Which word of a script call is its first key."""
 
 
 class RoutedPipelining:
@@ -115,17 +112,3 @@ class RoutedPipelining:
         for one in left:
             one.close()
         return made
-
-
-def first_key(command: bytes) -> bytes | None:
-    """Return the first key of a packed script call; None of any other command, or of a script without keys."""
-    words: list[bytes] = []
-    at = command.index(b"\r\n") + 2
-    while at < len(command) and len(words) <= KEY:
-        end = command.index(b"\r\n", at)
-        length = int(command[at + 1 : end])
-        words.append(command[end + 2 : end + 2 + length])
-        at = end + 2 + length + 2
-    if len(words) <= KEY or words[0] not in (b"EVAL", b"EVALSHA") or words[KEY - 1] == b"0":
-        return None
-    return words[KEY]

@@ -20,8 +20,8 @@ WITHIN = 20.0
 APART = 1.0
 """Seconds between the clocks of two nodes from which on it is worth a note."""
 
-OF_ONE = ("persistence", "replicas", "split brain", "replicas per shard")
-"""What weakens a promise of one server or cluster, and none of a Redlock."""
+OF_ONE = ("persistence", "replicas", "split brain")
+"""Findings that weaken a promise of one server, and none of a Redlock."""
 
 FORGETFUL = ("none", "snapshots only")
 """What `checks.persistence` finds of a node that a crash makes forget votes."""
@@ -124,8 +124,7 @@ def memory(each: Mapping[str, Sequence[Finding]], quarantine: float, moving: Seq
 async def _ahead(runtime: Runtime, node: Node) -> float | None:
     """Return seconds by which the node's clock is ahead of ours."""
     sent, wall = runtime.now(), runtime.wall_us()
-    (first, *_) = await node.member.parts(node.transport, WITHIN)
-    reply = await first.call(pack(b"TIME"), within=WITHIN)
+    reply = await node.transport.call(pack(b"TIME"), within=WITHIN)
     if isinstance(reply, ReplyError):
         return None
     return int(reply[0]) + int(reply[1]) / 1e6 - wall / 1e6 - (runtime.now() - sent) / 2

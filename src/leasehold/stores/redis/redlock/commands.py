@@ -94,16 +94,10 @@ def inspect(namespace: str, name: str) -> Command:
 
 
 def renewals(
-    namespace: str, holding: Sequence[tuple[str, Ticket]], waiting: Sequence[tuple[str, Ticket]], *, apart: bool = False
+    namespace: str, holding: Sequence[tuple[str, Ticket]], waiting: Sequence[tuple[str, Ticket]]
 ) -> Iterator[tuple[Command, Sequence[Ticket]]]:
-    """Yield the commands that renew holders and keep places, each with its tickets.
-
-    ``apart``: none with names of two slots of a cluster.
-    """
-    places: dict[int, list[tuple[str, Ticket]]] = defaultdict(list)
-    for name, ticket in holding:
-        places[keys.slot(namespace, name) if apart else 0].append((name, ticket))
-    for some in (some for those in places.values() for some in chunks(those, PER_SCRIPT)):
+    """Yield the commands that renew holders and queue entries, each with its tickets."""
+    for some in chunks(holding, PER_SCRIPT):
         each = [keys.node_keys(namespace, name) for name, _ in some]
         those = [key for all_keys in each for key in (all_keys[0], all_keys[4])]
         tickets = [ticket for _, ticket in some]

@@ -72,15 +72,13 @@ class Node:
         self._runtime = runtime
         self._quarantine = quarantine
         self._namespace = namespace
-        self.channel = member.channel(channel)
+        self.channel = channel
         self._known = known
         self.index = index
         self.member = member
         self.settings = member.settings
         self.subscriber = Subscriber()
-        self.transport = member.transport(
-            runtime, namespace, self.channel, lambda message: heard(self, message), lambda: silence(self)
-        )
+        self.transport = member.transport(runtime, channel, lambda message: heard(self, message), lambda: silence(self))
         self._posting = posting(runtime, self.transport)
         self._forget()
 
@@ -96,10 +94,6 @@ class Node:
     def where(self) -> str:
         """Its address, for messages to people."""
         return self.settings.where
-
-    def memory(self, name: str) -> bytes:
-        """Return the key in which the server that has ``name`` keeps what it remembers of its own votes."""
-        return self.member.memory(self.transport, self._namespace, name)
 
     def rests(self, now: float) -> bool:
         """Say whether it is to be left alone."""
@@ -212,15 +206,14 @@ class Node:
         """
         found = dict[str, None]()
         pattern = keys.lock_pattern(self._namespace, prefix, "vote")
-        for transport in await self.member.parts(self.transport, within):
-            cursor = b""
-            while cursor != b"0":
-                scan = pack(b"SCAN", cursor or b"0", b"MATCH", pattern, b"COUNT", b"1000")
-                reply = await transport.call(scan, within=within)
-                if isinstance(reply, ReplyError):
-                    raise refused(self.where, reply)
-                cursor = reply[0]
-                found.update(dict.fromkeys(map(keys.name_of, reply[1])))
+        cursor = b""
+        while cursor != b"0":
+            scan = pack(b"SCAN", cursor or b"0", b"MATCH", pattern, b"COUNT", b"1000")
+            reply = await self.transport.call(scan, within=within)
+            if isinstance(reply, ReplyError):
+                raise refused(self.where, reply)
+            cursor = reply[0]
+            found.update(dict.fromkeys(map(keys.name_of, reply[1])))
         return list(found)
 
     async def run_all(self, commands: Sequence[Command], within: float) -> list[Any]:
@@ -231,7 +224,7 @@ class Node:
         packed = [script.by_digest(names, args) for script, names, args in commands]
         replies = await self.transport.call_all(packed, within=max(until - self._runtime.now(), 0.001))
         self._heard = self._runtime.now()
-        for whole in (False, True):  # a cluster may know a script on one shard, and not on another
+        for whole in (False, True):  # the server may flush its scripts in between
             unknown = [index for index, reply in enumerate(replies) if _is_unknown_script(reply)]
             if unknown:
                 packed = _with_texts([commands[index] for index in unknown], whole=whole)
@@ -246,7 +239,8 @@ class Node:
 
     async def _meet(self, within: float) -> None:
         """Learn, once, who it is, and whether we have the rights that we need."""
-        identity = await self.member.identity(self.transport, within)
+        reply = await self.transport.call(pack(b"INFO", b"server"), within=within)
+        identity = "" if isinstance(reply, ReplyError) else _run_id(reply.decode("utf-8", "replace"))
         if self.settings.restricted:
             await self._check_rights(within)
         self.identity = identity
@@ -283,12 +277,18 @@ class Node:
 
     def after_fork(self, channel: bytes) -> None:
         """Start anew in a forked child, on a channel of its own."""
-        self.channel = self.member.channel(channel)
+        self.channel = channel
         self.subscriber = Subscriber()
         self._forget()
         self.transport.after_fork(self.channel)
         if self._posting is not None:
             self._posting.after_fork()
+
+
+def _run_id(info: str) -> str:
+    """Return what no other server has; empty if it may not be asked."""
+    lines = (line.partition(":") for line in info.splitlines())
+    return next((value for key, _, value in lines if key == "run_id"), "")
 
 
 def _is_unknown_script(reply: object) -> bool:

@@ -11,7 +11,6 @@ from leasehold.errors import StoreUnavailable, Unsupported
 from leasehold.stores.redis.connection.base import PASSING, REDIRECTS, ReplyError
 from leasehold.stores.redis.redlock.node import Node
 from leasehold.stores.redis.redlock.nodes import QuorumNodes
-from leasehold.stores.redis.redlock.sharded import SILENT
 from leasehold.stores.redis.scripts.commands import Command
 
 AGAIN = 0.1
@@ -23,7 +22,7 @@ AT_ONCE = 200
 WITHIN = 2.0
 """Seconds that a node may take for them."""
 
-NOT_YET = frozenset((*PASSING, *REDIRECTS, SILENT))
+NOT_YET = frozenset((*PASSING, *REDIRECTS))
 """Answers after which a leave is still owed. After any other refusal it is not: it would be refused again."""
 
 
@@ -52,7 +51,7 @@ class PendingReleases:
     def __len__(self) -> int:
         return sum(map(len, self._owed.values()))
 
-    def owe(self, node: Node, command: Command, until: float) -> None:
+    def retry_release(self, node: Node, command: Command, until: float) -> None:
         """Send it in the background, until it is confirmed or its time is over."""
         with self._mutex:
             self._owed[node.index].append(PendingRelease(command, until))

@@ -12,6 +12,7 @@ from typing import Any
 from leasehold._model import Granted, ReleaseReason
 from leasehold._runtimes.base import Runtime
 from leasehold.errors import StoreUnavailable
+from leasehold.stores.redis import keys
 from leasehold.stores.redis.redlock import commands, majority
 from leasehold.stores.redis.redlock.commands import Proposal
 from leasehold.stores.redis.redlock.majority import Outcome, Vote
@@ -118,13 +119,14 @@ class Rounds:
     def _claims(self, proposal: Proposal, channels: Sequence[bytes], *, join: bool) -> Callable[[Node], Command]:
         """Return what makes the claim for each node: the same object for those that get the same."""
         token, quarantine = proposal.token, self._quarantine
-        made: dict[tuple[bytes, bytes], Command] = {}
+        memory = keys.memory_key(self._namespace, "") if quarantine else b""
+        made: dict[bytes, Command] = {}
 
         def command(node: Node) -> Command:
             proposal.asked.add(node.index)
-            channel, memory = channels[node.index], node.memory(proposal.name) if quarantine else b""
-            if (found := made.get((channel, memory))) is None:
-                found = made[channel, memory] = commands.try_acquire(
+            channel = channels[node.index]
+            if (found := made.get(channel)) is None:
+                found = made[channel] = commands.try_acquire(
                     self._namespace, proposal, token, join=join, channel=channel, quarantine=quarantine, memory=memory
                 )
             return found
@@ -169,7 +171,7 @@ class Rounds:
             return back
 
         def owe(node: Node) -> None:
-            self._pending.owe(node, back, over)
+            self._pending.retry_release(node, back, over)
 
         may_have = [node for node in self._quorum.nodes if _may_have(node.index, call, votes)]
         if may_have:

@@ -138,7 +138,7 @@ class RedlockStore:
             return found == 1
 
         def lost(node: Node) -> None:
-            self._pending.owe(node, command, over)
+            self._pending.retry_release(node, command, over)
 
         def skipped(node: Node) -> None:
             if proposal is None or node.index in proposal.asked:
@@ -163,17 +163,13 @@ class RedlockStore:
             return []
         waiting = [(name, ticket) for name, ticket in tickets if self._waiting.knows(ticket)]
         holding = [(name, ticket) for name, ticket in tickets if not self._waiting.knows(ticket)]
-        batches = {
-            apart: list(commands.renewals(self._namespace, holding, waiting, apart=apart))
-            for apart in {node.member.apart for node in self._quorum.nodes}
-        }
+        batch = list(commands.renewals(self._namespace, holding, waiting))
         ids = [ticket.id for _, ticket in tickets]
 
         async def renew(node: Node) -> dict[str, int]:
-            mine = batches[node.member.apart]
-            replies = await node.run_all([command for command, _ in mine], within)
+            replies = await node.run_all([command for command, _ in batch], within)
             found: dict[str, int] = {}
-            for (_, some), reply in zip(mine, replies, strict=True):
+            for (_, some), reply in zip(batch, replies, strict=True):
                 if not isinstance(reply, ReplyError):
                     found.update(zip((ticket.id for ticket in some), reply, strict=True))
             return found
