@@ -12,7 +12,8 @@ from leasehold import AsyncClient, Client, Unsupported
 from leasehold._model import Change, RenewalResult, Severity
 from leasehold._runtimes.base import finish
 from leasehold.stores.redis import keys
-from leasehold.stores.redis.redlock.majority import (
+from leasehold.stores.redis.redlock.node import Node
+from leasehold.stores.redis.redlock.protocol import (
     Outcome,
     Vote,
     free_after,
@@ -21,7 +22,6 @@ from leasehold.stores.redis.redlock.majority import (
     renewal_result,
     was_there,
 )
-from leasehold.stores.redis.redlock.node import Node
 from leasehold.stores.redis.redlock.rounds import Rounds
 from support.flavors import both
 from support.patience import until

@@ -16,8 +16,8 @@ import redis
 from leasehold import AsyncClient, Client, LeaseLost, StoreUnavailable, Unsupported
 from leasehold._model import LeaseTerms, LockMode, Owner, ReleaseReason, Ticket
 from leasehold.stores.redis import keys
-from leasehold.stores.redis.redlock import commands
-from leasehold.stores.redis.redlock.commands import Proposal
+from leasehold.stores.redis.redlock import protocol
+from leasehold.stores.redis.redlock.protocol import Proposal
 from leasehold.stores.redis.redlock.rounds import Rounds
 from leasehold.stores.redis.scripts import REDLOCK_CLAIM, REDLOCK_LEAVE
 from leasehold_lab.history import Bounds, Promise, check
@@ -367,19 +367,19 @@ def test_a_claim_that_comes_after_its_leave_gets_no_vote(redlock_nodes, namespac
     proposal = Proposal("x", ticket, 7, 7, 0.0)
 
     def claim(token):
-        command = commands.try_acquire(namespace, proposal, token, join=False, channel=b"", quarantine=0)
+        command = protocol.try_acquire(namespace, proposal, token, join=False, channel=b"", quarantine=0)
         return run(node, command)
 
-    assert run(node, commands.release(namespace, "x", ticket, 7, ReleaseReason.RELEASE)) == 0
+    assert run(node, protocol.release(namespace, "x", ticket, 7, ReleaseReason.RELEASE)) == 0
     assert claim(7)[:2] == [0, "7"]
     assert voted(node, namespace) is None
     assert claim(8) == [1, "8"]
     assert claim(8) == [1, "8"]  # the same round again
     assert claim(9) == [1, "9"]  # another round of the same ticket
-    assert run(node, commands.retreat(namespace, proposal, 8, b"")) == 1
-    assert run(node, commands.release(namespace, "x", ticket, 8, ReleaseReason.RELEASE)) == 1
+    assert run(node, protocol.retreat(namespace, proposal, 8, b"")) == 1
+    assert run(node, protocol.release(namespace, "x", ticket, 8, ReleaseReason.RELEASE)) == 1
     assert voted(node, namespace) == ticket.id  # what an older round gives back takes nothing from a newer one
-    assert run(node, commands.release(namespace, "x", ticket, 9, ReleaseReason.RELEASE)) == 1
+    assert run(node, protocol.release(namespace, "x", ticket, 9, ReleaseReason.RELEASE)) == 1
     assert claim(9)[0] == 0
 
 
@@ -400,14 +400,14 @@ def test_who_is_told_that_a_vote_is_free(namespace, channel_of, listeners, told)
         tickets = {one: Ticket(one * 22, LeaseTerms(LockMode(), Owner("host", 1, one), 30.0)) for one in "abcdef"}
         for order, (letter, ticket) in enumerate(tickets.items(), 1):
             proposal = Proposal("x", ticket, order, order, 0.0)
-            asks = commands.try_acquire(namespace, proposal, order, join=True, channel=channels[letter])
+            asks = protocol.try_acquire(namespace, proposal, order, join=True, channel=channels[letter])
             assert run(node, asks)[0] == (letter == "a")
         ear = redis.Redis(port=node.port).pubsub()
         for letter in "bcdef"[:listeners]:
             ear.subscribe(channels[letter])
             assert ear.get_message(timeout=5)["type"] == "subscribe"
         node.reset_stats()
-        assert run(node, commands.release(namespace, "x", tickets["a"], 1, ReleaseReason.RELEASE)) == 1
+        assert run(node, protocol.release(namespace, "x", tickets["a"], 1, ReleaseReason.RELEASE)) == 1
         assert node.commandstats()["publish"] == len(told)
         if listeners:
             assert ear.get_message(timeout=5)["data"] == (told * 22).encode()

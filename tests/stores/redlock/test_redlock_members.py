@@ -18,7 +18,7 @@ from leasehold._runtimes.base import Flavor
 from leasehold._url import parse
 from leasehold.stores.redis import keys
 from leasehold.stores.redis.openers import Redlock, adopt_all
-from leasehold.stores.redis.redlock.worker import Worker
+from leasehold.stores.redis.redlock.background import Worker
 from leasehold_lab.runtimes.harnesses import AsyncioHarness, BlockingHarness
 from leasehold_lab.servers import RedisReplicas, RedisSentinel, RedisServer, RedlockNodes
 from support.flavors import both

@@ -11,9 +11,9 @@ from leasehold._model import LeaseTerms, LockMode, Owner, ReleaseReason, Ticket
 from leasehold._runtimes.blocking import BlockingRuntime
 from leasehold.stores.redis import keys
 from leasehold.stores.redis.connection.base import ReplyError
-from leasehold.stores.redis.redlock import commands
-from leasehold.stores.redis.redlock.commands import Proposal
+from leasehold.stores.redis.redlock import protocol
 from leasehold.stores.redis.redlock.pending_releases import PendingReleases
+from leasehold.stores.redis.redlock.protocol import Proposal
 from leasehold_lab.servers import RedisServer
 
 FAR = 3600.0
@@ -48,7 +48,7 @@ def claim(node, namespace, ticket, token, quarantine=0.0):
     proposal, memory = Proposal("x", ticket, token, token, 0.0), keys.memory_key(namespace, "")
     return run(
         node,
-        commands.try_acquire(namespace, proposal, token, join=False, channel=b"", quarantine=quarantine, memory=memory),
+        protocol.try_acquire(namespace, proposal, token, join=False, channel=b"", quarantine=quarantine, memory=memory),
     )
 
 
@@ -57,7 +57,7 @@ def remembered(node, namespace):
     assert claim(node, namespace, ticket("a", QUARANTINE), 1, QUARANTINE)[0] == 3
     time.sleep(QUARANTINE + NOISE)
     assert claim(node, namespace, ticket("a", QUARANTINE), 1, QUARANTINE) == [1, "1"]
-    assert run(node, commands.release(namespace, "x", ticket("a"), 1, ReleaseReason.RELEASE)) == 1
+    assert run(node, protocol.release(namespace, "x", ticket("a"), 1, ReleaseReason.RELEASE)) == 1
 
 
 def test_a_node_that_was_replaced_and_promoted_again_may_have_forgotten_votes(node, namespace):

@@ -10,7 +10,7 @@ import pytest
 
 from leasehold import Client, LeaseholdError
 from leasehold.stores.redis import keys
-from leasehold.stores.redis.redlock import late_replies, quorum_call
+from leasehold.stores.redis.redlock import background, quorum_call
 from leasehold.stores.redis.redlock.node import STUCK, Node
 from leasehold_lab.proxy.proxy import FaultProxy, Side
 from leasehold_lab.servers import RedlockNodes
@@ -59,10 +59,10 @@ def test_a_refusal_that_comes_late_is_put_again_though_nobody_asks_any_more(node
         until(lambda: voted(slow, namespace) is None, 5.0)  # far below the lease
 
 
-@pytest.mark.parametrize("tick", [late_replies.TICK, 60.0], ids=["read behind", "read by the next"])
+@pytest.mark.parametrize("tick", [background.TICK, 60.0], ids=["read behind", "read by the next"])
 def test_a_late_answer_does_not_make_a_node_seem_stuck(nodes, namespace, monkeypatch, tick):
     """It is read by the background, or, if that sleeps, by who asks next."""
-    monkeypatch.setattr(late_replies, "TICK", tick)
+    monkeypatch.setattr(background, "TICK", tick)
     with FaultProxy(nodes.nodes[0].port) as proxy, Client.from_url(through(nodes, proxy), namespace=namespace) as locks:
         settled(locks)
         mode = proxy.delay(0.05, Side.REPLIES)

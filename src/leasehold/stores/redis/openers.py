@@ -22,7 +22,7 @@ from leasehold.stores.redis.strict.quorum import Strict
 
 if TYPE_CHECKING:
     from leasehold.stores.redis.cluster.store import ClusterStore
-    from leasehold.stores.redis.redlock.members import Member
+    from leasehold.stores.redis.redlock.node import Member
     from leasehold.stores.redis.redlock.store import RedlockStore
     from leasehold.stores.redis.sentinel.store import SentinelStore
 
@@ -54,7 +54,7 @@ class Redis:
 
     def member(self) -> Member:
         """Make a node of a Redlock of it."""
-        from leasehold.stores.redis.redlock.members import Single
+        from leasehold.stores.redis.redlock.node import Single
 
         _refuse_strict(self.settings)
         return Single(self.settings)
@@ -74,7 +74,7 @@ class Sentinel:
 
     def member(self) -> Member:
         """Make a node of a Redlock of it."""
-        from leasehold.stores.redis.redlock.members import TrackedPrimary
+        from leasehold.stores.redis.redlock.node import TrackedPrimary
 
         _refuse_strict(self.watched.server)
         return TrackedPrimary(self.watched)

@@ -8,7 +8,8 @@ from dataclasses import replace
 
 from leasehold._model import Finding, Severity
 from leasehold._runtimes.base import Runtime
-from leasehold.stores.redis.connection.base import ReplyError, pack
+from leasehold.errors import Unsupported
+from leasehold.stores.redis.connection.base import NotPermitted, ReplyError, pack
 from leasehold.stores.redis.redlock.node import Node
 from leasehold.stores.redis.redlock.nodes import QuorumNodes
 
@@ -16,6 +17,9 @@ OK, NOTE, WARNING, ERROR = Severity
 
 WITHIN = 20.0
 """Seconds that looking at one node may take."""
+
+MEET_WITHIN = 5.0
+"""Seconds that a node may take to report its identity."""
 
 APART = 1.0
 """Seconds between the clocks of two nodes from which on it is worth a note."""
@@ -27,7 +31,7 @@ FORGETFUL = ("none", "snapshots only")
 """What `checks.persistence` finds of a node that a crash makes forget votes."""
 
 
-async def diagnose(runtime: Runtime, panel: QuorumNodes, quarantine: float) -> list[Finding]:
+async def diagnose(runtime: Runtime, panel: QuorumNodes, namespace: str, quarantine: float) -> list[Finding]:
     """Look at all nodes at once.
 
     Raises:
@@ -36,7 +40,7 @@ async def diagnose(runtime: Runtime, panel: QuorumNodes, quarantine: float) -> l
     """
 
     async def look(node: Node) -> tuple[float | None, list[Finding]]:
-        found = await node.diagnose()
+        found = await _of_node(runtime, node, namespace)
         return await _ahead(runtime, node), found
 
     poll = panel.ask_in_background(look, only=panel.nodes, rested=True)
@@ -119,6 +123,23 @@ def memory(each: Mapping[str, Sequence[Finding]], quarantine: float, moving: Seq
     return Finding(
         WARNING, "restart of a node", f"no quarantine, and forgetful: {', '.join(forgetful)}", meaning, remedy
     )
+
+
+async def _of_node(runtime: Runtime, node: Node, namespace: str) -> list[Finding]:
+    """Check one node's settings, and the rights of the user there."""
+    denied = ""
+    if node.identity is None:
+        try:
+            await node.meet(MEET_WITHIN)
+        except Unsupported:  # two nodes are the same server, which `twins` reports
+            pass
+        except NotPermitted as error:
+            denied = str(error)
+    found = await node.member.diagnose(runtime, node.transport, namespace, node.channel)
+    if denied and not any(one.subject == "rights" and one.severity is Severity.ERROR for one in found):
+        found = [one for one in found if one.subject != "rights"]  # those of any server; a quarantine needs more
+        found.append(Finding(Severity.ERROR, "rights", denied, "it gives no vote (L)", "grant them to its user"))
+    return found
 
 
 async def _ahead(runtime: Runtime, node: Node) -> float | None:

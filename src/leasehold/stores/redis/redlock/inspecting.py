@@ -8,9 +8,10 @@ from typing import Any
 
 from leasehold._model import Kind, LeaseTerms, LockMode, Owner, QueueEntry, Ticket, View
 from leasehold._runtimes.base import Runtime
-from leasehold.stores.redis.connection.base import ReplyError, refused
+from leasehold.stores.redis import keys
+from leasehold.stores.redis.connection.base import ReplyError, pack, refused
 from leasehold.stores.redis.inspecting import SEPARATOR
-from leasehold.stores.redis.redlock import commands
+from leasehold.stores.redis.redlock import protocol
 from leasehold.stores.redis.redlock.node import Node
 from leasehold.stores.redis.redlock.nodes import QuorumNodes
 from leasehold.stores.redis.scripts.commands import PER_SCRIPT, chunks
@@ -26,10 +27,10 @@ async def look(runtime: Runtime, panel: QuorumNodes, namespace: str, prefix: str
     """Show the names that a majority of the nodes knows to be held, waited for or kept free."""
 
     async def ask(node: Node) -> dict[str, Any]:
-        names = [prefix] if exact else await node.names(prefix, WITHIN)
+        names = [prefix] if exact else await _names(node, namespace, prefix)
         found: dict[str, Any] = {}
         for some in chunks(names, PER_SCRIPT):
-            looks = [commands.inspect(namespace, name) for name in some]
+            looks = [protocol.inspect(namespace, name) for name in some]
             for name, reply in zip(some, await node.run_all(looks, WITHIN), strict=True):
                 if isinstance(reply, ReplyError):
                     raise refused(node.where, reply)
@@ -44,6 +45,26 @@ async def look(runtime: Runtime, panel: QuorumNodes, namespace: str, prefix: str
     names = sorted({name for found in answers.values() for name in found})
     views = (view(name, [found[name] for found in answers.values() if name in found], answers, panel) for name in names)
     return [view for view in views if view.holders or view.waiters or view.free_in > 0]
+
+
+async def _names(node: Node, namespace: str, prefix: str) -> list[str]:
+    """Return the names beginning with ``prefix`` for which a node has given a vote, or knows a lock delay.
+
+    Raises:
+        StoreUnavailable: no answer, or a refusal.
+
+    """
+    found = dict[str, None]()
+    pattern = keys.lock_pattern(namespace, prefix, "vote")
+    cursor = b""
+    while cursor != b"0":
+        scan = pack(b"SCAN", cursor or b"0", b"MATCH", pattern, b"COUNT", b"1000")
+        reply = await node.transport.call(scan, within=WITHIN)
+        if isinstance(reply, ReplyError):
+            raise refused(node.where, reply)
+        cursor = reply[0]
+        found.update(dict.fromkeys(map(keys.name_of, reply[1])))
+    return list(found)
 
 
 def view(name: str, replies: Sequence[Any], answers: Mapping[int, Any], panel: QuorumNodes) -> View:

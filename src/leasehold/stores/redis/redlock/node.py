@@ -3,23 +3,96 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
-from leasehold._model import Finding, Severity
+from leasehold._model import Finding
 from leasehold._runtimes.base import Runtime, Signal
 from leasehold.errors import LeaseholdError, StoreUnavailable, Unsupported
-from leasehold.stores.redis import keys
-from leasehold.stores.redis.connection.base import DEMOTED, NotPermitted, ReplyError, pack, refused
+from leasehold.stores.redis.connection.base import (
+    DEMOTED,
+    OnMessage,
+    OnSilence,
+    ReplyError,
+    Transport,
+    pack,
+    refused,
+)
 from leasehold.stores.redis.connection.pipelining import Answered, PipelinedConnection, posting
-from leasehold.stores.redis.doctor import rights
-from leasehold.stores.redis.redlock.members import Member
+from leasehold.stores.redis.connection.settings import Settings
+from leasehold.stores.redis.doctor import doctor, rights
+from leasehold.stores.redis.redlock import protocol
 from leasehold.stores.redis.scripts.commands import Command
+from leasehold.stores.redis.sentinel.primary_tracking import PrimaryTransport
+from leasehold.stores.redis.sentinel.sentinel import Sentinels, Watched
+from leasehold.stores.redis.sentinel.store import SentinelStore
+from leasehold.stores.redis.store import single_transport
+
+
+class Member(Protocol):
+    """What a node is reached by.
+
+    Attributes:
+        settings: how to connect to it, and its name in messages to people.
+        fails_over: another server may take its place, without the last votes.
+
+    """
+
+    @property
+    def settings(self) -> Settings: ...
+    @property
+    def fails_over(self) -> bool: ...
+
+    def transport(self, runtime: Runtime, channel: bytes, on_message: OnMessage, on_silence: OnSilence) -> Transport:
+        """Make the transport; it connects at the first call."""
+        ...
+
+    async def diagnose(self, runtime: Runtime, transport: Transport, namespace: str, channel: bytes) -> list[Finding]:
+        """Check the settings of its servers."""
+        ...
+
+
+@dataclass(frozen=True)
+class Single:
+    """One server."""
+
+    settings: Settings
+    fails_over: bool = False
+
+    def transport(self, runtime: Runtime, channel: bytes, on_message: OnMessage, on_silence: OnSilence) -> Transport:
+        return single_transport(runtime)(runtime, self.settings, channel, on_message, on_silence)
+
+    async def diagnose(self, runtime: Runtime, transport: Transport, namespace: str, channel: bytes) -> list[Finding]:
+        return await doctor.diagnose(runtime, transport, self.settings, namespace, channel)
+
+
+@dataclass(frozen=True)
+class TrackedPrimary:
+    """The primary that sentinels name."""
+
+    watched: Watched
+    fails_over: bool = True
+
+    @property
+    def settings(self) -> Settings:
+        """How to connect to it, under the name of the sentinels."""
+        return replace(self.watched.server, where=self.watched.where)
+
+    def transport(self, runtime: Runtime, channel: bytes, on_message: OnMessage, on_silence: OnSilence) -> Transport:
+        make = single_transport(runtime)
+        sentinels = Sentinels(runtime, self.watched, make, on_silence)
+        return PrimaryTransport(runtime, sentinels, make, channel, on_message, on_silence)
+
+    async def diagnose(self, runtime: Runtime, transport: Transport, namespace: str, channel: bytes) -> list[Finding]:
+        store = SentinelStore(runtime, self.watched, namespace)
+        try:
+            return await store.diagnose()
+        finally:
+            await store.close()
+
 
 STUCK = 0.25
 """Seconds after which a node that owes an answer is asked nothing new until it has given it."""
-
-WITHIN = 5.0
-"""Seconds that a node may take to say who it is, when somebody looks at it."""
 
 FIRST_REST = 0.1
 """Seconds for which a node is left alone that did not answer; each further rest is twice as long, with jitter."""
@@ -197,37 +270,18 @@ class Node:
             return error
         return refused(self.where, reply)
 
-    async def names(self, prefix: str, within: float) -> list[str]:
-        """Return the names beginning with ``prefix`` for which it has given a vote, or knows one to be kept free.
-
-        Raises:
-            StoreUnavailable: no answer, or a refusal.
-
-        """
-        found = dict[str, None]()
-        pattern = keys.lock_pattern(self._namespace, prefix, "vote")
-        cursor = b""
-        while cursor != b"0":
-            scan = pack(b"SCAN", cursor or b"0", b"MATCH", pattern, b"COUNT", b"1000")
-            reply = await self.transport.call(scan, within=within)
-            if isinstance(reply, ReplyError):
-                raise refused(self.where, reply)
-            cursor = reply[0]
-            found.update(dict.fromkeys(map(keys.name_of, reply[1])))
-        return list(found)
-
     async def run_all(self, commands: Sequence[Command], within: float) -> list[Any]:
         """Run scripts in one write; return their replies, of which some may be errors."""
         until = self._runtime.now() + within
         if self.identity is None:
-            await self._meet(within)
+            await self.meet(within)
         packed = [script.by_digest(names, args) for script, names, args in commands]
         replies = await self.transport.call_all(packed, within=max(until - self._runtime.now(), 0.001))
         self._heard = self._runtime.now()
         for whole in (False, True):  # the server may flush its scripts in between
-            unknown = [index for index, reply in enumerate(replies) if _is_unknown_script(reply)]
+            unknown = [index for index, reply in enumerate(replies) if protocol.is_unknown_script(reply)]
             if unknown:
-                packed = _with_texts([commands[index] for index in unknown], whole=whole)
+                packed = protocol.packed_with_texts([commands[index] for index in unknown], whole=whole)
                 again = await self.transport.call_all(packed, within=max(until - self._runtime.now(), 0.001))
                 for index, reply in zip(unknown, again, strict=True):
                     replies[index] = reply
@@ -237,7 +291,7 @@ class Node:
                 self._posting.hang_up()
         return replies
 
-    async def _meet(self, within: float) -> None:
+    async def meet(self, within: float) -> None:
         """Learn, once, who it is, and whether we have the rights that we need."""
         reply = await self.transport.call(pack(b"INFO", b"server"), within=within)
         identity = "" if isinstance(reply, ReplyError) else _run_id(reply.decode("utf-8", "replace"))
@@ -250,22 +304,6 @@ class Node:
         await rights.check(
             self.transport, self.where, self._namespace, self.channel, within=within, info=self._quarantine
         )
-
-    async def diagnose(self) -> list[Finding]:
-        """Look at this node's settings."""
-        denied = ""
-        if self.identity is None:
-            try:
-                await self._meet(WITHIN)
-            except Unsupported:  # it is there twice, which the others say
-                pass
-            except NotPermitted as error:
-                denied = str(error)
-        found = await self.member.diagnose(self._runtime, self.transport, self._namespace, self.channel)
-        if denied and not any(one.subject == "rights" and one.severity is Severity.ERROR for one in found):
-            found = [one for one in found if one.subject != "rights"]  # those of any server; a quarantine needs more
-            found.append(Finding(Severity.ERROR, "rights", denied, "it gives no vote (L)", "grant them to its user"))
-        return found
 
     async def close(self) -> None:
         """End its connections."""
@@ -289,30 +327,3 @@ def _run_id(info: str) -> str:
     """Return what no other server has; empty if it may not be asked."""
     lines = (line.partition(":") for line in info.splitlines())
     return next((value for key, _, value in lines if key == "run_id"), "")
-
-
-def _is_unknown_script(reply: object) -> bool:
-    return isinstance(reply, ReplyError) and reply.code == "NOSCRIPT"
-
-
-def _with_texts(commands: Sequence[Command], *, whole: bool) -> list[bytes]:
-    """Pack commands, the first of each script with its text, or with ``whole`` all."""
-    packed, known = list[bytes](), set[bytes]()
-    for script, names, args in commands:
-        by_text = whole or script.digest not in known
-        packed.append(script.by_text(names, args) if by_text else script.by_digest(names, args))
-        known.add(script.digest)
-    return packed
-
-
-def refuse_twice(nodes: Sequence[Node]) -> None:
-    """Raise if one server is there twice: it would count as two votes."""
-    seen: dict[str, Node] = {}
-    for node in nodes:
-        if node.identity:
-            other = seen.setdefault(node.identity, node)
-            if other is not node:
-                raise Unsupported(
-                    f"{other.where} and {node.where} are the same server; each node of Redlock must be one of its own, "
-                    "or one failure takes away two votes: name it once"
-                )

@@ -9,7 +9,7 @@ then reads what comes until that is enough, and goes on. No other thread or task
   asker went on, and after later questions that came on other connections. So each question is one that may be repeated
   and may come late: a claim that comes after its ticket's leave finds a higher token, and gets no vote.
 * The asker sees a majority, and of the others nothing. Their answers are read by whoever uses the connection next, or
-  within `redlock_late.TICK`. They end the node's debt, and where one is a refusal, as of a script that the node does
+  within `background.TICK`. They end the node's debt, and where one is a refusal, as of a script that the node does
   not know, the question is put again beside.
 * Where no connection is to be had, the question goes by the thread of that node, or by a task (`BackgroundCalls`); so
   does all
@@ -30,12 +30,11 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 from leasehold._runtimes.base import Runtime
-from leasehold.errors import StoreUnavailable
+from leasehold.errors import StoreUnavailable, Unsupported
 from leasehold.stores.redis.connection.base import ReplyError
-from leasehold.stores.redis.redlock.background_calls import BackgroundCalls
-from leasehold.stores.redis.redlock.late_replies import LateReplies
-from leasehold.stores.redis.redlock.majority import majority
+from leasehold.stores.redis.redlock.background import BackgroundCalls, LateReplies
 from leasehold.stores.redis.redlock.node import Node
+from leasehold.stores.redis.redlock.protocol import majority
 from leasehold.stores.redis.redlock.quorum_call import Question, QuorumCall
 from leasehold.stores.redis.scripts.commands import Command
 
@@ -213,3 +212,16 @@ class QuorumNodes:
 
 def _nothing(node: Node) -> None:
     pass
+
+
+def refuse_twice(nodes: Sequence[Node]) -> None:
+    """Raise if one server is there twice: it would count as two votes."""
+    seen: dict[str, Node] = {}
+    for node in nodes:
+        if node.identity:
+            other = seen.setdefault(node.identity, node)
+            if other is not node:
+                raise Unsupported(
+                    f"{other.where} and {node.where} are the same server; each node of Redlock must be one of its own, "
+                    "or one failure takes away two votes: name it once"
+                )

@@ -131,7 +131,7 @@ class QuorumCall(Generic[T]):
     async def until(self, enough: Callable[[QuorumCall[T]], bool], until: float) -> Mapping[int, T]:
         """Wait until it is enough, all have answered, or the time is over; return the answers so far.
 
-        Who was passed over is asked, too, when the others have all answered, or were given `redlock_node.STUCK`.
+        Who was passed over is asked, too, when the others have all answered, or were given `node.STUCK`.
         """
         while True:
             answers = await self.linger(enough, min(until, self._runtime.now() + STUCK))

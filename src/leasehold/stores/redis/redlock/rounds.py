@@ -9,19 +9,75 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from leasehold._model import Granted, ReleaseReason
+from leasehold._model import Granted, ReleaseReason, Ticket
 from leasehold._runtimes.base import Runtime
 from leasehold.errors import StoreUnavailable
 from leasehold.stores.redis import keys
-from leasehold.stores.redis.redlock import commands, majority
-from leasehold.stores.redis.redlock.commands import Proposal
-from leasehold.stores.redis.redlock.majority import Outcome, Vote
+from leasehold.stores.redis.redlock import protocol
 from leasehold.stores.redis.redlock.node import Node
 from leasehold.stores.redis.redlock.nodes import QuorumNodes
 from leasehold.stores.redis.redlock.pending_releases import PendingReleases
-from leasehold.stores.redis.redlock.proposals import Proposals
+from leasehold.stores.redis.redlock.protocol import Outcome, Proposal, Vote
 from leasehold.stores.redis.redlock.quorum_call import Question, QuorumCall
 from leasehold.stores.redis.scripts.commands import Command
+
+SWEEP = 10.0
+"""Seconds between two looks for tickets that no node knows any more."""
+
+
+class Proposals:
+    """All of a client. Used from many threads at once."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._mutex = runtime.mutex()
+        self._proposals: dict[str, Proposal] = {}
+        self._ahead = 0  # microseconds by which a token that we saw was ahead of our clock
+        self._swept = runtime.now()
+
+    def __len__(self) -> int:
+        return len(self._proposals)
+
+    def get(self, ticket: str) -> Proposal | None:
+        """Return what is remembered of a ticket."""
+        return self._proposals.get(ticket)
+
+    def of(self, name: str, ticket: Ticket) -> Proposal:
+        """Return what is remembered of a ticket: a claim that is repeated proposes the same token."""
+        now = self._runtime.now()
+        with self._mutex:
+            self._sweep(now)
+            proposal = self._proposals.get(ticket.id)
+            if proposal is None:
+                clock = self._runtime.wall_us()
+                proposal = self._proposals[ticket.id] = Proposal(name, ticket, clock + self._ahead, clock, now)
+            proposal.until = now + ticket.terms.lease + ticket.terms.lock_delay
+            return proposal
+
+    def renewed(self, ticket: Ticket, now: float) -> None:
+        """Take note that nodes have set its lease to full length."""
+        proposal = self._proposals.get(ticket.id)
+        if proposal is not None:
+            proposal.until = now + ticket.terms.lease + ticket.terms.lock_delay
+
+    def propose(self, proposal: Proposal, top: int) -> None:
+        """Propose a higher token than before, and than the highest that was seen anywhere."""
+        with self._mutex:
+            clock = self._runtime.wall_us()
+            self._ahead = max(self._ahead, top + 1 - clock)
+            proposal.token = max(proposal.token + 1, clock + self._ahead)
+
+    def forget(self, proposal: Proposal) -> None:
+        """Forget a ticket that no node knows."""
+        self._proposals.pop(proposal.ticket.id, None)
+
+    def _sweep(self, now: float) -> None:
+        if now - self._swept < SWEEP:
+            return
+        self._swept = now
+        for proposal in [proposal for proposal in self._proposals.values() if proposal.until < now]:
+            self.forget(proposal)
+
 
 ROUNDS = 16
 """Rounds of one claim at most; then whoever waits goes on waiting, and who does not gives up."""
@@ -85,7 +141,7 @@ class Rounds:
             since = self._runtime.now()
             with self._ask(proposal, channels, join=join, until=until) as call:
                 votes = await self._count(call, proposal.token, since, until)
-            outcome = majority.outcome(votes, proposal.token, len(self._quorum))
+            outcome = protocol.outcome(votes, proposal.token, len(self._quorum))
             if outcome is Outcome.WON:
                 self._complete(proposal, votes, join=join)
                 return Granted(proposal.token, since, proposal.ticket.terms.lease)
@@ -126,7 +182,7 @@ class Rounds:
             proposal.asked.add(node.index)
             channel = channels[node.index]
             if (found := made.get(channel)) is None:
-                found = made[channel] = commands.try_acquire(
+                found = made[channel] = protocol.try_acquire(
                     self._namespace, proposal, token, join=join, channel=channel, quarantine=quarantine, memory=memory
                 )
             return found
@@ -138,7 +194,7 @@ class Rounds:
         nodes, needed = len(self._quorum), self._quorum.majority
 
         def settled(call: QuorumCall[Vote]) -> bool:
-            return majority.settled(call.answers, token, nodes)
+            return protocol.settled(call.answers, token, nodes)
 
         votes = await call.until(lambda call: len(call.answers) >= needed, until)
         now = self._runtime.now()
@@ -162,12 +218,12 @@ class Rounds:
         """Take back, on each node that has voted for us or may have, what it has; nobody waits for it."""
         token, ticket = proposal.token, proposal.ticket
         now = self._runtime.now()
-        back = commands.release(self._namespace, proposal.name, ticket, token, ReleaseReason.RELEASE)
+        back = protocol.release(self._namespace, proposal.name, ticket, token, ReleaseReason.RELEASE)
         over = now + ticket.terms.lease + ticket.terms.lock_delay
 
         def command(node: Node) -> Command:
             if join:
-                return commands.retreat(self._namespace, proposal, token, channels[node.index])
+                return protocol.retreat(self._namespace, proposal, token, channels[node.index])
             return back
 
         def owe(node: Node) -> None:

@@ -44,14 +44,12 @@ from leasehold.errors import StoreUnavailable, Unsupported
 from leasehold.stores.redis import keys
 from leasehold.stores.redis.connection.base import ReplyError
 from leasehold.stores.redis.doctor import redlock
-from leasehold.stores.redis.redlock import commands, inspecting, majority
-from leasehold.stores.redis.redlock.members import Member
-from leasehold.stores.redis.redlock.node import Node, refuse_twice
-from leasehold.stores.redis.redlock.nodes import QuorumNodes
+from leasehold.stores.redis.redlock import inspecting, protocol
+from leasehold.stores.redis.redlock.node import Member, Node
+from leasehold.stores.redis.redlock.nodes import QuorumNodes, refuse_twice
 from leasehold.stores.redis.redlock.pending_releases import PendingReleases
-from leasehold.stores.redis.redlock.proposals import Proposals
 from leasehold.stores.redis.redlock.quorum_call import Question, QuorumCall
-from leasehold.stores.redis.redlock.rounds import Rounds
+from leasehold.stores.redis.redlock.rounds import Proposals, Rounds
 from leasehold.stores.redis.redlock.waiting import Waiting
 
 CLOSE_WITHIN = 0.5
@@ -121,15 +119,15 @@ class RedlockStore:
         if isinstance(answer, Granted):
             self._waiting.remove(ticket)
             return answer
-        after = majority.free_after(answer.votes, len(self._quorum))
+        after = protocol.free_after(answer.votes, len(self._quorum))
         again = answer.pause if answer.split else self._waiting.ask_again(ticket, after)
-        return Wait(None if answer.split else mark, again, majority.leader(answer.votes))
+        return Wait(None if answer.split else mark, again, protocol.leader(answer.votes))
 
     async def release(self, name: str, ticket: Ticket, *, reason: ReleaseReason, within: float) -> bool:
         self._waiting.remove(ticket)
         proposal = self._proposals.get(ticket.id)
         token = 0 if proposal is None else proposal.token
-        command = commands.release(self._namespace, name, ticket, token, reason)
+        command = protocol.release(self._namespace, name, ticket, token, reason)
         over = self._runtime.now() + ticket.terms.lease + ticket.terms.lock_delay
 
         def read(node: Node, found: int) -> bool:
@@ -146,7 +144,7 @@ class RedlockStore:
 
         def told(call: QuorumCall[bool]) -> bool | None:
             before = {} if proposal is None else proposal.left.copy()
-            return majority.was_there({**call.answers, **before}, len(self._quorum))
+            return protocol.was_there({**call.answers, **before}, len(self._quorum))
 
         until = self._runtime.now() + within
         with self._quorum.ask(Question(lambda _: command, read, until, lost, skipped)) as call:
@@ -163,7 +161,7 @@ class RedlockStore:
             return []
         waiting = [(name, ticket) for name, ticket in tickets if self._waiting.knows(ticket)]
         holding = [(name, ticket) for name, ticket in tickets if not self._waiting.knows(ticket)]
-        batch = list(commands.renewals(self._namespace, holding, waiting))
+        batch = list(protocol.renewals(self._namespace, holding, waiting))
         ids = [ticket.id for _, ticket in tickets]
 
         async def renew(node: Node) -> dict[str, int]:
@@ -176,7 +174,7 @@ class RedlockStore:
 
         def result(call: QuorumCall[dict[str, int]], ticket: str) -> RenewalResult | None:
             told = {index: found[ticket] for index, found in call.answers.items() if ticket in found}
-            return majority.renewal_result(told, len(self._quorum))
+            return protocol.renewal_result(told, len(self._quorum))
 
         def decided(call: QuorumCall[dict[str, int]]) -> bool:
             return all(result(call, ticket) is not None for ticket in ids)
@@ -206,7 +204,7 @@ class RedlockStore:
     # --- the rest ----------------------------------------------------------------------------------------------
 
     async def diagnose(self) -> list[Finding]:
-        return await redlock.diagnose(self._runtime, self._quorum, self._quarantine)
+        return await redlock.diagnose(self._runtime, self._quorum, self._namespace, self._quarantine)
 
     async def close(self) -> None:
         await self._quorum.close()
@@ -236,7 +234,7 @@ class RedlockStore:
             proposal = self._proposals.get(ticket.id)
             if proposal is None or results[ticket.id] is not RenewalResult.HELD:
                 continue
-            gone = [index for index, found in answers.items() if found.get(ticket.id) == majority.GONE]
+            gone = [index for index, found in answers.items() if found.get(ticket.id) == protocol.GONE]
             if gone:
                 self._rounds.fill(proposal, [self._quorum.nodes[index] for index in gone])
 

@@ -1,8 +1,20 @@
-"""Questions to the nodes of a Redlock that other threads, or tasks, ask for those who cannot ask themselves.
+"""What other threads, or tasks, do for those who ask the nodes of a Redlock.
+
+Questions to the nodes of a Redlock that other threads, or tasks, ask for those who cannot ask themselves.
 
 Each node of a blocking client has one thread for that (`Worker`). All that is to be asked when it gets to it goes in
 one write: hundreds of threads that have no connection yet, as when a service starts, wait for one answer and not for
 one another's. An asyncio client has a task for each question instead, of which the first takes what is there for all.
+
+One thread that speaks with one node for all threads of a client, in the order in which they ask.
+
+So a blocking client has one connection to each node, whatever the number of its threads, and nobody starts a thread to
+ask. A node that is stalled holds up its own worker alone.
+
+Reads what nodes of a Redlock answer when nobody waits for it any more, and no further question goes there.
+
+A late answer is not idle talk: it may be a refusal, after which the question is put in another way, or the end of a
+connection, after which a leave is owed. It also says that the node is not stuck.
 """
 
 from __future__ import annotations
@@ -16,7 +28,60 @@ from leasehold._runtimes.base import Flavor, Job, Runtime
 from leasehold.errors import LeaseholdError, StoreUnavailable, Unsupported
 from leasehold.stores.redis.redlock.node import Node
 from leasehold.stores.redis.redlock.quorum_call import Question, QuorumCall
-from leasehold.stores.redis.redlock.worker import Work, Worker
+
+LINGER = 10.0
+"""Seconds after which a worker with nothing to do ends; the next question starts another."""
+
+Work = Callable[[], Coroutine[Any, Any, None]]
+
+
+class Worker:
+    """See above. Used from many threads at once."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._reset()
+
+    def _reset(self) -> None:
+        self._mutex = self._runtime.mutex()
+        self._wake = self._runtime.signal()
+        self._queue: deque[Work] = deque()
+        self._job: Job | None = None
+        self._closed = False
+
+    def do(self, work: Work) -> None:
+        """Do it when all that was asked before is done."""
+        with self._mutex:
+            self._queue.append(work)
+            if self._job is None or not self._job.alive():
+                self._job = self._runtime.spawn(self._run, "leasehold-node")
+            else:
+                self._wake.set()
+
+    async def _run(self) -> None:
+        while True:
+            while self._queue:
+                await self._queue.popleft()()
+            woken = self._closed or await self._wake.wait(LINGER)
+            with self._mutex:
+                self._wake.clear()
+                if not self._queue and (self._closed or not woken):
+                    self._job = None
+                    return
+
+    async def close(self, within: float) -> None:
+        """End the thread when it has done what was asked before; wait for that at most so many seconds."""
+        with self._mutex:
+            self._closed = True
+            job = self._job
+            self._wake.set()
+        if job is not None:
+            await job.join(within)
+
+    def after_fork(self) -> None:
+        """Start anew in a forked child."""
+        self._reset()
+
 
 T = TypeVar("T")
 
@@ -145,3 +210,80 @@ class BackgroundCalls:
 
 def _broken_off(node: Node) -> StoreUnavailable:
     return StoreUnavailable(f"the question to {node.where} was broken off", unknown=True)
+
+
+TICK = 0.05
+"""Seconds between two looks: well below `node.STUCK`."""
+
+QUIET = 20
+"""Looks that find nothing owed, after which none is taken until something is."""
+
+LINGER = 10.0
+"""Seconds after which the thread ends that has nothing to do."""
+
+
+class LateReplies:
+    """One job for all nodes of a blocking client, which is there while something is owed. Used from many threads."""
+
+    def __init__(self, runtime: Runtime, nodes: Sequence[Node]) -> None:
+        self._runtime = runtime
+        self._nodes = nodes
+        self._reset()
+
+    def _reset(self) -> None:
+        self._mutex = self._runtime.mutex()
+        self._wake = self._runtime.signal()
+        self._job: Job | None = None
+        self._looks = False
+        self._closed = False
+
+    def grant_message(self) -> None:
+        """Take note that something is owed."""
+        if self._looks:
+            return
+        with self._mutex:
+            if self._closed:
+                return
+            if self._job is None or not self._job.alive():
+                self._job = self._runtime.spawn(self._run, "leasehold-late")
+            self._wake.set()
+
+    async def _run(self) -> None:
+        woken = True
+        while woken and not self._closed:
+            self._wake.clear()
+            self._looks = True
+            await self._look_on()
+            self._looks = False
+            if self._owed():  # it began to be owed when this still looked
+                continue
+            woken = self._closed or await self._wake.wait(LINGER)
+            with self._mutex:
+                if not woken and not self._wake.is_set():
+                    self._job = None
+                    return
+                woken = True
+
+    async def _look_on(self) -> None:
+        quiet = 0
+        while quiet < QUIET and not self._closed:
+            if await self._wake.wait(TICK) and not self._closed:
+                self._wake.clear()  # it was called just before it began to look
+            quiet = 0 if self._owed() else quiet + 1
+
+    def _owed(self) -> bool:
+        now = self._runtime.now()
+        return sum(node.read(now) for node in self._nodes) > 0  # of all: any() would end at the first
+
+    async def close(self, within: float) -> None:
+        """End the thread."""
+        with self._mutex:
+            self._closed = True
+            job = self._job
+            self._wake.set()
+        if job is not None:
+            await job.join(within)
+
+    def after_fork(self) -> None:
+        """Start anew in a forked child."""
+        self._reset()
