@@ -19,8 +19,8 @@ from leasehold.stores.redis.redlock.protocol import (
     free_after,
     majority,
     outcome,
+    released_majority,
     renewal_result,
-    was_there,
 )
 from leasehold.stores.redis.redlock.rounds import Rounds
 from support.flavors import both
@@ -243,6 +243,6 @@ def test_majorities():
         RenewalResult.QUEUED,
         RenewalResult.QUEUED,
     ]
-    assert was_there({0: True, 1: True, 2: True}, 5) is True
-    assert was_there({0: True, 1: True, 2: False}, 5) is None
-    assert was_there({0: False, 1: False, 2: False}, 5) is False
+    assert released_majority({0: True, 1: True, 2: True}, 5) is True
+    assert released_majority({0: True, 1: True, 2: False}, 5) is None
+    assert released_majority({0: False, 1: False, 2: False}, 5) is False

@@ -376,7 +376,7 @@ def test_a_claim_that_comes_after_its_leave_gets_no_vote(redlock_nodes, namespac
     assert claim(8) == [1, "8"]
     assert claim(8) == [1, "8"]  # the same round again
     assert claim(9) == [1, "9"]  # another round of the same ticket
-    assert run(node, protocol.retreat(namespace, proposal, 8, b"")) == 1
+    assert run(node, protocol.give_back(namespace, proposal, 8, b"")) == 1
     assert run(node, protocol.release(namespace, "x", ticket, 8, ReleaseReason.RELEASE)) == 1
     assert voted(node, namespace) == ticket.id  # what an older round gives back takes nothing from a newer one
     assert run(node, protocol.release(namespace, "x", ticket, 9, ReleaseReason.RELEASE)) == 1

@@ -99,13 +99,13 @@ def test_a_release_that_is_not_confirmed_stays_pending_though_others_are():
 
         index = 0
 
-        def rests(self, now):
+        def is_skipped(self, now):
             return not ready
 
-        def begins(self):
+        def begin_request(self):
             return self
 
-        def ends(self, asked, failure):
+        def end_request(self, asked, failure):
             assert failure is None
 
         async def run_all(self, commands, within):

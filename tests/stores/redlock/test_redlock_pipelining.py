@@ -76,10 +76,10 @@ def test_a_late_answer_does_not_make_a_node_seem_stuck(nodes, namespace, monkeyp
 
 def test_a_node_that_is_passed_over_wrongly_is_asked_after_all(nodes, namespace, monkeypatch):
     """One of three is taken for stuck, and another is: the claim and the release need the first."""
-    rests = Node.rests
+    is_skipped = Node.is_skipped
     with Client.from_url(nodes.url, namespace=namespace) as locks:
         settled(locks)
-        monkeypatch.setattr(Node, "rests", lambda node, now: node.index == 0 or rests(node, now))
+        monkeypatch.setattr(Node, "is_skipped", lambda node, now: node.index == 0 or is_skipped(node, now))
         nodes.nodes[1].pause()
         hold = locks.lock("x").acquire(timeout=2.0)
         assert voted(nodes.nodes[0], namespace)
@@ -88,16 +88,16 @@ def test_a_node_that_is_passed_over_wrongly_is_asked_after_all(nodes, namespace,
 
 def test_a_leave_that_is_asked_after_all_is_not_owed_beside(nodes, namespace, monkeypatch):
     """What is owed would be sent by another thread, and then the node would say that nothing was there."""
-    rests, asker = Node.rests, threading.current_thread()
+    is_skipped, asker = Node.is_skipped, threading.current_thread()
 
     def seems_stuck(node, now):
-        return rests(node, now) or (node.index == 0 and threading.current_thread() is asker)
+        return is_skipped(node, now) or (node.index == 0 and threading.current_thread() is asker)
 
     with Client.from_url(nodes.url, namespace=namespace) as locks:
         settled(locks)
         hold = locks.lock("x").acquire(timeout=2.0)
         until(lambda: all(voted(node, namespace) for node in nodes.nodes), 5.0)
-        monkeypatch.setattr(Node, "rests", seems_stuck)
+        monkeypatch.setattr(Node, "is_skipped", seems_stuck)
         nodes.nodes[1].pause()
         assert hold.release() is True
         monkeypatch.undo()
@@ -108,9 +108,9 @@ def test_threads_that_get_no_turn_do_not_take_the_nodes_for_stuck(namespace, mon
     results, mutex = [], threading.Lock()
     wait_for_replies = quorum_call.wait_for_replies
 
-    def late(pipes, bell, seconds):
+    def late(connections, bell, seconds):
         time.sleep(STUCK + 0.1)
-        wait_for_replies(pipes, bell, seconds)
+        wait_for_replies(connections, bell, seconds)
 
     with RedlockNodes(5) as group, Client.from_url(group.url, namespace=namespace) as locks:
         settled(locks)
@@ -178,13 +178,13 @@ def test_an_interrupt_leaves_nothing_behind(nodes, namespace, monkeypatch):
         for after in (True, False):
             left = [1]
 
-            def interrupted(pipes, bell, seconds, left=left, after=after):
+            def interrupted(connections, bell, seconds, left=left, after=after):
                 if after:
-                    wait_for_replies(pipes, bell, seconds)
+                    wait_for_replies(connections, bell, seconds)
                 if left and left.pop():
                     raise KeyboardInterrupt
                 if not after:
-                    wait_for_replies(pipes, bell, seconds)
+                    wait_for_replies(connections, bell, seconds)
 
             monkeypatch.setattr(quorum_call, "wait_for_replies", interrupted)
             with pytest.raises(KeyboardInterrupt):

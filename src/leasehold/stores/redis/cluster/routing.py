@@ -43,7 +43,7 @@ class RoutedPipelining:
     def _forget(self) -> None:
         self._mutex = self._runtime.mutex()
         self._each: dict[Transport, Pipelining] = {}
-        self._short: set[Transport] = set()  # where there were too few pipes
+        self._short: set[Transport] = set()  # where there were too few connections
         self._closed = False
 
     def post(self, command: bytes, until: float, answered: Answered, taken: list[PipelinedConnection]) -> bool:

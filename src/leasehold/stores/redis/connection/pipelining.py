@@ -31,7 +31,7 @@ from leasehold.stores.redis.connection.base import Transport, no_answer
 from leasehold.stores.redis.connection.blocking import IDLE_CONNECTIONS, BlockingTransport
 from leasehold.stores.redis.connection.connection import CHUNK, SILENT, TOO_SLOW, Connection
 
-MOST_OWED = 256
+MOST_PENDING = 256
 """Answers that a pipe may owe; a server that owes so many is not asked on it."""
 
 NOT_YET = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
@@ -70,11 +70,11 @@ class Pipelining(Protocol):
         ...
 
     def hang_up(self) -> None:
-        """Close the pipes that nobody uses."""
+        """Close the connections that nobody uses."""
         ...
 
     def close(self) -> None:
-        """Close all pipes."""
+        """Close all connections."""
         ...
 
     def after_fork(self) -> None:
@@ -100,14 +100,14 @@ def posting(runtime: Runtime, transport: Transport) -> Pipelining | None:
     return LoopPipelining(runtime, transport) if isinstance(transport, AioTransport) else None
 
 
-Owed = tuple[Answered, float]
+PendingReply = tuple[Answered, float]
 """Who is told of a reply, and the boot-time clock from which on nobody waits for it."""
 
 
 class PipelinedConnection:
     """A connection that is written and read without waiting. For one thread at a time."""
 
-    __slots__ = ("__weakref__", "_connection", "_home", "_plain", "_send", "_unsent", "fd", "open", "owed", "sound")
+    __slots__ = ("__weakref__", "_connection", "_home", "_plain", "_send", "_unsent", "fd", "open", "pending", "sound")
 
     def __init__(self, connection: Connection, home: PipelinedConnections) -> None:
         self._connection = connection
@@ -118,7 +118,7 @@ class PipelinedConnection:
         self.fd = connection.socket.fileno()
         self.open = True
         self.sound = True  # all that was begun was ended; else nobody knows what comes next
-        self.owed: deque[Owed] = deque()
+        self.pending: deque[PendingReply] = deque()
         connection.socket.setblocking(False)
 
     @property
@@ -129,7 +129,7 @@ class PipelinedConnection:
     def post(self, command: bytes, until: float, answered: Answered) -> None:
         """Send a command. A failure is told to all whose answers it costs, this one among them."""
         self.sound = False
-        self.owed.append((answered, until))  # first: an answer that nobody is noted for would be taken for another's
+        self.pending.append((answered, until))  # first: an answer that nobody is noted for would be taken for another's
         if self._unsent:
             self._unsent += command
         else:
@@ -142,7 +142,7 @@ class PipelinedConnection:
         self.sound = False
         if self._unsent:
             self._send_on()
-        reader, owed, receive = self._connection.reader, self.owed, self._connection.socket.recv
+        reader, owed, receive = self._connection.reader, self.pending, self._connection.socket.recv
         try:
             while self.open:
                 data = receive(CHUNK)
@@ -163,18 +163,18 @@ class PipelinedConnection:
 
     def usable(self) -> bool:
         """Say whether it is open, as far as is known here."""
-        return self.open if self.owed else self._connection.usable()
+        return self.open if self.pending else self._connection.usable()
 
     def late(self, now: float) -> bool:
         """Say whether it owes what nobody waits for any more."""
-        return bool(self.owed) and self.owed[0][1] < now
+        return bool(self.pending) and self.pending[0][1] < now
 
     def end(self, why: object) -> None:
         """Close it; whoever is owed an answer is told that none will come."""
         self.open, self._unsent = False, b""
         self._connection.close()
-        while self.owed:
-            self.owed.popleft()[0](None, no_answer(self._home.where, why, unknown=True))
+        while self.pending:
+            self.pending.popleft()[0](None, no_answer(self._home.where, why, unknown=True))
 
     def give_back(self) -> None:
         """Let others have it, whatever it owes."""
@@ -189,8 +189,8 @@ class PipelinedConnection:
             self.end(error)
 
     def __del__(self) -> None:
-        if self.owed:  # an interrupt came between taking it and noting that; whoever reads next tells of the loss
-            self._home.orphans.extend(self.owed)
+        if self.pending:  # an interrupt came between taking it and noting that; whoever reads next tells of the loss
+            self._home.orphans.extend(self.pending)
 
 
 _pop: Callable[[list[PipelinedConnection]], PipelinedConnection] = list[PipelinedConnection].pop
@@ -207,7 +207,7 @@ class PipelinedConnections:
     def _forget(self) -> None:
         self._idle: list[PipelinedConnection] = []
         self._all: weakref.WeakSet[PipelinedConnection] = weakref.WeakSet()
-        self.orphans: list[Owed] = []
+        self.orphans: list[PendingReply] = []
         self._closed = False
 
     def post(self, command: bytes, until: float, answered: Answered, taken: list[PipelinedConnection]) -> bool:
@@ -219,7 +219,7 @@ class PipelinedConnections:
                 return False
             pipelined = taken[-1]
             if pipelined.usable():
-                if len(pipelined.owed) >= MOST_OWED:
+                if len(pipelined.pending) >= MOST_PENDING:
                     return False
                 pipelined.post(command, until, answered)
                 return True
@@ -241,14 +241,14 @@ class PipelinedConnections:
                 self.hang_up()  # it was closed just now
 
     def add(self, within: float) -> None:
-        if self._closed or len(self._all) >= IDLE_CONNECTIONS or any(not pipelined.owed for pipelined in self._idle):
+        if self._closed or len(self._all) >= IDLE_CONNECTIONS or any(not pipelined.pending for pipelined in self._idle):
             return
         pipelined = PipelinedConnection(self._transport.connect(within), self)
         self._all.add(pipelined)
         self.give(pipelined)
 
     def read(self, now: float) -> bool:
-        for pipelined in [pipelined for pipelined in self._idle if pipelined.owed]:
+        for pipelined in [pipelined for pipelined in self._idle if pipelined.pending]:
             try:
                 self._idle.remove(pipelined)
             except ValueError:  # somebody has taken it
@@ -259,7 +259,7 @@ class PipelinedConnections:
             self.give(pipelined)
         while self.orphans:
             self.orphans.pop()[0](None, no_answer(self.where, "the question was broken off", unknown=True))
-        return any(pipelined.owed for pipelined in self._idle)
+        return any(pipelined.pending for pipelined in self._idle)
 
     def hang_up(self) -> None:
         while self._idle:

@@ -42,12 +42,12 @@ class WakeUp:
             end.close()
 
 
-def wait_for_replies(pipes: Iterable[PipelinedConnection], wake_up: WakeUp | None, seconds: float) -> None:
+def wait_for_replies(connections: Iterable[PipelinedConnection], wake_up: WakeUp | None, seconds: float) -> None:
     """Wait until a pipe or the bell has something, at most so long, and read it."""
     poll = select.poll()  # not select(), which cannot wait for descriptors above 1,023
     those: dict[int, PipelinedConnection] = {}
-    for pipelined in pipes:
-        if pipelined.owed:
+    for pipelined in connections:
+        if pipelined.pending:
             those[pipelined.fd] = pipelined
             poll.register(pipelined.fd, select.POLLIN | select.POLLOUT if pipelined.full else select.POLLIN)
     if wake_up is not None:

@@ -1,4 +1,4 @@
-"""What `leasehold doctor` says of the nodes of a Redlock: of all together, and of each what is said of one server."""
+"""What `leasehold doctor` says of the nodes of a Redlock: of all of_all, and of each what is said of one server."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ FORGETFUL = ("none", "snapshots only")
 """What `checks.persistence` finds of a node that a crash makes forget votes."""
 
 
-async def diagnose(runtime: Runtime, panel: QuorumNodes, namespace: str, quarantine: float) -> list[Finding]:
+async def diagnose(runtime: Runtime, quorum_nodes: QuorumNodes, namespace: str, quarantine: float) -> list[Finding]:
     """Look at all nodes at once.
 
     Raises:
@@ -43,19 +43,25 @@ async def diagnose(runtime: Runtime, panel: QuorumNodes, namespace: str, quarant
         found = await _of_node(runtime, node, namespace)
         return await _ahead(runtime, node), found
 
-    poll = panel.ask_in_background(look, only=panel.nodes, rested=True)
-    answers = await poll.linger(lambda _: False, runtime.now() + WITHIN)
+    call = quorum_nodes.ask_in_background(look, only=quorum_nodes.nodes, even_skipped=True)
+    answers = await call.linger(lambda _: False, runtime.now() + WITHIN)
     if not answers:
-        raise panel.too_few(poll, answers, "answered", {})
-    silent = {node.where: str(poll.failures.get(node.index, "no answer in time")) for node in panel.nodes}
+        raise quorum_nodes.too_few(call, answers, "answered", {})
+    silent = {node.where: str(call.failures.get(node.index, "no answer in time")) for node in quorum_nodes.nodes}
     for index in answers:
-        del silent[panel.nodes[index].where]
-    clocks = {panel.nodes[index].where: ahead for index, (ahead, _) in answers.items() if ahead is not None}
-    each = {panel.nodes[index].where: found for index, (_, found) in sorted(answers.items())}
-    moving = [node.where for node in panel.nodes if node.member.fails_over]
+        del silent[quorum_nodes.nodes[index].where]
+    clocks = {quorum_nodes.nodes[index].where: ahead for index, (ahead, _) in answers.items() if ahead is not None}
+    each = {quorum_nodes.nodes[index].where: found for index, (_, found) in sorted(answers.items())}
+    moving = [node.where for node in quorum_nodes.nodes if node.member.fails_over]
     forgetting = memory(each, quarantine, moving)
-    together = [number(len(panel)), quorum(panel, silent), twins(panel.nodes), clock(clocks), forgetting]
-    return [*filter(None, together), *(_named(where, one) for where, found in each.items() for one in found)]
+    of_all = [
+        number(len(quorum_nodes)),
+        quorum(quorum_nodes, silent),
+        duplicates(quorum_nodes.nodes),
+        clock(clocks),
+        forgetting,
+    ]
+    return [*filter(None, of_all), *(_named(where, one) for where, found in each.items() for one in found)]
 
 
 def number(nodes: int) -> Finding:
@@ -67,22 +73,24 @@ def number(nodes: int) -> Finding:
     return Finding(WARNING, "nodes", f"{nodes}, an even number", meaning, "leave one out, or add one")
 
 
-def quorum(panel: QuorumNodes, silent: Mapping[str, str]) -> Finding | None:
+def quorum(quorum_nodes: QuorumNodes, silent: Mapping[str, str]) -> Finding | None:
     """Say whether enough nodes answer."""
     if not silent:
         return None
-    left = len(panel) - len(silent)
-    found = f"{len(silent)} of {len(panel)} do not answer: " + "; ".join(f"{at}: {why}" for at, why in silent.items())
-    if left < panel.majority:
+    left = len(quorum_nodes) - len(silent)
+    found = f"{len(silent)} of {len(quorum_nodes)} do not answer: " + "; ".join(
+        f"{at}: {why}" for at, why in silent.items()
+    )
+    if left < quorum_nodes.majority:
         return Finding(ERROR, "quorum", found, "nobody can acquire or renew (L)", "bring them back")
-    spare = left - panel.majority
+    spare = left - quorum_nodes.majority
     meaning = (
         f"locks go on; {spare} more may fail" if spare else "locks go on; if one more fails nobody can acquire (L)"
     )
     return Finding(WARNING, "quorum", found, meaning, "bring them back")
 
 
-def twins(nodes: Sequence[Node]) -> Finding | None:
+def duplicates(nodes: Sequence[Node]) -> Finding | None:
     """Say whether one server is there twice."""
     ids = Counter(node.identity for node in nodes if node.identity)
     for identity, times in ids.items():
@@ -131,7 +139,7 @@ async def _of_node(runtime: Runtime, node: Node, namespace: str) -> list[Finding
     if node.identity is None:
         try:
             await node.meet(MEET_WITHIN)
-        except Unsupported:  # two nodes are the same server, which `twins` reports
+        except Unsupported:  # two nodes are the same server, which `duplicates` reports
             pass
         except NotPermitted as error:
             denied = str(error)

@@ -126,7 +126,7 @@ class BackgroundCalls:
 
     def ask(self, node: Node, question: Question[T], call: QuorumCall[T], skip: Skip | None) -> None:
         """Put a question to a node; without ``skip`` even if it rests."""
-        call.elsewhere = True
+        call.in_background = True
         self._asked[node.index].append((question, call, skip))
         self.do(node, partial(self._ask_on, node))
 
@@ -140,7 +140,7 @@ class BackgroundCalls:
         due = self._due(node)
         if not due:
             return
-        asked = node.begins()
+        asked = node.begin_request()
         failure: LeaseholdError | None = _broken_off(node)
         replies = list[Any]()
         try:
@@ -150,7 +150,7 @@ class BackgroundCalls:
         except (StoreUnavailable, Unsupported) as error:
             failure = error
         finally:
-            node.ends(asked, failure)
+            node.end_request(asked, failure)
             for index, (question, call) in enumerate(due):
                 call.settle(node.index, *question.take(node, failure or replies[index]))
 
@@ -161,16 +161,16 @@ class BackgroundCalls:
             question, call, skip = asked.popleft()
             if now > question.until:
                 call.settle(node.index, None, StoreUnavailable("no time was left to ask it"))
-            elif not self._passed_over(node, call, skip, now):
+            elif not self._skips(node, call, skip, now):
                 due.append((question, call))
         return due
 
     async def _run(
         self, node: Node, work: Callable[[Node], Coroutine[Any, Any, T]], call: QuorumCall[T], skip: Skip | None
     ) -> None:
-        if self._passed_over(node, call, skip, self._runtime.now()):
+        if self._skips(node, call, skip, self._runtime.now()):
             return
-        asked = node.begins()
+        asked = node.begin_request()
         failure: LeaseholdError | None = _broken_off(node)
         answer: T | None = None
         try:
@@ -178,13 +178,13 @@ class BackgroundCalls:
         except (StoreUnavailable, Unsupported) as error:
             failure = error
         finally:
-            node.ends(asked, failure)
+            node.end_request(asked, failure)
             call.settle(node.index, answer, failure)
 
-    def _passed_over(self, node: Node, call: QuorumCall[Any], skip: Skip | None, now: float) -> bool:
-        if skip is None or not node.rests(now):
+    def _skips(self, node: Node, call: QuorumCall[Any], skip: Skip | None, now: float) -> bool:
+        if skip is None or not node.is_skipped(now):
             return False
-        call.pass_over(node, node.why(now), skip)  # another question, asked before this one, was not answered
+        call.skip(node, node.why_skipped(now), skip)  # another question, asked before this one, was not answered
         return True
 
     def _spawn(self, work: Work) -> None:
@@ -215,7 +215,7 @@ def _broken_off(node: Node) -> StoreUnavailable:
 TICK = 0.05
 """Seconds between two looks: well below `node.STUCK`."""
 
-QUIET = 20
+IDLE_READS = 20
 """Looks that find nothing owed, after which none is taken until something is."""
 
 LINGER = 10.0
@@ -234,28 +234,28 @@ class LateReplies:
         self._mutex = self._runtime.mutex()
         self._wake = self._runtime.signal()
         self._job: Job | None = None
-        self._looks = False
+        self._reading = False
         self._closed = False
 
-    def grant_message(self) -> None:
+    def notify(self) -> None:
         """Take note that something is owed."""
-        if self._looks:
+        if self._reading:
             return
         with self._mutex:
             if self._closed:
                 return
             if self._job is None or not self._job.alive():
-                self._job = self._runtime.spawn(self._run, "leasehold-late")
+                self._job = self._runtime.spawn(self._run, "leasehold-replies")
             self._wake.set()
 
     async def _run(self) -> None:
         woken = True
         while woken and not self._closed:
             self._wake.clear()
-            self._looks = True
-            await self._look_on()
-            self._looks = False
-            if self._owed():  # it began to be owed when this still looked
+            self._reading = True
+            await self._read_on()
+            self._reading = False
+            if self._read_all():  # it began to be owed when this still looked
                 continue
             woken = self._closed or await self._wake.wait(LINGER)
             with self._mutex:
@@ -264,14 +264,14 @@ class LateReplies:
                     return
                 woken = True
 
-    async def _look_on(self) -> None:
+    async def _read_on(self) -> None:
         quiet = 0
-        while quiet < QUIET and not self._closed:
+        while quiet < IDLE_READS and not self._closed:
             if await self._wake.wait(TICK) and not self._closed:
                 self._wake.clear()  # it was called just before it began to look
-            quiet = 0 if self._owed() else quiet + 1
+            quiet = 0 if self._read_all() else quiet + 1
 
-    def _owed(self) -> bool:
+    def _read_all(self) -> bool:
         now = self._runtime.now()
         return sum(node.read(now) for node in self._nodes) > 0  # of all: any() would end at the first
 

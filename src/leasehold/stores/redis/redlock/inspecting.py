@@ -23,7 +23,7 @@ SLOW = 0.25
 """Seconds for which nodes are waited for that have not answered when a majority has."""
 
 
-async def look(runtime: Runtime, panel: QuorumNodes, namespace: str, prefix: str, *, exact: bool) -> list[View]:
+async def inspect(runtime: Runtime, quorum: QuorumNodes, namespace: str, prefix: str, *, exact: bool) -> list[View]:
     """Show the names that a majority of the nodes knows to be held, waited for or kept free."""
 
     async def ask(node: Node) -> dict[str, Any]:
@@ -37,13 +37,15 @@ async def look(runtime: Runtime, panel: QuorumNodes, namespace: str, prefix: str
                 found[name] = reply
         return found
 
-    call = panel.ask_in_background(ask)
-    await call.until(lambda call: len(call.answers) >= panel.majority, runtime.now() + WITHIN)
+    call = quorum.ask_in_background(ask)
+    await call.until(lambda call: len(call.answers) >= quorum.majority, runtime.now() + WITHIN)
     answers = await call.linger(lambda _: False, runtime.now() + SLOW)
-    if len(answers) < panel.majority:
-        raise panel.too_few(call, answers, "answered", {})
+    if len(answers) < quorum.majority:
+        raise quorum.too_few(call, answers, "answered", {})
     names = sorted({name for found in answers.values() for name in found})
-    views = (view(name, [found[name] for found in answers.values() if name in found], answers, panel) for name in names)
+    views = (
+        view(name, [found[name] for found in answers.values() if name in found], answers, quorum) for name in names
+    )
     return [view for view in views if view.holders or view.waiters or view.free_in > 0]
 
 
@@ -67,9 +69,9 @@ async def _names(node: Node, namespace: str, prefix: str) -> list[str]:
     return list(found)
 
 
-def view(name: str, replies: Sequence[Any], answers: Mapping[int, Any], panel: QuorumNodes) -> View:
+def view(name: str, replies: Sequence[Any], answers: Mapping[int, Any], quorum: QuorumNodes) -> View:
     """Add up what the nodes that answered know of one name."""
-    silent = len(panel) - len(answers)
+    silent = len(quorum) - len(answers)
     voted: dict[str, list[QueueEntry]] = {}
     blocked_until: list[float] = []
     for reply in replies:
@@ -81,11 +83,11 @@ def view(name: str, replies: Sequence[Any], answers: Mapping[int, Any], panel: Q
     top = max((int(reply[3]) for reply in replies), default=0)
     best = max(voted.values(), key=len, default=list[QueueEntry]())
     waiters = _waiters(replies, len(answers), best[0].ticket.id if best else "")
-    if best and len(best) + silent >= panel.majority and 2 * len(best) > len(answers):
+    if best and len(best) + silent >= quorum.majority and 2 * len(best) > len(answers):
         entry = best[0]
-        left = sorted((one.expires for one in best), reverse=True)[min(panel.majority, len(best)) - 1]
+        left = sorted((one.expires for one in best), reverse=True)[min(quorum.majority, len(best)) - 1]
         return View(name, Kind.MUTEX, entry.token or top, (replace(entry, expires=left),), waiters)
-    free_in = sorted(blocked_until)[-panel.majority] if len(blocked_until) >= panel.majority else 0.0
+    free_in = sorted(blocked_until)[-quorum.majority] if len(blocked_until) >= quorum.majority else 0.0
     return View(name, Kind.MUTEX, top, (), waiters, free_in)
 
 

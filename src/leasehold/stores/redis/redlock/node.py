@@ -94,10 +94,10 @@ class TrackedPrimary:
 STUCK = 0.25
 """Seconds after which a node that owes an answer is asked nothing new until it has given it."""
 
-FIRST_REST = 0.1
+FIRST_SKIP = 0.1
 """Seconds for which a node is left alone that did not answer; each further rest is twice as long, with jitter."""
 
-LONGEST_REST = 2.0
+LONGEST_SKIP = 2.0
 """Seconds: a node that is back is asked again at most so much later."""
 
 
@@ -136,9 +136,9 @@ class Node:
         member: Member,
         namespace: str,
         channel: bytes,
-        heard: Callable[[Node, bytes], None],
-        silence: Callable[[Node], None],
-        known: Callable[[Node], None],
+        on_message: Callable[[Node, bytes], None],
+        on_silence: Callable[[Node], None],
+        on_identity: Callable[[Node], None],
         *,
         quarantine: bool = False,
     ) -> None:
@@ -146,21 +146,23 @@ class Node:
         self._quarantine = quarantine
         self._namespace = namespace
         self.channel = channel
-        self._known = known
+        self._on_identity = on_identity
         self.index = index
         self.member = member
         self.settings = member.settings
         self.subscriber = Subscriber()
-        self.transport = member.transport(runtime, channel, lambda message: heard(self, message), lambda: silence(self))
-        self._posting = posting(runtime, self.transport)
-        self._forget()
+        self.transport = member.transport(
+            runtime, channel, lambda message: on_message(self, message), lambda: on_silence(self)
+        )
+        self._pipelining = posting(runtime, self.transport)
+        self._reset()
 
-    def _forget(self) -> None:
+    def _reset(self) -> None:
         self.identity: str | None = None  # its run id, once it told
-        self._out: dict[object, float] = {}
-        self._heard = 0.0  # when it last answered anything
-        self._rest = 0.0
-        self._rests_until = 0.0
+        self._open_requests: dict[object, float] = {}
+        self._last_reply = 0.0  # when it last answered anything
+        self._skip_for = 0.0
+        self._skipped_until = 0.0
         self._failed: LeaseholdError | None = None
 
     @property
@@ -168,37 +170,37 @@ class Node:
         """Its address, for messages to people."""
         return self.settings.where
 
-    def rests(self, now: float) -> bool:
+    def is_skipped(self, now: float) -> bool:
         """Say whether it is to be left alone."""
-        if now < self._rests_until:
+        if now < self._skipped_until:
             return True
         try:
-            oldest = next(iter(self._out.values()), now)
+            oldest = next(iter(self._open_requests.values()), now)
         except RuntimeError:  # another thread asks or is answered just now: it is not stuck
             return False
         return now - oldest > STUCK
 
-    def why(self, now: float) -> StoreUnavailable:
+    def why_skipped(self, now: float) -> StoreUnavailable:
         """Say why it was not asked."""
-        if now < self._rests_until and self._failed is not None:
-            return StoreUnavailable(f"{self._failed}; it is asked again in {self._rests_until - now:.1f} s")
+        if now < self._skipped_until and self._failed is not None:
+            return StoreUnavailable(f"{self._failed}; it is asked again in {self._skipped_until - now:.1f} s")
         return StoreUnavailable("it has owed an answer for a while", unknown=False)
 
     def read(self, now: float) -> bool:
         """Read the answers that came for nobody who waits; return whether more are owed."""
-        return self._posting is not None and self._posting.read(now)
+        return self._pipelining is not None and self._pipelining.read(now)
 
-    def catches_up(self, now: float) -> bool:
+    def catch_up(self, now: float) -> bool:
         """Read what nobody has read yet; return whether it need not be left alone for it."""
-        if now < self._rests_until or self._posting is None:
+        if now < self._skipped_until or self._pipelining is None:
             return False
-        self._posting.read(now)
-        return not self.rests(now)
+        self._pipelining.read(now)
+        return not self.is_skipped(now)
 
     @property
-    def posts(self) -> bool:
+    def can_send(self) -> bool:
         """Whether it can be asked without waiting: it is known who it is."""
-        return self._posting is not None and self.identity is not None
+        return self._pipelining is not None and self.identity is not None
 
     def post(
         self, packed: bytes, now: float, until: float, answered: Answered, taken: list[PipelinedConnection]
@@ -207,47 +209,47 @@ class Node:
 
         Whoever is told of the answer says so by `answers`, or by `ends` that there is none.
         """
-        if self._posting is None:
+        if self._pipelining is None:
             return False
-        self._out[answered] = now
-        if self._posting.post(packed, until, answered, taken):
+        self._open_requests[answered] = now
+        if self._pipelining.post(packed, until, answered, taken):
             return True
-        self._out.pop(answered, None)
+        self._open_requests.pop(answered, None)
         return False
 
-    def answers(self, asked: object, now: float) -> None:
+    def note_reply(self, request: object, now: float) -> None:
         """Take note of an answer to what was posted."""
-        self._heard = now
-        self._rest = 0.0
-        self._out.pop(asked, None)
+        self._last_reply = now
+        self._skip_for = 0.0
+        self._open_requests.pop(request, None)
 
     async def connect(self, within: float) -> None:
         """Make one more connection to ask on without waiting; nobody waits for it."""
-        if self.posts and self._posting is not None and not self.rests(self._runtime.now()):
+        if self.can_send and self._pipelining is not None and not self.is_skipped(self._runtime.now()):
             try:
-                self._posting.add(within)
+                self._pipelining.add(within)
             except (StoreUnavailable, Unsupported):  # whoever asks meets it
                 pass
 
-    def begins(self) -> object:
+    def begin_request(self) -> object:
         """Take note of a question."""
-        asked = object()
-        self._out[asked] = self._runtime.now()
-        return asked
+        request = object()
+        self._open_requests[request] = self._runtime.now()
+        return request
 
-    def ends(self, asked: object, failure: LeaseholdError | None) -> None:
+    def end_request(self, request: object, failure: LeaseholdError | None) -> None:
         """Take note of its answer, or that none came, which means a rest. A refusal is an answer."""
-        began = self._out.pop(asked, 0.0)
+        began = self._open_requests.pop(request, 0.0)
         if failure is None:
-            self._rest = 0.0
+            self._skip_for = 0.0
             return
-        if self._heard > began:
+        if self._last_reply > began:
             return
         self._failed = failure
         now = self._runtime.now()
-        if now >= self._rests_until:
-            self._rest = min(2 * self._rest or FIRST_REST, LONGEST_REST)
-            self._rests_until = now + self._rest * (0.5 + self._runtime.jitter() / 2)
+        if now >= self._skipped_until:
+            self._skip_for = min(2 * self._skip_for or FIRST_SKIP, LONGEST_SKIP)
+            self._skipped_until = now + self._skip_for * (0.5 + self._runtime.jitter() / 2)
 
     async def ask_all(self, commands: Sequence[Command], within: float) -> list[Any]:
         """Run scripts in one write; return their replies, a refusal as the error that says so.
@@ -277,7 +279,7 @@ class Node:
             await self.meet(within)
         packed = [script.by_digest(names, args) for script, names, args in commands]
         replies = await self.transport.call_all(packed, within=max(until - self._runtime.now(), 0.001))
-        self._heard = self._runtime.now()
+        self._last_reply = self._runtime.now()
         for whole in (False, True):  # the server may flush its scripts in between
             unknown = [index for index, reply in enumerate(replies) if protocol.is_unknown_script(reply)]
             if unknown:
@@ -287,8 +289,8 @@ class Node:
                     replies[index] = reply
         if any(isinstance(reply, ReplyError) and reply.code in DEMOTED for reply in replies):
             self.transport.hang_up()
-            if self._posting is not None:
-                self._posting.hang_up()
+            if self._pipelining is not None:
+                self._pipelining.hang_up()
         return replies
 
     async def meet(self, within: float) -> None:
@@ -298,7 +300,7 @@ class Node:
         if self.settings.restricted:
             await self._check_rights(within)
         self.identity = identity
-        self._known(self)
+        self._on_identity(self)
 
     async def _check_rights(self, within: float) -> None:
         await rights.check(
@@ -309,18 +311,18 @@ class Node:
         """End its connections."""
         self.subscriber.news = True
         self.transport.notify(self.subscriber)
-        if self._posting is not None:
-            self._posting.close()
+        if self._pipelining is not None:
+            self._pipelining.close()
         await self.transport.close()
 
     def after_fork(self, channel: bytes) -> None:
         """Start anew in a forked child, on a channel of its own."""
         self.channel = channel
         self.subscriber = Subscriber()
-        self._forget()
+        self._reset()
         self.transport.after_fork(self.channel)
-        if self._posting is not None:
-            self._posting.after_fork()
+        if self._pipelining is not None:
+            self._pipelining.after_fork()
 
 
 def _run_id(info: str) -> str:

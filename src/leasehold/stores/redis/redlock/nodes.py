@@ -64,13 +64,13 @@ class Packed:
         return self._bytes
 
 
-class Posted(Generic[T]):
+class SentQuestion(Generic[T]):
     """A question that was sent to one node. Called by whoever reads the answer; see `Answered`."""
 
     __slots__ = ("_call", "_node", "_question", "_quorum")
 
-    def __init__(self, panel: QuorumNodes, node: Node, question: Question[T], call: QuorumCall[T]) -> None:
-        self._quorum = panel
+    def __init__(self, quorum: QuorumNodes, node: Node, question: Question[T], call: QuorumCall[T]) -> None:
+        self._quorum = quorum
         self._node = node
         self._question = question
         self._call = call
@@ -78,9 +78,9 @@ class Posted(Generic[T]):
     def __call__(self, reply: Any, failure: StoreUnavailable | None) -> None:
         node, question = self._node, self._question
         if failure is not None:
-            node.ends(self, failure)
+            node.end_request(self, failure)
         else:
-            node.answers(self, self._quorum.now())
+            node.note_reply(self, self._quorum.now())
             if isinstance(reply, ReplyError):
                 self._quorum.ask_again(node, question, self._call)
                 return
@@ -95,8 +95,8 @@ class QuorumNodes:
         self.now = runtime.now
         self.nodes = nodes
         self.majority = majority(len(nodes))
-        self._alongside = BackgroundCalls(runtime, nodes)
-        self._late = LateReplies(runtime, nodes)
+        self._background = BackgroundCalls(runtime, nodes)
+        self._late_replies = LateReplies(runtime, nodes)
         self.closed = False
 
     def __len__(self) -> int:
@@ -109,18 +109,18 @@ class QuorumNodes:
 
     def ask(self, question: Question[T], *, only: Iterable[Node] | None = None) -> QuorumCall[T]:
         """Ask all nodes, or those in ``only``, if they do not rest. Whoever asks leaves the poll in the end."""
-        call: QuorumCall[T] = QuorumCall(self._runtime, self._late.grant_message)
+        call: QuorumCall[T] = QuorumCall(self._runtime, self._late_replies.notify)
         try:
             those = self.nodes if only is None else list(only)
             packed = Packed()
             for node in self._pick(
-                call, those, question.skipped, lambda node: self._alongside.ask(node, question, call, None)
+                call, those, question.skipped, lambda node: self._background.ask(node, question, call, None)
             ):
                 if not self._post(node, question, call, packed):
-                    self._alongside.ask(node, question, call, question.skipped)
+                    self._background.ask(node, question, call, question.skipped)
                     self._connect(node)
         except BaseException:
-            call.leave()
+            call.stop_waiting()
             raise
         return call
 
@@ -129,16 +129,20 @@ class QuorumNodes:
         work: Callable[[Node], Coroutine[Any, Any, T]],
         *,
         only: Iterable[Node] | None = None,
-        rested: bool = False,
+        even_skipped: bool = False,
     ) -> QuorumCall[T]:
-        """Let other threads, or tasks, ask all nodes, or those in ``only``, that do not rest (``rested``: even so)."""
-        call: QuorumCall[T] = QuorumCall(self._runtime, self._late.grant_message)
+        """Let other threads, or tasks, ask all nodes, or those in ``only``, that do not rest (``even_skipped``: even so)."""
+        call: QuorumCall[T] = QuorumCall(self._runtime, self._late_replies.notify)
         those = self.nodes if only is None else list(only)
         asked = self._pick(
-            call, those, _nothing, lambda node: self._alongside.run(node, work, call, None), rested=rested
+            call,
+            those,
+            _do_nothing,
+            lambda node: self._background.run(node, work, call, None),
+            even_skipped=even_skipped,
         )
         for node in asked:
-            self._alongside.run(node, work, call, None if rested else _nothing)
+            self._background.run(node, work, call, None if even_skipped else _do_nothing)
         return call
 
     def _pick(
@@ -146,37 +150,37 @@ class QuorumNodes:
         call: QuorumCall[Any],
         those: Sequence[Node],
         skipped: Callable[[Node], None],
-        ask_after_all: Callable[[Node], None],
+        ask_skipped: Callable[[Node], None],
         *,
-        rested: bool = False,
+        even_skipped: bool = False,
     ) -> Sequence[Node]:
         """Return whom to ask now. Who rests is passed over, unless too few are left for a majority of all."""
         now = self._runtime.now()
-        awake = those if rested else [node for node in those if not node.rests(now) or node.catches_up(now)]
+        awake = those if even_skipped else [node for node in those if not node.is_skipped(now) or node.catch_up(now)]
         if those is self.nodes and len(awake) < self.majority:
             awake = those
-        call.begin(awake, ask_after_all)
+        call.begin(awake, ask_skipped)
         if len(awake) < len(those):
             for node in those:
                 if node not in awake:
-                    call.pass_over(node, node.why(now), skipped)
+                    call.skip(node, node.why_skipped(now), skipped)
         return awake
 
     def _post(self, node: Node, question: Question[T], call: QuorumCall[T], packed: Packed) -> bool:
         """Send a question from here; return whether that could be done at once."""
-        if not node.posts:
+        if not node.can_send:
             return False
-        posted = Posted(self, node, question, call)
+        posted = SentQuestion(self, node, question, call)
         return node.post(packed.of(question.command(node)), self._runtime.now(), question.until, posted, call.taken)
 
     def ask_again(self, node: Node, question: Question[Any], call: QuorumCall[Any]) -> None:
         """Put a question again that a node has refused, in the way that knows what to do about each error."""
-        self._alongside.ask(node, question, call, None)
+        self._background.ask(node, question, call, None)
 
     def _connect(self, node: Node) -> None:
         """Let a further connection be made, for the next who asks."""
-        if self._alongside.threads:
-            self._alongside.do(node, partial(node.connect, CONNECT_WITHIN))
+        if self._background.threads:
+            self._background.do(node, partial(node.connect, CONNECT_WITHIN))
 
     def too_few(
         self, call: QuorumCall[Any], answers: Mapping[int, Any], what: str, others: Mapping[int, str]
@@ -198,23 +202,23 @@ class QuorumNodes:
         self.closed = True
         for node in self.nodes:
             await node.close()
-        await self._late.close(CLOSE_WITHIN)
-        await self._alongside.close(CLOSE_WITHIN)
+        await self._late_replies.close(CLOSE_WITHIN)
+        await self._background.close(CLOSE_WITHIN)
 
     def after_fork(self, channel: bytes) -> None:
         """Drop, in a forked child, what belongs to the parent."""
         self.closed = False
-        self._late.after_fork()
-        self._alongside.after_fork()
+        self._late_replies.after_fork()
+        self._background.after_fork()
         for node in self.nodes:
             node.after_fork(channel)
 
 
-def _nothing(node: Node) -> None:
+def _do_nothing(node: Node) -> None:
     pass
 
 
-def refuse_twice(nodes: Sequence[Node]) -> None:
+def refuse_duplicates(nodes: Sequence[Node]) -> None:
     """Raise if one server is there twice: it would count as two votes."""
     seen: dict[str, Node] = {}
     for node in nodes:

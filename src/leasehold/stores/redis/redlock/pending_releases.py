@@ -37,30 +37,30 @@ class PendingRelease:
 class PendingReleases:
     """All of a client, node by node. Used from many threads at once."""
 
-    def __init__(self, runtime: Runtime, panel: QuorumNodes) -> None:
+    def __init__(self, runtime: Runtime, quorum: QuorumNodes) -> None:
         self._runtime = runtime
-        self._quorum = panel
+        self._quorum = quorum
         self._reset()
 
     def _reset(self) -> None:
         self._mutex = self._runtime.mutex()
-        self._owed: dict[int, deque[PendingRelease]] = {node.index: deque() for node in self._quorum.nodes}
+        self._releases: dict[int, deque[PendingRelease]] = {node.index: deque() for node in self._quorum.nodes}
         self._jobs: dict[int, Job] = {}
         self._wake = {node.index: self._runtime.signal() for node in self._quorum.nodes}
 
     def __len__(self) -> int:
-        return sum(map(len, self._owed.values()))
+        return sum(map(len, self._releases.values()))
 
     def retry_release(self, node: Node, command: Command, until: float) -> None:
         """Send it in the background, until it is confirmed or its time is over."""
         with self._mutex:
-            self._owed[node.index].append(PendingRelease(command, until))
+            self._releases[node.index].append(PendingRelease(command, until))
             job = self._jobs.get(node.index)
             if not self._quorum.closed and (job is None or not job.alive()):
-                self._jobs[node.index] = self._runtime.spawn(partial(self._pay, node), "leasehold-owed")
+                self._jobs[node.index] = self._runtime.spawn(partial(self._retry, node), "leasehold-release")
 
-    async def _pay(self, node: Node) -> None:
-        owed, wake = self._owed[node.index], self._wake[node.index]
+    async def _retry(self, node: Node) -> None:
+        owed, wake = self._releases[node.index], self._wake[node.index]
         while True:
             await self._send(node, owed)
             with self._mutex:
@@ -75,9 +75,9 @@ class PendingReleases:
             while owed and owed[0].until <= now:
                 owed.popleft()
             some = list(owed)[:AT_ONCE]
-        if not some or node.rests(now) or self._quorum.closed:
+        if not some or node.is_skipped(now) or self._quorum.closed:
             return
-        asked, failure, still = node.begins(), None, list[PendingRelease]()
+        asked, failure, still = node.begin_request(), None, list[PendingRelease]()
         try:
             replies = await node.run_all([pending_release.command for pending_release in some], WITHIN)
             pairs = zip(some, replies, strict=True)
@@ -89,7 +89,7 @@ class PendingReleases:
         except (StoreUnavailable, Unsupported) as error:
             failure = error
         finally:
-            node.ends(asked, failure)
+            node.end_request(asked, failure)
         if failure is None:
             with self._mutex:
                 for _ in some:

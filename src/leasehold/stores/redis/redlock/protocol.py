@@ -25,7 +25,7 @@ class Proposal:
         order: its arrival, the same on all nodes: the client's wall clock in microseconds.
         until: boot-time clock from which no node knows it any more, unless it is renewed.
         asked: nodes that may know it.
-        left: nodes that have confirmed that it left, and whether it was there.
+        released: nodes that have confirmed that it left, and whether it was there.
 
     """
 
@@ -35,7 +35,7 @@ class Proposal:
     order: int
     until: float
     asked: set[int] = field(default_factory=set[int])
-    left: dict[int, bool] = field(default_factory=dict[int, bool])
+    released: dict[int, bool] = field(default_factory=dict[int, bool])
 
 
 def try_acquire(
@@ -50,7 +50,7 @@ def try_acquire(
 ) -> Command:
     """Return the command that asks for a vote; ``memory`` is the key that a quarantine needs."""
     terms = proposal.ticket.terms
-    words = (
+    args = (
         proposal.ticket.id.encode(),
         b"%d" % ms(terms.lease),
         b"%d" % ms(terms.lock_delay),
@@ -63,20 +63,20 @@ def try_acquire(
         b"%d" % ms(quarantine),
         memory,
     )
-    return REDLOCK_CLAIM, keys.node_keys(namespace, proposal.name), words
+    return REDLOCK_CLAIM, keys.node_keys(namespace, proposal.name), args
 
 
 def release(namespace: str, name: str, ticket: Ticket, token: int, reason: ReleaseReason) -> Command:
     """Return the command that leaves with vote and place."""
     broken = reason is ReleaseReason.BREAK
-    words = (ticket.id.encode(), b"%d" % broken, b"%d" % token, b"%d" % _ttl(ticket), b"0")
-    return REDLOCK_LEAVE, keys.node_keys(namespace, name), words
+    args = (ticket.id.encode(), b"%d" % broken, b"%d" % token, b"%d" % _ttl(ticket), b"0")
+    return REDLOCK_LEAVE, keys.node_keys(namespace, name), args
 
 
-def retreat(namespace: str, proposal: Proposal, token: int, channel: bytes) -> Command:
+def give_back(namespace: str, proposal: Proposal, token: int, channel: bytes) -> Command:
     """Return the command that gives a vote back and stands in line."""
     terms = proposal.ticket.terms
-    words = (
+    args = (
         proposal.ticket.id.encode(),
         b"0",
         b"%d" % token,
@@ -88,7 +88,7 @@ def retreat(namespace: str, proposal: Proposal, token: int, channel: bytes) -> C
         str(terms.owner).encode(),
         terms.meta.encode(),
     )
-    return REDLOCK_LEAVE, keys.node_keys(namespace, proposal.name), words
+    return REDLOCK_LEAVE, keys.node_keys(namespace, proposal.name), args
 
 
 def inspect(namespace: str, name: str) -> Command:
@@ -204,7 +204,7 @@ def free_after(votes: Mapping[int, Vote], nodes: int) -> float:
     return lefts[min(majority(nodes), len(lefts)) - 1] if lefts else 0.0
 
 
-def leader(votes: Mapping[int, Vote]) -> Owner | None:
+def likely_holder(votes: Mapping[int, Vote]) -> Owner | None:
     """Return who has the most votes of others, to tell people."""
     owners = Counter(vote.owner for vote in votes.values() if vote.owner)
     return Owner.parse(owners.most_common(1)[0][0]) if owners else None
@@ -230,7 +230,7 @@ def renewal_result(answers: Mapping[int, int], nodes: int) -> RenewalResult | No
     return None
 
 
-def was_there(answers: Mapping[int, bool], nodes: int) -> bool | None:
+def released_majority(answers: Mapping[int, bool], nodes: int) -> bool | None:
     """Say whether a ticket that left had a majority; None if that is not decided."""
     found = sum(answers.values())
     if found >= majority(nodes):

@@ -16,7 +16,7 @@ from leasehold.stores.redis.scripts.commands import Command
 T = TypeVar("T")
 
 
-def _nothing(node: Node) -> None:
+def _do_nothing(node: Node) -> None:
     pass
 
 
@@ -36,8 +36,8 @@ class Question(Generic[T]):
     command: Callable[[Node], Command]
     read: Callable[[Node, Any], T]
     until: float
-    lost: Callable[[Node], None] = _nothing
-    skipped: Callable[[Node], None] = _nothing
+    lost: Callable[[Node], None] = _do_nothing
+    skipped: Callable[[Node], None] = _do_nothing
 
     def take(self, node: Node, reply: Any) -> tuple[T | None, LeaseholdError | None]:
         """Read a reply, or the error that came in its place; return the answer, or why there is none."""
@@ -54,40 +54,40 @@ class Question(Generic[T]):
 class QuorumCall(Generic[T]):
     """The answers to one question, as they come. Used from many threads at once.
 
-    A blocking asker reads them itself, from pipes that are its own until it leaves; what was asked by another thread
-    rings its bell. Nodes that seem not to answer are passed over, and are asked after all if the others do not suffice:
+    A blocking asker reads them itself, from connections that are its own until it leaves; what was asked by another thread
+    rings its bell. Nodes that seem not to answer are skipped_nodes over, and are asked after all if the others do not suffice:
     a thread that was given no turn for a while takes many a node for stuck whose answer it has just not read.
     """
 
-    def __init__(self, runtime: Runtime, left: Callable[[], None]) -> None:
+    def __init__(self, runtime: Runtime, on_open_replies: Callable[[], None]) -> None:
         self._runtime = runtime
-        self._left = left
+        self._on_open_replies = on_open_replies
         self._mutex = runtime.mutex()
         self._signal: Signal | None = None
         self._wake_up: WakeUp | None = None
         self._enough: Callable[[QuorumCall[T]], bool] | None = None
         self._done = False
         self.taken: list[PipelinedConnection] = []
-        self.elsewhere = False  # whether another thread, or a task, asks some of them
+        self.in_background = False  # whether another thread, or a task, asks some of them
         self.answers: dict[int, T] = {}
         self.failures: dict[int, LeaseholdError] = {}
         self.waiting: set[int] = set()
-        self._passed: list[tuple[Node, Callable[[Node], None]]] = []
-        self._over = False
-        self._ask_after_all: Callable[[Node], None] = _nothing
+        self._skipped: list[tuple[Node, Callable[[Node], None]]] = []
+        self._stopped = False
+        self._ask_skipped: Callable[[Node], None] = _do_nothing
 
-    def begin(self, nodes: Iterable[Node], ask_after_all: Callable[[Node], None]) -> None:
-        """Wait for these; those that are passed over are asked by the function, if need be."""
+    def begin(self, nodes: Iterable[Node], ask_skipped: Callable[[Node], None]) -> None:
+        """Wait for these; those that are skipped_nodes over are asked by the function, if need be."""
         self.waiting.update(node.index for node in nodes)
-        self._ask_after_all = ask_after_all
+        self._ask_skipped = ask_skipped
 
-    def pass_over(self, node: Node, why: LeaseholdError, skipped: Callable[[Node], None]) -> None:
+    def skip(self, node: Node, why: LeaseholdError, skipped: Callable[[Node], None]) -> None:
         """Take note that a node was not asked; ``skipped`` is told if it is not asked after all, either."""
         with self._mutex:
-            over = self._over
-            if not over:
-                self._passed.append((node, skipped))
-        if over:
+            stopped = self._stopped
+            if not stopped:
+                self._skipped.append((node, skipped))
+        if stopped:
             skipped(node)
         self.settle(node.index, None, why)
 
@@ -95,23 +95,23 @@ class QuorumCall(Generic[T]):
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.leave()
+        self.stop_waiting()
 
-    def leave(self) -> None:
+    def stop_waiting(self) -> None:
         """Wait for nothing more; what is answered later is read by others."""
         with self._mutex:
-            self._over = True
-            passed, self._passed = self._passed, []
-        for node, skipped in passed:
+            self._stopped = True
+            skipped_nodes, self._skipped = self._skipped, []
+        for node, skipped in skipped_nodes:
             skipped(node)
-        owing = False
+        replies_open = False
         while self.taken:
             pipelined = self.taken[-1]
             pipelined.give_back()
-            owing = owing or bool(pipelined.owed)
+            replies_open = replies_open or bool(pipelined.pending)
             self.taken.pop()
-        if owing:
-            self._left()
+        if replies_open:
+            self._on_open_replies()
 
     def settle(self, node: int, answer: T | None, failure: LeaseholdError | None) -> None:
         """Take what a node answered."""
@@ -131,16 +131,16 @@ class QuorumCall(Generic[T]):
     async def until(self, enough: Callable[[QuorumCall[T]], bool], until: float) -> Mapping[int, T]:
         """Wait until it is enough, all have answered, or the time is over; return the answers so far.
 
-        Who was passed over is asked, too, when the others have all answered, or were given `node.STUCK`.
+        Who was skipped_nodes over is asked, too, when the others have all answered, or were given `node.STUCK`.
         """
         while True:
             answers = await self.linger(enough, min(until, self._runtime.now() + STUCK))
             if enough(self) or self._runtime.now() >= until:
                 return answers
-            passed = self._take_passed()
-            for node in passed:
-                self._ask_after_all(node)
-            if not passed and not self.waiting:
+            skipped_nodes = self._take_skipped()
+            for node in skipped_nodes:
+                self._ask_skipped(node)
+            if not skipped_nodes and not self.waiting:
                 return answers
 
     async def linger(self, enough: Callable[[QuorumCall[T]], bool], until: float) -> Mapping[int, T]:
@@ -161,14 +161,14 @@ class QuorumCall(Generic[T]):
             self._enough = None
             return self.answers
 
-    def _take_passed(self) -> Sequence[Node]:
+    def _take_skipped(self) -> Sequence[Node]:
         with self._mutex:
-            passed = [node for node, _ in self._passed]
-            self._passed = []
-            for node in passed:
+            skipped_nodes = [node for node, _ in self._skipped]
+            self._skipped = []
+            for node in skipped_nodes:
                 self.failures.pop(node.index, None)
                 self.waiting.add(node.index)
-        return passed
+        return skipped_nodes
 
     def _read(self, until: float) -> None:
         """Read answers in this thread, until it is enough."""
@@ -177,7 +177,7 @@ class QuorumCall(Generic[T]):
             left = 1.0
             while not self._done and left > 0:
                 left = max(until - self._runtime.now(), 0.0)  # what is there when the time is over is read all the same
-                if self.elsewhere and wake_up is None:
+                if self.in_background and wake_up is None:
                     wake_up = WakeUp()
                     with self._mutex:
                         self._wake_up = wake_up

@@ -42,7 +42,7 @@ class Proposals:
         """Return what is remembered of a ticket."""
         return self._proposals.get(ticket)
 
-    def of(self, name: str, ticket: Ticket) -> Proposal:
+    def get_or_create(self, name: str, ticket: Ticket) -> Proposal:
         """Return what is remembered of a ticket: a claim that is repeated proposes the same token."""
         now = self._runtime.now()
         with self._mutex:
@@ -90,12 +90,12 @@ LONGEST_BACK_OFF = 0.25
 SLOW = 0.02
 """Seconds that a round without a result waits for the slow at least, once a majority has answered."""
 
-FILL_WITHIN = 2.0
+BACKGROUND_WITHIN = 2.0
 """Seconds that a node may take for what nobody waits for."""
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
+class NoMajority:
     """A claim that won no majority.
 
     Attributes:
@@ -115,20 +115,22 @@ class Rounds:
     def __init__(
         self,
         runtime: Runtime,
-        panel: QuorumNodes,
+        quorum: QuorumNodes,
         proposals: Proposals,
         pending: PendingReleases,
         namespace: str,
         quarantine: float,
     ) -> None:
         self._runtime = runtime
-        self._quorum = panel
+        self._quorum = quorum
         self._proposals = proposals
         self._pending = pending
         self._namespace = namespace
         self._quarantine = quarantine
 
-    async def elect(self, proposal: Proposal, channels: Sequence[bytes], *, join: bool, until: float) -> Granted | Lost:
+    async def try_acquire(
+        self, proposal: Proposal, channels: Sequence[bytes], *, join: bool, until: float
+    ) -> Granted | NoMajority:
         """Ask for votes until it is decided, or the time is over.
 
         Raises:
@@ -140,10 +142,10 @@ class Rounds:
         for _ in range(ROUNDS):
             since = self._runtime.now()
             with self._ask(proposal, channels, join=join, until=until) as call:
-                votes = await self._count(call, proposal.token, since, until)
+                votes = await self._collect(call, proposal.token, since, until)
             outcome = protocol.outcome(votes, proposal.token, len(self._quorum))
             if outcome is Outcome.WON:
-                self._complete(proposal, votes, join=join)
+                self._ask_the_rest(proposal, votes, join=join)
                 return Granted(proposal.token, since, proposal.ticket.terms.lease)
             top = max([proposal.token, *(max(vote.top, vote.token) for vote in votes.values())])
             if outcome is Outcome.LOW and self._runtime.now() < until:
@@ -155,19 +157,19 @@ class Rounds:
             if outcome is Outcome.SILENT:
                 raise self._too_few(call, votes)
             if outcome is Outcome.TAKEN:
-                return Lost(votes, split=False)
+                return NoMajority(votes, split=False)
             pause = back_off * self._runtime.jitter()
             if self._runtime.now() + pause >= until:
                 break
             await self._runtime.sleep(pause)
             back_off = min(2 * back_off, LONGEST_BACK_OFF)
-        return Lost(votes, split=True, pause=back_off * (0.5 + self._runtime.jitter()))
+        return NoMajority(votes, split=True, pause=back_off * (0.5 + self._runtime.jitter()))
 
-    def fill(self, proposal: Proposal, nodes: Sequence[Node]) -> None:
+    def ask_missing_votes(self, proposal: Proposal, nodes: Sequence[Node]) -> None:
         """Ask nodes, for a ticket that holds, for the votes that it lacks; nobody waits for it."""
         command = self._claims(proposal, [b""] * len(self._quorum), join=False)
-        until = self._runtime.now() + FILL_WITHIN
-        self._quorum.ask(Question(command, _vote, until), only=nodes).leave()
+        until = self._runtime.now() + BACKGROUND_WITHIN
+        self._quorum.ask(Question(command, _vote, until), only=nodes).stop_waiting()
 
     def _ask(self, proposal: Proposal, channels: Sequence[bytes], *, join: bool, until: float) -> QuorumCall[Vote]:
         return self._quorum.ask(Question(self._claims(proposal, channels, join=join), _vote, until))
@@ -189,7 +191,7 @@ class Rounds:
 
         return command
 
-    async def _count(self, call: QuorumCall[Vote], token: int, since: float, until: float) -> Mapping[int, Vote]:
+    async def _collect(self, call: QuorumCall[Vote], token: int, since: float, until: float) -> Mapping[int, Vote]:
         """Wait until those who have not answered can change nothing; for them alone, only as long as is usual."""
         nodes, needed = len(self._quorum), self._quorum.majority
 
@@ -200,11 +202,11 @@ class Rounds:
         now = self._runtime.now()
         return await call.linger(settled, min(until, now + max(SLOW, 2 * (now - since)))) or votes
 
-    def _complete(self, proposal: Proposal, votes: Mapping[int, Vote], *, join: bool) -> None:
+    def _ask_the_rest(self, proposal: Proposal, votes: Mapping[int, Vote], *, join: bool) -> None:
         """Ask on where it has no vote: there it may stand in line, though it holds."""
         lacking = [self._quorum.nodes[index] for index, vote in votes.items() if not vote.token]
         if join and lacking:
-            self.fill(proposal, lacking)
+            self.ask_missing_votes(proposal, lacking)
 
     def _give_back(
         self,
@@ -223,16 +225,16 @@ class Rounds:
 
         def command(node: Node) -> Command:
             if join:
-                return protocol.retreat(self._namespace, proposal, token, channels[node.index])
+                return protocol.give_back(self._namespace, proposal, token, channels[node.index])
             return back
 
-        def owe(node: Node) -> None:
+        def retry(node: Node) -> None:
             self._pending.retry_release(node, back, over)
 
-        may_have = [node for node in self._quorum.nodes if _may_have(node.index, call, votes)]
-        if may_have:
-            question = Question(command, lambda _, found: found == 1, now + FILL_WITHIN, owe, owe)
-            self._quorum.ask(question, only=may_have).leave()
+        may_hold = [node for node in self._quorum.nodes if _may_hold(node.index, call, votes)]
+        if may_hold:
+            question = Question(command, lambda _, found: found == 1, now + BACKGROUND_WITHIN, retry, retry)
+            self._quorum.ask(question, only=may_hold).stop_waiting()
 
     def _too_few(self, call: QuorumCall[Vote], votes: Mapping[int, Vote]) -> StoreUnavailable:
         abstain = {index: vote for index, vote in votes.items() if vote.abstains}
@@ -251,7 +253,7 @@ def _vote(node: Node, reply: Any) -> Vote:
     return Vote.parse(reply)
 
 
-def _may_have(node: int, call: QuorumCall[Vote], votes: Mapping[int, Vote]) -> bool:
+def _may_hold(node: int, call: QuorumCall[Vote], votes: Mapping[int, Vote]) -> bool:
     vote = votes.get(node)
     if vote is not None:
         return vote.token != 0

@@ -46,7 +46,7 @@ from leasehold.stores.redis.connection.base import ReplyError
 from leasehold.stores.redis.doctor import redlock
 from leasehold.stores.redis.redlock import inspecting, protocol
 from leasehold.stores.redis.redlock.node import Member, Node
-from leasehold.stores.redis.redlock.nodes import QuorumNodes, refuse_twice
+from leasehold.stores.redis.redlock.nodes import QuorumNodes, refuse_duplicates
 from leasehold.stores.redis.redlock.pending_releases import PendingReleases
 from leasehold.stores.redis.redlock.quorum_call import Question, QuorumCall
 from leasehold.stores.redis.redlock.rounds import Proposals, Rounds
@@ -71,7 +71,7 @@ class RedlockStore:
         self._runtime = runtime
         self._namespace = namespace
         self._quarantine = quarantine
-        self._twice: Unsupported | None = None
+        self._duplicate: Unsupported | None = None
         channel = self._channel()
         nodes = [
             Node(
@@ -80,9 +80,9 @@ class RedlockStore:
                 each,
                 namespace,
                 channel,
-                self._heard,
-                self._silence,
-                self._known,
+                self._on_message,
+                self._on_silence,
+                self._on_identity,
                 quarantine=quarantine > 0,
             )
             for at, each in enumerate(members)
@@ -103,25 +103,25 @@ class RedlockStore:
     async def try_acquire(self, name: str, ticket: Ticket, *, join: bool, within: float) -> Granted | Wait:
         self._refuse(ticket)
         until = self._runtime.now() + within
-        proposal = self._proposals.of(name, ticket)
+        proposal = self._proposals.get_or_create(name, ticket)
         if join:
             self._waiting.add(name, ticket)
-        mark = self._waiting.mark()
+        mark = self._waiting.generations()
         try:
-            answer = await self._rounds.elect(proposal, self._waiting.channels(mark), join=join, until=until)
+            answer = await self._rounds.try_acquire(proposal, self._waiting.channels(mark), join=join, until=until)
         except StoreUnavailable as error:
             if not error.unknown and not proposal.asked:
                 self._waiting.remove(ticket)  # no node has heard of it, so nobody will leave for it
                 self._proposals.forget(proposal)
             raise
-        if self._twice is not None:
-            raise self._twice
+        if self._duplicate is not None:
+            raise self._duplicate
         if isinstance(answer, Granted):
             self._waiting.remove(ticket)
             return answer
         after = protocol.free_after(answer.votes, len(self._quorum))
-        again = answer.pause if answer.split else self._waiting.ask_again(ticket, after)
-        return Wait(None if answer.split else mark, again, protocol.leader(answer.votes))
+        again = answer.pause if answer.split else self._waiting.retry_after(ticket, after)
+        return Wait(None if answer.split else mark, again, protocol.likely_holder(answer.votes))
 
     async def release(self, name: str, ticket: Ticket, *, reason: ReleaseReason, within: float) -> bool:
         self._waiting.remove(ticket)
@@ -132,7 +132,7 @@ class RedlockStore:
 
         def read(node: Node, found: int) -> bool:
             if proposal is not None:
-                proposal.left[node.index] = proposal.left.get(node.index, False) or found == 1
+                proposal.released[node.index] = proposal.released.get(node.index, False) or found == 1
             return found == 1
 
         def lost(node: Node) -> None:
@@ -143,8 +143,8 @@ class RedlockStore:
                 lost(node)
 
         def told(call: QuorumCall[bool]) -> bool | None:
-            before = {} if proposal is None else proposal.left.copy()
-            return protocol.was_there({**call.answers, **before}, len(self._quorum))
+            before = {} if proposal is None else proposal.released.copy()
+            return protocol.released_majority({**call.answers, **before}, len(self._quorum))
 
         until = self._runtime.now() + within
         with self._quorum.ask(Question(lambda _: command, read, until, lost, skipped)) as call:
@@ -159,8 +159,8 @@ class RedlockStore:
     async def renew(self, tickets: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[RenewalResult]:
         if not tickets:
             return []
-        waiting = [(name, ticket) for name, ticket in tickets if self._waiting.knows(ticket)]
-        holding = [(name, ticket) for name, ticket in tickets if not self._waiting.knows(ticket)]
+        waiting = [(name, ticket) for name, ticket in tickets if self._waiting.is_waiting(ticket)]
+        holding = [(name, ticket) for name, ticket in tickets if not self._waiting.is_waiting(ticket)]
         batch = list(protocol.renewals(self._namespace, holding, waiting))
         ids = [ticket.id for _, ticket in tickets]
 
@@ -185,15 +185,15 @@ class RedlockStore:
         answers = await call.linger(decided, until)
         results = {ticket: result(call, ticket) or RenewalResult.UNKNOWN for ticket in ids}
         self._waiting.renewed(results, answers)
-        self._keep(tickets, holding, results, answers)
+        self._after_renewal(tickets, holding, results, answers)
         return [results[ticket] for ticket in ids]
 
     async def wait(self, name: str, ticket: Ticket, mark: object, *, timeout: float) -> Granted | None:
-        await self._waiting.changed(ticket, cast("tuple[int, ...] | None", mark), timeout)
+        await self._waiting.wait(ticket, cast("tuple[int, ...] | None", mark), timeout)
         return None
 
     async def inspect(self, prefix: str, *, exact: bool = False) -> list[View]:
-        return await inspecting.look(self._runtime, self._quorum, self._namespace, prefix, exact=exact)
+        return await inspecting.inspect(self._runtime, self._quorum, self._namespace, prefix, exact=exact)
 
     async def compare_and_set(self, name: str, change: Change) -> Cell:
         raise Unsupported(
@@ -218,7 +218,7 @@ class RedlockStore:
         self._waiting.after_fork(channel)
         self._begin()
 
-    def _keep(
+    def _after_renewal(
         self,
         tickets: Sequence[tuple[str, Ticket]],
         holding: Sequence[tuple[str, Ticket]],
@@ -236,11 +236,11 @@ class RedlockStore:
                 continue
             gone = [index for index, found in answers.items() if found.get(ticket.id) == protocol.GONE]
             if gone:
-                self._rounds.fill(proposal, [self._quorum.nodes[index] for index in gone])
+                self._rounds.ask_missing_votes(proposal, [self._quorum.nodes[index] for index in gone])
 
     def _refuse(self, ticket: Ticket) -> None:
-        if self._twice is not None:
-            raise self._twice
+        if self._duplicate is not None:
+            raise self._duplicate
         longest = ticket.terms.lease + ticket.terms.lock_delay
         if self._quarantine and longest > self._quarantine:
             raise Unsupported(
@@ -248,20 +248,20 @@ class RedlockStore:
                 "after a restart of a node; shorten the one, or lengthen the other for all clients"
             )
 
-    def _known(self, node: Node) -> None:
+    def _on_identity(self, node: Node) -> None:
         try:
-            refuse_twice(self._quorum.nodes)
+            refuse_duplicates(self._quorum.nodes)
         except Unsupported as error:
-            self._twice = error
+            self._duplicate = error
             raise
 
-    def _heard(self, node: Node, message: bytes) -> None:
-        self._waiting.heard(node, message)
+    def _on_message(self, node: Node, message: bytes) -> None:
+        self._waiting.on_message(node, message)
 
-    def _silence(self, node: Node) -> None:
+    def _on_silence(self, node: Node) -> None:
         node.subscriber.news = True
         node.transport.notify(node.subscriber)
-        self._waiting.silence()
+        self._waiting.on_silence()
 
     def _channel(self) -> bytes:
         return keys.channel(self._namespace, ticket_id(self._runtime.random_bytes(16)))

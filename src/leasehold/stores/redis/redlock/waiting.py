@@ -1,4 +1,4 @@
-"""Those of one client who wait for names on a Redlock: who is told what, by how many nodes, and who watches."""
+"""Those of one client who wait for names on a Redlock: who is notified what, by how many nodes, and who watches."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from leasehold.errors import StoreUnavailable, Unsupported
 from leasehold.stores._common.slots import Slot, Slots
 from leasehold.stores.redis.connection.base import NotPermitted
 from leasehold.stores.redis.redlock import protocol
-from leasehold.stores.redis.redlock.node import LONGEST_REST, Node
+from leasehold.stores.redis.redlock.node import LONGEST_SKIP, Node
 from leasehold.stores.redis.redlock.nodes import QuorumNodes
 
 SUBSCRIBE_WITHIN = 2.0
@@ -27,9 +27,9 @@ LINGER = 10.0
 class Subscriptions:
     """One listener for each node: a task, or a thread. It subscribes anew when the connection breaks."""
 
-    def __init__(self, runtime: Runtime, panel: QuorumNodes, wanted: Callable[[], bool]) -> None:
+    def __init__(self, runtime: Runtime, quorum: QuorumNodes, wanted: Callable[[], bool]) -> None:
         self._runtime = runtime
-        self._quorum = panel
+        self._quorum = quorum
         self._wanted = wanted
         self._reset()
 
@@ -79,7 +79,7 @@ class Subscriptions:
                 return
             except (StoreUnavailable, Unsupported):
                 await node.subscriber.ready(self._runtime).wait(pause * (0.5 + self._runtime.jitter() / 2))
-                pause = min(2 * pause, LONGEST_REST)
+                pause = min(2 * pause, LONGEST_SKIP)
 
     async def close(self, within: float) -> None:
         """Wait for the listeners to end: their nodes are closed."""
@@ -110,20 +110,20 @@ TRY_AGAIN = 0.05
 class Waiting:
     """All of a client. Used from many threads at once."""
 
-    def __init__(self, runtime: Runtime, panel: QuorumNodes, channel: bytes) -> None:
+    def __init__(self, runtime: Runtime, quorum: QuorumNodes, channel: bytes) -> None:
         self._runtime = runtime
-        self._quorum = panel
+        self._quorum = quorum
         self._channel = channel
         self._slots = Slots(runtime)
-        self._told: dict[str, dict[int, float]] = {}  # by ticket: which nodes have told it, and when
-        self._subscriptions = Subscriptions(runtime, panel, lambda: next(iter(self._slots), None) is not None)
+        self._notified: dict[str, dict[int, float]] = {}  # by ticket: which nodes have notified it, and when
+        self._subscriptions = Subscriptions(runtime, quorum, lambda: next(iter(self._slots), None) is not None)
 
     def add(self, name: str, ticket: Ticket) -> None:
         """Wait for ``name``; called before the claim, since a message may overtake its reply."""
         self._slots.add(name, ticket).news = False
-        self._told[ticket.id] = {}
+        self._notified[ticket.id] = {}
 
-    def knows(self, ticket: Ticket) -> bool:
+    def is_waiting(self, ticket: Ticket) -> bool:
         """Say whether a ticket waits."""
         return ticket.id in self._slots
 
@@ -131,12 +131,12 @@ class Waiting:
         """Wait no longer."""
         mine = self._slots.get(ticket.id)
         next_waiter = self._slots.remove(ticket.id)
-        self._told.pop(ticket.id, None)
+        self._notified.pop(ticket.id, None)
         for slot in (mine, next_waiter):
             if slot is not None:
                 _wake(slot)  # one may still sleep, and the other watches the holder's lease from now on
 
-    def mark(self) -> tuple[int, ...]:
+    def generations(self) -> tuple[int, ...]:
         """Return what each node's subscription was."""
         return self._subscriptions.generations()
 
@@ -144,28 +144,29 @@ class Waiting:
         """Return where each node can tell us something: nowhere, where we do not listen yet."""
         return [node.channel if generation else b"" for node, generation in zip(self._quorum.nodes, mark, strict=True)]
 
-    def ask_again(self, ticket: Ticket, after: float) -> float:
+    def retry_after(self, ticket: Ticket, after: float) -> float:
         """Return seconds after which a ticket asks again: one of each name watches the holder's lease, for all."""
         slot = self._slots.get(ticket.id)
         if slot is None or self._slots.watches(slot):
             return after + AT_LEAST
         return after + IDLE * ticket.terms.lease
 
-    async def changed(self, ticket: Ticket, mark: tuple[int, ...] | None, timeout: float) -> None:
+    async def wait(self, ticket: Ticket, mark: tuple[int, ...] | None, timeout: float) -> None:
         """Sleep until a majority of nodes may have their votes to give, at most ``timeout`` seconds."""
         until = self._runtime.now() + timeout
         slot = self._slots.get(ticket.id)
         if slot is None or mark is None:
             await self._runtime.sleep(timeout)
             return
-        if not await self._listens(until):
+        if not await self._subscribe(until):
             await self._runtime.sleep(min(timeout, TRY_AGAIN * (1 + 2 * self._runtime.jitter())))
             return
         heard = sum(
-            generation != 0 and generation == before for generation, before in zip(self.mark(), mark, strict=True)
+            generation != 0 and generation == before
+            for generation, before in zip(self.generations(), mark, strict=True)
         )
         if heard < self._quorum.majority:
-            return  # what was freed before is told to nobody: ask once more
+            return  # what was freed before is notified to nobody: ask once more
         signal = slot.ready(self._runtime)
         while not slot.news and (left := self._left(ticket, until)) > 0:
             await signal.wait(left)
@@ -174,14 +175,14 @@ class Waiting:
 
     def _left(self, ticket: Ticket, until: float) -> float:
         """Return seconds for which a waiter is to sleep, as far as is known by now."""
-        told = self._told.get(ticket.id)
-        if told:
-            if len(told) >= self._quorum.majority:
+        notified = self._notified.get(ticket.id)
+        if notified:
+            if len(notified) >= self._quorum.majority:
                 return 0.0
-            until = min(until, min(told.copy().values()) + GRACE)
+            until = min(until, min(notified.copy().values()) + GRACE)
         return until - self._runtime.now()
 
-    async def _listens(self, until: float) -> bool:
+    async def _subscribe(self, until: float) -> bool:
         """Make sure that a majority can be heard."""
         until = min(until, self._runtime.now() + SUBSCRIBE_WITHIN)
         while not self._subscriptions.open():
@@ -190,18 +191,18 @@ class Waiting:
             await self._subscriptions.opening(until - self._runtime.now())
         return True
 
-    def heard(self, node: Node, message: bytes) -> None:
+    def on_message(self, node: Node, message: bytes) -> None:
         """Take the word of a node that its vote can be had."""
         ticket = message.decode("ascii", "replace")
-        told, slot = self._told.get(ticket), self._slots.get(ticket)
-        if told is None or slot is None:
+        notified, slot = self._notified.get(ticket), self._slots.get(ticket)
+        if notified is None or slot is None:
             return
-        told.setdefault(node.index, self._runtime.now())
+        notified.setdefault(node.index, self._runtime.now())
         slot.set()
 
-    def silence(self) -> None:
+    def on_silence(self) -> None:
         """Let all ask again if so few nodes can be heard that a release would be missed."""
-        if sum(map(bool, self.mark())) < self._quorum.majority:
+        if sum(map(bool, self.generations())) < self._quorum.majority:
             for slot in self._slots:
                 _wake(slot)
 
@@ -230,7 +231,7 @@ class Waiting:
         """Forget, in a forked child, who waits in the parent."""
         self._channel = channel
         self._slots = Slots(self._runtime)
-        self._told = {}
+        self._notified = {}
         self._subscriptions.after_fork()
 
 
