@@ -1,20 +1,16 @@
-"""What other threads, or tasks, do for those who ask the nodes of a Redlock.
+"""The threads, or tasks, that call the nodes of a Redlock on behalf of others.
 
-Questions to the nodes of a Redlock that other threads, or tasks, ask for those who cannot ask themselves.
+`Worker`: each node of a blocking client has one thread, which serves all threads of the client in the order in which
+they ask. So no caller starts a thread, and these calls need one connection for each node. A stalled node delays its own
+worker alone.
 
-Each node of a blocking client has one thread for that (`Worker`). All that is to be asked when it gets to it goes in
-one write: hundreds of threads that have no connection yet, as when a service starts, wait for one answer and not for
-one another's. An asyncio client has a task for each question instead, of which the first takes what is there for all.
+`BackgroundCalls`: questions of callers that cannot send them without waiting. The worker sends all that is queued in
+one write. When a service starts, hundreds of threads without a connection thus wait for one answer, and not for one
+another's. An asyncio client has a task for each question instead; the first task sends the questions of all.
 
-One thread that speaks with one node for all threads of a client, in the order in which they ask.
-
-So a blocking client has one connection to each node, whatever the number of its threads, and nobody starts a thread to
-ask. A node that is stalled holds up its own worker alone.
-
-Reads what nodes of a Redlock answer when nobody waits for it any more, and no further question goes there.
-
-A late answer is not idle talk: it may be a refusal, after which the question is put in another way, or the end of a
-connection, after which a leave is owed. It also says that the node is not stuck.
+`LateReplies`: reads answers that no caller waits for, while no further question goes to that node. A late answer
+matters: it may be an error, after which the question is asked in another way, or the end of a connection, after which a
+release becomes pending. It also shows that the node is not stuck.
 """
 
 from __future__ import annotations
@@ -30,13 +26,13 @@ from leasehold.stores.redis.redlock.node import Node
 from leasehold.stores.redis.redlock.quorum_call import Question, QuorumCall
 
 LINGER = 10.0
-"""Seconds after which a worker with nothing to do ends; the next question starts another."""
+"""Seconds without work after which a thread ends; the next question starts another."""
 
 Work = Callable[[], Coroutine[Any, Any, None]]
 
 
 class Worker:
-    """See above. Used from many threads at once."""
+    """See the top of the file. Thread-safe."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
@@ -50,7 +46,7 @@ class Worker:
         self._closed = False
 
     def do(self, work: Work) -> None:
-        """Do it when all that was asked before is done."""
+        """Run ``work`` after all earlier work."""
         with self._mutex:
             self._queue.append(work)
             if self._job is None or not self._job.alive():
@@ -70,7 +66,7 @@ class Worker:
                     return
 
     async def close(self, within: float) -> None:
-        """End the thread when it has done what was asked before; wait for that at most so many seconds."""
+        """End the thread after the queued work; wait for that at most ``within`` seconds."""
         with self._mutex:
             self._closed = True
             job = self._job
@@ -79,7 +75,7 @@ class Worker:
             await job.join(within)
 
     def after_fork(self) -> None:
-        """Start anew in a forked child."""
+        """Start again in a forked child."""
         self._reset()
 
 
@@ -89,20 +85,20 @@ AT_ONCE = 200
 """Questions in one write."""
 
 MOST_JOBS = 64
-"""Tasks from which on those that have ended are forgotten."""
+"""Number of tasks above which ended ones are dropped."""
 
-Skip = Callable[[Node], None]
-"""Told of a node that is not asked, since it rests by now."""
+OnSkipped = Callable[[Node], None]
+"""Called for a node that is not asked, because it is skipped by now."""
 
-Asking = tuple[Question[Any], QuorumCall[Any], Skip | None]
+Asking = tuple[Question[Any], QuorumCall[Any], OnSkipped | None]
 
 
 class BackgroundCalls:
-    """See above. Used from many threads at once."""
+    """See the top of the file. Thread-safe."""
 
     def __init__(self, runtime: Runtime, nodes: Sequence[Node]) -> None:
         self._runtime = runtime
-        # Tasks of one loop share a connection as it is, and cost little; threads do neither.
+        # Tasks of one loop share a connection and cost little. Threads do neither.
         self._workers = [Worker(runtime) for _ in nodes] if runtime.flavor is Flavor.SYNC else []
         self._nodes = nodes
         self._reset()
@@ -114,34 +110,38 @@ class BackgroundCalls:
 
     @property
     def threads(self) -> bool:
-        """Whether other threads do it, and not tasks of the same."""
+        """Whether threads do the calls, and not tasks."""
         return bool(self._workers)
 
     def do(self, node: Node, work: Work) -> None:
-        """Do something beside, after all that was asked of this node before."""
+        """Run ``work`` in the background, after earlier work for this node."""
         if self._workers:
             self._workers[node.index].do(work)
         else:
             self._spawn(work)
 
-    def ask(self, node: Node, question: Question[T], call: QuorumCall[T], skip: Skip | None) -> None:
-        """Put a question to a node; without ``skip`` even if it rests."""
+    def ask(self, node: Node, question: Question[T], call: QuorumCall[T], on_skipped: OnSkipped | None) -> None:
+        """Ask a node a question; without ``on_skipped`` even if the node is skipped."""
         call.in_background = True
-        self._asked[node.index].append((question, call, skip))
+        self._asked[node.index].append((question, call, on_skipped))
         self.do(node, partial(self._ask_on, node))
 
     def run(
-        self, node: Node, work: Callable[[Node], Coroutine[Any, Any, T]], call: QuorumCall[T], skip: Skip | None
+        self,
+        node: Node,
+        work: Callable[[Node], Coroutine[Any, Any, T]],
+        call: QuorumCall[T],
+        on_skipped: OnSkipped | None,
     ) -> None:
-        """Put something to a node that is more than one script."""
-        self.do(node, partial(self._run, node, work, call, skip))
+        """Run ``work`` for a node, as `ask` does for one script."""
+        self.do(node, partial(self._run, node, work, call, on_skipped))
 
     async def _ask_on(self, node: Node) -> None:
         due = self._due(node)
         if not due:
             return
         asked = node.begin_request()
-        failure: LeaseholdError | None = _broken_off(node)
+        failure: LeaseholdError | None = _interrupted(node)
         replies = list[Any]()
         try:
             within = max(question.until for question, _ in due) - self._runtime.now()
@@ -155,23 +155,27 @@ class BackgroundCalls:
                 call.settle(node.index, *question.take(node, failure or replies[index]))
 
     def _due(self, node: Node) -> list[tuple[Question[Any], QuorumCall[Any]]]:
-        """Take what is to be asked now."""
+        """Take the questions to ask now."""
         asked, now, due = self._asked[node.index], self._runtime.now(), list[tuple[Question[Any], QuorumCall[Any]]]()
         while asked and len(due) < AT_ONCE:
-            question, call, skip = asked.popleft()
+            question, call, on_skipped = asked.popleft()
             if now > question.until:
                 call.settle(node.index, None, StoreUnavailable("no time was left to ask it"))
-            elif not self._skips(node, call, skip, now):
+            elif not self._skips(node, call, on_skipped, now):
                 due.append((question, call))
         return due
 
     async def _run(
-        self, node: Node, work: Callable[[Node], Coroutine[Any, Any, T]], call: QuorumCall[T], skip: Skip | None
+        self,
+        node: Node,
+        work: Callable[[Node], Coroutine[Any, Any, T]],
+        call: QuorumCall[T],
+        on_skipped: OnSkipped | None,
     ) -> None:
-        if self._skips(node, call, skip, self._runtime.now()):
+        if self._skips(node, call, on_skipped, self._runtime.now()):
             return
         asked = node.begin_request()
-        failure: LeaseholdError | None = _broken_off(node)
+        failure: LeaseholdError | None = _interrupted(node)
         answer: T | None = None
         try:
             answer, failure = await work(node), None
@@ -181,20 +185,20 @@ class BackgroundCalls:
             node.end_request(asked, failure)
             call.settle(node.index, answer, failure)
 
-    def _skips(self, node: Node, call: QuorumCall[Any], skip: Skip | None, now: float) -> bool:
-        if skip is None or not node.is_skipped(now):
+    def _skips(self, node: Node, call: QuorumCall[Any], on_skipped: OnSkipped | None, now: float) -> bool:
+        if on_skipped is None or not node.is_skipped(now):
             return False
-        call.skip(node, node.why_skipped(now), skip)  # another question, asked before this one, was not answered
+        call.skip(node, node.why_skipped(now), on_skipped)  # an earlier question was not answered meanwhile
         return True
 
     def _spawn(self, work: Work) -> None:
         if len(self._jobs) >= self._most_jobs:
             self._jobs = {job: None for job in self._jobs if job.alive()}
-            self._most_jobs = max(MOST_JOBS, 2 * len(self._jobs))  # so that looking costs little for each
+            self._most_jobs = max(MOST_JOBS, 2 * len(self._jobs))  # so the scan costs little for each task
         self._jobs[self._runtime.spawn(work, "leasehold-node")] = None
 
     async def close(self, within: float) -> None:
-        """Wait a moment for what is still out, each."""
+        """Wait for each running task and worker, at most ``within`` seconds."""
         for job in [job for job in self._jobs.copy() if job.alive()]:
             await job.join(within)
         for worker in self._workers:
@@ -202,28 +206,25 @@ class BackgroundCalls:
         self._jobs.clear()
 
     def after_fork(self) -> None:
-        """Start anew in a forked child."""
+        """Start again in a forked child."""
         self._reset()
         for worker in self._workers:
             worker.after_fork()
 
 
-def _broken_off(node: Node) -> StoreUnavailable:
-    return StoreUnavailable(f"the question to {node.where} was broken off", unknown=True)
+def _interrupted(node: Node) -> StoreUnavailable:
+    return StoreUnavailable(f"the request to {node.where} was interrupted", unknown=True)
 
 
 TICK = 0.05
-"""Seconds between two looks: well below `node.STUCK`."""
+"""Seconds between two reads: well below `node.STUCK`."""
 
 IDLE_READS = 20
-"""Looks that find nothing owed, after which none is taken until something is."""
-
-LINGER = 10.0
-"""Seconds after which the thread ends that has nothing to do."""
+"""Reads that find no open answer, after which reading pauses until there is one."""
 
 
 class LateReplies:
-    """One job for all nodes of a blocking client, which is there while something is owed. Used from many threads."""
+    """One thread for all nodes of a blocking client, alive while answers are open. Thread-safe."""
 
     def __init__(self, runtime: Runtime, nodes: Sequence[Node]) -> None:
         self._runtime = runtime
@@ -238,7 +239,7 @@ class LateReplies:
         self._closed = False
 
     def notify(self) -> None:
-        """Take note that something is owed."""
+        """Start reading: answers are open."""
         if self._reading:
             return
         with self._mutex:
@@ -255,7 +256,7 @@ class LateReplies:
             self._reading = True
             await self._read_on()
             self._reading = False
-            if self._read_all():  # it began to be owed when this still looked
+            if self._read_all():  # an answer became open while this still read
                 continue
             woken = self._closed or await self._wake.wait(LINGER)
             with self._mutex:
@@ -265,15 +266,15 @@ class LateReplies:
                 woken = True
 
     async def _read_on(self) -> None:
-        quiet = 0
-        while quiet < IDLE_READS and not self._closed:
+        idle = 0
+        while idle < IDLE_READS and not self._closed:
             if await self._wake.wait(TICK) and not self._closed:
-                self._wake.clear()  # it was called just before it began to look
-            quiet = 0 if self._read_all() else quiet + 1
+                self._wake.clear()  # notified just before it began to read
+            idle = 0 if self._read_all() else idle + 1
 
     def _read_all(self) -> bool:
         now = self._runtime.now()
-        return sum(node.read(now) for node in self._nodes) > 0  # of all: any() would end at the first
+        return sum(node.read(now) for node in self._nodes) > 0  # a sum, since any() would stop at the first
 
     async def close(self, within: float) -> None:
         """End the thread."""
@@ -285,5 +286,5 @@ class LateReplies:
             await job.join(within)
 
     def after_fork(self) -> None:
-        """Start anew in a forked child."""
+        """Start again in a forked child."""
         self._reset()

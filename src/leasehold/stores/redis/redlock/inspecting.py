@@ -1,4 +1,4 @@
-"""From what the nodes of a Redlock know of names to what people see: what a majority has, or may have."""
+"""Shows names on a Redlock: what a majority of its nodes knows about them, or may know."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ WITHIN = 5.0
 """Seconds that a node may take for each question."""
 
 SLOW = 0.25
-"""Seconds for which nodes are waited for that have not answered when a majority has."""
+"""Seconds to wait for slow nodes, once a majority has answered."""
 
 
 async def inspect(runtime: Runtime, quorum: QuorumNodes, namespace: str, prefix: str, *, exact: bool) -> list[View]:
-    """Show the names that a majority of the nodes knows to be held, waited for or kept free."""
+    """Return the names that a majority of the nodes knows as held, waited for, or blocked by a lock delay."""
 
     async def ask(node: Node) -> dict[str, Any]:
         names = [prefix] if exact else await _names(node, namespace, prefix)
@@ -70,7 +70,7 @@ async def _names(node: Node, namespace: str, prefix: str) -> list[str]:
 
 
 def view(name: str, replies: Sequence[Any], answers: Mapping[int, Any], quorum: QuorumNodes) -> View:
-    """Add up what the nodes that answered know of one name."""
+    """Combine what the nodes that answered know about one name."""
     silent = len(quorum) - len(answers)
     voted: dict[str, list[QueueEntry]] = {}
     blocked_until: list[float] = []
@@ -92,7 +92,7 @@ def view(name: str, replies: Sequence[Any], answers: Mapping[int, Any], quorum: 
 
 
 def _voted(reply: Any) -> QueueEntry | None:
-    """Return who has the vote of one node; None if its lease is over, and only its delay goes on."""
+    """Return who has the vote of one node; None if only its lock delay is left."""
     ticket, token, lease, lock_delay, owner, meta = (_text(field) for field in reply[1])
     left = (int(reply[2]) - int(lock_delay or 0)) / 1000
     if not ticket or left <= 0:

@@ -1,4 +1,4 @@
-"""One node of a Redlock: its transport, whether it answers, and how long it is left alone when it does not."""
+"""One node of a Redlock: its transport, whether it answers, and how long it is skipped when it does not."""
 
 from __future__ import annotations
 
@@ -92,17 +92,17 @@ class TrackedPrimary:
 
 
 STUCK = 0.25
-"""Seconds after which a node that owes an answer is asked nothing new until it has given it."""
+"""Seconds after which a node with an open request gets no new one until it has answered."""
 
 FIRST_SKIP = 0.1
-"""Seconds for which a node is left alone that did not answer; each further rest is twice as long, with jitter."""
+"""Seconds for which a node that did not answer is skipped; twice as long each further time, with jitter."""
 
 LONGEST_SKIP = 2.0
-"""Seconds: a node that is back is asked again at most so much later."""
+"""Seconds after which a node that is back is asked again, at most."""
 
 
 class Subscriber:
-    """Who listens for all waiters of this client at one node."""
+    """Receives the messages of one node for all waiters of this client."""
 
     def __init__(self) -> None:
         self.news = False
@@ -115,19 +115,19 @@ class Subscriber:
         return self._signal
 
     def set(self) -> None:
-        """Wake who waits."""
+        """Wake the listener."""
         if self._signal is not None:
             self._signal.set()
 
-    def rest(self) -> None:
-        """Take the news."""
+    def clear(self) -> None:
+        """Clear the flag and the signal."""
         self.news = False
         if self._signal is not None:
             self._signal.clear()
 
 
 class Node:
-    """One node. Used from many threads at once."""
+    """One node. Thread-safe."""
 
     def __init__(
         self,
@@ -158,9 +158,9 @@ class Node:
         self._reset()
 
     def _reset(self) -> None:
-        self.identity: str | None = None  # its run id, once it told
+        self.identity: str | None = None  # its run id, once it is known
         self._open_requests: dict[object, float] = {}
-        self._last_reply = 0.0  # when it last answered anything
+        self._last_reply = 0.0  # boot-time clock of its last answer
         self._skip_for = 0.0
         self._skipped_until = 0.0
         self._failed: LeaseholdError | None = None
@@ -171,27 +171,27 @@ class Node:
         return self.settings.where
 
     def is_skipped(self, now: float) -> bool:
-        """Say whether it is to be left alone."""
+        """Return whether it gets no requests now: it did not answer lately, or an answer is open for too long."""
         if now < self._skipped_until:
             return True
         try:
             oldest = next(iter(self._open_requests.values()), now)
-        except RuntimeError:  # another thread asks or is answered just now: it is not stuck
+        except RuntimeError:  # another thread changes the requests just now, so the node is not stuck
             return False
         return now - oldest > STUCK
 
     def why_skipped(self, now: float) -> StoreUnavailable:
-        """Say why it was not asked."""
+        """Return the reason why it was skipped."""
         if now < self._skipped_until and self._failed is not None:
             return StoreUnavailable(f"{self._failed}; it is asked again in {self._skipped_until - now:.1f} s")
-        return StoreUnavailable("it has owed an answer for a while", unknown=False)
+        return StoreUnavailable("it has not answered an earlier request yet", unknown=False)
 
     def read(self, now: float) -> bool:
-        """Read the answers that came for nobody who waits; return whether more are owed."""
+        """Read late answers; return whether more are open."""
         return self._pipelining is not None and self._pipelining.read(now)
 
     def catch_up(self, now: float) -> bool:
-        """Read what nobody has read yet; return whether it need not be left alone for it."""
+        """Read late answers; return whether the node need not be skipped after that."""
         if now < self._skipped_until or self._pipelining is None:
             return False
         self._pipelining.read(now)
@@ -199,7 +199,7 @@ class Node:
 
     @property
     def can_send(self) -> bool:
-        """Whether it can be asked without waiting: it is known who it is."""
+        """Whether requests can be sent without waiting: its identity is known."""
         return self._pipelining is not None and self.identity is not None
 
     def post(
@@ -207,7 +207,7 @@ class Node:
     ) -> bool:
         """Send a script's packed call without waiting, if that can be done at once; see `Pipelining.post`.
 
-        Whoever is told of the answer says so by `answers`, or by `ends` that there is none.
+        The callback ``answered`` reports the answer to `note_reply`, or to `end_request` that there is none.
         """
         if self._pipelining is None:
             return False
@@ -218,27 +218,27 @@ class Node:
         return False
 
     def note_reply(self, request: object, now: float) -> None:
-        """Take note of an answer to what was posted."""
+        """Record an answer to a request that was sent without waiting."""
         self._last_reply = now
         self._skip_for = 0.0
         self._open_requests.pop(request, None)
 
     async def connect(self, within: float) -> None:
-        """Make one more connection to ask on without waiting; nobody waits for it."""
+        """Open one more connection for requests without waiting. No caller waits for it."""
         if self.can_send and self._pipelining is not None and not self.is_skipped(self._runtime.now()):
             try:
                 self._pipelining.add(within)
-            except (StoreUnavailable, Unsupported):  # whoever asks meets it
+            except (StoreUnavailable, Unsupported):  # the next request reports it
                 pass
 
     def begin_request(self) -> object:
-        """Take note of a question."""
+        """Record an open request; return its key."""
         request = object()
         self._open_requests[request] = self._runtime.now()
         return request
 
     def end_request(self, request: object, failure: LeaseholdError | None) -> None:
-        """Take note of its answer, or that none came, which means a rest. A refusal is an answer."""
+        """Record its answer, or a failure, after which the node is skipped for a while. An error reply is an answer."""
         began = self._open_requests.pop(request, 0.0)
         if failure is None:
             self._skip_for = 0.0
@@ -252,7 +252,7 @@ class Node:
             self._skipped_until = now + self._skip_for * (0.5 + self._runtime.jitter() / 2)
 
     async def ask_all(self, commands: Sequence[Command], within: float) -> list[Any]:
-        """Run scripts in one write; return their replies, a refusal as the error that says so.
+        """Run scripts in one write; return their replies, an error reply as the exception for it.
 
         Raises:
             StoreUnavailable: no answer.
@@ -294,7 +294,7 @@ class Node:
         return replies
 
     async def meet(self, within: float) -> None:
-        """Learn, once, who it is, and whether we have the rights that we need."""
+        """Find out, once, its identity, and whether the user has the rights that are needed."""
         reply = await self.transport.call(pack(b"INFO", b"server"), within=within)
         identity = "" if isinstance(reply, ReplyError) else _run_id(reply.decode("utf-8", "replace"))
         if self.settings.restricted:
@@ -308,7 +308,7 @@ class Node:
         )
 
     async def close(self) -> None:
-        """End its connections."""
+        """Close its connections."""
         self.subscriber.news = True
         self.transport.notify(self.subscriber)
         if self._pipelining is not None:
@@ -316,7 +316,7 @@ class Node:
         await self.transport.close()
 
     def after_fork(self, channel: bytes) -> None:
-        """Start anew in a forked child, on a channel of its own."""
+        """Start again in a forked child, on a channel of its own."""
         self.channel = channel
         self.subscriber = Subscriber()
         self._reset()
@@ -326,6 +326,6 @@ class Node:
 
 
 def _run_id(info: str) -> str:
-    """Return what no other server has; empty if it may not be asked."""
+    """Return the run id, which no other server has; empty if INFO does not show it."""
     lines = (line.partition(":") for line in info.splitlines())
     return next((value for key, _, value in lines if key == "run_id"), "")

@@ -1,26 +1,25 @@
-"""The nodes of a Redlock seen from one client: asked all at once, and nobody waits for the slow.
+"""The nodes of a Redlock seen from one client: asked in parallel, without waiting for the slow ones.
 
 Theory of operation
 -------------------
-Whoever asks sends its question to every node itself, one after the other and without waiting (`connection.pipelining`),
-then reads what comes until that is enough, and goes on. No other thread or task has a part in it. What each can see:
+The caller sends its question to each node itself, one after the other and without waiting (`connection.pipelining`).
+Then it reads answers until they are enough. No other thread or task takes part. Each side has a limited view:
 
-* A node sees its own question alone, on a connection where others may have gone before. It may carry it out after the
-  asker went on, and after later questions that came on other connections. So each question is one that may be repeated
-  and may come late: a claim that comes after its ticket's leave finds a higher token, and gets no vote.
-* The asker sees a majority, and of the others nothing. Their answers are read by whoever uses the connection next, or
-  within `background.TICK`. They end the node's debt, and where one is a refusal, as of a script that the node does
-  not know, the question is put again beside.
-* Where no connection is to be had, the question goes by the thread of that node, or by a task (`BackgroundCalls`); so
-  does all
-  that is not urgent. That thread makes the connection of which there was too few. Whoever asks waits for a majority of
-  all, so a thread that cannot connect holds up nobody.
-* If the asker is interrupted in the middle, its half written connections are closed, and whatever they owed is told as
-  lost: then a leave is owed to the node. If it dies, the nodes know a ticket that nobody renews.
+* A node sees its own question alone, on a connection that may have carried others before. It may execute the question
+  after the caller went on, and after later questions on other connections. So each question may be repeated and may
+  arrive late: a request for a vote after the ticket's release finds a higher token, and gets no vote.
+* The caller sees the answers of a majority, and nothing of the others. The next caller on that connection reads those,
+  or the background does, within `background.TICK`. A late answer closes the open request of its node. If it is an
+  error, as for a script that the node does not know, the question is asked again in the background.
+* Without a free connection the question goes to the thread of that node, or to a task (`BackgroundCalls`). So does
+  everything that is not urgent. That thread then opens the missing connection. A caller waits for a majority of all
+  nodes, so a thread that cannot connect delays nobody.
+* An interrupt in the middle closes the caller's half-written connections. Their open requests fail, so a release
+  becomes pending for the node. If the caller dies, the nodes know a ticket that nobody renews.
 
-A node that gave no answer rests for a while, longer each time, and one that owes an answer for longer than `STUCK` is
-passed over. Neither holds up anybody, and neither is connected to at each call. If the others are too few, or do not
-suffice, all are asked all the same (`QuorumCall.until`): nothing is lost by that, and a node may be blamed wrongly.
+A node that gave no answer is skipped for a while, longer each time. A node with an open request older than `STUCK` is
+skipped, too. Neither delays a caller, and neither is connected to at each call. If the other nodes are too few, or not
+enough, all are asked after all (`QuorumCall.until`): that costs nothing, and a node may be skipped wrongly.
 """
 
 from __future__ import annotations
@@ -35,20 +34,20 @@ from leasehold.stores.redis.connection.base import ReplyError
 from leasehold.stores.redis.redlock.background import BackgroundCalls, LateReplies
 from leasehold.stores.redis.redlock.node import Node
 from leasehold.stores.redis.redlock.protocol import majority
-from leasehold.stores.redis.redlock.quorum_call import Question, QuorumCall
+from leasehold.stores.redis.redlock.quorum_call import Question, QuorumCall, do_nothing
 from leasehold.stores.redis.scripts.commands import Command
 
 T = TypeVar("T")
 
 CLOSE_WITHIN = 0.5
-"""Seconds that closing waits for questions that are still out, each."""
+"""Seconds that closing waits for each open question."""
 
 CONNECT_WITHIN = 2.0
-"""Seconds that connecting may take for those who come later."""
+"""Seconds that opening a connection for later callers may take."""
 
 
 class Packed:
-    """Packs a command once for all nodes that get the same."""
+    """Packs a command once for all nodes that get the same one."""
 
     __slots__ = ("_bytes", "_command")
 
@@ -65,7 +64,7 @@ class Packed:
 
 
 class SentQuestion(Generic[T]):
-    """A question that was sent to one node. Called by whoever reads the answer; see `Answered`."""
+    """A question that was sent to one node. The reader of the answer calls it; see `Answered`."""
 
     __slots__ = ("_call", "_node", "_question", "_quorum")
 
@@ -88,7 +87,7 @@ class SentQuestion(Generic[T]):
 
 
 class QuorumNodes:
-    """All nodes."""
+    """All nodes of one client. Thread-safe."""
 
     def __init__(self, runtime: Runtime, nodes: Sequence[Node]) -> None:
         self._runtime = runtime
@@ -104,20 +103,20 @@ class QuorumNodes:
 
     @property
     def where(self) -> str:
-        """All of them, for messages to people."""
+        """The addresses of all nodes, for messages to people."""
         return ", ".join(node.where for node in self.nodes)
 
     def ask(self, question: Question[T], *, only: Iterable[Node] | None = None) -> QuorumCall[T]:
-        """Ask all nodes, or those in ``only``, if they do not rest. Whoever asks leaves the poll in the end."""
+        """Ask all nodes, or those in ``only``, that are not skipped. The caller ends the call with `stop_waiting`."""
         call: QuorumCall[T] = QuorumCall(self._runtime, self._late_replies.notify)
         try:
             those = self.nodes if only is None else list(only)
             packed = Packed()
             for node in self._pick(
-                call, those, question.skipped, lambda node: self._background.ask(node, question, call, None)
+                call, those, question.on_skipped, lambda node: self._background.ask(node, question, call, None)
             ):
                 if not self._post(node, question, call, packed):
-                    self._background.ask(node, question, call, question.skipped)
+                    self._background.ask(node, question, call, question.on_skipped)
                     self._connect(node)
         except BaseException:
             call.stop_waiting()
@@ -131,30 +130,30 @@ class QuorumNodes:
         only: Iterable[Node] | None = None,
         even_skipped: bool = False,
     ) -> QuorumCall[T]:
-        """Let other threads, or tasks, ask all nodes, or those in ``only``, that do not rest (``even_skipped``: even so)."""
+        """Let other threads, or tasks, ask all nodes, or those in ``only``; skipped ones only with ``even_skipped``."""
         call: QuorumCall[T] = QuorumCall(self._runtime, self._late_replies.notify)
         those = self.nodes if only is None else list(only)
         asked = self._pick(
             call,
             those,
-            _do_nothing,
+            do_nothing,
             lambda node: self._background.run(node, work, call, None),
             even_skipped=even_skipped,
         )
         for node in asked:
-            self._background.run(node, work, call, None if even_skipped else _do_nothing)
+            self._background.run(node, work, call, None if even_skipped else do_nothing)
         return call
 
     def _pick(
         self,
         call: QuorumCall[Any],
         those: Sequence[Node],
-        skipped: Callable[[Node], None],
+        on_skipped: Callable[[Node], None],
         ask_skipped: Callable[[Node], None],
         *,
         even_skipped: bool = False,
     ) -> Sequence[Node]:
-        """Return whom to ask now. Who rests is passed over, unless too few are left for a majority of all."""
+        """Return the nodes to ask now, without skipped ones, unless too few are left for a majority of all."""
         now = self._runtime.now()
         awake = those if even_skipped else [node for node in those if not node.is_skipped(now) or node.catch_up(now)]
         if those is self.nodes and len(awake) < self.majority:
@@ -163,31 +162,31 @@ class QuorumNodes:
         if len(awake) < len(those):
             for node in those:
                 if node not in awake:
-                    call.skip(node, node.why_skipped(now), skipped)
+                    call.skip(node, node.why_skipped(now), on_skipped)
         return awake
 
     def _post(self, node: Node, question: Question[T], call: QuorumCall[T], packed: Packed) -> bool:
-        """Send a question from here; return whether that could be done at once."""
+        """Send a question without waiting; return whether that was possible."""
         if not node.can_send:
             return False
-        posted = SentQuestion(self, node, question, call)
-        return node.post(packed.of(question.command(node)), self._runtime.now(), question.until, posted, call.taken)
+        answered = SentQuestion(self, node, question, call)
+        return node.post(packed.of(question.command(node)), self._runtime.now(), question.until, answered, call.taken)
 
     def ask_again(self, node: Node, question: Question[Any], call: QuorumCall[Any]) -> None:
-        """Put a question again that a node has refused, in the way that knows what to do about each error."""
+        """Repeat a question that a node answered with an error, by the path that handles each error."""
         self._background.ask(node, question, call, None)
 
     def _connect(self, node: Node) -> None:
-        """Let a further connection be made, for the next who asks."""
+        """Open one more connection in the background, for the next caller."""
         if self._background.threads:
             self._background.do(node, partial(node.connect, CONNECT_WITHIN))
 
     def too_few(
         self, call: QuorumCall[Any], answers: Mapping[int, Any], what: str, others: Mapping[int, str]
     ) -> StoreUnavailable:
-        """Make the error that says how many of how many nodes answered, and what is the matter with each other.
+        """Return the error that reports how many nodes answered, and for each other node why it did not.
 
-        ``others``: what is the matter with nodes that did answer.
+        ``others``: the reasons of nodes that answered, but do not count.
         """
         why = {node.index: "no answer in time" for node in self.nodes if node.index not in answers}
         why |= {index: str(error) for index, error in call.failures.items() if index in why}
@@ -198,7 +197,7 @@ class QuorumNodes:
         return StoreUnavailable("; ".join([text, *silent]), unknown=call.unknown() or len(answers) > 0)
 
     async def close(self) -> None:
-        """End all connections, and wait a moment for questions that are still out."""
+        """Close all connections, and wait a moment for open questions."""
         self.closed = True
         for node in self.nodes:
             await node.close()
@@ -214,18 +213,14 @@ class QuorumNodes:
             node.after_fork(channel)
 
 
-def _do_nothing(node: Node) -> None:
-    pass
-
-
 def refuse_duplicates(nodes: Sequence[Node]) -> None:
-    """Raise if one server is there twice: it would count as two votes."""
+    """Raise `Unsupported` if two nodes are the same server, which would have two votes."""
     seen: dict[str, Node] = {}
     for node in nodes:
         if node.identity:
             other = seen.setdefault(node.identity, node)
             if other is not node:
                 raise Unsupported(
-                    f"{other.where} and {node.where} are the same server; each node of Redlock must be one of its own, "
-                    "or one failure takes away two votes: name it once"
+                    f"{other.where} and {node.where} are the same server; name it once: each node of Redlock must be "
+                    "a server of its own, or one failure takes away two votes"
                 )

@@ -1,4 +1,4 @@
-"""The scripts that one node of Redlock is sent, what it answers, and what the answers of all add up to. Pure."""
+"""The commands for one node of a Redlock, its answers, and what the answers of all nodes mean. Pure."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from leasehold.stores.redis.scripts.commands import PER_SCRIPT, Command, chunks,
 
 @dataclass(slots=True, eq=False)
 class Proposal:
-    """What this client remembers of a ticket for as long as a node may know it.
+    """What a client remembers of a ticket, for as long as a node may know it.
 
     Attributes:
         token: the highest token that it has proposed.
-        order: its arrival, the same on all nodes: the client's wall clock in microseconds.
-        until: boot-time clock from which no node knows it any more, unless it is renewed.
+        order: its place in the queues, the same on all nodes: the client's wall clock in microseconds.
+        until: boot-time clock after which no node knows it any more, unless it is renewed.
         asked: nodes that may know it.
-        released: nodes that have confirmed that it left, and whether it was there.
+        released: nodes that confirmed its release, and whether it had their vote.
 
     """
 
@@ -67,14 +67,14 @@ def try_acquire(
 
 
 def release(namespace: str, name: str, ticket: Ticket, token: int, reason: ReleaseReason) -> Command:
-    """Return the command that leaves with vote and place."""
+    """Return the command that gives up vote and queue entry."""
     broken = reason is ReleaseReason.BREAK
     args = (ticket.id.encode(), b"%d" % broken, b"%d" % token, b"%d" % _ttl(ticket), b"0")
     return REDLOCK_LEAVE, keys.node_keys(namespace, name), args
 
 
 def give_back(namespace: str, proposal: Proposal, token: int, channel: bytes) -> Command:
-    """Return the command that gives a vote back and stands in line."""
+    """Return the command that gives a vote back and joins the queue."""
     terms = proposal.ticket.terms
     args = (
         proposal.ticket.id.encode(),
@@ -92,7 +92,7 @@ def give_back(namespace: str, proposal: Proposal, token: int, channel: bytes) ->
 
 
 def inspect(namespace: str, name: str) -> Command:
-    """Return the command that shows what a node knows of a name."""
+    """Return the command that reads what a node knows about a name."""
     return REDLOCK_LOOK, keys.node_keys(namespace, name), ()
 
 
@@ -105,10 +105,10 @@ def renewals(
         those = [key for all_keys in each for key in (all_keys[0], all_keys[4])]
         tickets = [ticket for _, ticket in some]
         yield (REDLOCK_RENEW, those, _leases(tickets)), tickets
-    lines: dict[str, list[Ticket]] = defaultdict(list)
+    queues: dict[str, list[Ticket]] = defaultdict(list)
     for name, ticket in waiting:
-        lines[name].append(ticket)
-    for name, tickets in lines.items():
+        queues[name].append(ticket)
+    for name, tickets in queues.items():
         for part in chunks(tickets, PER_SCRIPT):
             yield (REDLOCK_STAY, keys.node_keys(namespace, name), _leases(part)), part
 
@@ -129,9 +129,9 @@ class Vote:
     Attributes:
         token: the token of its vote for us; 0 if it did not vote for us.
         top: the highest token that it has voted for.
-        left: seconds until its vote can be had: another has it, or it abstains.
-        holder: the ticket of whoever has its vote; "" if nobody does.
-        owner: who that is.
+        left: seconds until its vote is free: another ticket has it, or the node abstains.
+        holder: the ticket that has its vote; "" if none.
+        owner: the owner of that ticket.
         abstains: it may have forgotten votes, and gives none.
 
     """
@@ -155,27 +155,27 @@ class Vote:
 
 
 class Outcome(enum.Enum):
-    """What a round of votes came to."""
+    """The result of a round of votes."""
 
-    WON = "won"  # most nodes voted for us, with one token
-    TAKEN = "taken"  # most nodes voted for another, or the name is kept free
-    LOW = "low"  # nobody is in the way, but our token was not the highest
+    WON = "won"  # a majority voted for us, with one token
+    TAKEN = "taken"  # a majority voted for another ticket, or has a lock delay
+    LOW = "low"  # a majority is free to vote, but our token was not the highest
     SPLIT = "split"  # nobody has a majority
-    SILENT = "silent"  # too few nodes answered, or were able to vote
+    SILENT = "silent"  # too few nodes answered, or could vote
 
 
 def majority(nodes: int) -> int:
-    """Return how many of so many nodes must agree: any two such groups share one."""
+    """Return how many of ``nodes`` must agree: any two such groups share a node."""
     return nodes // 2 + 1
 
 
 def won(votes: Mapping[int, Vote], token: int, nodes: int) -> bool:
-    """Say whether a majority voted for ``token``."""
+    """Return whether a majority voted for ``token``."""
     return sum(vote.token == token for vote in votes.values()) >= majority(nodes)
 
 
 def settled(votes: Mapping[int, Vote], token: int, nodes: int) -> bool:
-    """Say whether those who have not answered can no longer change the outcome."""
+    """Return whether the open answers can no longer change the outcome."""
     if won(votes, token, nodes):
         return True
     others = Counter(vote.holder for vote in votes.values() if vote.left > 0 and not vote.abstains)
@@ -183,7 +183,7 @@ def settled(votes: Mapping[int, Vote], token: int, nodes: int) -> bool:
 
 
 def outcome(votes: Mapping[int, Vote], token: int, nodes: int) -> Outcome:
-    """Say what the answers come to when no more are waited for."""
+    """Return the result of a round from the answers so far."""
     needed = majority(nodes)
     if won(votes, token, nodes):
         return Outcome.WON
@@ -199,25 +199,25 @@ def outcome(votes: Mapping[int, Vote], token: int, nodes: int) -> Outcome:
 
 
 def free_after(votes: Mapping[int, Vote], nodes: int) -> float:
-    """Return seconds after which a majority can be had, if nobody renews or leaves."""
+    """Return seconds after which a majority is free, if nobody renews or releases."""
     lefts = sorted(vote.left for vote in votes.values())
     return lefts[min(majority(nodes), len(lefts)) - 1] if lefts else 0.0
 
 
 def likely_holder(votes: Mapping[int, Vote]) -> Owner | None:
-    """Return who has the most votes of others, to tell people."""
+    """Return the owner that most nodes voted for, for messages to people."""
     owners = Counter(vote.owner for vote in votes.values() if vote.owner)
     return Owner.parse(owners.most_common(1)[0][0]) if owners else None
 
 
 HELD, QUEUED, FREE, GONE = 1, 2, 3, 0
-"""Answers of one node about one ticket: it has the vote, waits, waits though the vote can be had, is not known."""
+"""Answers of one node about one ticket: has its vote; is queued; is queued though the vote is free; unknown."""
 
 
 def renewal_result(answers: Mapping[int, int], nodes: int) -> RenewalResult | None:
-    """Add up what nodes said of one ticket; None if it is not decided.
+    """Return the renewal result of one ticket; None if it is not decided.
 
-    A majority decides. A ticket that waits holds nothing, so for it any place on a majority of nodes will do.
+    A majority decides. A waiter holds nothing, so vote or queue entry on a majority of nodes is enough for it.
     """
     needed, count = majority(nodes), Counter(answers.values())
     if count[HELD] >= needed:
@@ -231,7 +231,7 @@ def renewal_result(answers: Mapping[int, int], nodes: int) -> RenewalResult | No
 
 
 def released_majority(answers: Mapping[int, bool], nodes: int) -> bool | None:
-    """Say whether a ticket that left had a majority; None if that is not decided."""
+    """Return whether a released ticket had a majority; None if that is not decided."""
     found = sum(answers.values())
     if found >= majority(nodes):
         return True

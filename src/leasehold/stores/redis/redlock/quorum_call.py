@@ -1,4 +1,4 @@
-"""One question to the nodes of a Redlock, and the answers as they come."""
+"""One question to the nodes of a Redlock, and the answers as they arrive."""
 
 from __future__ import annotations
 
@@ -16,47 +16,47 @@ from leasehold.stores.redis.scripts.commands import Command
 T = TypeVar("T")
 
 
-def _do_nothing(node: Node) -> None:
-    pass
+def do_nothing(node: Node) -> None:
+    """Do nothing: the default of the callbacks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Question(Generic[T]):
-    """What is asked of each node. Asked twice it does the same as once.
+    """A request for each node. It is idempotent.
 
     Attributes:
-        command: makes what is sent; the same object for nodes that get the same.
+        command: makes the command; the same object for nodes that get the same.
         read: reads the reply.
-        until: boot-time clock: what has not been sent by then never is, and no answer is waited for any more.
-        lost: told of nodes that gave no answer, or a refusal.
-        skipped: told of nodes that are not asked.
+        until: boot-time clock after which it is not sent any more, and no answer is waited for.
+        on_lost: called for each node that gave no answer, or an error.
+        on_skipped: called for each node that is not asked.
 
     """
 
     command: Callable[[Node], Command]
     read: Callable[[Node, Any], T]
     until: float
-    lost: Callable[[Node], None] = _do_nothing
-    skipped: Callable[[Node], None] = _do_nothing
+    on_lost: Callable[[Node], None] = do_nothing
+    on_skipped: Callable[[Node], None] = do_nothing
 
     def take(self, node: Node, reply: Any) -> tuple[T | None, LeaseholdError | None]:
-        """Read a reply, or the error that came in its place; return the answer, or why there is none."""
+        """Read a reply, or the error in its place; return the answer, or the reason why there is none."""
         failure = reply if isinstance(reply, LeaseholdError) else None
         if failure is None:
             try:
                 return self.read(node, reply), None
             except (ValueError, LookupError, TypeError, AttributeError) as error:
-                failure = StoreUnavailable(f"what {node.where} answered cannot be read: {error}", unknown=True)
-        self.lost(node)
+                failure = StoreUnavailable(f"the reply of {node.where} cannot be read: {error}", unknown=True)
+        self.on_lost(node)
         return None, failure
 
 
 class QuorumCall(Generic[T]):
-    """The answers to one question, as they come. Used from many threads at once.
+    """The answers to one question, as they arrive. Thread-safe.
 
-    A blocking asker reads them itself, from connections that are its own until it leaves; what was asked by another thread
-    rings its bell. Nodes that seem not to answer are skipped_nodes over, and are asked after all if the others do not suffice:
-    a thread that was given no turn for a while takes many a node for stuck whose answer it has just not read.
+    A blocking caller reads them itself, from connections that it owns until it stops waiting. An answer that another
+    thread reads wakes it. Nodes that seem not to answer are skipped, and asked after all if the others are not enough:
+    a thread that got no CPU time for a while takes nodes for stuck whose answers it has not read yet.
     """
 
     def __init__(self, runtime: Runtime, on_open_replies: Callable[[], None]) -> None:
@@ -68,27 +68,27 @@ class QuorumCall(Generic[T]):
         self._enough: Callable[[QuorumCall[T]], bool] | None = None
         self._done = False
         self.taken: list[PipelinedConnection] = []
-        self.in_background = False  # whether another thread, or a task, asks some of them
+        self.in_background = False  # whether another thread, or a task, asks some nodes
         self.answers: dict[int, T] = {}
         self.failures: dict[int, LeaseholdError] = {}
         self.waiting: set[int] = set()
         self._skipped: list[tuple[Node, Callable[[Node], None]]] = []
         self._stopped = False
-        self._ask_skipped: Callable[[Node], None] = _do_nothing
+        self._ask_skipped: Callable[[Node], None] = do_nothing
 
     def begin(self, nodes: Iterable[Node], ask_skipped: Callable[[Node], None]) -> None:
-        """Wait for these; those that are skipped_nodes over are asked by the function, if need be."""
+        """Wait for ``nodes``. ``ask_skipped`` asks a skipped node after all, if needed."""
         self.waiting.update(node.index for node in nodes)
         self._ask_skipped = ask_skipped
 
-    def skip(self, node: Node, why: LeaseholdError, skipped: Callable[[Node], None]) -> None:
-        """Take note that a node was not asked; ``skipped`` is told if it is not asked after all, either."""
+    def skip(self, node: Node, why: LeaseholdError, on_skipped: Callable[[Node], None]) -> None:
+        """Record that a node was not asked. ``on_skipped`` is called if it is never asked."""
         with self._mutex:
             stopped = self._stopped
             if not stopped:
-                self._skipped.append((node, skipped))
+                self._skipped.append((node, on_skipped))
         if stopped:
-            skipped(node)
+            on_skipped(node)
         self.settle(node.index, None, why)
 
     def __enter__(self) -> QuorumCall[T]:
@@ -98,12 +98,12 @@ class QuorumCall(Generic[T]):
         self.stop_waiting()
 
     def stop_waiting(self) -> None:
-        """Wait for nothing more; what is answered later is read by others."""
+        """Stop waiting. Later answers are read by others."""
         with self._mutex:
             self._stopped = True
             skipped_nodes, self._skipped = self._skipped, []
-        for node, skipped in skipped_nodes:
-            skipped(node)
+        for node, on_skipped in skipped_nodes:
+            on_skipped(node)
         replies_open = False
         while self.taken:
             pipelined = self.taken[-1]
@@ -114,7 +114,7 @@ class QuorumCall(Generic[T]):
             self._on_open_replies()
 
     def settle(self, node: int, answer: T | None, failure: LeaseholdError | None) -> None:
-        """Take what a node answered."""
+        """Record the answer of a node, or why there is none."""
         with self._mutex:
             self.waiting.discard(node)
             if failure is not None:
@@ -129,9 +129,9 @@ class QuorumCall(Generic[T]):
                     self._wake_up.set()
 
     async def until(self, enough: Callable[[QuorumCall[T]], bool], until: float) -> Mapping[int, T]:
-        """Wait until it is enough, all have answered, or the time is over; return the answers so far.
+        """Wait until ``enough``, all have answered, or the time is over; return the answers so far.
 
-        Who was skipped_nodes over is asked, too, when the others have all answered, or were given `node.STUCK`.
+        Asks the skipped nodes, too, when all others have answered, or did not for `node.STUCK` seconds.
         """
         while True:
             answers = await self.linger(enough, min(until, self._runtime.now() + STUCK))
@@ -144,7 +144,7 @@ class QuorumCall(Generic[T]):
                 return answers
 
     async def linger(self, enough: Callable[[QuorumCall[T]], bool], until: float) -> Mapping[int, T]:
-        """Do as `until` does, but ask nobody more."""
+        """Wait as `until` does, but do not ask skipped nodes."""
         signal = self._signal
         if not self.taken and signal is None:
             signal = self._signal = self._runtime.signal()
@@ -171,12 +171,12 @@ class QuorumCall(Generic[T]):
         return skipped_nodes
 
     def _read(self, until: float) -> None:
-        """Read answers in this thread, until it is enough."""
+        """Read answers in this thread until they are enough."""
         wake_up: WakeUp | None = None
         try:
             left = 1.0
             while not self._done and left > 0:
-                left = max(until - self._runtime.now(), 0.0)  # what is there when the time is over is read all the same
+                left = max(until - self._runtime.now(), 0.0)  # at 0 it still reads what is there
                 if self.in_background and wake_up is None:
                     wake_up = WakeUp()
                     with self._mutex:
@@ -190,6 +190,6 @@ class QuorumCall(Generic[T]):
                 wake_up.close()
 
     def unknown(self) -> bool:
-        """Say whether a node may have done what it did not answer."""
+        """Return whether a node may have executed the request without answering."""
         lost = (isinstance(error, StoreUnavailable) and error.unknown for error in self.failures.values())
         return bool(self.waiting) or any(lost)

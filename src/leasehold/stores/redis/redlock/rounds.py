@@ -1,6 +1,7 @@
-"""One claim on a Redlock: rounds of votes until a majority is had, another has it, or the time is over.
+"""Acquires a name on a Redlock: proposes tokens, and asks for votes in rounds.
 
-The store says in its first lines how this works and why it is safe.
+Rounds end when a majority voted for the ticket or for another one, or when the time is over. `store` explains in its
+first lines how this works and why it is safe.
 """
 
 from __future__ import annotations
@@ -22,28 +23,28 @@ from leasehold.stores.redis.redlock.quorum_call import Question, QuorumCall
 from leasehold.stores.redis.scripts.commands import Command
 
 SWEEP = 10.0
-"""Seconds between two looks for tickets that no node knows any more."""
+"""Seconds between two searches for tickets that no node knows any more."""
 
 
 class Proposals:
-    """All of a client. Used from many threads at once."""
+    """The proposals of all tickets of a client. Thread-safe."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._mutex = runtime.mutex()
         self._proposals: dict[str, Proposal] = {}
-        self._ahead = 0  # microseconds by which a token that we saw was ahead of our clock
+        self._ahead = 0  # microseconds by which the highest token seen was ahead of our clock
         self._swept = runtime.now()
 
     def __len__(self) -> int:
         return len(self._proposals)
 
     def get(self, ticket: str) -> Proposal | None:
-        """Return what is remembered of a ticket."""
+        """Return the proposal of a ticket; None if it is not known."""
         return self._proposals.get(ticket)
 
     def get_or_create(self, name: str, ticket: Ticket) -> Proposal:
-        """Return what is remembered of a ticket: a claim that is repeated proposes the same token."""
+        """Return the proposal of a ticket: a request that is repeated proposes the same token."""
         now = self._runtime.now()
         with self._mutex:
             self._sweep(now)
@@ -55,20 +56,20 @@ class Proposals:
             return proposal
 
     def renewed(self, ticket: Ticket, now: float) -> None:
-        """Take note that nodes have set its lease to full length."""
+        """Record that nodes have set the lease of a ticket to its full length."""
         proposal = self._proposals.get(ticket.id)
         if proposal is not None:
             proposal.until = now + ticket.terms.lease + ticket.terms.lock_delay
 
     def propose(self, proposal: Proposal, top: int) -> None:
-        """Propose a higher token than before, and than the highest that was seen anywhere."""
+        """Propose a token higher than the last one, and higher than any seen on a node."""
         with self._mutex:
             clock = self._runtime.wall_us()
             self._ahead = max(self._ahead, top + 1 - clock)
             proposal.token = max(proposal.token + 1, clock + self._ahead)
 
     def forget(self, proposal: Proposal) -> None:
-        """Forget a ticket that no node knows."""
+        """Forget a ticket that no node knows any more."""
         self._proposals.pop(proposal.ticket.id, None)
 
     def _sweep(self, now: float) -> None:
@@ -80,27 +81,27 @@ class Proposals:
 
 
 ROUNDS = 16
-"""Rounds of one claim at most; then whoever waits goes on waiting, and who does not gives up."""
+"""Rounds of one request at most. Then a waiter waits again, and an attempt without waiting ends."""
 
 FIRST_BACK_OFF = 0.004
-"""Seconds before a claim asks again after a split vote, at most; twice as long after each further one."""
+"""Seconds before the next round after split votes, at most; twice as long after each further one."""
 
 LONGEST_BACK_OFF = 0.25
 
 SLOW = 0.02
-"""Seconds that a round without a result waits for the slow at least, once a majority has answered."""
+"""Seconds that a round without a result waits for slow nodes at least, once a majority has answered."""
 
 BACKGROUND_WITHIN = 2.0
-"""Seconds that a node may take for what nobody waits for."""
+"""Seconds that a node may take for a request that nobody waits for."""
 
 
 @dataclass(frozen=True, slots=True)
 class NoMajority:
-    """A claim that won no majority.
+    """An attempt without a majority.
 
     Attributes:
         votes: the last answers.
-        split: nobody had one, as far as was seen; it is worth asking again after ``pause`` seconds.
+        split: nobody had a majority, as far as is known. Retry after ``pause`` seconds.
 
     """
 
@@ -110,7 +111,7 @@ class NoMajority:
 
 
 class Rounds:
-    """Claims by rounds."""
+    """Asks for votes, round by round."""
 
     def __init__(
         self,
@@ -131,7 +132,7 @@ class Rounds:
     async def try_acquire(
         self, proposal: Proposal, channels: Sequence[bytes], *, join: bool, until: float
     ) -> Granted | NoMajority:
-        """Ask for votes until it is decided, or the time is over.
+        """Ask for votes until a majority has decided, or the time is over.
 
         Raises:
             StoreUnavailable: too few nodes answered.
@@ -152,7 +153,7 @@ class Rounds:
                 self._proposals.propose(proposal, top)
                 continue
             self._give_back(proposal, call, votes, channels, join=join)
-            # What is given back may arrive late, and must not undo a later round.
+            # The give-back may arrive late. A higher token keeps it from undoing a later round.
             self._proposals.propose(proposal, top)
             if outcome is Outcome.SILENT:
                 raise self._too_few(call, votes)
@@ -166,7 +167,7 @@ class Rounds:
         return NoMajority(votes, split=True, pause=back_off * (0.5 + self._runtime.jitter()))
 
     def ask_missing_votes(self, proposal: Proposal, nodes: Sequence[Node]) -> None:
-        """Ask nodes, for a ticket that holds, for the votes that it lacks; nobody waits for it."""
+        """Ask nodes for the votes that a holder lacks, without waiting for them."""
         command = self._claims(proposal, [b""] * len(self._quorum), join=False)
         until = self._runtime.now() + BACKGROUND_WITHIN
         self._quorum.ask(Question(command, _vote, until), only=nodes).stop_waiting()
@@ -175,7 +176,7 @@ class Rounds:
         return self._quorum.ask(Question(self._claims(proposal, channels, join=join), _vote, until))
 
     def _claims(self, proposal: Proposal, channels: Sequence[bytes], *, join: bool) -> Callable[[Node], Command]:
-        """Return what makes the claim for each node: the same object for those that get the same."""
+        """Return what makes the request for each node: one object for all nodes with the same request."""
         token, quarantine = proposal.token, self._quarantine
         memory = keys.memory_key(self._namespace, "") if quarantine else b""
         made: dict[bytes, Command] = {}
@@ -192,7 +193,7 @@ class Rounds:
         return command
 
     async def _collect(self, call: QuorumCall[Vote], token: int, since: float, until: float) -> Mapping[int, Vote]:
-        """Wait until those who have not answered can change nothing; for them alone, only as long as is usual."""
+        """Wait until open answers can change nothing, but for slow ones no longer than twice the usual time."""
         nodes, needed = len(self._quorum), self._quorum.majority
 
         def settled(call: QuorumCall[Vote]) -> bool:
@@ -203,7 +204,7 @@ class Rounds:
         return await call.linger(settled, min(until, now + max(SLOW, 2 * (now - since)))) or votes
 
     def _ask_the_rest(self, proposal: Proposal, votes: Mapping[int, Vote], *, join: bool) -> None:
-        """Ask on where it has no vote: there it may stand in line, though it holds."""
+        """Ask nodes that did not vote for the winner: its ticket may be in their queues."""
         lacking = [self._quorum.nodes[index] for index, vote in votes.items() if not vote.token]
         if join and lacking:
             self.ask_missing_votes(proposal, lacking)
@@ -217,7 +218,7 @@ class Rounds:
         *,
         join: bool,
     ) -> None:
-        """Take back, on each node that has voted for us or may have, what it has; nobody waits for it."""
+        """Give back the vote of each node that has voted for us, or may have, without waiting for it."""
         token, ticket = proposal.token, proposal.ticket
         now = self._runtime.now()
         back = protocol.release(self._namespace, proposal.name, ticket, token, ReleaseReason.RELEASE)

@@ -1,24 +1,34 @@
-"""The store on several independent servers, of which most must agree: Redlock with proposed tokens.
+"""The store on several independent servers, of which a majority must agree: Redlock with proposed tokens.
 
 Theory of operation
 -------------------
-Each node has one vote for each name, and lends it for the lease. A claim proposes a token, larger than all that the
-client has seen and not below its clock in microseconds, to all nodes at once. A node votes for it if nobody else has
-its vote and the token is larger than any it has voted for before; that number outlives lease and release. Whoever has
-the votes of a majority holds the name with that token. Two majorities share a node, and that node accepted both, so of
-two grants one after the other the later has the larger token, and no two have the same.
+Each node has one vote for each name, and lends it for the lease. To acquire, a client needs the votes of a majority:
 
-A grant counts from before the round was sent. Who wins with a bare majority asks the others on behind its back; who
-does not win gives back what it got, everywhere. What could not be given back is owed to the node (`PendingReleases`). A
-claim that arrives after its ticket has left finds that the leave has raised the node's token, and gets no vote.
+1. The client proposes a token to all nodes at once. It is larger than every token that the client has seen, and not
+   below its clock in microseconds.
+2. A node votes for it if nobody else has its vote, and the token is larger than any that it ever voted for. It
+   remembers that number beyond lease and release.
+3. With the votes of a majority the client holds the name, with that token. The lease counts from before step 1.
+4. A winner with a bare majority asks the others for their votes in the background.
+5. Without a majority, what happens next depends on the answers:
 
-If the votes are split, all give back, and ask again after a random time that grows. If a majority has voted for
-another, the ticket stands in line on all nodes, each of which tells the first in line alone when it has its vote to
-give again. A waiter claims when a majority has told it, or shortly after the first did. The line decides who is told,
-not who gets it: order is not promised. A lost message costs at most the holder's lease, or the time to the watchdog's
-next renewal of the place.
+   * A majority is free, but the token was not the highest: the client proposes a higher one at once.
+   * The votes are split: the client gives back its votes, and asks again after a random time, which grows.
+   * A majority voted for another ticket: the client gives back its votes, and joins a queue on all nodes.
 
-A renewal and a leave need a majority as well. See docs/backends/redlock.md for what is promised when nodes fail.
+6. A node whose vote becomes free notifies only the first in its queue. A waiter asks for the votes when a majority has
+   notified it, or shortly after the first notification.
+7. A renewal and a release need a majority as well.
+
+Why tokens increase: two majorities share a node, and that node accepted both tokens. So of two grants, one after the
+other, the later has the larger token, and no two have the same.
+
+Messages may be late or lost. A release that a node did not confirm stays pending (`PendingReleases`). A request that
+arrives after its ticket was released gets no vote, since the release raised the node's highest token. A lost
+notification delays a waiter by the holder's lease at most, or until the watchdog next renews the waiter's queue entry.
+
+The queue decides who is notified, not who acquires the name: order is not promised. docs/backends/redlock.md says what
+is promised when nodes fail.
 """
 
 from __future__ import annotations
@@ -53,7 +63,7 @@ from leasehold.stores.redis.redlock.rounds import Proposals, Rounds
 from leasehold.stores.redis.redlock.waiting import Waiting
 
 CLOSE_WITHIN = 0.5
-"""Seconds that closing waits for each task or thread beside."""
+"""Seconds that closing waits for each background task or thread."""
 
 
 class RedlockStore:
@@ -62,7 +72,7 @@ class RedlockStore:
     capabilities = Capabilities(
         fair=False,
         cells=False,
-        crash_bound="within the lease + back-off among those who wait",
+        crash_bound="within the lease + back-off among the waiters",
         why_not="its nodes know nothing of each other, so they cannot keep a common queue or count: leave it out, or "
         "use a store that keeps one (redis://, redis+sentinel://, redis+cluster://, etcd://, zookeeper://)",
     )
@@ -98,7 +108,7 @@ class RedlockStore:
             self._runtime, self._quorum, self._proposals, self._pending, self._namespace, self._quarantine
         )
 
-    # --- the six -----------------------------------------------------------------------------------------------
+    # --- the store protocol --------------------------------------------------------------------------------------
 
     async def try_acquire(self, name: str, ticket: Ticket, *, join: bool, within: float) -> Granted | Wait:
         self._refuse(ticket)
@@ -111,7 +121,7 @@ class RedlockStore:
             answer = await self._rounds.try_acquire(proposal, self._waiting.channels(mark), join=join, until=until)
         except StoreUnavailable as error:
             if not error.unknown and not proposal.asked:
-                self._waiting.remove(ticket)  # no node has heard of it, so nobody will leave for it
+                self._waiting.remove(ticket)  # no node knows it, so no release will follow
                 self._proposals.forget(proposal)
             raise
         if self._duplicate is not None:
@@ -135,21 +145,21 @@ class RedlockStore:
                 proposal.released[node.index] = proposal.released.get(node.index, False) or found == 1
             return found == 1
 
-        def lost(node: Node) -> None:
+        def on_lost(node: Node) -> None:
             self._pending.retry_release(node, command, over)
 
-        def skipped(node: Node) -> None:
+        def on_skipped(node: Node) -> None:
             if proposal is None or node.index in proposal.asked:
-                lost(node)
+                on_lost(node)
 
-        def told(call: QuorumCall[bool]) -> bool | None:
+        def result(call: QuorumCall[bool]) -> bool | None:
             before = {} if proposal is None else proposal.released.copy()
             return protocol.released_majority({**call.answers, **before}, len(self._quorum))
 
         until = self._runtime.now() + within
-        with self._quorum.ask(Question(lambda _: command, read, until, lost, skipped)) as call:
-            answers = await call.until(lambda call: told(call) is not None, until)
-            found = told(call)
+        with self._quorum.ask(Question(lambda _: command, read, until, on_lost, on_skipped)) as call:
+            answers = await call.until(lambda call: result(call) is not None, until)
+            found = result(call)
         if found is None:
             raise self._quorum.too_few(call, answers, "confirmed the release", {})
         if proposal is not None:
@@ -173,8 +183,8 @@ class RedlockStore:
             return found
 
         def result(call: QuorumCall[dict[str, int]], ticket: str) -> RenewalResult | None:
-            told = {index: found[ticket] for index, found in call.answers.items() if ticket in found}
-            return protocol.renewal_result(told, len(self._quorum))
+            answers = {index: found[ticket] for index, found in call.answers.items() if ticket in found}
+            return protocol.renewal_result(answers, len(self._quorum))
 
         def decided(call: QuorumCall[dict[str, int]]) -> bool:
             return all(result(call, ticket) is not None for ticket in ids)
@@ -197,11 +207,11 @@ class RedlockStore:
 
     async def compare_and_set(self, name: str, change: Change) -> Cell:
         raise Unsupported(
-            f"{self!r} keeps no values with versions: servers that know nothing of each other cannot agree on one; "
+            f"{self!r} keeps no values with versions: its servers are independent, so they cannot agree on one; "
             "use another store"
         )
 
-    # --- the rest ----------------------------------------------------------------------------------------------
+    # --- life cycle ----------------------------------------------------------------------------------------------
 
     async def diagnose(self) -> list[Finding]:
         return await redlock.diagnose(self._runtime, self._quorum, self._namespace, self._quarantine)
@@ -225,7 +235,7 @@ class RedlockStore:
         results: Mapping[str, RenewalResult],
         answers: Mapping[int, Mapping[str, int]],
     ) -> None:
-        """Remember on, and ask nodes that know nothing of a holder, restarted ones among them, for their votes."""
+        """Keep renewed tickets in memory. Ask nodes that do not know a holder, as after a restart, for their votes."""
         now = self._runtime.now()
         for _, ticket in tickets:
             if results[ticket.id] in (RenewalResult.HELD, RenewalResult.QUEUED):
