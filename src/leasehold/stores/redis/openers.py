@@ -36,10 +36,10 @@ NODE_SCHEMES = ("unix", *(kind + deployed for kind in KINDS for deployed in ("",
 NODE_URLS = "pass redis:// or redis+sentinel:// URLs"
 
 FEWEST_NODES = 3
-"""With two, both must answer: worse than one."""
+"""With two nodes both must answer, which is worse than one server."""
 
 LONGEST_QUARANTINE = 7 * 86_400.0
-"""Seconds: as long as the longest lease."""
+"""Seconds; as long as the longest lease."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Redis:
         return RedisStore(runtime, self.settings, namespace)
 
     def member(self) -> Member:
-        """Make a node of a Redlock of it."""
+        """Return it as a node of a Redlock."""
         from leasehold.stores.redis.redlock.node import Single
 
         _refuse_strict(self.settings)
@@ -73,7 +73,7 @@ class Sentinel:
         return SentinelStore(runtime, self.watched, namespace)
 
     def member(self) -> Member:
-        """Make a node of a Redlock of it."""
+        """Return it as a node of a Redlock."""
         from leasehold.stores.redis.redlock.node import TrackedPrimary
 
         _refuse_strict(self.watched.server)
@@ -94,7 +94,7 @@ class Cluster:
 
 
 class Redlock:
-    """Opens the locks of several independent servers, of which most must agree.
+    """Opens the locks of several independent servers, of which a majority must agree.
 
     Example:
         ```python
@@ -104,13 +104,13 @@ class Redlock:
     """
 
     def __init__(self, members: Sequence[str | Secret | Opener], *, quarantine: float = 0.0) -> None:
-        """Check what can be checked without a connection.
+        """Check the arguments, without a connection.
 
         Args:
             members: the nodes: URLs (``redis://``, ``rediss://``, ``unix://``, ``redis+sentinel://``), or what
                 `Redis`, `Sentinel` or `adopt` make.
-            quarantine: seconds for which a node that was restarted, or emptied, gives no votes; no lease may be longer.
-                0 for none. It must be the same for all clients.
+            quarantine: seconds for which a node gives no votes after it was restarted or emptied; 0 for none. No lease
+                may be longer. It must be the same for all clients.
 
         """
         hidden = [Secret(each) if isinstance(each, str) else each for each in members]
@@ -123,9 +123,7 @@ class Redlock:
                 "for one server write the URL as redis://HOST"
             )
         if twice := next((place for place in places if places.count(place) > 1), None):
-            raise ValueError(
-                f"the node {twice} is there twice; each must be a server of its own: name it once in the URL"
-            )
+            raise ValueError(f"the node {twice} is there twice; name it once: each node must be a server of its own")
         if not 0 <= quarantine <= LONGEST_QUARANTINE:
             raise ValueError(f"option quarantine is from 0 to {LONGEST_QUARANTINE:.0f} s, not {quarantine}")
         self._quarantine = quarantine
@@ -141,7 +139,7 @@ def _member(given: Secret | Opener) -> Member:
     if isinstance(given, Secret):
         url = parse(given)
         if url.scheme not in (*NODE_SCHEMES, *REDLOCK_SCHEMES):
-            raise ValueError(f"a node of Redlock is a Redis, which {url.scheme}: is not; {NODE_URLS}")
+            raise ValueError(f"a node of Redlock is a Redis server, which {url.scheme}: is not; {NODE_URLS}")
         given = from_url(url)
     if isinstance(given, Cluster):
         raise ValueError(

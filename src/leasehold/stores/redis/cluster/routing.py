@@ -21,9 +21,9 @@ class RoutedPipelining:
 
     Args:
         runtime: of the client.
-        route: returns the wire of the server that a packed command is for; None if that is in doubt.
-        served: returns the wires of all servers that commands may be for now.
-        doubt: told of a transport on which a question was lost. None of the three waits.
+        route: returns the transport of the server that a packed command is for; None if it is not known for sure.
+        served: returns the transports of all servers that commands may be for now.
+        doubt: called with a transport that lost a request. None of the three may wait.
 
     """
 
@@ -38,12 +38,12 @@ class RoutedPipelining:
         self._route = route
         self._served = served
         self._doubt = doubt
-        self._forget()
+        self._reset()
 
-    def _forget(self) -> None:
+    def _reset(self) -> None:
         self._mutex = self._runtime.mutex()
         self._each: dict[Transport, Pipelining] = {}
-        self._short: set[Transport] = set()  # where there were too few connections
+        self._short: set[Transport] = set()  # the transports with too few connections
         self._closed = False
 
     def post(self, command: bytes, until: float, answered: Answered, taken: list[PipelinedConnection]) -> bool:
@@ -52,12 +52,12 @@ class RoutedPipelining:
         if transport is None or one is None:
             return False
 
-        def told(reply: Any, failure: StoreUnavailable | None) -> None:
+        def on_reply(reply: Any, failure: StoreUnavailable | None) -> None:
             if failure is not None:
                 self._doubt(transport)
             answered(reply, failure)
 
-        if one.post(command, until, told, taken):
+        if one.post(command, until, on_reply, taken):
             return True
         self._short.add(transport)
         return False
@@ -77,7 +77,7 @@ class RoutedPipelining:
             raise failed
 
     def read(self, now: float) -> bool:
-        return sum(one.read(now) for one in self._all()) > 0  # of all: any() would end at the first
+        return sum(one.read(now) for one in self._all()) > 0  # a sum, since any() would stop at the first
 
     def hang_up(self) -> None:
         for one in self._all():
@@ -92,14 +92,14 @@ class RoutedPipelining:
     def after_fork(self) -> None:
         for one in self._each.values():
             one.after_fork()
-        self._forget()
+        self._reset()
 
     def _all(self) -> list[Pipelining]:
         with self._mutex:
             return list(self._each.values())
 
     def _begin(self, transport: Transport) -> Pipelining | None:
-        """Make what asks one server more, and leave those that are not served any more."""
+        """Start pipelining for one more server, and stop it for servers that are not served any more."""
         with self._mutex:
             if self._closed:
                 return None

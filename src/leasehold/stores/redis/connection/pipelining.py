@@ -1,18 +1,21 @@
-"""Asking without waiting: a command is sent by whoever asks, and its reply goes to whoever is to be told of it.
+"""Pipelining: sends commands to a server without waiting; whoever reads a reply passes it to a callback.
 
 Theory of operation
 -------------------
-Who asks several servers at once must not wait for each in turn, and needs no thread for each: it posts to all, and then
-reads what comes first. A connection answers in order, so a reply that nobody waited for is read before the next one,
-by whoever uses the connection then. Until a reply was read its connection is a `PipelinedConnection` that owes it.
+A caller that asks several servers at once must not wait for each in turn, and needs no thread for each. It sends to
+all, and then reads the replies in the order in which they arrive. A connection answers in order, so a late reply is read
+before the next one, by whoever uses the connection then. A `PipelinedConnection` knows its pending replies.
 
-Blocking, a pipe belongs to one thread at a time. It takes the pipe out, posts, reads until it has what it needs, and
-puts the pipe back, whatever it still owes. A pipe that has come back with a debt and is not taken again is read by the
-background, by `read`. Whoever is interrupted in the middle of writing or reading leaves a pipe of which nobody knows
-what comes next: it is closed, and all that it owes is told as lost. Connecting takes time, so whoever asks does not:
-that is for the background, too, by `add`.
+Blocking: a connection belongs to one thread at a time.
 
-Under asyncio the client's one connection does all this already.
+1. The thread takes a connection, sends, and reads until it has what it needs.
+2. It gives the connection back, even with pending replies.
+3. If no other thread takes it, the background reads the pending replies (`read`).
+
+An interrupt in the middle of a write or a read leaves a connection in an unknown state. It is closed, and all its
+pending replies fail. Connecting takes time, so the background does it, too (`add`).
+
+Asyncio: the client's one connection does all this already.
 """
 
 from __future__ import annotations
@@ -32,32 +35,32 @@ from leasehold.stores.redis.connection.blocking import IDLE_CONNECTIONS, Blockin
 from leasehold.stores.redis.connection.connection import CHUNK, SILENT, TOO_SLOW, Connection
 
 MOST_PENDING = 256
-"""Answers that a pipe may owe; a server that owes so many is not asked on it."""
+"""Pending replies of one connection at most; above that nothing more is sent on it."""
 
 NOT_YET = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
-"""What a socket raises that would have to wait."""
+"""Errors of a socket that would have to wait."""
 
 Answered = Callable[[Any, StoreUnavailable | None], None]
 """Called once with the reply, which may be a `ReplyError`, or with the reason why there is none. It must not wait."""
 
 
 class Pipelining(Protocol):
-    """One server, asked without waiting. Used from many threads at once."""
+    """Sends to one server without waiting. Thread-safe."""
 
     def post(self, command: bytes, until: float, answered: Answered, taken: list[PipelinedConnection]) -> bool:
-        """Send a packed command if that can be done at once; return False if not, and then nothing was sent.
+        """Send a packed command if that is possible without waiting; return False if not, and then nothing was sent.
 
         Args:
-            command: what to send.
-            until: boot-time clock from which on no reply is waited for.
-            answered: told of the reply, in the thread or loop that reads it. A `StoreUnavailable` is always `unknown`.
-            taken: gets the pipe that is to be read, and then to be given back; nothing under asyncio.
+            command: the packed command.
+            until: boot-time clock after which nobody waits for the reply.
+            answered: gets the reply, in the thread or loop that reads it. A `StoreUnavailable` is always `unknown`.
+            taken: gets the connection, which the caller reads and then gives back; nothing under asyncio.
 
         """
         ...
 
     def add(self, within: float) -> None:
-        """Make one more pipe, if there is none idle and there may be more; blocks for ``within`` seconds at most.
+        """Open one more connection if none is idle and there may be more; blocks for ``within`` seconds at most.
 
         Raises:
             StoreUnavailable: the server does not answer.
@@ -66,11 +69,11 @@ class Pipelining(Protocol):
         ...
 
     def read(self, now: float) -> bool:
-        """Read what has come for nobody who waits, and give up what is too late; return whether more is owed."""
+        """Read late replies, and give up those that are too late; return whether more are pending."""
         ...
 
     def hang_up(self) -> None:
-        """Close the connections that nobody uses."""
+        """Close the idle connections."""
         ...
 
     def close(self) -> None:
@@ -87,12 +90,12 @@ class Routing(Protocol):
     """A transport that stands for several servers."""
 
     def posting(self) -> Pipelining:
-        """Return what asks the right one of them without waiting."""
+        """Return what sends to the right one of them without waiting."""
         ...
 
 
 def posting(runtime: Runtime, transport: Transport) -> Pipelining | None:
-    """Return what asks the server of a transport without waiting; None if that transport cannot."""
+    """Return what sends to the server of a transport without waiting; None if that transport cannot."""
     if isinstance(transport, BlockingTransport):
         return PipelinedConnections(runtime, transport)
     if isinstance(transport, Routing):
@@ -101,11 +104,11 @@ def posting(runtime: Runtime, transport: Transport) -> Pipelining | None:
 
 
 PendingReply = tuple[Answered, float]
-"""Who is told of a reply, and the boot-time clock from which on nobody waits for it."""
+"""The callback for a reply, and the boot-time clock after which nobody waits for it."""
 
 
 class PipelinedConnection:
-    """A connection that is written and read without waiting. For one thread at a time."""
+    """A connection that is written and read without waiting. Used by one thread at a time."""
 
     __slots__ = ("__weakref__", "_connection", "_home", "_plain", "_send", "_unsent", "fd", "open", "pending", "sound")
 
@@ -117,19 +120,19 @@ class PipelinedConnection:
         self._plain = hasattr(connection.socket, "recv_into") and not isinstance(connection.socket, ssl.SSLSocket)
         self.fd = connection.socket.fileno()
         self.open = True
-        self.sound = True  # all that was begun was ended; else nobody knows what comes next
+        self.sound = True  # False in the middle of a write or read: what comes next is unknown
         self.pending: deque[PendingReply] = deque()
         connection.socket.setblocking(False)
 
     @property
     def full(self) -> bool:
-        """Whether the server has taken something only in part: the rest is sent when there is room again."""
+        """Whether a command is sent only in part. The rest follows when the socket has room again."""
         return bool(self._unsent)
 
     def post(self, command: bytes, until: float, answered: Answered) -> None:
-        """Send a command. A failure is told to all whose answers it costs, this one among them."""
+        """Send a command. A failure is reported to all pending replies, this one included."""
         self.sound = False
-        self.pending.append((answered, until))  # first: an answer that nobody is noted for would be taken for another's
+        self.pending.append((answered, until))  # first: an unregistered reply would be taken for another one
         if self._unsent:
             self._unsent += command
         else:
@@ -138,11 +141,11 @@ class PipelinedConnection:
         self.sound = True
 
     def read(self) -> None:
-        """Read what has come, send what is left, and tell who is answered."""
+        """Send what is left, read what has arrived, and pass the replies to their callbacks."""
         self.sound = False
         if self._unsent:
             self._send_on()
-        reader, owed, receive = self._connection.reader, self.pending, self._connection.socket.recv
+        reader, pending, receive = self._connection.reader, self.pending, self._connection.socket.recv
         try:
             while self.open:
                 data = receive(CHUNK)
@@ -150,9 +153,9 @@ class PipelinedConnection:
                     raise EOFError("it closed the connection")
                 reader.feed(data)
                 while (reply := reader.gets()) is not False:
-                    if not owed:
-                        raise EOFError("it answered a question that nobody asked")
-                    owed.popleft()[0](reply, None)
+                    if not pending:
+                        raise EOFError("it sent a reply without a request")
+                    pending.popleft()[0](reply, None)
                 if self._plain and len(data) < CHUNK:
                     break
         except NOT_YET:
@@ -162,22 +165,22 @@ class PipelinedConnection:
         self.sound = True
 
     def usable(self) -> bool:
-        """Say whether it is open, as far as is known here."""
+        """Return whether it is open, as far as is known here."""
         return self.open if self.pending else self._connection.usable()
 
     def late(self, now: float) -> bool:
-        """Say whether it owes what nobody waits for any more."""
+        """Return whether it has a pending reply that nobody waits for any more."""
         return bool(self.pending) and self.pending[0][1] < now
 
     def end(self, why: object) -> None:
-        """Close it; whoever is owed an answer is told that none will come."""
+        """Close it, and fail its pending replies."""
         self.open, self._unsent = False, b""
         self._connection.close()
         while self.pending:
             self.pending.popleft()[0](None, no_answer(self._home.where, why, unknown=True))
 
     def give_back(self) -> None:
-        """Let others have it, whatever it owes."""
+        """Give it back for other threads, even with pending replies."""
         self._home.give(self)
 
     def _send_on(self) -> None:
@@ -189,7 +192,7 @@ class PipelinedConnection:
             self.end(error)
 
     def __del__(self) -> None:
-        if self.pending:  # an interrupt came between taking it and noting that; whoever reads next tells of the loss
+        if self.pending:  # interrupted between take and record: the next reader fails these replies
             self._home.orphans.extend(self.pending)
 
 
@@ -197,14 +200,14 @@ _pop: Callable[[list[PipelinedConnection]], PipelinedConnection] = list[Pipeline
 
 
 class PipelinedConnections:
-    """See `Pipelining`. Those to one server, for all threads of a client."""
+    """The connections to one server, for all threads of a client. See `Pipelining`."""
 
     def __init__(self, runtime: Runtime, transport: BlockingTransport) -> None:
         self._runtime = runtime
         self._transport = transport
-        self._forget()
+        self._reset()
 
-    def _forget(self) -> None:
+    def _reset(self) -> None:
         self._idle: list[PipelinedConnection] = []
         self._all: weakref.WeakSet[PipelinedConnection] = weakref.WeakSet()
         self.orphans: list[PendingReply] = []
@@ -213,7 +216,7 @@ class PipelinedConnections:
     def post(self, command: bytes, until: float, answered: Answered, taken: list[PipelinedConnection]) -> bool:
         while True:
             try:
-                # Taken and noted in one step of the interpreter, so that no interrupt comes in between.
+                # One step of the interpreter takes and records it, so no interrupt can come between.
                 taken.extend(map(_pop, (self._idle,)))
             except IndexError:
                 return False
@@ -232,9 +235,9 @@ class PipelinedConnections:
         return self._transport.where
 
     def give(self, pipelined: PipelinedConnection) -> None:
-        """Take a pipe back."""
+        """Take a connection back."""
         if self._closed or not pipelined.sound:
-            pipelined.end("the client is closed" if self._closed else "the question was broken off")
+            pipelined.end("the client is closed" if self._closed else "the request was interrupted")
         if pipelined.open:
             self._idle.append(pipelined)
             if self._closed:
@@ -251,21 +254,21 @@ class PipelinedConnections:
         for pipelined in [pipelined for pipelined in self._idle if pipelined.pending]:
             try:
                 self._idle.remove(pipelined)
-            except ValueError:  # somebody has taken it
+            except ValueError:  # another thread has taken it
                 continue
             pipelined.read()
             if pipelined.late(now):
                 pipelined.end(TOO_SLOW)
             self.give(pipelined)
         while self.orphans:
-            self.orphans.pop()[0](None, no_answer(self.where, "the question was broken off", unknown=True))
+            self.orphans.pop()[0](None, no_answer(self.where, "the request was interrupted", unknown=True))
         return any(pipelined.pending for pipelined in self._idle)
 
     def hang_up(self) -> None:
         while self._idle:
             try:
                 pipelined = self._idle.pop()
-            except IndexError:  # somebody has taken it
+            except IndexError:  # another thread has taken it
                 return
             pipelined.end("the client is closed" if self._closed else "it was left for another server")
 
@@ -274,11 +277,11 @@ class PipelinedConnections:
         self.hang_up()
 
     def after_fork(self) -> None:
-        self._forget()  # dropped, not shut down: the parent goes on using the sockets
+        self._reset()  # dropped, not shut down: the parent still uses the sockets
 
 
 class LoopPipelining:
-    """See `Pipelining`. The one connection of an asyncio client, which the loop reads."""
+    """The one connection of an asyncio client, which the loop reads. See `Pipelining`."""
 
     def __init__(self, runtime: Runtime, transport: AioTransport) -> None:
         self._runtime = runtime
@@ -288,28 +291,28 @@ class LoopPipelining:
         reply = self._transport.post(command, max(until - self._runtime.now(), 0.001))
         if reply is None:
             return False
-        reply.add_done_callback(lambda reply: _tell(reply, answered))
+        reply.add_done_callback(lambda reply: _report(reply, answered))
         return True
 
     def add(self, within: float) -> None:
-        """Make none: calls connect."""
+        """Do nothing: calls connect."""
 
     def read(self, now: float) -> bool:
         return False
 
     def hang_up(self) -> None:
-        """Leave that to the transport, whose connection it is."""
+        """Do nothing: the connection belongs to the transport."""
 
     def close(self) -> None:
-        """Leave that to the transport, too."""
+        """Do nothing: the connection belongs to the transport."""
 
     def after_fork(self) -> None:
-        """Keep nothing."""
+        """Do nothing: there is no state."""
 
 
-def _tell(reply: asyncio.Future[Any], answered: Answered) -> None:
+def _report(reply: asyncio.Future[Any], answered: Answered) -> None:
     if reply.cancelled():
-        answered(None, no_answer("a node", "the question was cancelled", unknown=True))
+        answered(None, no_answer("a node", "the request was cancelled", unknown=True))
     elif isinstance(error := reply.exception(), StoreUnavailable):
         answered(None, error)
     elif error is None:

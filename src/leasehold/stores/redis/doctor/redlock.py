@@ -1,4 +1,4 @@
-"""What `leasehold doctor` says of the nodes of a Redlock: of all of_all, and of each what is said of one server."""
+"""Findings of `leasehold doctor` about a Redlock: about all nodes, and about each node as about any server."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from leasehold.stores.redis.redlock.nodes import QuorumNodes
 OK, NOTE, WARNING, ERROR = Severity
 
 WITHIN = 20.0
-"""Seconds that looking at one node may take."""
+"""Seconds that the check of one node may take."""
 
 MEET_WITHIN = 5.0
 """Seconds that a node may take to report its identity."""
 
 APART = 1.0
-"""Seconds between the clocks of two nodes from which on it is worth a note."""
+"""Seconds between the clocks of two nodes that are worth a note."""
 
 OF_ONE = ("persistence", "replicas", "split brain")
 """Findings that weaken a promise of one server, and none of a Redlock."""
 
 FORGETFUL = ("none", "snapshots only")
-"""What `checks.persistence` finds of a node that a crash makes forget votes."""
+"""Findings of `checks.persistence` on a node that forgets votes in a crash."""
 
 
 async def diagnose(runtime: Runtime, quorum_nodes: QuorumNodes, namespace: str, quarantine: float) -> list[Finding]:
-    """Look at all nodes at once.
+    """Check all nodes in parallel.
 
     Raises:
-        StoreUnavailable: none answers.
+        StoreUnavailable: no node answers.
 
     """
 
@@ -65,16 +65,16 @@ async def diagnose(runtime: Runtime, quorum_nodes: QuorumNodes, namespace: str, 
 
 
 def number(nodes: int) -> Finding:
-    """Say whether it is a number of nodes that makes sense."""
+    """Check the number of nodes."""
     if nodes % 2:
         spared = (nodes - 1) // 2
         return Finding(OK, "nodes", f"{nodes}", f"{spared} of them may be down, stalled or cut off at a time")
-    meaning = f"{nodes} nodes bear the loss of no more than {nodes - 1} do, and split votes are more frequent"
+    meaning = f"{nodes} nodes tolerate no more failures than {nodes - 1}, and split votes are more frequent"
     return Finding(WARNING, "nodes", f"{nodes}, an even number", meaning, "leave one out, or add one")
 
 
 def quorum(quorum_nodes: QuorumNodes, silent: Mapping[str, str]) -> Finding | None:
-    """Say whether enough nodes answer."""
+    """Check whether enough nodes answer."""
     if not silent:
         return None
     left = len(quorum_nodes) - len(silent)
@@ -82,51 +82,53 @@ def quorum(quorum_nodes: QuorumNodes, silent: Mapping[str, str]) -> Finding | No
         f"{at}: {why}" for at, why in silent.items()
     )
     if left < quorum_nodes.majority:
-        return Finding(ERROR, "quorum", found, "nobody can acquire or renew (L)", "bring them back")
+        return Finding(ERROR, "quorum", found, "no client can acquire or renew (liveness)", "bring them back")
     spare = left - quorum_nodes.majority
     meaning = (
-        f"locks go on; {spare} more may fail" if spare else "locks go on; if one more fails nobody can acquire (L)"
+        f"locks still work; {spare} more may fail"
+        if spare
+        else "locks still work; after one more failure they stop (liveness)"
     )
     return Finding(WARNING, "quorum", found, meaning, "bring them back")
 
 
 def duplicates(nodes: Sequence[Node]) -> Finding | None:
-    """Say whether one server is there twice."""
+    """Check whether two nodes are the same server."""
     ids = Counter(node.identity for node in nodes if node.identity)
     for identity, times in ids.items():
         if times > 1:
             names = ", ".join(node.where for node in nodes if node.identity == identity)
-            meaning = "it would have as many votes: one failure takes all of them, and two may hold a lock (S1)"
+            meaning = "it has several votes: one failure takes all of them, and two may hold a lock (timed exclusion)"
             return Finding(ERROR, "one server twice", names, meaning, "name each server once")
     return None
 
 
 def clock(ahead: Mapping[str, float]) -> Finding | None:
-    """Say how far the clocks of the nodes are apart."""
+    """Compare the clocks of the nodes."""
     if len(ahead) < 2:
         return None
     slow, fast = min(ahead, key=lambda where: ahead[where]), max(ahead, key=lambda where: ahead[where])
     apart = ahead[fast] - ahead[slow]
     found = f"{apart:.3f} s apart at most ({slow} and {fast})"
-    meaning = "no promise compares them; but a jump of one node's clock takes away its vote (S1)"
+    meaning = "the difference is harmless, but a jump of one node's clock takes away its vote (timed exclusion)"
     severity = OK if apart < APART else NOTE
     return Finding(severity, "clocks of the nodes", found, meaning, "" if severity is OK else "let NTP slew them")
 
 
 def memory(each: Mapping[str, Sequence[Finding]], quarantine: float, moving: Sequence[str]) -> Finding:
-    """Say what a restart of a node means, or, of those in ``moving``, a failover."""
+    """Check what a node forgets in a restart, or a node in ``moving`` in a failover."""
     if quarantine:
         found = f"quarantine of {quarantine:g} s"
-        return Finding(OK, "restart of a node", found, "a node that may have forgotten votes gives none for so long")
+        return Finding(OK, "restart of a node", found, "a node that may have forgotten votes gives none for that long")
     forgetful = [
         where
         for where, found in each.items()
         if where in moving or any(one.subject == "persistence" and one.found.startswith(FORGETFUL) for one in found)
     ]
     if not forgetful:
-        meaning = "what a node forgets when it loses power is what its append-only file had not written"
+        meaning = "after a power loss a node forgets what its append-only file had not written"
         return Finding(NOTE, "restart of a node", "no quarantine, but nodes keep their data", meaning)
-    meaning = "one that restarts, or fails over, within a lease votes again: two may hold (S1); tokens increase (S0)"
+    meaning = "after a restart or failover a node may vote again: two may hold (timed exclusion); tokens still increase"
     remedy = "?quarantine=SECONDS, at least the longest lease, in the URL of all clients; or appendfsync always"
     return Finding(
         WARNING, "restart of a node", f"no quarantine, and forgetful: {', '.join(forgetful)}", meaning, remedy
@@ -146,7 +148,7 @@ async def _of_node(runtime: Runtime, node: Node, namespace: str) -> list[Finding
     found = await node.member.diagnose(runtime, node.transport, namespace, node.channel)
     if denied and not any(one.subject == "rights" and one.severity is Severity.ERROR for one in found):
         found = [one for one in found if one.subject != "rights"]  # those of any server; a quarantine needs more
-        found.append(Finding(Severity.ERROR, "rights", denied, "it gives no vote (L)", "grant them to its user"))
+        found.append(Finding(Severity.ERROR, "rights", denied, "it gives no vote (liveness)", "grant them to its user"))
     return found
 
 
@@ -160,6 +162,6 @@ async def _ahead(runtime: Runtime, node: Node) -> float | None:
 
 
 def _named(where: str, finding: Finding) -> Finding:
-    """Say of one node what is said of a server that has all locks: a forgetful node is no danger by itself."""
+    """Name the node in a finding. A weakness of one node is at most a note: one forgetful node is harmless."""
     severity = min(finding.severity, NOTE) if finding.subject in OF_ONE else finding.severity
     return replace(finding, severity=severity, subject=f"{where} {finding.subject}")
