@@ -49,7 +49,7 @@ def test_one_server_under_two_names_is_refused(redlock_nodes, namespace):
         assert twins.severity is Severity.ERROR
 
 
-def test_clients_of_ones_own_are_nodes(redlock_nodes, namespace):
+def test_existing_clients_can_be_nodes(redlock_nodes, namespace):
     ports = [node.port for node in redlock_nodes.nodes[:3]]
     with ExitStack() as stack:
         mine = [stack.enter_context(redis.Redis(port=port)) for port in ports]
@@ -72,7 +72,7 @@ def test_clients_of_ones_own_are_nodes(redlock_nodes, namespace):
 
 
 @both
-def test_what_sentinels_watch_over_is_a_node(redlock_nodes, redis_sentinel, namespace, harness):
+def test_a_sentinel_group_is_a_node(redlock_nodes, redis_sentinel, namespace, harness):
     members = [redis_sentinel.url, *(f"redis://127.0.0.1:{node.port}" for node in redlock_nodes.nodes[:2])]
     redlock_nodes.nodes[1].pause()  # so it takes the one under Sentinel
     try:
@@ -206,7 +206,7 @@ def rights(page, namespace):
 
 
 @blocking_by_day
-def test_each_kind_of_node_with_quarantine_does_with_the_rights_of_its_page_and_info(namespace, harness):
+def test_documented_rights_and_info_are_enough_for_a_quarantine(namespace, harness):
     users = [f"{rights('redis.md', namespace)} +info"]
     with (
         RedisServer(users=users) as alone,
@@ -237,7 +237,7 @@ def test_each_kind_of_node_with_quarantine_does_with_the_rights_of_its_page_and_
 
 @both
 @pytest.mark.nightly
-def test_a_failover_of_a_node_takes_no_lock_away(namespace, harness):
+def test_a_failover_of_a_node_loses_no_lock(namespace, harness):
     """Five of all kinds. The primaries of two of them fail, one after the other, while a lock is held and used."""
     with RedlockNodes(2) as nodes, RedisSentinel() as first, RedisSentinel() as second, RedisReplicas(1) as group:
         members = [*(f"redis://127.0.0.1:{node.port}" for node in nodes.nodes), first.url, second.url, group.url]
@@ -269,7 +269,7 @@ def test_a_failover_of_a_node_takes_no_lock_away(namespace, harness):
         harness.run(body)
 
 
-def test_what_is_no_node():
+def test_invalid_nodes_are_refused():
     three = ["redis://a", "redis://b", "redlock://c,d,e"]
     with pytest.raises(TypeError, match="one server or a Sentinel group, not a Redlock"):
         Redlock(three)

@@ -1,4 +1,4 @@
-"""What a node of Redlock remembers of votes when it is promoted, or its clock is set back; and what is owed to it."""
+"""What a node of Redlock remembers when it is promoted or its clock is set back; and pending releases."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ QUARANTINE = 0.6
 """Seconds."""
 
 NOISE = 0.05
-"""Seconds: a node counts in milliseconds, and a test that is late sees less."""
+"""Seconds: a node counts in milliseconds, and a late test sees less."""
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def claim(node, namespace, ticket, token, quarantine=0.0):
 
 
 def remembered(node, namespace):
-    """Let the quarantine of a node that is new end."""
+    """Wait for the end of the quarantine of a new node."""
     assert claim(node, namespace, ticket("a", QUARANTINE), 1, QUARANTINE)[0] == 3
     time.sleep(QUARANTINE + NOISE)
     assert claim(node, namespace, ticket("a", QUARANTINE), 1, QUARANTINE) == [1, "1"]
@@ -61,7 +61,7 @@ def remembered(node, namespace):
 
 
 def test_a_node_that_was_replaced_and_promoted_again_may_have_forgotten_votes(node, namespace):
-    """It has the run id that it had before, and what its successor knew; but not what it voted last."""
+    """It has its old run id, and the data of its successor, but may lack its own last votes."""
     remembered(node, namespace)
     node.command("REPLICAOF", "127.0.0.1", "1")
     node.command("REPLICAOF", "NO", "ONE")
@@ -113,12 +113,12 @@ def test_a_release_that_is_not_confirmed_stays_pending_though_others_are():
             return [answers[command].pop() for command in commands]
 
     node, runtime = Loading(), BlockingRuntime()
-    debts = PendingReleases(runtime, SimpleNamespace(nodes=[node], closed=False))
+    pending = PendingReleases(runtime, SimpleNamespace(nodes=[node], closed=False))
     for command in "abc":
-        debts.retry_release(node, command, runtime.now() + 60)
+        pending.retry_release(node, command, runtime.now() + 60)
     ready.append(True)
     end = time.monotonic() + 5
-    while len(debts):
+    while len(pending):
         assert time.monotonic() < end
         time.sleep(0.01)
     assert sent == [["a", "b", "c"], ["b"]]

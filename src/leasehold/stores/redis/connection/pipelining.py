@@ -3,8 +3,8 @@
 Theory of operation
 -------------------
 A caller that asks several servers at once must not wait for each in turn, and needs no thread for each. It sends to
-all, and then reads the replies in the order in which they arrive. A connection answers in order, so a late reply is read
-before the next one, by whoever uses the connection then. A `PipelinedConnection` knows its pending replies.
+all, and then reads the replies as they arrive. A connection answers in order, so a late reply is read before the next
+one, by whoever uses the connection then. A `PipelinedConnection` knows its pending replies.
 
 Blocking: a connection belongs to one thread at a time.
 

@@ -108,7 +108,7 @@ class RedlockStore:
             self._runtime, self._quorum, self._proposals, self._pending, self._namespace, self._quarantine
         )
 
-    # --- the store protocol --------------------------------------------------------------------------------------
+    # --- the store protocol -------------------------------------------------------------------------------------
 
     async def try_acquire(self, name: str, ticket: Ticket, *, join: bool, within: float) -> Granted | Wait:
         self._refuse(ticket)
@@ -211,7 +211,7 @@ class RedlockStore:
             "use another store"
         )
 
-    # --- life cycle ----------------------------------------------------------------------------------------------
+    # --- life cycle ---------------------------------------------------------------------------------------------
 
     async def diagnose(self) -> list[Finding]:
         return await redlock.diagnose(self._runtime, self._quorum, self._namespace, self._quarantine)
