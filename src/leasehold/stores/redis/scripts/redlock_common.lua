@@ -36,11 +36,10 @@ local function stand_in_line(ticket, order, lease, channel, owner, meta)
   keep_waiters(lease)
 end
 
--- Tell the first who can be told that this node has its vote to give: one of those who wait, not all. It may ask
--- for it or not; ME need not be told. A server of a cluster passes the word on to the others, and does not know who hears
--- it there: two are told, since the first may be dead.
+-- Notify the first waiter that can be reached that this node has its vote to give, and no other. It may ask for it or
+-- not; ME is not notified.
 local function wake(me)
-  local tried, passed = 0, 0
+  local tried = 0
   while true do
     local head = redis.call('ZRANGE', queue, tried, tried)[1]
     if not head then return end
@@ -49,11 +48,7 @@ local function wake(me)
     else
       local fields = redis.call('HGET', waiters, head)
       local channel = fields and string.match(fields, '^([^' .. SEP .. ']*)') or ''
-      if head ~= me and channel ~= '' then
-        if redis.call('PUBLISH', channel, head) > 0 then return end
-        if string.find(channel, '}:bus:', 1, true) then passed = passed + 1 end
-        if passed == 2 then return end
-      end
+      if head ~= me and channel ~= '' and redis.call('PUBLISH', channel, head) > 0 then return end
       tried = tried + 1
     end
   end
