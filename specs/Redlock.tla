@@ -1,22 +1,27 @@
 ------------------------------- MODULE Redlock -------------------------------
-(* One name on several independent servers, of which most must vote: Redlock with proposed tokens.
+(* One name on several independent servers, of which a majority must vote: Redlock with proposed tokens.
 
-   What it stands for: src/leasehold/stores/redis/scripts/redlock_{common,claim,leave}.lua, and their callers,
-   src/leasehold/stores/redis/redlock/{rounds,majority,proposals}.py.
+   It models src/leasehold/stores/redis/scripts/redlock_{common,claim,leave}.lua, and their callers,
+   src/leasehold/stores/redis/redlock/{rounds,protocol,store}.py.
 
-   Modelled. A ticket asks all nodes for their votes with a token that it proposes: larger than all that it has seen and not
-   below its clock. A node votes if nobody else has its vote and the token is larger than any it has voted for; it
-   remembers that number longer than the vote. A ticket that already has the node's vote may raise its token in a later
-   round. Whoever has a majority of votes for one token, in time, holds with that token. A round that was not won gives
-   its votes back; a ticket that ends leaves everywhere; both raise the node's number. All requests may be lost, repeated and as
-   late as they like: what was sent stays deliverable to each node for ever. A lost or late reply is a ticket that does not
-   win although it could, or later. Nodes may lose all that they had (Amnesia), and then abstain for Rest ticks if so configured.
+   Modelled:
+   - A ticket asks all nodes for their votes with a token that it proposes. The token is larger than all that the ticket
+     has seen, and not below its clock.
+   - A node votes if nobody else has its vote and the token is larger than any it has voted for. It remembers that number
+     longer than the vote.
+   - A ticket that already has the node's vote may raise its token in a later round.
+   - A ticket with the votes of a majority for one token, in time, holds with that token.
+   - A round without a majority gives its votes back. A ticket that ends is released on all nodes. Both raise the node's
+     number.
+   - All requests may be lost, repeated and late without limit: a request stays deliverable to each node for ever.
+   - A lost or late reply is a ticket that does not win although it could, or wins later.
+   - Nodes may lose all their data (Amnesia). Then they abstain for Rest ticks, if so configured.
 
    Two kinds of run. With MaxTime = 0 there is no time, and votes may end at any moment (AnyExpiry): tokens must be right
-   without any clock. With time, votes end after Lease ticks of the node, and exclusion must hold too. Clocks of clients
+   without any clock. With time, votes end after Lease ticks of the node, and exclusion must hold, too. Clocks of clients
    agree with those of nodes; for drift see Lease.
 
-   Left out: the line of waiters (it decides who is told, not who gets it), renewal, lock-delay, breaking.                *)
+   Left out: the queue of waiters (it decides who is notified, not who acquires), renewal, lock delay, forced release.    *)
 EXTENDS Naturals, FiniteSets
 
 CONSTANTS
@@ -26,18 +31,18 @@ CONSTANTS
     MaxToken,       \* bound of the search where tokens are chosen freely
     Scale,          \* tokens that pass in a tick of the clock
     AnyExpiry,      \* a vote may end at any moment
-    Amnesia,        \* how often a node may lose everything
-    Rest,           \* ticks for which a node that lost everything abstains: Lease. Less is a bug
-    AnyToken        \* a bug: a node votes whatever it voted for before
+    Amnesia,        \* how often a node may lose all its data
+    Rest,           \* ticks for which a node that lost its data abstains: Lease. Less is a bug
+    AnyToken        \* a bug: a node votes for any token, whatever it voted for before
 
 VARIABLES
     now,
-    vote, upto, ends, top, rests,   \* of each node: who has its vote, with which token, until when; its number; when it votes again
+    vote, upto, ends, top, rests,   \* of each node: the ticket with its vote, the token, until when; its number; when it votes again
     pc, token, sent, round, seen,   \* of each ticket: "new", "asks", "holds", "left"
     counted,                        \* of each ticket: the nodes whose vote for its present token it has read
-    asked, back, left,              \* in the network for ever: <<ticket, token>> claimed, given back, and left with
+    asked, back, left,              \* in the network for ever: <<ticket, token>> asked for, given back, and released
     began,                          \* history: the largest token granted when the ticket asked for the first time
-    granted, grown,                 \* history: tokens granted; they grew in real time, and none was granted twice
+    granted, grown,                 \* history: tokens granted; they increased in real time, and none was granted twice
     forgot
 
 node == <<vote, upto, ends, top, rests>>
@@ -59,7 +64,7 @@ Init ==
 Has(n) == vote[n] # None /\ (AnyExpiry \/ now < ends[n])
 Valid(t) == pc[t] = "holds" /\ now < sent[t] + Lease
 
-Tick ==             \* what has ended is taken off at once: fewer states
+Tick ==             \* an expired vote is removed at once: fewer states
     /\ now < MaxTime /\ now' = now + 1
     /\ LET over(n) == ends[n] <= now + 1 IN
        /\ vote' = [n \in Nodes |-> IF over(n) THEN None ELSE vote[n]]
@@ -74,7 +79,7 @@ Proposals(t) ==
     LET least == Max(Max(token[t], seen[t]) + 1, Scale * now + 1) IN
     IF MaxTime = 0 THEN least..MaxToken ELSE {least}
 
-Ask(t) ==           \* the first round, or another one; that gives back first what the last one got
+Ask(t) ==           \* the first round, or another one, which first gives back the votes of the last one
     /\ pc[t] \in {"new", "asks"} /\ round[t] < MaxRounds
     /\ \E k \in Proposals(t) : token' = [token EXCEPT ![t] = k] /\ asked' = asked \cup {<<t, k>>}
     /\ back' \in (IF pc[t] = "new" THEN {back} ELSE {back, back \cup {<<t, token[t]>>}})
@@ -106,19 +111,19 @@ VoteFor(t, n, k) ==     \* nobody has the vote
     /\ top' = [top EXCEPT ![n] = Max(@, k)] /\ Read(t, n, k)
     /\ UNCHANGED <<now, rests, pc, token, sent, round, seen, net, history, forgot>>
 
-VoteAgain(t, n, k) ==   \* the ticket has it: its lease begins anew, its token may rise; the reply names the token of the vote
+VoteAgain(t, n, k) ==   \* the ticket has it: its lease starts again, its token may rise; the reply has the token of the vote
     /\ <<t, k>> \in asked /\ Has(n) /\ vote[n] = t
     /\ LET new == IF k > top[n] THEN k ELSE upto[n] IN
        upto' = [upto EXCEPT ![n] = new] /\ top' = [top EXCEPT ![n] = Max(@, k)] /\ Read(t, n, new)
     /\ ends' = [ends EXCEPT ![n] = now + Lease]
     /\ UNCHANGED <<now, vote, rests, pc, token, sent, round, seen, net, history, forgot>>
 
-Refuse(t, n) ==         \* the reply names the node's number
+Refuse(t, n) ==         \* the reply has the node's number
     /\ pc[t] = "asks" /\ <<t, token[t]>> \in asked /\ top[n] > seen[t] /\ (~Has(n) \/ vote[n] # t)
     /\ seen' = [seen EXCEPT ![t] = top[n]]
     /\ UNCHANGED <<now, node, pc, token, sent, round, counted, net, history, forgot>>
 
-GiveBack(t, n, k) ==    \* of a round: not the vote of a later round of the same ticket
+GiveBack(t, n, k) ==    \* of one round: it does not take the vote of a later round of the same ticket
     /\ <<t, k>> \in back /\ ~(Has(n) /\ vote[n] = t /\ upto[n] > k)
     /\ \/ Has(n) /\ vote[n] = t
        \/ top[n] < k
@@ -138,7 +143,7 @@ TakeOut(t, n, k) ==
     /\ top' = [top EXCEPT ![n] = Max(@, k)]
     /\ UNCHANGED <<now, rests, pc, token, sent, round, seen, counted, net, history, forgot>>
 
-Expire(n) ==            \* before its time
+Expire(n) ==            \* earlier than its lease
     /\ vote[n] # None /\ AnyExpiry
     /\ vote' = [vote EXCEPT ![n] = None] /\ upto' = [upto EXCEPT ![n] = 0] /\ ends' = [ends EXCEPT ![n] = 0]
     /\ UNCHANGED <<now, top, rests, pc, token, sent, round, seen, counted, net, history, forgot>>

@@ -172,7 +172,7 @@ def test_a_client_brings_what_its_deployment_needs() -> None:
         ):
             with Client.from_url(url):
                 pass
-            names = "sentinel.store", "cluster.store", "redlock.store", "redlock.members"
+            names = "sentinel.store", "cluster.store", "redlock.store", "redlock.node"
             print(*(name for name in names if f"leasehold.stores.redis.{name}" in sys.modules))
         """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -180,5 +180,5 @@ def test_a_client_brings_what_its_deployment_needs() -> None:
         "",
         "sentinel.store",
         "sentinel.store cluster.store",
-        "sentinel.store cluster.store redlock.store redlock.members",
+        "sentinel.store cluster.store redlock.store redlock.node",
     ]

@@ -45,13 +45,13 @@ class View:
     """One node's view of the cluster.
 
     Attributes:
-        generation: increases with each change.
+        epoch: increases with each change.
         nodes: of each shard, by name, the primary first.
         moved: the shard of each slot that is not where it was at first.
 
     """
 
-    generation: int
+    epoch: int
     nodes: tuple[tuple[str, ...], ...]
     moved: Mapping[int, int]
 
@@ -135,7 +135,7 @@ class ClusterNodeModel(RedisServerModel):
                 return self.view.slots()
             case b"INFO":
                 state = "fail" if self.down else "ok"
-                return f"cluster_state:{state}\r\ncluster_current_epoch:{self.view.generation}\r\n".encode()
+                return f"cluster_state:{state}\r\ncluster_current_epoch:{self.view.epoch}\r\n".encode()
             case _:
                 raise NotImplementedError(f"the model of a cluster has no CLUSTER {words[1].decode()}")
 
@@ -215,9 +215,9 @@ class ClusterNodeModel(RedisServerModel):
             self.scheduler.at(self.down_until, self.machine, lambda: self.learn(view))
             return
         self.down = False
-        if view.generation <= self.view.generation:
+        if view.epoch <= self.view.epoch:
             return
-        self.note(f"knows of epoch {view.generation}")
+        self.note(f"knows of epoch {view.epoch}")
         before, self.view = self.view, view
         mine = self.machine.name
         self.leaving = {slot: to for slot, to in self.leaving.items() if view.owner(slot) == mine}
@@ -236,9 +236,9 @@ class ClusterNodeModel(RedisServerModel):
         self.down = True
         self.scheduler.at(self.down_until + REJOINS, self.machine, lambda: self.learn(self.view))
 
-    def notice(self, generation: int) -> None:
+    def notice(self, epoch: int) -> None:
         """Learn that slots are not served, unless its view is newer."""
-        if not self.is_down and self.view.generation == generation:
+        if not self.is_down and self.view.epoch == epoch:
             self.note("finds slots that nobody serves")
             self.down = True
 

@@ -1,4 +1,4 @@
-"""Five independent servers of Redis, of which a majority must agree: Redlock."""
+"""A model of Redlock: five independent Redis servers, of which a majority must agree."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from leasehold._model import Finding
 from leasehold._runtimes.base import Runtime
 from leasehold.stores.redis.connection.base import OnMessage, OnSilence, Transport
 from leasehold.stores.redis.connection.settings import Settings
-from leasehold.stores.redis.redlock.members import Whole
 from leasehold.stores.redis.redlock.store import RedlockStore
 from leasehold_lab.runtimes.harnesses import SimulatedHarness
 from leasehold_lab.runtimes.network import InVirtualTime
@@ -23,25 +22,23 @@ NODES = 5
 
 
 @dataclass(frozen=True)
-class ModelMember(Whole):
-    """A node of Redlock that is a model."""
+class ModelMember:
+    """A model of a node of Redlock."""
 
     server: RedisServerModel
     fails_over: bool = False
 
     @property
     def settings(self) -> Settings:
-        """How it is called."""
+        """Its name in messages."""
         return Settings(where=f"the model {self.server.machine.name}")
 
-    def transport(
-        self, runtime: Runtime, namespace: str, channel: bytes, on_message: OnMessage, on_silence: OnSilence
-    ) -> Transport:
+    def transport(self, runtime: Runtime, channel: bytes, on_message: OnMessage, on_silence: OnSilence) -> Transport:
         """Make the transport."""
         return transports([self.server])(runtime, self.settings, channel, on_message, on_silence)
 
     async def diagnose(self, runtime: Runtime, transport: Transport, namespace: str, channel: bytes) -> list[Finding]:
-        """Find nothing: it is as it should be."""
+        """Return no findings: a model is configured well."""
         return []
 
 
@@ -57,7 +54,7 @@ class SimulatedRedlock(InVirtualTime):
 
 
 class RedlockSystem(System):
-    """The word is kept while each node keeps its data and its clock; then any of them may restart, or be cut off."""
+    """Keeps its promises while each node keeps its data and its clock; any node may restart, or be cut off."""
 
     name = "redlock"
     menu = Menu(
@@ -68,7 +65,7 @@ class RedlockSystem(System):
     linearizable = False
     tries = False
     late = 2.5
-    """Seconds: a node rests for up to two that did not answer, and split votes are asked for again after a pause."""
+    """Seconds: a node that did not answer is skipped for up to two, and split votes are retried after a pause."""
     reconnects = 2.5
 
     def __init__(self, harness: SimulatedHarness, rate: float, spoilt: Spoilt) -> None:

@@ -1,4 +1,4 @@
-"""Redlock where all goes well, or as well as it can: rounds counted, waiting, tokens, who may be a node."""
+"""Redlock without failures: the number of rounds, waiting, tokens, refusals, and the outcome of votes."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from leasehold import AsyncClient, Client, Unsupported
 from leasehold._model import Change, RenewalResult, Severity
 from leasehold._runtimes.base import finish
 from leasehold.stores.redis import keys
-from leasehold.stores.redis.redlock.majority import (
+from leasehold.stores.redis.redlock.node import Node
+from leasehold.stores.redis.redlock.protocol import (
     Outcome,
     Vote,
     free_after,
     majority,
     outcome,
+    released_majority,
     renewal_result,
-    was_there,
 )
-from leasehold.stores.redis.redlock.node import Node
 from leasehold.stores.redis.redlock.rounds import Rounds
 from support.flavors import both
 from support.patience import until
@@ -32,11 +32,11 @@ def scripts_run(nodes):
 
 
 def votes_of(nodes, namespace, name):
-    """Return who has the vote of each node."""
+    """Return the ticket that has the vote of each node."""
     return [node.command("HGET", keys.node_keys(namespace, name)[0], "t") for node in nodes.nodes]
 
 
-# --- rounds ----------------------------------------------------------------------------------------------------
+# --- rounds -----------------------------------------------------------------------------------------------------
 
 
 @both
@@ -48,7 +48,7 @@ def test_acquire_and_release_cost_one_parallel_round_each(redlock_nodes, namespa
         for node in redlock_nodes.nodes:
             node.reset_stats()
         hold = await lock.acquire()
-        await harness.sleep(0.3)  # the slower of them, too
+        await harness.sleep(0.3)  # for the slow nodes, too
         assert scripts_run(redlock_nodes) == [1] * 5
         await hold.release()
         await harness.sleep(0.3)
@@ -59,7 +59,7 @@ def test_acquire_and_release_cost_one_parallel_round_each(redlock_nodes, namespa
 
 
 @both
-def test_who_waits_asks_nothing_until_a_release_wakes_it(redlock_nodes, namespace, harness):
+def test_a_waiter_sends_nothing_until_a_release_wakes_it(redlock_nodes, namespace, harness):
     async def body(harness):
         first, second = (harness.client(redlock_nodes.url, namespace=namespace) for _ in range(2))
         hold = await first.lock("x", lease=60.0).acquire()
@@ -76,14 +76,14 @@ def test_who_waits_asks_nothing_until_a_release_wakes_it(redlock_nodes, namespac
         released = harness.now()
         await hold.release()
         late = await job.result()
-        assert harness.now() - released < 1.0  # far below the lease: it was told
+        assert harness.now() - released < 1.0  # far below the lease: it was notified
         assert late.token > hold.token
         await late.release()
 
     harness.run(body)
 
 
-def test_twenty_at_once_get_on_within_ten_rounds(redlock_nodes, namespace, monkeypatch):
+def test_twenty_clients_at_once_make_progress_within_ten_rounds(redlock_nodes, namespace, monkeypatch):
     rounds, ask = {}, Rounds._ask
 
     def counted(self, proposal, channels, *, join, until):
@@ -92,16 +92,16 @@ def test_twenty_at_once_get_on_within_ten_rounds(redlock_nodes, namespace, monke
 
     run = Node.ask_all
 
-    async def by_ways_of_different_length(self, commands, within):
+    async def ask_with_delay(self, commands, within):
         await asyncio.sleep(random.random() * 0.005)
         return await run(self, commands, within)
 
     monkeypatch.setattr(Rounds, "_ask", counted)
-    monkeypatch.setattr(Node, "post", lambda *_: False)  # so that all is asked beside
-    monkeypatch.setattr(Node, "ask_all", by_ways_of_different_length)
+    monkeypatch.setattr(Node, "post", lambda *_: False)  # so that all requests go through the background
+    monkeypatch.setattr(Node, "ask_all", ask_with_delay)
 
     async def start(number):
-        """Let all ask for one name at the same moment; return the most rounds anyone took until somebody had it."""
+        """Let all clients request one name at once; return the highest number of rounds until one acquired it."""
         clients = [AsyncClient.from_url(redlock_nodes.url, namespace=namespace) for _ in range(20)]
         try:
             await asyncio.gather(*[client.inspect("x") for client in clients])  # all are connected
@@ -125,11 +125,11 @@ def test_twenty_at_once_get_on_within_ten_rounds(redlock_nodes, namespace, monke
     assert most[-1] > 1, "no vote was ever split"
 
 
-# --- tokens ----------------------------------------------------------------------------------------------------
+# --- tokens -----------------------------------------------------------------------------------------------------
 
 
 @both
-def test_a_client_whose_clock_is_behind_gets_a_higher_token_all_the_same(redlock_nodes, namespace, harness):
+def test_a_client_whose_clock_is_behind_still_gets_a_higher_token(redlock_nodes, namespace, harness):
     ahead = (int(time.time()) + 3600) * 1_000_000
 
     async def body(harness):
@@ -166,7 +166,7 @@ def test_the_highest_token_outlives_release_and_expiry(redlock_nodes, namespace)
         assert locks.lock("expired").acquire().token > expired.token
 
 
-# --- what it promises, and what it says of itself -----------------------------------------------------------------
+# --- refusals and doctor ----------------------------------------------------------------------------------------
 
 
 def test_what_cannot_be_promised_is_refused_with_the_reason(redlock_nodes, namespace):
@@ -190,7 +190,7 @@ def test_doctor_looks_at_all_nodes(redlock_nodes, namespace):
     with Client.from_url(redlock_nodes.url, namespace=namespace) as locks:
         findings = {finding.subject: finding for finding in locks.diagnose()}
     assert findings["nodes"].severity is Severity.OK
-    assert findings["restart of a node"].severity is Severity.WARNING  # they keep nothing, and there is no quarantine
+    assert findings["restart of a node"].severity is Severity.WARNING  # they keep no data, and there is no quarantine
     assert "clocks of the nodes" in findings
     for node in redlock_nodes.nodes:
         assert findings[f"127.0.0.1:{node.port} eviction"].severity is Severity.OK
@@ -205,7 +205,7 @@ def test_doctor_looks_at_all_nodes(redlock_nodes, namespace):
     assert "127.0.0.1:1" in findings["quorum"].found
 
 
-# --- adding up -------------------------------------------------------------------------------------------------
+# --- the outcome of votes ---------------------------------------------------------------------------------------
 
 MINE, OTHER, THIRD = Vote(token=7), Vote(top=5, left=9.0, holder="o", owner="h:1:o"), Vote(top=5, left=4.0, holder="t")
 FREE, ABSTAINS = Vote(top=9), Vote(top=1, left=30.0, abstains=True)
@@ -227,7 +227,7 @@ FREE, ABSTAINS = Vote(top=9), Vote(top=1, left=30.0, abstains=True)
         ([], Outcome.SILENT),
     ],
 )
-def test_what_a_round_comes_to(votes, expected):
+def test_the_outcome_of_a_round(votes, expected):
     assert outcome(dict(enumerate(votes)), 7, 5) is expected
 
 
@@ -243,6 +243,6 @@ def test_majorities():
         RenewalResult.QUEUED,
         RenewalResult.QUEUED,
     ]
-    assert was_there({0: True, 1: True, 2: True}, 5) is True
-    assert was_there({0: True, 1: True, 2: False}, 5) is None
-    assert was_there({0: False, 1: False, 2: False}, 5) is False
+    assert released_majority({0: True, 1: True, 2: True}, 5) is True
+    assert released_majority({0: True, 1: True, 2: False}, 5) is None
+    assert released_majority({0: False, 1: False, 2: False}, 5) is False

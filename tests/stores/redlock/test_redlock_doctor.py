@@ -1,4 +1,4 @@
-"""`leasehold doctor` on deployments of Redis: what is wrong is provoked and found; the exit code says how bad it is."""
+"""`leasehold doctor` on deployments of Redis: it finds each provoked problem; the exit code gives the severity."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from leasehold.cli.group import main
 from leasehold_lab.servers import RedisServer, RedlockNodes
 
 OK, WARNING, ERROR = 0, 1, 2
-"""Exit codes: of a note, too, it is that of no finding."""
+"""Exit codes; a note has the exit code of no finding."""
 
 EVICTS = {"maxmemory": "1gb", "maxmemory-policy": "allkeys-lru"}
 
 
 def doctor(url: str) -> tuple[int, dict[str, dict[str, str]]]:
-    """Return the exit code and the findings by what they are of."""
+    """Return the exit code and the findings by subject."""
     result = CliRunner().invoke(main, ["doctor", url, "--json"])
     return result.exit_code, {found["subject"]: found for found in json.loads(result.stdout)["findings"]}
 
@@ -39,7 +39,7 @@ def configured(server: RedisServer, settings: Mapping[str, str]) -> Iterator[Non
 
 @pytest.fixture(scope="module")
 def lasting() -> Iterator[RedlockNodes]:
-    """Three nodes as they should be, with clocks of their own; who breaks them mends them."""
+    """Three well configured nodes, with clocks of their own; a test that breaks them repairs them."""
     nodes = RedlockNodes(3, append_only=True, config={"appendfsync": "always"})
     for node in nodes.nodes:
         node.give_clock()
@@ -86,7 +86,7 @@ def test_a_clock_that_is_off(lasting: RedlockNodes) -> None:
     assert f"127.0.0.1:{node.port}" in clocks["found"]
 
 
-def test_a_right_that_lacks_at_one_node_is_named_and_the_node_counts_as_one_that_answers(
+def test_a_missing_right_is_reported_and_the_node_still_counts_as_answering(
     lasting: RedlockNodes,
 ) -> None:
     mode = ("on", ">s3cret", "~*", "&*", "+@all")
@@ -102,7 +102,7 @@ def test_a_right_that_lacks_at_one_node_is_named_and_the_node_counts_as_one_that
     for node in lasting.nodes:
         node.command("ACL", "SETUSER", "app", "+@all", "-info")
     url = lasting.url.replace("//", "//app:s3cret@")
-    assert doctor(url)[0] == OK  # it only sees less
+    assert doctor(url)[0] == OK  # doctor only sees less
     code, found = doctor(f"{url}?quarantine=60")
     assert code == ERROR
     assert "lacks the right +info;" in found[f"127.0.0.1:{broken.port} rights"]["found"]
@@ -124,7 +124,7 @@ def test_nodes_that_are_down() -> None:
 
 @pytest.mark.parametrize("deployment", ["redis_replicas", "redis_sentinel", "redis_cluster"])
 def test_the_exit_code_on_other_deployments(deployment: str, request: pytest.FixtureRequest) -> None:
-    """Those of the tests keep nothing, and a primary that was cut off goes on: that is worth a warning."""
+    """These test servers keep no data, and a primary that was cut off continues: worth a warning."""
     group = request.getfixturevalue(deployment)
     code, found = doctor(group.url)
     assert code == WARNING

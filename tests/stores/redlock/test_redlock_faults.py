@@ -1,4 +1,4 @@
-"""Redlock where nodes fail: they are killed, come back empty, are stalled or late; replies are lost; holders die."""
+"""Redlock under faults: nodes are killed, emptied, stalled or slow; replies are lost; holders die."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ import redis
 from leasehold import AsyncClient, Client, LeaseLost, StoreUnavailable, Unsupported
 from leasehold._model import LeaseTerms, LockMode, Owner, ReleaseReason, Ticket
 from leasehold.stores.redis import keys
-from leasehold.stores.redis.redlock import commands
-from leasehold.stores.redis.redlock.commands import Proposal
+from leasehold.stores.redis.redlock import protocol
+from leasehold.stores.redis.redlock.protocol import Proposal
 from leasehold.stores.redis.redlock.rounds import Rounds
 from leasehold.stores.redis.scripts import REDLOCK_CLAIM, REDLOCK_LEAVE
 from leasehold_lab.history import Bounds, Promise, check
@@ -33,7 +33,7 @@ ORDER = Bounds(linearizable=False, tries=False, turns=False, told=1.0)
 
 @pytest.fixture
 def nodes():
-    """Five nodes to be broken."""
+    """Five nodes that a test may break."""
     with RedlockNodes(5) as group:
         yield group
         for node in group.nodes:
@@ -54,12 +54,12 @@ def voted(node, namespace, name="x"):
     return node.command("HGET", keys.node_keys(namespace, name)[0], "t")
 
 
-# --- votes that come slowly --------------------------------------------------------------------------------------
+# --- slow votes -------------------------------------------------------------------------------------------------
 
 
 @both
-def test_votes_that_came_slowly_leave_as_much_of_the_lease_as_is_left(nodes, namespace, harness):
-    """A lease counts from before the votes were asked for."""
+def test_slow_votes_shorten_the_remaining_lease(nodes, namespace, harness):
+    """A lease counts from before the request for votes."""
     lease, late = 3.0, 1.0
 
     async def body(harness):
@@ -79,8 +79,8 @@ def test_votes_that_came_slowly_leave_as_much_of_the_lease_as_is_left(nodes, nam
 
 
 @both
-def test_votes_that_took_longer_than_the_lease_are_given_back(nodes, namespace, harness):
-    """Nobody is told that it holds, and once the nodes answer again another holds at once."""
+def test_votes_slower_than_the_lease_are_given_back(nodes, namespace, harness):
+    """No client gets a hold from them. Once the nodes answer again, another client acquires at once."""
     lease = 1.0
 
     async def body(harness):
@@ -99,7 +99,7 @@ def test_votes_that_took_longer_than_the_lease_are_given_back(nodes, namespace, 
                     got = await job.result()
                 except (LeaseLost, StoreUnavailable):
                     got = None
-                if got is not None:  # it asked again: that was a new lease
+                if got is not None:  # it retried, with a new lease
                     assert 0 < got.remaining <= lease
                     await got.release()
                 other = await others.lock("x", lease=lease).acquire(timeout=lease)
@@ -109,11 +109,11 @@ def test_votes_that_took_longer_than_the_lease_are_given_back(nodes, namespace, 
     harness.run(body)
 
 
-# --- progress, and tokens in order -----------------------------------------------------------------------------
+# --- progress, and tokens in order ------------------------------------------------------------------------------
 
 
 async def load(harness, url, namespace, records, until, *, clients=3, lease=3.0):
-    """Let clients take turns until told to stop; each writes down what it sees. Return how many turns they had."""
+    """Let clients acquire and release until ``until()``, each with a journal; return the number of turns."""
     turns = 0
 
     async def work(number):
@@ -145,7 +145,7 @@ async def load(harness, url, namespace, records, until, *, clients=3, lease=3.0)
 
 
 class Fault:
-    """What befalls two of five nodes, and what mends them."""
+    """A fault of two of five nodes, and its repair."""
 
     def __init__(self, kind, nodes, before):
         self.kind, self.two, self.before = kind, nodes.nodes[:2], before
@@ -177,7 +177,7 @@ class Fault:
 @both
 @pytest.mark.parametrize("kind", ["down", "empty", "stalled", "late", "blackhole"])
 def test_two_of_five_nodes_fail_and_come_back(nodes, namespace, harness, kind):
-    """There is progress before, during and after; no two hold at a time, and tokens never go backwards."""
+    """There is progress before, during and after. No two clients hold at a time, and tokens increase."""
     records, stop = [], [False]
     with proxies(nodes, 2) as (before, url):
         fault = Fault(kind, nodes, before)
@@ -201,7 +201,7 @@ def test_two_of_five_nodes_fail_and_come_back(nodes, namespace, harness, kind):
 
 
 @both
-def test_without_a_majority_nobody_gets_it_and_it_says_so(nodes, namespace, harness):
+def test_without_a_majority_acquire_fails_with_the_reason(nodes, namespace, harness):
     async def body(harness):
         client = harness.client(nodes.url, namespace=namespace, response_timeout=1.0)
         hold = await client.lock("x", lease=1.2).acquire()
@@ -212,7 +212,7 @@ def test_without_a_majority_nobody_gets_it_and_it_says_so(nodes, namespace, harn
             await client.lock("y").acquire(timeout=0.5)
         for node in nodes.nodes[:3]:
             assert f"127.0.0.1:{node.port}" in str(caught.value)
-        while not hold.lost:  # a minority renews it, and that does not count
+        while not hold.lost:  # a minority renews it, which does not count
             assert harness.now() < start + 1.2 + 0.5
             await harness.sleep(0.02)
         with pytest.raises(LeaseLost):
@@ -226,11 +226,11 @@ def test_without_a_majority_nobody_gets_it_and_it_says_so(nodes, namespace, harn
     harness.run(body)
 
 
-# --- a node that forgets ---------------------------------------------------------------------------------------
+# --- a node that forgets ----------------------------------------------------------------------------------------
 
 
 def attempt(locks, name, timeout):
-    """Return the hold, or why there is none."""
+    """Return the hold, or the error as text."""
     try:
         return locks.lock(name, lease=2.5, renew=False).acquire(timeout=timeout)
     except StoreUnavailable as error:
@@ -239,7 +239,7 @@ def attempt(locks, name, timeout):
 
 @pytest.mark.parametrize("quarantine", [0, 3])
 def test_a_node_that_restarted_empty_does_not_vote_again_while_in_quarantine(namespace, quarantine):
-    """A and B grant; B forgets; B and C would grant again. The control without quarantine shows that they do."""
+    """A and B vote; B forgets; B and C would vote again. Without quarantine they do, as the control shows."""
     with RedlockNodes(3) as nodes, FaultProxy(nodes.nodes[2].port) as proxy:
         a, b, c = nodes.nodes
         url = f"redlock://127.0.0.1:{a.port},127.0.0.1:{b.port},127.0.0.1:{{}}?quarantine={quarantine}"
@@ -248,7 +248,7 @@ def test_a_node_that_restarted_empty_does_not_vote_again_while_in_quarantine(nam
             Client.from_url(url.format(c.port), namespace=namespace) as others,
         ):
             start, warm = time.monotonic(), attempt(others, "warm", 0)
-            while isinstance(warm, str):  # of nodes that are new nobody knows what they voted
+            while isinstance(warm, str):  # new nodes may have forgotten votes
                 assert quarantine
                 assert "may have forgotten votes" in warm
                 assert time.monotonic() - start < quarantine + 2
@@ -263,7 +263,7 @@ def test_a_node_that_restarted_empty_does_not_vote_again_while_in_quarantine(nam
             a.resume()
             assert first.remaining > 0
             if not quarantine:
-                assert second.token > first.token  # both hold, and a resource that checks tokens knows which is newer
+                assert second.token > first.token  # both hold; a resource that checks tokens knows the newer
                 return
             assert "too few nodes voted: 1 of 3" in second
             later = attempt(others, "x", 5)
@@ -282,7 +282,7 @@ def test_a_lease_longer_than_the_quarantine_is_refused(redlock_nodes, namespace)
 
 
 @both
-def test_a_renewal_has_the_votes_of_nodes_that_were_away_or_forgot(nodes, namespace, harness):
+def test_a_renewal_regains_the_votes_of_nodes_that_were_down_or_forgot(nodes, namespace, harness):
     async def body(harness):
         client = harness.client(nodes.url, namespace=namespace)
         nodes.nodes[0].kill()
@@ -294,7 +294,7 @@ def test_a_renewal_has_the_votes_of_nodes_that_were_away_or_forgot(nodes, namesp
             assert harness.now() < until
             await harness.sleep(0.05)
         hold.raise_if_lost()
-        for node in nodes.nodes[2:4]:  # so it may lose others
+        for node in nodes.nodes[2:4]:  # it holds the other votes again, so it survives this
             node.kill()
         await harness.sleep(1.5)
         hold.raise_if_lost()
@@ -303,7 +303,7 @@ def test_a_renewal_has_the_votes_of_nodes_that_were_away_or_forgot(nodes, namesp
     harness.run(body)
 
 
-# --- a node that does not answer costs nothing -----------------------------------------------------------------
+# --- a node that does not answer delays no caller ---------------------------------------------------------------
 
 
 @both
@@ -327,14 +327,16 @@ def test_a_dead_node_is_not_connected_to_at_each_call(nodes, namespace, harness,
             else:
                 nodes.nodes[0].kill()
             took = await sixty()
-            assert took < max(5.0, 3 * usual)  # none waited for it
-            assert proxy.connections - before <= 3 + 2 * (harness.now() - began) / 0.05  # while it was killed, too
+            assert took < max(5.0, 3 * usual)  # no call waited for it
+            assert (
+                proxy.connections - before <= 3 + 2 * (harness.now() - began) / 0.05
+            )  # also while it was being killed
 
         harness.run(body)
 
 
 @both
-def test_what_could_not_be_released_is_owed_to_the_node(namespace, harness):
+def test_a_release_that_failed_on_a_node_is_retried(namespace, harness):
     with RedlockNodes(3, append_only=True) as nodes:
         away = nodes.nodes[2]
 
@@ -361,62 +363,60 @@ def run(node, command):
     return node.command("EVAL", script.text, len(those), *those, *words)
 
 
-def test_a_claim_that_comes_after_its_leave_gets_no_vote(redlock_nodes, namespace):
+def test_a_request_that_arrives_after_its_release_gets_no_vote(redlock_nodes, namespace):
     node = redlock_nodes.nodes[0]
     ticket = Ticket("t" * 22, LeaseTerms(LockMode(), Owner("host", 1, "client"), 30.0))
     proposal = Proposal("x", ticket, 7, 7, 0.0)
 
     def claim(token):
-        command = commands.try_acquire(namespace, proposal, token, join=False, channel=b"", quarantine=0)
+        command = protocol.try_acquire(namespace, proposal, token, join=False, channel=b"", quarantine=0)
         return run(node, command)
 
-    assert run(node, commands.release(namespace, "x", ticket, 7, ReleaseReason.RELEASE)) == 0
+    assert run(node, protocol.release(namespace, "x", ticket, 7, ReleaseReason.RELEASE)) == 0
     assert claim(7)[:2] == [0, "7"]
     assert voted(node, namespace) is None
     assert claim(8) == [1, "8"]
     assert claim(8) == [1, "8"]  # the same round again
     assert claim(9) == [1, "9"]  # another round of the same ticket
-    assert run(node, commands.retreat(namespace, proposal, 8, b"")) == 1
-    assert run(node, commands.release(namespace, "x", ticket, 8, ReleaseReason.RELEASE)) == 1
+    assert run(node, protocol.give_back(namespace, proposal, 8, b"")) == 1
+    assert run(node, protocol.release(namespace, "x", ticket, 8, ReleaseReason.RELEASE)) == 1
     assert voted(node, namespace) == ticket.id  # what an older round gives back takes nothing from a newer one
-    assert run(node, commands.release(namespace, "x", ticket, 9, ReleaseReason.RELEASE)) == 1
+    assert run(node, protocol.release(namespace, "x", ticket, 9, ReleaseReason.RELEASE)) == 1
     assert claim(9)[0] == 0
 
 
 @pytest.mark.parametrize(
-    ("channel_of", "listeners", "told"),
+    ("listeners", "notified"),
     [
-        (keys.channel, 5, "b"),  # a server knows who hears it: the first is told
-        (lambda *which: keys.bus_channel(keys.channel(*which)), 0, "bc"),  # on a cluster two are
-        (lambda *which: keys.bus_channel(keys.channel(*which)), 5, "b"),
-        (keys.channel, 0, "bcdef"),  # nobody hears: each is tried
+        (5, "b"),  # a server counts its subscribers: the first waiter is notified
+        (0, "bcdef"),  # no subscribers: each waiter is tried
     ],
-    ids=["server", "cluster", "cluster, here", "server, nobody"],
+    ids=["subscribers", "none"],
 )
-def test_who_is_told_that_a_vote_is_free(namespace, channel_of, listeners, told):
-    """Who was told and does not come is behind no other: the next who asks gets the vote."""
+def test_which_waiters_are_notified_of_a_free_vote(namespace, listeners, notified):
+    """A notified waiter that does not ask blocks nobody: the next to ask gets the vote."""
     with RedisServer() as node:
-        channels = {letter: channel_of(namespace, letter * 8) for letter in "abcdef"}
+        channels = {letter: keys.channel(namespace, letter * 8) for letter in "abcdef"}
         tickets = {one: Ticket(one * 22, LeaseTerms(LockMode(), Owner("host", 1, one), 30.0)) for one in "abcdef"}
         for order, (letter, ticket) in enumerate(tickets.items(), 1):
             proposal = Proposal("x", ticket, order, order, 0.0)
-            asks = commands.try_acquire(namespace, proposal, order, join=True, channel=channels[letter])
+            asks = protocol.try_acquire(namespace, proposal, order, join=True, channel=channels[letter])
             assert run(node, asks)[0] == (letter == "a")
-        ear = redis.Redis(port=node.port).pubsub()
+        pubsub = redis.Redis(port=node.port).pubsub()
         for letter in "bcdef"[:listeners]:
-            ear.subscribe(channels[letter])
-            assert ear.get_message(timeout=5)["type"] == "subscribe"
+            pubsub.subscribe(channels[letter])
+            assert pubsub.get_message(timeout=5)["type"] == "subscribe"
         node.reset_stats()
-        assert run(node, commands.release(namespace, "x", tickets["a"], 1, ReleaseReason.RELEASE)) == 1
-        assert node.commandstats()["publish"] == len(told)
+        assert run(node, protocol.release(namespace, "x", tickets["a"], 1, ReleaseReason.RELEASE)) == 1
+        assert node.commandstats()["publish"] == len(notified)
         if listeners:
-            assert ear.get_message(timeout=5)["data"] == (told * 22).encode()
-            assert ear.get_message(timeout=0.2) is None
-        ear.close()
+            assert pubsub.get_message(timeout=5)["data"] == (notified * 22).encode()
+            assert pubsub.get_message(timeout=0.2) is None
+        pubsub.close()
 
 
-def test_a_round_that_was_given_back_is_not_asked_again_with_its_token(redlock_nodes, namespace):
-    """What it gives back may arrive after the next round, and is told from that by its lower token."""
+def test_a_round_after_a_give_back_has_a_new_token(redlock_nodes, namespace):
+    """A give-back may arrive after the next round. Its lower token tells the two apart."""
     rounds = []
     ask = Rounds._ask
 
@@ -436,13 +436,13 @@ def test_a_round_that_was_given_back_is_not_asked_again_with_its_token(redlock_n
     assert rounds == sorted(set(rounds))
 
 
-# --- lost replies, cancellation, death -------------------------------------------------------------------------
+# --- lost replies, cancellation, death --------------------------------------------------------------------------
 
 
 @both
 @pytest.mark.parametrize("script", [REDLOCK_CLAIM, REDLOCK_LEAVE], ids=["claim", "leave"])
 def test_lost_replies_of_a_majority(nodes, namespace, harness, script):
-    """A ticket is not blocked by the votes that it has and does not know of; a release that was made is one."""
+    """Votes that a ticket has without knowing do not block it. A release without replies counts."""
     with proxies(nodes, 3) as (before, url):
 
         async def body(harness):
@@ -535,8 +535,8 @@ def test_a_forked_child_has_connections_and_votes_of_its_own(redlock_nodes, name
         assert hold.release() is True
 
 
-def test_the_control_sees_tokens_out_of_order():
-    """The check that the other tests rely on does find it."""
+def test_the_checker_finds_tokens_out_of_order():
+    """The other tests rely on this check."""
     records = []
     clock = iter(range(100))
     journal = Journal("a", lambda: float(next(clock)), records.append)

@@ -1,4 +1,4 @@
-"""Who may be a node of Redlock: a server, what sentinels watch over, a cluster, each with its own secrets; who not."""
+"""What may be a node of Redlock: a server, or a Sentinel group, each with its own secrets; and what may not."""
 
 from __future__ import annotations
 
@@ -18,10 +18,9 @@ from leasehold._runtimes.base import Flavor
 from leasehold._url import parse
 from leasehold.stores.redis import keys
 from leasehold.stores.redis.openers import Redlock, adopt_all
-from leasehold.stores.redis.redlock.waiting import Waiting
-from leasehold.stores.redis.redlock.worker import Worker
+from leasehold.stores.redis.redlock.background import Worker
 from leasehold_lab.runtimes.harnesses import AsyncioHarness, BlockingHarness
-from leasehold_lab.servers import RedisCluster, RedisReplicas, RedisSentinel, RedisServer, RedlockNodes
+from leasehold_lab.servers import RedisReplicas, RedisSentinel, RedisServer, RedlockNodes
 from support.flavors import both
 from support.patience import until
 
@@ -50,7 +49,7 @@ def test_one_server_under_two_names_is_refused(redlock_nodes, namespace):
         assert twins.severity is Severity.ERROR
 
 
-def test_clients_of_ones_own_are_nodes(redlock_nodes, namespace):
+def test_existing_clients_can_be_nodes(redlock_nodes, namespace):
     ports = [node.port for node in redlock_nodes.nodes[:3]]
     with ExitStack() as stack:
         mine = [stack.enter_context(redis.Redis(port=port)) for port in ports]
@@ -73,7 +72,7 @@ def test_clients_of_ones_own_are_nodes(redlock_nodes, namespace):
 
 
 @both
-def test_what_sentinels_watch_over_is_a_node(redlock_nodes, redis_sentinel, namespace, harness):
+def test_a_sentinel_group_is_a_node(redlock_nodes, redis_sentinel, namespace, harness):
     members = [redis_sentinel.url, *(f"redis://127.0.0.1:{node.port}" for node in redlock_nodes.nodes[:2])]
     redlock_nodes.nodes[1].pause()  # so it takes the one under Sentinel
     try:
@@ -96,72 +95,8 @@ def test_what_sentinels_watch_over_is_a_node(redlock_nodes, redis_sentinel, name
         redlock_nodes.nodes[1].resume()
 
 
-@both
-def test_a_cluster_is_a_node(redlock_nodes, redis_cluster, namespace, harness, monkeypatch):
-    """Its vote is needed: of the two others one stands still. The names are in several shards; one is waited for."""
-    ports = [node.port for node in redlock_nodes.nodes[:2]]
-    url = f"redlock:{redis_cluster.url}|redis://127.0.0.1:{ports[0]}|redis://127.0.0.1:{ports[1]}"
-    names = [f"n{number}" for number in range(8)]
-    assert len({redis_cluster.primary_of(keys.node_keys(namespace, name)[0]).port for name in names}) > 1
-    *_, waiters, _ = keys.node_keys(namespace, "n0")
-    of_n0 = redis_cluster.primary_of(waiters)
-    told, heard = set(), Waiting.heard
-
-    def channels(server):
-        return "".join(server.command("HVALS", waiters)).encode()
-
-    def noted(self, node, message):
-        told.add(node.index)
-        heard(self, node, message)
-
-    monkeypatch.setattr(Waiting, "heard", noted)
-    redlock_nodes.nodes[1].pause()
-    try:
-
-        async def body(harness):
-            client, other = (harness.client(url, namespace=namespace) for _ in range(2))
-            holds = [await client.lock(name, lease=1.5).acquire(timeout=10) for name in names]
-            assert await other.lock("n0").acquire(blocking=False) is None
-            assert {info.name for info in await other.holds()} == set(names)
-            await harness.sleep(2.0)  # renewed, each in its shard
-            for hold in holds:
-                hold.raise_if_lost()
-            job = harness.spawn(lambda: other.lock("n0", lease=60.0).acquire(timeout=20))
-            while not (b":wake:" in channels(redlock_nodes.nodes[0]) and b":bus:" in channels(of_n0)):
-                await harness.sleep(0.01)  # until it can be told
-            released = harness.now()
-            assert await holds[0].release() is True
-            late = await job.result()
-            assert harness.now() - released < 5.0  # far below its lease: it was told
-            await harness.sleep(0.1)
-            assert told == {0, 1}
-            assert late.token > holds[0].token
-            for hold in (late, *holds[1:]):
-                assert await hold.release() is True
-
-        harness.run(body)
-    finally:
-        redlock_nodes.nodes[1].resume()
-
-
-def test_an_acquire_and_a_release_are_one_round_on_a_cluster_as_a_node(redlock_nodes, redis_cluster, namespace):
-    members = [redis_cluster.url, *(f"redis://127.0.0.1:{node.port}" for node in redlock_nodes.nodes[:2])]
-    with Client(Redlock(members), namespace=namespace) as locks:
-        with locks.lock("x"):  # the nodes know the scripts by now
-            time.sleep(0.2)
-        time.sleep(0.2)
-        node = redis_cluster.primary_of(keys.node_keys(namespace, "x")[0])
-        node.reset_stats()
-        with locks.lock("x"):
-            time.sleep(0.2)
-        time.sleep(0.2)
-        assert node.commandstats()["evalsha"] == 2
-
-
-def test_whoever_asks_posts_to_each_kind_of_node_itself(
-    redlock_nodes, redis_sentinel, redis_cluster, namespace, monkeypatch
-):
-    members = [redis_sentinel.url, redis_cluster.url, f"redis://127.0.0.1:{redlock_nodes.nodes[0].port}"]
+def test_the_caller_sends_to_each_kind_of_node_itself(redlock_nodes, redis_sentinel, namespace, monkeypatch):
+    members = [redis_sentinel.url, *(f"redis://127.0.0.1:{node.port}" for node in redlock_nodes.nodes[:2])]
     with Client(Redlock(members), namespace=namespace) as locks:
         for _ in range(4):  # the first meets them, and connections are made behind it
             locks.lock("x").acquire(timeout=10).release()
@@ -170,7 +105,7 @@ def test_whoever_asks_posts_to_each_kind_of_node_itself(
         monkeypatch.setattr(Worker, "do", lambda self, work: (alongside.append(work), do(self, work)))
         hold = locks.lock("x").acquire(timeout=10)
         key = keys.node_keys(namespace, "x")[0]
-        servers = (redis_sentinel.primary, redis_cluster.primary_of(key), redlock_nodes.nodes[0])
+        servers = (redis_sentinel.primary, *redlock_nodes.nodes[:2])
         until(lambda: [server.command("HGET", key, "f") for server in servers] == [str(hold.token)] * 3, 5.0)
         assert hold.release() is True
         assert not alongside
@@ -199,11 +134,10 @@ def test_each_node_has_a_password_and_tls_of_its_own(namespace, harness):
 
 
 @both
-@pytest.mark.parametrize("failover", ["sentinel", "cluster"])
 @pytest.mark.nightly
-def test_a_node_that_failed_over_gives_no_votes_while_in_quarantine(namespace, harness, failover):
-    """What was promoted may not know of the last votes: it abstains for as long as they may count."""
-    with RedlockNodes(2) as nodes, RedisSentinel() if failover == "sentinel" else RedisCluster() as group:
+def test_a_node_that_failed_over_gives_no_votes_while_in_quarantine(namespace, harness):
+    """The promoted server may not know the last votes: it abstains for as long as they may count."""
+    with RedlockNodes(2) as nodes, RedisSentinel() as group:
         alone = [f"redis://127.0.0.1:{node.port}" for node in nodes.nodes]
         url = f"redlock:{'|'.join([group.url, *alone])}|?quarantine=3"
 
@@ -214,8 +148,7 @@ def test_a_node_that_failed_over_gives_no_votes_while_in_quarantine(namespace, h
                 assert harness.now() - began < 10
             await hold.release()
             nodes.nodes[1].kill()
-            key = keys.node_keys(namespace, "x")[0]
-            old = group.primary if failover == "sentinel" else group.primary_of(key)
+            old = group.primary
             old.kill()
             group.wait_failover(old)
             began = harness.now()
@@ -236,7 +169,7 @@ async def tried(client, name, lease=2.5):
 
 @pytest.mark.parametrize("few", [["redis://a"], ["redis://a", "redis://b"], ["redis://a", "redis://b", "redis://a"]])
 def test_too_few_nodes_are_refused_at_once(few):
-    with pytest.raises(ValueError, match=r"takes 3 nodes or more|named twice"):
+    with pytest.raises(ValueError, match=r"takes 3 nodes or more|there twice"):
         Redlock(few)
 
 
@@ -273,14 +206,14 @@ def rights(page, namespace):
 
 
 @blocking_by_day
-def test_each_kind_of_node_with_quarantine_does_with_the_rights_of_its_page_and_info(namespace, harness):
-    one, many = rights("redis.md", namespace), rights("redis-cluster.md", namespace)
+def test_documented_rights_and_info_are_enough_for_a_quarantine(namespace, harness):
+    users = [f"{rights('redis.md', namespace)} +info"]
     with (
-        RedisServer(users=[f"{one} +info"]) as alone,
-        RedisReplicas(1, users=[f"{one} +info"]) as replicated,
-        RedisCluster(replicas=0, users=[f"{many} +info"]) as cluster,
+        RedisServer(users=users) as alone,
+        RedisServer(users=users) as second,
+        RedisReplicas(1, users=users) as replicated,
     ):
-        members = "|".join(group.url.replace("//", "//app:s3cret@") for group in (alone, replicated, cluster))
+        members = "|".join(group.url.replace("//", "//app:s3cret@") for group in (alone, second, replicated))
         url = f"redlock:{members}|?quarantine=1"
 
         async def body(harness):
@@ -294,7 +227,7 @@ def test_each_kind_of_node_with_quarantine_does_with_the_rights_of_its_page_and_
             await hold.renew()
             await hold.release()
             await (await job.result()).release()
-            for node in (alone, replicated.primary, *cluster.nodes):
+            for node in (alone, second, replicated.primary):
                 node.command("ACL", "SETUSER", "app", "-info")
             with pytest.raises(StoreUnavailable, match=r"\+info"):
                 await other.lock("x", lease=0.9).acquire(timeout=1)
@@ -304,16 +237,16 @@ def test_each_kind_of_node_with_quarantine_does_with_the_rights_of_its_page_and_
 
 @both
 @pytest.mark.nightly
-def test_a_failover_of_a_node_takes_no_lock_away(namespace, harness):
-    """Five of all kinds; what stands behind two of them fails, one after the other, while a lock is held and used."""
-    with RedlockNodes(2) as nodes, RedisSentinel() as sentinel, RedisCluster() as cluster, RedisReplicas(1) as group:
-        members = [*(f"redis://127.0.0.1:{node.port}" for node in nodes.nodes), sentinel.url, cluster.url, group.url]
+def test_a_failover_of_a_node_loses_no_lock(namespace, harness):
+    """Five of all kinds. The primaries of two of them fail, one after the other, while a lock is held and used."""
+    with RedlockNodes(2) as nodes, RedisSentinel() as first, RedisSentinel() as second, RedisReplicas(1) as group:
+        members = [*(f"redis://127.0.0.1:{node.port}" for node in nodes.nodes), first.url, second.url, group.url]
 
         async def body(harness):
             client, other = (harness.client(Redlock(members), namespace=namespace) for _ in range(2))
             hold = await client.lock("x", lease=2.0).acquire(timeout=10)
             key, last = keys.node_keys(namespace, "x")[0], 0
-            for broken, old in ((sentinel, sentinel.primary), (cluster, cluster.primary_of(key))):
+            for broken, old in ((first, first.primary), (second, second.primary)):
                 old.kill()
                 until = harness.now() + 6.0  # longer than it takes to fail over, and than three leases
                 while harness.now() < until:
@@ -328,7 +261,7 @@ def test_a_failover_of_a_node_takes_no_lock_away(namespace, harness):
             await hold.release()
             again = await other.lock("x", lease=2.0).acquire(timeout=5)
             assert again.token > hold.token
-            new = (sentinel.primary, cluster.primary_of(key))
+            new = (first.primary, second.primary)
             await harness.sleep(2.5)  # connected to anew, and renewed: the new primaries vote, too
             assert [server.command("HGET", key, "f") for server in new] == [str(again.token)] * 2
             await again.release()
@@ -336,85 +269,83 @@ def test_a_failover_of_a_node_takes_no_lock_away(namespace, harness):
         harness.run(body)
 
 
-def test_what_is_no_node():
+def test_invalid_nodes_are_refused():
     three = ["redis://a", "redis://b", "redlock://c,d,e"]
-    with pytest.raises(TypeError, match="one server, a primary under sentinels, or a cluster, not a Redlock"):
+    with pytest.raises(TypeError, match="one server or a Sentinel group, not a Redlock"):
         Redlock(three)
     with pytest.raises(TypeError, match="not a Redlock"):
         Client.from_url("redlock:redis://a|redis://b|redlock://c,d,e")
     for wrong, words in {
         "redlock:redis://a|redis://b": "takes 3 nodes",
-        "redlock:redis://a|redis://b|redis://a": "named twice",
+        "redlock:redis://a|redis://b|redis://a": "there twice",
         "redlock:redis://a|nosuch://:pw@b|redis://c": "which nosuch: is not; pass redis://",
         "redlock:redis://a|postgresql://b/x|redis://c": "which postgresql: is not; pass redis://",
         "redlock:redis://a|redis://b|c": "wrong at member 3 of 3: the store URL has no scheme",
         "redlock:redis://a|redis://:pw@b/x@y|redis://c": "wrong at member 2 of 3",
-        "redlock:redis://a|redis://b|redis+cluster://c?strict=true": "no strict mode",
+        "redlock:redis://a|redis://b|redis+sentinel://c/m?strict=true": "no strict mode",
+        "redlock:redis://a|redis://b|redis+cluster://:pw@c": "cannot be a whole cluster; use the cluster alone",
         "redlock:redis://a|redis://b|redis://c|?strict=true": "unknown option 'strict'",
         "redlock:redis://a|redis://b|redis://c|?quarantine=soon": "number of seconds",
-        "redlocks:redis://a|redis://b|redis://c": "has its own scheme",
+        "redlocks:redis://a|redis://b|redis://c": "says itself whether it uses TLS",
     }.items():
         with pytest.raises(ValueError, match=words) as caught:
             Client.from_url(wrong)
         assert "pw" not in str(caught.value)
 
 
-def test_one_cluster_by_two_seeds_is_refused(redlock_nodes, redis_cluster, namespace):
-    first, second = (node.port for node in redis_cluster.nodes[:2])
-    seeds = [f"redis+cluster://127.0.0.1:{port}" for port in (first, second)]
-    with Client(Redlock([*seeds, redlock_nodes.nodes[0].url]), namespace=namespace) as locks:
-        with pytest.raises((Unsupported, StoreUnavailable), match="same server"):
-            use_for_a_while(locks)
-        with pytest.raises(Unsupported, match="same server"):
-            locks.lock("x").acquire(timeout=1)
-
-
 def test_the_parts_of_a_url_with_members():
-    url = parse(
-        "redlock:redis://:pw@a?db=1|redis+sentinel://s1,s2/m?sentinel_password=o|redis+cluster://c|?quarantine=6"
-    )
+    url = parse("redlock:redis://:pw@a?db=1|redis+sentinel://s1,s2/m?sentinel_password=o|rediss://c|?quarantine=6")
     assert [str(parse(each)) for each in url.members] == [
         "redis://:***@a",
         "redis+sentinel://s1,s2/m",
-        "redis+cluster://c",
+        "rediss://c",
     ]
     assert dict(url.options) == {"quarantine": "6"}
-    assert str(url) == "redlock:redis://:***@a|redis+sentinel://s1,s2/m|redis+cluster://c"
+    assert str(url) == "redlock:redis://:***@a|redis+sentinel://s1,s2/m|rediss://c"
     assert "pw" not in repr(url)
 
 
 @both
-def test_clients_for_sentinels_and_clusters_are_nodes(redlock_nodes, redis_sentinel, redis_cluster, namespace, harness):
-    """And doctor looks at each as at what it is."""
+def test_clients_for_sentinels_are_nodes(redlock_nodes, redis_sentinel, namespace, harness):
+    """And doctor checks each node as what it is."""
     kind = redis if isinstance(harness, BlockingHarness) else redis.asyncio
     flavor = Flavor.SYNC if isinstance(harness, BlockingHarness) else Flavor.ASYNC
 
     async def body(harness):
         sentinel = kind.Sentinel([("127.0.0.1", each.port) for each in redis_sentinel.sentinels])
-        cluster = kind.RedisCluster(host="127.0.0.1", port=redis_cluster.nodes[0].port)
-        alone = kind.Redis(port=redlock_nodes.nodes[0].port)
-        if flavor is Flavor.ASYNC:
-            await cluster.initialize()
-        client = harness.client(adopt_all([sentinel, cluster, alone], flavor), namespace=namespace)
+        single = [kind.Redis(port=node.port) for node in redlock_nodes.nodes[:2]]
+        client = harness.client(adopt_all([sentinel, *single], flavor), namespace=namespace)
         hold = await client.lock("x").acquire(timeout=10)
         assert hold.token
         await harness.sleep(0.3)
-        for node in (
-            redis_sentinel.primary,
-            redis_cluster.primary_of(keys.node_keys(namespace, "x")[0]),
-            redlock_nodes.nodes[0],
-        ):
+        for node in (redis_sentinel.primary, *redlock_nodes.nodes[:2]):
             assert node.command("HGET", keys.node_keys(namespace, "x")[0], "f") == str(hold.token)
         found = {finding.subject: finding for finding in await client.diagnose()}
         assert found["nodes"].severity is Severity.OK
         assert found["restart of a node"].severity is Severity.WARNING
         assert "forgetful: the primary of the sentinels at" in found["restart of a node"].found
-        assert "the cluster at" in found["restart of a node"].found
         assert sum(subject.endswith(" sentinels") for subject in found) == 1
-        assert sum(subject.endswith(" slots") for subject in found) == 1
         assert not any(one.severity is Severity.ERROR for one in found.values())
         await hold.release()
-        for each in (cluster, alone):
+        for each in single:
+            await each.aclose() if flavor is Flavor.ASYNC else each.close()
+
+    harness.run(body)
+
+
+@both
+def test_a_client_for_a_cluster_is_refused_as_a_node(redis_cluster, namespace, harness):
+    kind = redis if isinstance(harness, BlockingHarness) else redis.asyncio
+    flavor = Flavor.SYNC if isinstance(harness, BlockingHarness) else Flavor.ASYNC
+
+    async def body(harness):
+        cluster = kind.RedisCluster(host="127.0.0.1", port=redis_cluster.nodes[0].port)
+        single = [kind.Redis(port=1), kind.Redis(port=2)]
+        if flavor is Flavor.ASYNC:
+            await cluster.initialize()
+        with pytest.raises(ValueError, match="cannot be a whole cluster; use the cluster alone"):
+            adopt_all([*single, cluster], flavor)
+        for each in (cluster, *single):
             await each.aclose() if flavor is Flavor.ASYNC else each.close()
 
     harness.run(body)

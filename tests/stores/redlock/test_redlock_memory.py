@@ -1,4 +1,4 @@
-"""What a node of Redlock remembers of votes when it is promoted, or its clock is set back; and what is owed to it."""
+"""What a node of Redlock remembers when it is promoted or its clock is set back; and pending releases."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from leasehold._model import LeaseTerms, LockMode, Owner, ReleaseReason, Ticket
 from leasehold._runtimes.blocking import BlockingRuntime
 from leasehold.stores.redis import keys
 from leasehold.stores.redis.connection.base import ReplyError
-from leasehold.stores.redis.redlock import commands
-from leasehold.stores.redis.redlock.commands import Proposal
+from leasehold.stores.redis.redlock import protocol
 from leasehold.stores.redis.redlock.pending_releases import PendingReleases
+from leasehold.stores.redis.redlock.protocol import Proposal
 from leasehold_lab.servers import RedisServer
 
 FAR = 3600.0
@@ -23,7 +23,7 @@ QUARANTINE = 0.6
 """Seconds."""
 
 NOISE = 0.05
-"""Seconds: a node counts in milliseconds, and a test that is late sees less."""
+"""Seconds: a node counts in milliseconds, and a late test sees less."""
 
 
 @pytest.fixture
@@ -48,20 +48,20 @@ def claim(node, namespace, ticket, token, quarantine=0.0):
     proposal, memory = Proposal("x", ticket, token, token, 0.0), keys.memory_key(namespace, "")
     return run(
         node,
-        commands.try_acquire(namespace, proposal, token, join=False, channel=b"", quarantine=quarantine, memory=memory),
+        protocol.try_acquire(namespace, proposal, token, join=False, channel=b"", quarantine=quarantine, memory=memory),
     )
 
 
 def remembered(node, namespace):
-    """Let the quarantine of a node that is new end."""
+    """Wait for the end of the quarantine of a new node."""
     assert claim(node, namespace, ticket("a", QUARANTINE), 1, QUARANTINE)[0] == 3
     time.sleep(QUARANTINE + NOISE)
     assert claim(node, namespace, ticket("a", QUARANTINE), 1, QUARANTINE) == [1, "1"]
-    assert run(node, commands.release(namespace, "x", ticket("a"), 1, ReleaseReason.RELEASE)) == 1
+    assert run(node, protocol.release(namespace, "x", ticket("a"), 1, ReleaseReason.RELEASE)) == 1
 
 
 def test_a_node_that_was_replaced_and_promoted_again_may_have_forgotten_votes(node, namespace):
-    """It has the run id that it had before, and what its successor knew; but not what it voted last."""
+    """It has its old run id, and the data of its successor, but may lack its own last votes."""
     remembered(node, namespace)
     node.command("REPLICAOF", "127.0.0.1", "1")
     node.command("REPLICAOF", "NO", "ONE")
@@ -90,35 +90,35 @@ def test_a_vote_lasts_once_more_for_a_clock_that_was_set_back(node, namespace):
     assert claim(node, namespace, ticket("b"), 2) == [1, "2"]
 
 
-def test_what_one_shard_has_not_confirmed_is_owed_on_though_others_have():
+def test_a_release_that_is_not_confirmed_stays_pending_though_others_are():
     ready, sent = [], []
-    answers = {"a": [1], "b": [1, ReplyError("SILENT no answer")], "c": [ReplyError("WRONGTYPE no")]}
+    answers = {"a": [1], "b": [1, ReplyError("LOADING it reads its data")], "c": [ReplyError("WRONGTYPE no")]}
 
-    class Half:
-        """A node of which one shard is silent at first."""
+    class Loading:
+        """A node that is still loading at the first attempt of one release."""
 
         index = 0
 
-        def rests(self, now):
+        def is_skipped(self, now):
             return not ready
 
-        def begins(self):
+        def begin_request(self):
             return self
 
-        def ends(self, asked, failure):
+        def end_request(self, asked, failure):
             assert failure is None
 
         async def run_all(self, commands, within):
             sent.append([*commands])
             return [answers[command].pop() for command in commands]
 
-    node, runtime = Half(), BlockingRuntime()
-    debts = PendingReleases(runtime, SimpleNamespace(nodes=[node], closed=False))
+    node, runtime = Loading(), BlockingRuntime()
+    pending = PendingReleases(runtime, SimpleNamespace(nodes=[node], closed=False))
     for command in "abc":
-        debts.owe(node, command, runtime.now() + 60)
+        pending.retry_release(node, command, runtime.now() + 60)
     ready.append(True)
     end = time.monotonic() + 5
-    while len(debts):
+    while len(pending):
         assert time.monotonic() < end
         time.sleep(0.01)
     assert sent == [["a", "b", "c"], ["b"]]

@@ -1,4 +1,4 @@
-"""Redlock asked by the caller's own thread: late answers, interrupts, many threads, connections that break."""
+"""Redlock requests sent by the caller's thread: late answers, interrupts, many threads, broken connections."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from leasehold import Client, LeaseholdError
 from leasehold.stores.redis import keys
-from leasehold.stores.redis.redlock import late_replies, quorum_call
+from leasehold.stores.redis.redlock import background, quorum_call
 from leasehold.stores.redis.redlock.node import STUCK, Node
 from leasehold_lab.proxy.proxy import FaultProxy, Side
 from leasehold_lab.servers import RedlockNodes
@@ -19,7 +19,7 @@ from support.patience import until
 
 @pytest.fixture
 def nodes():
-    """Three nodes to be broken."""
+    """Three nodes that a test may break."""
     with RedlockNodes(3) as group:
         yield group
         for node in group.nodes:
@@ -28,7 +28,7 @@ def nodes():
 
 
 def through(nodes, *proxies):
-    """Return the URL of all, the first ones behind the proxies."""
+    """Return the URL of all nodes, the first ones behind the proxies."""
     ports = [proxy.port for proxy in proxies] + [node.port for node in nodes.nodes[len(proxies) :]]
     return "redlock://" + ",".join(f"127.0.0.1:{port}" for port in ports)
 
@@ -38,13 +38,13 @@ def voted(node, namespace, name="x"):
 
 
 def settled(locks, name="x", times=3):
-    """Use the lock until each node has been met, and has a connection for questions."""
+    """Use the lock until each node is known, and has a connection for requests."""
     for _ in range(times):
         locks.lock(name).acquire(timeout=5).release()
         time.sleep(0.1)
 
 
-def test_a_refusal_that_comes_late_is_put_again_though_nobody_asks_any_more(nodes, namespace):
+def test_a_late_error_reply_is_retried_without_a_further_request(nodes, namespace):
     slow = nodes.nodes[0]
     with FaultProxy(slow.port) as proxy, Client.from_url(through(nodes, proxy), namespace=namespace) as locks:
         settled(locks)
@@ -59,58 +59,58 @@ def test_a_refusal_that_comes_late_is_put_again_though_nobody_asks_any_more(node
         until(lambda: voted(slow, namespace) is None, 5.0)  # far below the lease
 
 
-@pytest.mark.parametrize("tick", [late_replies.TICK, 60.0], ids=["read behind", "read by the next"])
+@pytest.mark.parametrize("tick", [background.TICK, 60.0], ids=["read behind", "read by the next"])
 def test_a_late_answer_does_not_make_a_node_seem_stuck(nodes, namespace, monkeypatch, tick):
-    """It is read by the background, or, if that sleeps, by who asks next."""
-    monkeypatch.setattr(late_replies, "TICK", tick)
+    """The background reads it, or, if that sleeps, the next caller does."""
+    monkeypatch.setattr(background, "TICK", tick)
     with FaultProxy(nodes.nodes[0].port) as proxy, Client.from_url(through(nodes, proxy), namespace=namespace) as locks:
         settled(locks)
         mode = proxy.delay(0.05, Side.REPLIES)
         locks.lock("x").acquire(timeout=5).release()
         mode.remove()
-        time.sleep(0.6)  # longer than a node may owe an answer
+        time.sleep(0.6)  # longer than an answer may be open
         hold = locks.lock("x").acquire(timeout=5)
         until(lambda: voted(nodes.nodes[0], namespace) is not None, 5.0)
         hold.release()
 
 
-def test_a_node_that_is_passed_over_wrongly_is_asked_after_all(nodes, namespace, monkeypatch):
-    """One of three is taken for stuck, and another is: the claim and the release need the first."""
-    rests = Node.rests
+def test_a_node_skipped_wrongly_is_asked_after_all(nodes, namespace, monkeypatch):
+    """Of three nodes one is taken for stuck wrongly, and another is stuck: the first one's vote is needed."""
+    is_skipped = Node.is_skipped
     with Client.from_url(nodes.url, namespace=namespace) as locks:
         settled(locks)
-        monkeypatch.setattr(Node, "rests", lambda node, now: node.index == 0 or rests(node, now))
+        monkeypatch.setattr(Node, "is_skipped", lambda node, now: node.index == 0 or is_skipped(node, now))
         nodes.nodes[1].pause()
         hold = locks.lock("x").acquire(timeout=2.0)
         assert voted(nodes.nodes[0], namespace)
         assert hold.release() is True
 
 
-def test_a_leave_that_is_asked_after_all_is_not_owed_beside(nodes, namespace, monkeypatch):
-    """What is owed would be sent by another thread, and then the node would say that nothing was there."""
-    rests, asker = Node.rests, threading.current_thread()
+def test_a_release_that_is_sent_after_all_is_not_pending_too(nodes, namespace, monkeypatch):
+    """A pending release would be sent by another thread. Then the node would report that there was no vote."""
+    is_skipped, asker = Node.is_skipped, threading.current_thread()
 
     def seems_stuck(node, now):
-        return rests(node, now) or (node.index == 0 and threading.current_thread() is asker)
+        return is_skipped(node, now) or (node.index == 0 and threading.current_thread() is asker)
 
     with Client.from_url(nodes.url, namespace=namespace) as locks:
         settled(locks)
         hold = locks.lock("x").acquire(timeout=2.0)
         until(lambda: all(voted(node, namespace) for node in nodes.nodes), 5.0)
-        monkeypatch.setattr(Node, "rests", seems_stuck)
+        monkeypatch.setattr(Node, "is_skipped", seems_stuck)
         nodes.nodes[1].pause()
         assert hold.release() is True
         monkeypatch.undo()
 
 
-def test_threads_that_get_no_turn_do_not_take_the_nodes_for_stuck(namespace, monkeypatch):
-    """Each reads its answers later than a node may owe them, and they ask one after the other."""
+def test_threads_without_cpu_time_do_not_take_nodes_for_stuck(namespace, monkeypatch):
+    """Each thread reads its answers late, and the threads ask one after the other."""
     results, mutex = [], threading.Lock()
     wait_for_replies = quorum_call.wait_for_replies
 
-    def late(pipes, bell, seconds):
+    def late(connections, wake_up, seconds):
         time.sleep(STUCK + 0.1)
-        wait_for_replies(pipes, bell, seconds)
+        wait_for_replies(connections, wake_up, seconds)
 
     with RedlockNodes(5) as group, Client.from_url(group.url, namespace=namespace) as locks:
         settled(locks)
@@ -134,8 +134,8 @@ def test_threads_that_get_no_turn_do_not_take_the_nodes_for_stuck(namespace, mon
     assert results == [True] * 48
 
 
-def test_threads_that_ask_before_there_are_connections_are_answered_together(nodes, namespace, monkeypatch):
-    """As when a service starts: each node, each far away, is asked a few times for all, and not for each thread."""
+def test_requests_of_threads_without_connections_share_a_write(nodes, namespace, monkeypatch):
+    """As when a service starts: each slow node gets a few writes for all threads, and not one for each."""
     asked, ask_all, threads = [], Node.ask_all, 60
     start, holds, failures = threading.Barrier(threads), [], []
 
@@ -144,13 +144,13 @@ def test_threads_that_ask_before_there_are_connections_are_answered_together(nod
         return await ask_all(node, commands, within)
 
     async def no_connection(node, within):
-        """So that nobody can ask by himself."""
+        """Open none, so that no caller can send itself."""
 
     monkeypatch.setattr(Node, "ask_all", counted)
     with ExitStack() as stack:
         proxies = [stack.enter_context(FaultProxy(node.port)) for node in nodes.nodes]
         locks = stack.enter_context(Client.from_url(through(nodes, *proxies), namespace=namespace))
-        for proxy in proxies:  # what comes while one is asked goes with the next question
+        for proxy in proxies:  # requests that arrive meanwhile share the next write
             proxy.delay(0.05, Side.REPLIES)
         monkeypatch.setattr(Node, "connect", no_connection)
 
@@ -171,20 +171,20 @@ def test_threads_that_ask_before_there_are_connections_are_answered_together(nod
         assert all(sum(index == node for index, _ in asked) <= threads / 3 for node in range(3)), asked
 
 
-def test_an_interrupt_leaves_nothing_behind(nodes, namespace, monkeypatch):
+def test_an_interrupt_leaves_no_votes(nodes, namespace, monkeypatch):
     wait_for_replies = quorum_call.wait_for_replies
     with Client.from_url(nodes.url, namespace=namespace) as locks:
         settled(locks)
         for after in (True, False):
             left = [1]
 
-            def interrupted(pipes, bell, seconds, left=left, after=after):
+            def interrupted(connections, wake_up, seconds, left=left, after=after):
                 if after:
-                    wait_for_replies(pipes, bell, seconds)
+                    wait_for_replies(connections, wake_up, seconds)
                 if left and left.pop():
                     raise KeyboardInterrupt
                 if not after:
-                    wait_for_replies(pipes, bell, seconds)
+                    wait_for_replies(connections, wake_up, seconds)
 
             monkeypatch.setattr(quorum_call, "wait_for_replies", interrupted)
             with pytest.raises(KeyboardInterrupt):
@@ -198,7 +198,7 @@ def test_an_interrupt_leaves_nothing_behind(nodes, namespace, monkeypatch):
 
 
 def test_many_threads_share_few_connections_while_a_node_is_stalled(nodes, namespace):
-    """Eight at once, each with a name of its own and one that all want: nobody waits for the stalled node."""
+    """Eight threads use a name each and a common one: none waits for the stalled node."""
     inside, most, failures = [0], [0], []
     with FaultProxy(nodes.nodes[0].port) as proxy, Client.from_url(through(nodes, proxy), namespace=namespace) as locks:
         settled(locks)
@@ -223,14 +223,14 @@ def test_many_threads_share_few_connections_while_a_node_is_stalled(nodes, names
             thread.join()
         assert not failures
         assert most[0] == 1
-        assert proxy.connections <= 8 + 1 + 1 + 4  # a thread each, what is not urgent, messages, and some to spare
+        assert proxy.connections <= 8 + 1 + 1 + 4  # one a thread, the background, messages, and some to spare
 
 
-def test_a_node_that_hung_up_is_asked_on_another_connection(nodes, namespace):
+def test_a_node_that_closed_a_connection_is_asked_on_another(nodes, namespace):
     with FaultProxy(nodes.nodes[0].port) as proxy, Client.from_url(through(nodes, proxy), namespace=namespace) as locks:
         settled(locks)
         proxy.cut()
-        time.sleep(0.1)  # so that it can be known
+        time.sleep(0.1)  # until the client can notice it
         hold = locks.lock("x").acquire(timeout=5)
         until(lambda: voted(nodes.nodes[0], namespace) is not None, 2.0)
         assert hold.release() is True

@@ -83,11 +83,6 @@ def channel(namespace: str, client: str) -> bytes:
     return f"{PREFIX}:{{{tag(namespace, '')}}}:wake:{client}".encode()
 
 
-def bus_channel(channel: bytes) -> bytes:
-    """Return the same for a cluster, whose nodes forward messages to each other and do not count the subscribers."""
-    return channel.replace(b"}:wake:", b"}:bus:", 1)
-
-
 def shard_channel(namespace: str, client: str, number: int) -> bytes:
     """Return a channel of one client in one shard of a cluster; the number decides the slot."""
     return f"{PREFIX}:{{{tag(namespace, str(number))}}}:shard:{client}".encode()

@@ -1,6 +1,6 @@
 """The Redis store (Redis 6.2 or later, Valkey): one server, those under Sentinel, a cluster, or several by Redlock.
 
-Modules that only some deployments need are imported when one is opened, to keep the start of a program fast.
+What only some deployments need is imported when one of them is opened: a program's start waits for all that is here.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from leasehold.stores.redis.strict.quorum import Strict
 
 if TYPE_CHECKING:
     from leasehold.stores.redis.cluster.store import ClusterStore
-    from leasehold.stores.redis.redlock.members import Member
+    from leasehold.stores.redis.redlock.node import Member
     from leasehold.stores.redis.redlock.store import RedlockStore
     from leasehold.stores.redis.sentinel.store import SentinelStore
 
@@ -31,15 +31,15 @@ KINDS = ("redis", "rediss", "valkey", "valkeys")
 REDLOCK_SCHEMES = ("redlock", "redlocks")
 
 NODE_SCHEMES = ("unix", *(kind + deployed for kind in KINDS for deployed in ("", "+sentinel", "+cluster")))
-"""Schemes of a node of a Redlock."""
+"""Schemes of Redis URLs. A node of a Redlock is one of these, but no cluster, which has an error of its own."""
 
-NODE_URLS = "pass redis://, redis+sentinel:// or redis+cluster:// URLs"
+NODE_URLS = "pass redis:// or redis+sentinel:// URLs"
 
 FEWEST_NODES = 3
-"""With two nodes both must answer, which is worse than one."""
+"""With two nodes both must answer, which is worse than one server."""
 
 LONGEST_QUARANTINE = 7 * 86_400.0
-"""Seconds: the longest lease."""
+"""Seconds; as long as the longest lease."""
 
 
 @dataclass(frozen=True)
@@ -53,8 +53,8 @@ class Redis:
         return RedisStore(runtime, self.settings, namespace)
 
     def member(self) -> Member:
-        """Make a node of a Redlock of it."""
-        from leasehold.stores.redis.redlock.members import Single
+        """Return it as a node of a Redlock."""
+        from leasehold.stores.redis.redlock.node import Single
 
         _refuse_strict(self.settings)
         return Single(self.settings)
@@ -62,7 +62,7 @@ class Redis:
 
 @dataclass(frozen=True)
 class Sentinel:
-    """Opens the locks of the primary under sentinels."""
+    """Opens the locks of the primary that sentinels name."""
 
     watched: SentinelSettings
 
@@ -73,11 +73,11 @@ class Sentinel:
         return SentinelStore(runtime, self.watched, namespace)
 
     def member(self) -> Member:
-        """Make a node of a Redlock of it."""
-        from leasehold.stores.redis.redlock.members import Followed
+        """Return it as a node of a Redlock."""
+        from leasehold.stores.redis.redlock.node import TrackedPrimary
 
         _refuse_strict(self.watched.server)
-        return Followed(self.watched)
+        return TrackedPrimary(self.watched)
 
 
 @dataclass(frozen=True)
@@ -92,16 +92,9 @@ class Cluster:
 
         return ClusterStore(runtime, self.seeds, namespace)
 
-    def member(self) -> Member:
-        """Make a node of a Redlock of it."""
-        from leasehold.stores.redis.redlock.members import Sharded
-
-        _refuse_strict(self.seeds[0])
-        return Sharded(self.seeds)
-
 
 class Redlock:
-    """Opens the locks of several independent servers; a majority must agree.
+    """Opens the locks of several independent servers, of which a majority must agree.
 
     Example:
         ```python
@@ -111,17 +104,17 @@ class Redlock:
     """
 
     def __init__(self, members: Sequence[str | Secret | Opener], *, quarantine: float = 0.0) -> None:
-        """Check the nodes as far as possible without a connection.
+        """Check the arguments, without a connection.
 
         Args:
-            members: the nodes: URLs (``redis://``, ``rediss://``, ``unix://``, ``redis+sentinel://``,
-                ``redis+cluster://``), or a `Redis`, `Sentinel` or `Cluster`, or a result of `adopt`.
-            quarantine: seconds for which a node that was restarted or emptied gives no votes; no lease may be longer.
-                0 for none. It must be the same for all clients.
+            members: the nodes: URLs (``redis://``, ``rediss://``, ``unix://``, ``redis+sentinel://``), or what
+                `Redis`, `Sentinel` or `adopt` make.
+            quarantine: seconds for which a node gives no votes after it was restarted or emptied; 0 for none. No lease
+                may be longer. It must be the same for all clients.
 
         """
         hidden = [Secret(each) if isinstance(each, str) else each for each in members]
-        del members  # they may contain passwords
+        del members  # they may have passwords
         self._members = [_member(each) for each in hidden]
         places = [member.settings.where for member in self._members]
         if len(places) < FEWEST_NODES:
@@ -129,10 +122,8 @@ class Redlock:
                 f"Redlock takes {FEWEST_NODES} nodes or more, best {FEWEST_NODES} or 5, not {len(places)}; "
                 "for one server write the URL as redis://HOST"
             )
-        if duplicate := next((place for place in places if places.count(place) > 1), None):
-            raise ValueError(
-                f"the node {duplicate} is named duplicate; each node must be another server: name it once in the URL"
-            )
+        if twice := next((place for place in places if places.count(place) > 1), None):
+            raise ValueError(f"the node {twice} is there twice; name it once: each node must be a server of its own")
         if not 0 <= quarantine <= LONGEST_QUARANTINE:
             raise ValueError(f"option quarantine is from 0 to {LONGEST_QUARANTINE:.0f} s, not {quarantine}")
         self._quarantine = quarantine
@@ -148,14 +139,17 @@ def _member(given: Secret | Opener) -> Member:
     if isinstance(given, Secret):
         url = parse(given)
         if url.scheme not in (*NODE_SCHEMES, *REDLOCK_SCHEMES):
-            raise ValueError(f"a node of Redlock is a Redis, which {url.scheme}: is not; {NODE_URLS}")
+            raise ValueError(f"a node of Redlock is a Redis server, which {url.scheme}: is not; {NODE_URLS}")
         given = from_url(url)
-    if isinstance(given, Redis | Sentinel | Cluster):
+    if isinstance(given, Cluster):
+        raise ValueError(
+            "a node of Redlock cannot be a whole cluster; use the cluster alone (redis+cluster://), or pass single "
+            "servers (redis://) or Sentinel groups (redis+sentinel://) as nodes"
+        )
+    if isinstance(given, Redis | Sentinel):
         return given.member()
     kind = type(given).__name__
-    raise TypeError(
-        f"a node of Redlock is one server, a primary under sentinels, or a cluster, not a {kind}; {NODE_URLS}"
-    )
+    raise TypeError(f"a node of Redlock is one server or a Sentinel group, not a {kind}; {NODE_URLS}")
 
 
 def _refuse_strict(node: Settings) -> None:
@@ -171,7 +165,7 @@ def _redlock_from_url(url: StoreURL) -> Redlock:
     if url.members:
         if url.scheme != "redlock":
             raise ValueError(
-                "each URL in redlock:URL|URL|URL has its own scheme, with or without TLS; write redlock: before them"
+                "each URL in redlock:URL|URL|URL says itself whether it uses TLS; write redlock: before them"
             )
         url.refuse_options(("quarantine",))
         nodes: Sequence[Secret | Opener] = url.members
@@ -192,14 +186,14 @@ def from_url(url: StoreURL) -> Opener:
     """
     if url.scheme in REDLOCK_SCHEMES:
         return _redlock_from_url(url)
-    options, url = strict.from_url(url)
+    demanded, url = strict.from_url(url)
     match url.scheme.partition("+")[2]:
         case "sentinel":
-            return _in_strict_mode(Sentinel(deployments.sentinels_from_url(url)), options)
+            return _strictly(Sentinel(deployments.sentinels_from_url(url)), demanded)
         case "cluster":
-            return _in_strict_mode(Cluster(deployments.seeds_from_url(url)), options)
+            return _strictly(Cluster(deployments.seeds_from_url(url)), demanded)
         case _:
-            return _in_strict_mode(Redis(settings.from_url(url)), options)
+            return _strictly(Redis(settings.from_url(url)), demanded)
 
 
 def adopt(client: Any, flavor: Flavor, *, strict: Strict | None = None) -> Opener:
@@ -208,23 +202,23 @@ def adopt(client: Any, flavor: Flavor, *, strict: Strict | None = None) -> Opene
     ``Client(adopt(client, Flavor.SYNC, strict=Strict(longest=30)))`` does so in strict mode.
     """
     if adopting.asks_sentinels(client):
-        return _in_strict_mode(Sentinel(adopting.watched(client, flavor)), strict)
+        return _strictly(Sentinel(adopting.watched(client, flavor)), strict)
     if isinstance(client, adopting.CLUSTERS):
-        return _in_strict_mode(Cluster(adopting.seeds(client, flavor)), strict)
-    return _in_strict_mode(Redis(settings.from_client(client, flavor)), strict)
+        return _strictly(Cluster(adopting.seeds(client, flavor)), strict)
+    return _strictly(Redis(settings.from_client(client, flavor)), strict)
 
 
-def _in_strict_mode(opener: Redis | Sentinel | Cluster, options: Strict | None) -> Redis | Sentinel | Cluster:
-    """Return the opener in strict mode, if there are options for it."""
-    if options is None:
+def _strictly(opener: Redis | Sentinel | Cluster, demanded: Strict | None) -> Redis | Sentinel | Cluster:
+    """Return the same in strict mode, if it is asked for."""
+    if demanded is None:
         return opener
     match opener:
         case Redis(server):
-            return Redis(replace(server, strict=options))
+            return Redis(replace(server, strict=demanded))
         case Sentinel(watched):
-            return Sentinel(replace(watched, server=replace(watched.server, strict=options)))
+            return Sentinel(replace(watched, server=replace(watched.server, strict=demanded)))
         case Cluster(seeds):
-            return Cluster([replace(seed, strict=options) for seed in seeds])
+            return Cluster([replace(seed, strict=demanded) for seed in seeds])
 
 
 def adopt_all(clients: Sequence[Any], flavor: Flavor, *, strict: Strict | None = None) -> Opener:

@@ -1,1 +1,1 @@
-"""Redlock: several independent Redis servers, of which a majority decides, with proposed tokens."""
+"""Redlock: several independent Redis servers, of which a majority must agree, with proposed tokens."""

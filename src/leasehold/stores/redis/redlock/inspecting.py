@@ -1,4 +1,4 @@
-"""From what the nodes of a Redlock know of names to what people see: what a majority has, or may have."""
+"""Shows names on a Redlock: what a majority of its nodes knows about them, or may know."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import Any
 
 from leasehold._model import Kind, LeaseTerms, LockMode, Owner, QueueEntry, Ticket, View
 from leasehold._runtimes.base import Runtime
-from leasehold.stores.redis.connection.base import ReplyError, refused
+from leasehold.stores.redis import keys
+from leasehold.stores.redis.connection.base import ReplyError, pack, refused
 from leasehold.stores.redis.inspecting import SEPARATOR
-from leasehold.stores.redis.redlock import commands
+from leasehold.stores.redis.redlock import protocol
 from leasehold.stores.redis.redlock.node import Node
 from leasehold.stores.redis.redlock.nodes import QuorumNodes
 from leasehold.stores.redis.scripts.commands import PER_SCRIPT, chunks
@@ -19,36 +20,58 @@ WITHIN = 5.0
 """Seconds that a node may take for each question."""
 
 SLOW = 0.25
-"""Seconds for which nodes are waited for that have not answered when a majority has."""
+"""Seconds to wait for slow nodes, once a majority has answered."""
 
 
-async def look(runtime: Runtime, panel: QuorumNodes, namespace: str, prefix: str, *, exact: bool) -> list[View]:
-    """Show the names that a majority of the nodes knows to be held, waited for or kept free."""
+async def inspect(runtime: Runtime, quorum: QuorumNodes, namespace: str, prefix: str, *, exact: bool) -> list[View]:
+    """Return the names that a majority of the nodes knows as held, waited for, or blocked by a lock delay."""
 
     async def ask(node: Node) -> dict[str, Any]:
-        names = [prefix] if exact else await node.names(prefix, WITHIN)
+        names = [prefix] if exact else await _names(node, namespace, prefix)
         found: dict[str, Any] = {}
         for some in chunks(names, PER_SCRIPT):
-            looks = [commands.inspect(namespace, name) for name in some]
+            looks = [protocol.inspect(namespace, name) for name in some]
             for name, reply in zip(some, await node.run_all(looks, WITHIN), strict=True):
                 if isinstance(reply, ReplyError):
                     raise refused(node.where, reply)
                 found[name] = reply
         return found
 
-    call = panel.ask_in_background(ask)
-    await call.until(lambda call: len(call.answers) >= panel.majority, runtime.now() + WITHIN)
+    call = quorum.ask_in_background(ask)
+    await call.until(lambda call: len(call.answers) >= quorum.majority, runtime.now() + WITHIN)
     answers = await call.linger(lambda _: False, runtime.now() + SLOW)
-    if len(answers) < panel.majority:
-        raise panel.too_few(call, answers, "answered", {})
+    if len(answers) < quorum.majority:
+        raise quorum.too_few(call, answers, "answered", {})
     names = sorted({name for found in answers.values() for name in found})
-    views = (view(name, [found[name] for found in answers.values() if name in found], answers, panel) for name in names)
+    views = (
+        view(name, [found[name] for found in answers.values() if name in found], answers, quorum) for name in names
+    )
     return [view for view in views if view.holders or view.waiters or view.free_in > 0]
 
 
-def view(name: str, replies: Sequence[Any], answers: Mapping[int, Any], panel: QuorumNodes) -> View:
-    """Add up what the nodes that answered know of one name."""
-    silent = len(panel) - len(answers)
+async def _names(node: Node, namespace: str, prefix: str) -> list[str]:
+    """Return the names beginning with ``prefix`` for which a node has given a vote, or knows a lock delay.
+
+    Raises:
+        StoreUnavailable: no answer, or a refusal.
+
+    """
+    found = dict[str, None]()
+    pattern = keys.lock_pattern(namespace, prefix, "vote")
+    cursor = b""
+    while cursor != b"0":
+        scan = pack(b"SCAN", cursor or b"0", b"MATCH", pattern, b"COUNT", b"1000")
+        reply = await node.transport.call(scan, within=WITHIN)
+        if isinstance(reply, ReplyError):
+            raise refused(node.where, reply)
+        cursor = reply[0]
+        found.update(dict.fromkeys(map(keys.name_of, reply[1])))
+    return list(found)
+
+
+def view(name: str, replies: Sequence[Any], answers: Mapping[int, Any], quorum: QuorumNodes) -> View:
+    """Combine what the nodes that answered know about one name."""
+    silent = len(quorum) - len(answers)
     voted: dict[str, list[QueueEntry]] = {}
     blocked_until: list[float] = []
     for reply in replies:
@@ -60,16 +83,16 @@ def view(name: str, replies: Sequence[Any], answers: Mapping[int, Any], panel: Q
     top = max((int(reply[3]) for reply in replies), default=0)
     best = max(voted.values(), key=len, default=list[QueueEntry]())
     waiters = _waiters(replies, len(answers), best[0].ticket.id if best else "")
-    if best and len(best) + silent >= panel.majority and 2 * len(best) > len(answers):
+    if best and len(best) + silent >= quorum.majority and 2 * len(best) > len(answers):
         entry = best[0]
-        left = sorted((one.expires for one in best), reverse=True)[min(panel.majority, len(best)) - 1]
+        left = sorted((one.expires for one in best), reverse=True)[min(quorum.majority, len(best)) - 1]
         return View(name, Kind.MUTEX, entry.token or top, (replace(entry, expires=left),), waiters)
-    free_in = sorted(blocked_until)[-panel.majority] if len(blocked_until) >= panel.majority else 0.0
+    free_in = sorted(blocked_until)[-quorum.majority] if len(blocked_until) >= quorum.majority else 0.0
     return View(name, Kind.MUTEX, top, (), waiters, free_in)
 
 
 def _voted(reply: Any) -> QueueEntry | None:
-    """Return who has the vote of one node; None if its lease is over, and only its delay goes on."""
+    """Return who has the vote of one node; None if only its lock delay is left."""
     ticket, token, lease, lock_delay, owner, meta = (_text(field) for field in reply[1])
     left = (int(reply[2]) - int(lock_delay or 0)) / 1000
     if not ticket or left <= 0:

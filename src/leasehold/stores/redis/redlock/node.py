@@ -1,35 +1,108 @@
-"""One node of a Redlock: its transport, whether it answers, and how long it is left alone when it does not."""
+"""One node of a Redlock: its transport, whether it answers, and how long it is skipped when it does not."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
-from leasehold._model import Finding, Severity
+from leasehold._model import Finding
 from leasehold._runtimes.base import Runtime, Signal
 from leasehold.errors import LeaseholdError, StoreUnavailable, Unsupported
-from leasehold.stores.redis import keys
-from leasehold.stores.redis.connection.base import DEMOTED, NotPermitted, ReplyError, pack, refused
+from leasehold.stores.redis.connection.base import (
+    DEMOTED,
+    OnMessage,
+    OnSilence,
+    ReplyError,
+    Transport,
+    pack,
+    refused,
+)
 from leasehold.stores.redis.connection.pipelining import OnReply, PipelinedConnection, pipelining_for
-from leasehold.stores.redis.doctor import rights
-from leasehold.stores.redis.redlock.members import Member
+from leasehold.stores.redis.connection.settings import Settings
+from leasehold.stores.redis.connection.transports import single_transport
+from leasehold.stores.redis.doctor import doctor, rights
+from leasehold.stores.redis.redlock import protocol
 from leasehold.stores.redis.scripts.commands import Command
+from leasehold.stores.redis.sentinel.primary_tracking import PrimaryTransport
+from leasehold.stores.redis.sentinel.sentinel import Sentinels, SentinelSettings
+from leasehold.stores.redis.sentinel.store import SentinelStore
+
+
+class Member(Protocol):
+    """What a node is reached by.
+
+    Attributes:
+        settings: how to connect to it, and its name in messages to people.
+        fails_over: another server may take its place, without the last votes.
+
+    """
+
+    @property
+    def settings(self) -> Settings: ...
+    @property
+    def fails_over(self) -> bool: ...
+
+    def transport(self, runtime: Runtime, channel: bytes, on_message: OnMessage, on_silence: OnSilence) -> Transport:
+        """Make the transport; it connects at the first call."""
+        ...
+
+    async def diagnose(self, runtime: Runtime, transport: Transport, namespace: str, channel: bytes) -> list[Finding]:
+        """Check the settings of its servers."""
+        ...
+
+
+@dataclass(frozen=True)
+class Single:
+    """One server."""
+
+    settings: Settings
+    fails_over: bool = False
+
+    def transport(self, runtime: Runtime, channel: bytes, on_message: OnMessage, on_silence: OnSilence) -> Transport:
+        return single_transport(runtime)(runtime, self.settings, channel, on_message, on_silence)
+
+    async def diagnose(self, runtime: Runtime, transport: Transport, namespace: str, channel: bytes) -> list[Finding]:
+        return await doctor.diagnose(runtime, transport, self.settings, namespace, channel)
+
+
+@dataclass(frozen=True)
+class TrackedPrimary:
+    """The primary that sentinels name."""
+
+    watched: SentinelSettings
+    fails_over: bool = True
+
+    @property
+    def settings(self) -> Settings:
+        """How to connect to it, under the name of the sentinels."""
+        return replace(self.watched.server, where=self.watched.where)
+
+    def transport(self, runtime: Runtime, channel: bytes, on_message: OnMessage, on_silence: OnSilence) -> Transport:
+        make = single_transport(runtime)
+        sentinels = Sentinels(runtime, self.watched, make, on_silence)
+        return PrimaryTransport(runtime, sentinels, make, channel, on_message, on_silence)
+
+    async def diagnose(self, runtime: Runtime, transport: Transport, namespace: str, channel: bytes) -> list[Finding]:
+        store = SentinelStore(runtime, self.watched, namespace)
+        try:
+            return await store.diagnose()
+        finally:
+            await store.close()
+
 
 STUCK = 0.25
-"""Seconds after which a node that owes an answer is asked nothing new until it has given it."""
+"""Seconds after which a node with an open request gets no new one until it has answered."""
 
-WITHIN = 5.0
-"""Seconds that a node may take to say who it is, when somebody looks at it."""
+FIRST_SKIP = 0.1
+"""Seconds for which a node that did not answer is skipped; twice as long each further time, with jitter."""
 
-FIRST_REST = 0.1
-"""Seconds for which a node is left alone that did not answer; each further rest is twice as long, with jitter."""
-
-LONGEST_REST = 2.0
-"""Seconds: a node that is back is asked again at most so much later."""
+LONGEST_SKIP = 2.0
+"""Seconds after which a node that is back is asked again, at most."""
 
 
 class Subscriber:
-    """Who listens for all waiters of this client at one node."""
+    """Receives the messages of one node for all waiters of this client."""
 
     def __init__(self) -> None:
         self.news = False
@@ -42,19 +115,19 @@ class Subscriber:
         return self._signal
 
     def set(self) -> None:
-        """Wake who waits."""
+        """Wake the listener."""
         if self._signal is not None:
             self._signal.set()
 
-    def rest(self) -> None:
-        """Take the news."""
+    def clear(self) -> None:
+        """Clear the flag and the signal."""
         self.news = False
         if self._signal is not None:
             self._signal.clear()
 
 
 class Node:
-    """One node. Used from many threads at once."""
+    """One node. Thread-safe."""
 
     def __init__(
         self,
@@ -63,33 +136,33 @@ class Node:
         member: Member,
         namespace: str,
         channel: bytes,
-        heard: Callable[[Node, bytes], None],
-        silence: Callable[[Node], None],
-        known: Callable[[Node], None],
+        on_message: Callable[[Node, bytes], None],
+        on_silence: Callable[[Node], None],
+        on_identity: Callable[[Node], None],
         *,
         quarantine: bool = False,
     ) -> None:
         self._runtime = runtime
         self._quarantine = quarantine
         self._namespace = namespace
-        self.channel = member.channel(channel)
-        self._known = known
+        self.channel = channel
+        self._on_identity = on_identity
         self.index = index
         self.member = member
         self.settings = member.settings
         self.subscriber = Subscriber()
         self.transport = member.transport(
-            runtime, namespace, self.channel, lambda message: heard(self, message), lambda: silence(self)
+            runtime, channel, lambda message: on_message(self, message), lambda: on_silence(self)
         )
-        self._posting = pipelining_for(runtime, self.transport)
-        self._forget()
+        self._pipelining = pipelining_for(runtime, self.transport)
+        self._reset()
 
-    def _forget(self) -> None:
-        self.identity: str | None = None  # its run id, once it told
-        self._out: dict[object, float] = {}
-        self._heard = 0.0  # when it last answered anything
-        self._rest = 0.0
-        self._rests_until = 0.0
+    def _reset(self) -> None:
+        self.identity: str | None = None  # its run id, once it is known
+        self._open_requests: dict[object, float] = {}
+        self._last_reply = 0.0  # boot-time clock of its last answer
+        self._skip_for = 0.0
+        self._skipped_until = 0.0
         self._failed: LeaseholdError | None = None
 
     @property
@@ -97,93 +170,89 @@ class Node:
         """Its address, for messages to people."""
         return self.settings.where
 
-    def memory(self, name: str) -> bytes:
-        """Return the key in which the server that has ``name`` keeps what it remembers of its own votes."""
-        return self.member.memory(self.transport, self._namespace, name)
-
-    def rests(self, now: float) -> bool:
-        """Say whether it is to be left alone."""
-        if now < self._rests_until:
+    def is_skipped(self, now: float) -> bool:
+        """Return whether it gets no requests now: it did not answer lately, or an answer is open for too long."""
+        if now < self._skipped_until:
             return True
         try:
-            oldest = next(iter(self._out.values()), now)
-        except RuntimeError:  # another thread asks or is answered just now: it is not stuck
+            oldest = next(iter(self._open_requests.values()), now)
+        except RuntimeError:  # another thread changes the requests just now, so the node is not stuck
             return False
         return now - oldest > STUCK
 
-    def why(self, now: float) -> StoreUnavailable:
-        """Say why it was not asked."""
-        if now < self._rests_until and self._failed is not None:
-            return StoreUnavailable(f"{self._failed}; it is asked again in {self._rests_until - now:.1f} s")
-        return StoreUnavailable("it has owed an answer for a while", unknown=False)
+    def why_skipped(self, now: float) -> StoreUnavailable:
+        """Return the reason why it was skipped."""
+        if now < self._skipped_until and self._failed is not None:
+            return StoreUnavailable(f"{self._failed}; it is asked again in {self._skipped_until - now:.1f} s")
+        return StoreUnavailable("it has not answered an earlier request yet", unknown=False)
 
     def read(self, now: float) -> bool:
-        """Read the answers that came for nobody who waits; return whether more are owed."""
-        return self._posting is not None and self._posting.read(now)
+        """Read late answers; return whether more are open."""
+        return self._pipelining is not None and self._pipelining.read(now)
 
-    def catches_up(self, now: float) -> bool:
-        """Read what nobody has read yet; return whether it need not be left alone for it."""
-        if now < self._rests_until or self._posting is None:
+    def catch_up(self, now: float) -> bool:
+        """Read late answers; return whether the node need not be skipped after that."""
+        if now < self._skipped_until or self._pipelining is None:
             return False
-        self._posting.read(now)
-        return not self.rests(now)
+        self._pipelining.read(now)
+        return not self.is_skipped(now)
 
     @property
-    def posts(self) -> bool:
-        """Whether it can be asked without waiting: it is known who it is."""
-        return self._posting is not None and self.identity is not None
+    def can_send(self) -> bool:
+        """Whether requests can be sent without waiting: its identity is known."""
+        return self._pipelining is not None and self.identity is not None
 
     def post(
         self, packed: bytes, now: float, until: float, answered: OnReply, taken: list[PipelinedConnection]
     ) -> bool:
         """Send a script's packed call without waiting, if that can be done at once; see `Pipelining.post`.
 
-        Whoever is told of the answer says so by `answers`, or by `ends` that there is none.
+        The callback ``answered`` reports the answer to `note_reply`, or to `end_request` that there is none.
         """
-        if self._posting is None:
+        if self._pipelining is None:
             return False
-        self._out[answered] = now
-        if self._posting.post(packed, until, answered, taken):
+        self._open_requests[answered] = now
+        if self._pipelining.post(packed, until, answered, taken):
             return True
-        self._out.pop(answered, None)
+        self._open_requests.pop(answered, None)
         return False
 
-    def answers(self, asked: object, now: float) -> None:
-        """Take note of an answer to what was posted."""
-        self._heard = now
-        self._rest = 0.0
-        self._out.pop(asked, None)
+    def note_reply(self, request: object, now: float) -> None:
+        """Record an answer to a request that was sent without waiting."""
+        self._last_reply = now
+        self._skip_for = 0.0
+        self._open_requests.pop(request, None)
 
     async def connect(self, within: float) -> None:
-        """Make one more connection to ask on without waiting; nobody waits for it."""
-        if self.posts and self._posting is not None and not self.rests(self._runtime.now()):
+        """Open one more connection for requests without waiting. No caller waits for it."""
+        if self.can_send and self._pipelining is not None and not self.is_skipped(self._runtime.now()):
             try:
-                self._posting.add(within)
-            except (StoreUnavailable, Unsupported):  # whoever asks meets it
+                self._pipelining.add(within)
+            except (StoreUnavailable, Unsupported):  # the next request reports it
                 pass
 
-    def begins(self) -> object:
-        """Take note of a question."""
-        asked = object()
-        self._out[asked] = self._runtime.now()
-        return asked
+    def begin_request(self) -> object:
+        """Record an open request; return its key."""
+        request = object()
+        self._open_requests[request] = self._runtime.now()
+        return request
 
-    def ends(self, asked: object, failure: LeaseholdError | None) -> None:
-        """Take note of its answer, or that none came, which means a rest. A refusal is an answer."""
-        began = self._out.pop(asked, 0.0)
+    def end_request(self, request: object, failure: LeaseholdError | None) -> None:
+        """Record its answer, or a failure, after which the node is skipped for a while. An error reply is an answer."""
+        began = self._open_requests.pop(request, 0.0)
         if failure is None:
-            self._rest = 0.0
+            self._skip_for = 0.0
             return
-        if self._heard > began:
+        if self._last_reply > began:
             return
         self._failed = failure
         now = self._runtime.now()
-        if now >= self._rests_until:
-            self._rest = min(2 * self._rest or FIRST_REST, LONGEST_REST)
-            self._rests_until = now + self._rest * (0.5 + self._runtime.jitter() / 2)
+        if now >= self._skipped_until:
+            self._skip_for = min(2 * self._skip_for or FIRST_SKIP, LONGEST_SKIP)
+            self._skipped_until = now + self._skip_for * (0.5 + self._runtime.jitter() / 2)
 
     async def ask_all(self, commands: Sequence[Command], within: float) -> list[Any]:
-        """Run scripts in one write; return their replies, a refusal as the error that says so.
+        """Run scripts in one write; return their replies, an error reply as the exception for it.
 
         Raises:
             StoreUnavailable: no answer.
@@ -203,116 +272,60 @@ class Node:
             return error
         return refused(self.where, reply)
 
-    async def names(self, prefix: str, within: float) -> list[str]:
-        """Return the names beginning with ``prefix`` for which it has given a vote, or knows one to be kept free.
-
-        Raises:
-            StoreUnavailable: no answer, or a refusal.
-
-        """
-        found = dict[str, None]()
-        pattern = keys.lock_pattern(self._namespace, prefix, "vote")
-        for transport in await self.member.parts(self.transport, within):
-            cursor = b""
-            while cursor != b"0":
-                scan = pack(b"SCAN", cursor or b"0", b"MATCH", pattern, b"COUNT", b"1000")
-                reply = await transport.call(scan, within=within)
-                if isinstance(reply, ReplyError):
-                    raise refused(self.where, reply)
-                cursor = reply[0]
-                found.update(dict.fromkeys(map(keys.name_of, reply[1])))
-        return list(found)
-
     async def run_all(self, commands: Sequence[Command], within: float) -> list[Any]:
         """Run scripts in one write; return their replies, of which some may be errors."""
         until = self._runtime.now() + within
         if self.identity is None:
-            await self._meet(within)
+            await self.meet(within)
         packed = [script.by_digest(names, args) for script, names, args in commands]
         replies = await self.transport.call_all(packed, within=max(until - self._runtime.now(), 0.001))
-        self._heard = self._runtime.now()
-        for whole in (False, True):  # a cluster may know a script on one shard, and not on another
-            unknown = [index for index, reply in enumerate(replies) if _is_unknown_script(reply)]
+        self._last_reply = self._runtime.now()
+        for whole in (False, True):  # the server may flush its scripts in between
+            unknown = [index for index, reply in enumerate(replies) if protocol.is_unknown_script(reply)]
             if unknown:
-                packed = _with_texts([commands[index] for index in unknown], whole=whole)
+                packed = protocol.packed_with_texts([commands[index] for index in unknown], whole=whole)
                 again = await self.transport.call_all(packed, within=max(until - self._runtime.now(), 0.001))
                 for index, reply in zip(unknown, again, strict=True):
                     replies[index] = reply
         if any(isinstance(reply, ReplyError) and reply.code in DEMOTED for reply in replies):
             self.transport.hang_up()
-            if self._posting is not None:
-                self._posting.hang_up()
+            if self._pipelining is not None:
+                self._pipelining.hang_up()
         return replies
 
-    async def _meet(self, within: float) -> None:
-        """Learn, once, who it is, and whether we have the rights that we need."""
-        identity = await self.member.identity(self.transport, within)
+    async def meet(self, within: float) -> None:
+        """Find out, once, its identity, and whether the user has the rights that are needed."""
+        reply = await self.transport.call(pack(b"INFO", b"server"), within=within)
+        identity = "" if isinstance(reply, ReplyError) else _run_id(reply.decode("utf-8", "replace"))
         if self.settings.restricted:
             await self._check_rights(within)
         self.identity = identity
-        self._known(self)
+        self._on_identity(self)
 
     async def _check_rights(self, within: float) -> None:
         await rights.check(
             self.transport, self.where, self._namespace, self.channel, within=within, info=self._quarantine
         )
 
-    async def diagnose(self) -> list[Finding]:
-        """Look at this node's settings."""
-        denied = ""
-        if self.identity is None:
-            try:
-                await self._meet(WITHIN)
-            except Unsupported:  # it is there twice, which the others say
-                pass
-            except NotPermitted as error:
-                denied = str(error)
-        found = await self.member.diagnose(self._runtime, self.transport, self._namespace, self.channel)
-        if denied and not any(one.subject == "rights" and one.severity is Severity.ERROR for one in found):
-            found = [one for one in found if one.subject != "rights"]  # those of any server; a quarantine needs more
-            found.append(Finding(Severity.ERROR, "rights", denied, "it gives no vote (L)", "grant them to its user"))
-        return found
-
     async def close(self) -> None:
-        """End its connections."""
+        """Close its connections."""
         self.subscriber.news = True
         self.transport.notify(self.subscriber)
-        if self._posting is not None:
-            self._posting.close()
+        if self._pipelining is not None:
+            self._pipelining.close()
         await self.transport.close()
 
     def after_fork(self, channel: bytes) -> None:
-        """Start anew in a forked child, on a channel of its own."""
-        self.channel = self.member.channel(channel)
+        """Start again in a forked child, on a channel of its own."""
+        self.channel = channel
         self.subscriber = Subscriber()
-        self._forget()
+        self._reset()
         self.transport.after_fork(self.channel)
-        if self._posting is not None:
-            self._posting.after_fork()
+        if self._pipelining is not None:
+            self._pipelining.after_fork()
 
 
-def _is_unknown_script(reply: object) -> bool:
-    return isinstance(reply, ReplyError) and reply.code == "NOSCRIPT"
-
-
-def _with_texts(commands: Sequence[Command], *, whole: bool) -> list[bytes]:
-    """Pack commands, the first of each script with its text, or with ``whole`` all."""
-    packed, known = list[bytes](), set[bytes]()
-    for script, names, args in commands:
-        by_text = whole or script.digest not in known
-        packed.append(script.by_text(names, args) if by_text else script.by_digest(names, args))
-        known.add(script.digest)
-    return packed
-
-
-def refuse_twice(nodes: Sequence[Node]) -> None:
-    """Raise if one server is there twice: it would count as two votes."""
-    seen: dict[str, Node] = {}
-    for node in nodes:
-        if node.identity:
-            other = seen.setdefault(node.identity, node)
-            if other is not node:
-                raise Unsupported(
-                    f"{other.where} and {node.where} are the same server; each node of Redlock must be one of its own, "
-                    "or one failure takes away two votes: name it once"
-                )
+def _run_id(info: str) -> str:
+    """Return the run id, which no other server has; empty if INFO does not show it."""
+    lines = (line.partition(":") for line in info.splitlines())
+    return next((value for key, _, value in lines if key == "run_id"), "")

@@ -1,4 +1,4 @@
-"""What is owed to nodes that did not answer: each leave is sent again until it is confirmed, or its lease is over."""
+"""Retries releases that a node did not confirm, until the node confirms them or the lease is over."""
 
 from __future__ import annotations
 
@@ -11,74 +11,73 @@ from leasehold.errors import StoreUnavailable, Unsupported
 from leasehold.stores.redis.connection.base import PASSING, REDIRECTS, ReplyError
 from leasehold.stores.redis.redlock.node import Node
 from leasehold.stores.redis.redlock.nodes import QuorumNodes
-from leasehold.stores.redis.redlock.sharded import SILENT
 from leasehold.stores.redis.scripts.commands import Command
 
 AGAIN = 0.1
 """Seconds between two attempts, at least."""
 
 AT_ONCE = 200
-"""Leaves in one write."""
+"""Releases in one write."""
 
 WITHIN = 2.0
 """Seconds that a node may take for them."""
 
-NOT_YET = frozenset((*PASSING, *REDIRECTS, SILENT))
-"""Answers after which a leave is still owed. After any other refusal it is not: it would be refused again."""
+NOT_YET = frozenset((*PASSING, *REDIRECTS))
+"""Errors after which a release stays pending. After any other error it does not: it would fail again."""
 
 
 @dataclass(frozen=True, slots=True)
 class PendingRelease:
-    """A leave that a node has not confirmed, and the boot-time clock from which it knows nothing of the ticket."""
+    """A release that a node has not confirmed, and the boot-time clock at which the node forgets the ticket."""
 
     command: Command
     until: float
 
 
 class PendingReleases:
-    """All of a client, node by node. Used from many threads at once."""
+    """The pending releases of a client, by node. Thread-safe."""
 
-    def __init__(self, runtime: Runtime, panel: QuorumNodes) -> None:
+    def __init__(self, runtime: Runtime, quorum: QuorumNodes) -> None:
         self._runtime = runtime
-        self._quorum = panel
+        self._quorum = quorum
         self._reset()
 
     def _reset(self) -> None:
         self._mutex = self._runtime.mutex()
-        self._owed: dict[int, deque[PendingRelease]] = {node.index: deque() for node in self._quorum.nodes}
+        self._releases: dict[int, deque[PendingRelease]] = {node.index: deque() for node in self._quorum.nodes}
         self._jobs: dict[int, Job] = {}
         self._wake = {node.index: self._runtime.signal() for node in self._quorum.nodes}
 
     def __len__(self) -> int:
-        return sum(map(len, self._owed.values()))
+        return sum(map(len, self._releases.values()))
 
-    def owe(self, node: Node, command: Command, until: float) -> None:
-        """Send it in the background, until it is confirmed or its time is over."""
+    def retry_release(self, node: Node, command: Command, until: float) -> None:
+        """Send a release in the background until the node confirms it, or its time is over."""
         with self._mutex:
-            self._owed[node.index].append(PendingRelease(command, until))
+            self._releases[node.index].append(PendingRelease(command, until))
             job = self._jobs.get(node.index)
             if not self._quorum.closed and (job is None or not job.alive()):
-                self._jobs[node.index] = self._runtime.spawn(partial(self._pay, node), "leasehold-owed")
+                self._jobs[node.index] = self._runtime.spawn(partial(self._retry, node), "leasehold-release")
 
-    async def _pay(self, node: Node) -> None:
-        owed, wake = self._owed[node.index], self._wake[node.index]
+    async def _retry(self, node: Node) -> None:
+        pending, wake = self._releases[node.index], self._wake[node.index]
         while True:
-            await self._send(node, owed)
+            await self._send(node, pending)
             with self._mutex:
-                if not owed or self._quorum.closed:
+                if not pending or self._quorum.closed:
                     self._jobs.pop(node.index, None)
                     return
             await wake.wait(AGAIN * (1 + self._runtime.jitter()))
 
-    async def _send(self, node: Node, owed: deque[PendingRelease]) -> None:
+    async def _send(self, node: Node, pending: deque[PendingRelease]) -> None:
         now = self._runtime.now()
         with self._mutex:
-            while owed and owed[0].until <= now:
-                owed.popleft()
-            some = list(owed)[:AT_ONCE]
-        if not some or node.rests(now) or self._quorum.closed:
+            while pending and pending[0].until <= now:
+                pending.popleft()
+            some = list(pending)[:AT_ONCE]
+        if not some or node.is_skipped(now) or self._quorum.closed:
             return
-        asked, failure, still = node.begins(), None, list[PendingRelease]()
+        asked, failure, still = node.begin_request(), None, list[PendingRelease]()
         try:
             replies = await node.run_all([pending_release.command for pending_release in some], WITHIN)
             pairs = zip(some, replies, strict=True)
@@ -90,20 +89,20 @@ class PendingReleases:
         except (StoreUnavailable, Unsupported) as error:
             failure = error
         finally:
-            node.ends(asked, failure)
+            node.end_request(asked, failure)
         if failure is None:
             with self._mutex:
                 for _ in some:
-                    owed.popleft()
-                owed.extendleft(reversed(still))
+                    pending.popleft()
+                pending.extendleft(reversed(still))
 
     async def close(self, within: float) -> None:
-        """End the tasks or threads; what is still owed ends with its lease."""
+        """End the tasks or threads. A release that is still pending ends with its lease."""
         for wake in self._wake.values():
             wake.set()
         for job in list(self._jobs.values()):
             await job.join(within)
 
     def after_fork(self) -> None:
-        """Forget, in a forked child, what the parent owes."""
+        """Drop, in a forked child, the pending releases of the parent."""
         self._reset()

@@ -1,4 +1,4 @@
-"""One question to the nodes of a Redlock, and the answers as they come."""
+"""One question to the nodes of a Redlock, and the answers as they arrive."""
 
 from __future__ import annotations
 
@@ -16,105 +16,105 @@ from leasehold.stores.redis.scripts.commands import Command
 T = TypeVar("T")
 
 
-def _nothing(node: Node) -> None:
-    pass
+def do_nothing(node: Node) -> None:
+    """Do nothing: the default of the callbacks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Question(Generic[T]):
-    """What is asked of each node. Asked twice it does the same as once.
+    """A request for each node. It is idempotent.
 
     Attributes:
-        command: makes what is sent; the same object for nodes that get the same.
+        command: makes the command; the same object for nodes that get the same.
         read: reads the reply.
-        until: boot-time clock: what has not been sent by then never is, and no answer is waited for any more.
-        lost: told of nodes that gave no answer, or a refusal.
-        skipped: told of nodes that are not asked.
+        until: boot-time clock after which it is not sent any more, and no answer is waited for.
+        on_lost: called for each node that gave no answer, or an error.
+        on_skipped: called for each node that is not asked.
 
     """
 
     command: Callable[[Node], Command]
     read: Callable[[Node, Any], T]
     until: float
-    lost: Callable[[Node], None] = _nothing
-    skipped: Callable[[Node], None] = _nothing
+    on_lost: Callable[[Node], None] = do_nothing
+    on_skipped: Callable[[Node], None] = do_nothing
 
     def take(self, node: Node, reply: Any) -> tuple[T | None, LeaseholdError | None]:
-        """Read a reply, or the error that came in its place; return the answer, or why there is none."""
+        """Read a reply, or the error in its place; return the answer, or the reason why there is none."""
         failure = reply if isinstance(reply, LeaseholdError) else None
         if failure is None:
             try:
                 return self.read(node, reply), None
             except (ValueError, LookupError, TypeError, AttributeError) as error:
-                failure = StoreUnavailable(f"what {node.where} answered cannot be read: {error}", unknown=True)
-        self.lost(node)
+                failure = StoreUnavailable(f"the reply of {node.where} cannot be read: {error}", unknown=True)
+        self.on_lost(node)
         return None, failure
 
 
 class QuorumCall(Generic[T]):
-    """The answers to one question, as they come. Used from many threads at once.
+    """The answers to one question, as they arrive. Thread-safe.
 
-    A blocking asker reads them itself, from pipes that are its own until it leaves; what was asked by another thread
-    rings its bell. Nodes that seem not to answer are passed over, and are asked after all if the others do not suffice:
-    a thread that was given no turn for a while takes many a node for stuck whose answer it has just not read.
+    A blocking caller reads them itself, from connections that it owns until it stops waiting. An answer that another
+    thread reads wakes it. Nodes that seem not to answer are skipped, and asked after all if the others are not enough:
+    a thread that got no CPU time for a while takes nodes for stuck whose answers it has not read yet.
     """
 
-    def __init__(self, runtime: Runtime, left: Callable[[], None]) -> None:
+    def __init__(self, runtime: Runtime, on_open_replies: Callable[[], None]) -> None:
         self._runtime = runtime
-        self._left = left
+        self._on_open_replies = on_open_replies
         self._mutex = runtime.mutex()
         self._signal: Signal | None = None
         self._wake_up: WakeUp | None = None
         self._enough: Callable[[QuorumCall[T]], bool] | None = None
         self._done = False
         self.taken: list[PipelinedConnection] = []
-        self.elsewhere = False  # whether another thread, or a task, asks some of them
+        self.in_background = False  # whether another thread, or a task, asks some nodes
         self.answers: dict[int, T] = {}
         self.failures: dict[int, LeaseholdError] = {}
         self.waiting: set[int] = set()
-        self._passed: list[tuple[Node, Callable[[Node], None]]] = []
-        self._over = False
-        self._ask_after_all: Callable[[Node], None] = _nothing
+        self._skipped: list[tuple[Node, Callable[[Node], None]]] = []
+        self._stopped = False
+        self._ask_skipped: Callable[[Node], None] = do_nothing
 
-    def begin(self, nodes: Iterable[Node], ask_after_all: Callable[[Node], None]) -> None:
-        """Wait for these; those that are passed over are asked by the function, if need be."""
+    def begin(self, nodes: Iterable[Node], ask_skipped: Callable[[Node], None]) -> None:
+        """Wait for ``nodes``. ``ask_skipped`` asks a skipped node after all, if needed."""
         self.waiting.update(node.index for node in nodes)
-        self._ask_after_all = ask_after_all
+        self._ask_skipped = ask_skipped
 
-    def pass_over(self, node: Node, why: LeaseholdError, skipped: Callable[[Node], None]) -> None:
-        """Take note that a node was not asked; ``skipped`` is told if it is not asked after all, either."""
+    def skip(self, node: Node, why: LeaseholdError, on_skipped: Callable[[Node], None]) -> None:
+        """Record that a node was not asked. ``on_skipped`` is called if it is never asked."""
         with self._mutex:
-            over = self._over
-            if not over:
-                self._passed.append((node, skipped))
-        if over:
-            skipped(node)
+            stopped = self._stopped
+            if not stopped:
+                self._skipped.append((node, on_skipped))
+        if stopped:
+            on_skipped(node)
         self.settle(node.index, None, why)
 
     def __enter__(self) -> QuorumCall[T]:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.leave()
+        self.stop_waiting()
 
-    def leave(self) -> None:
-        """Wait for nothing more; what is answered later is read by others."""
+    def stop_waiting(self) -> None:
+        """Stop waiting. Later answers are read by others."""
         with self._mutex:
-            self._over = True
-            passed, self._passed = self._passed, []
-        for node, skipped in passed:
-            skipped(node)
-        owing = False
+            self._stopped = True
+            skipped_nodes, self._skipped = self._skipped, []
+        for node, on_skipped in skipped_nodes:
+            on_skipped(node)
+        replies_open = False
         while self.taken:
             pipelined = self.taken[-1]
             pipelined.give_back()
-            owing = owing or bool(pipelined.pending)
+            replies_open = replies_open or bool(pipelined.pending)
             self.taken.pop()
-        if owing:
-            self._left()
+        if replies_open:
+            self._on_open_replies()
 
     def settle(self, node: int, answer: T | None, failure: LeaseholdError | None) -> None:
-        """Take what a node answered."""
+        """Record the answer of a node, or why there is none."""
         with self._mutex:
             self.waiting.discard(node)
             if failure is not None:
@@ -129,22 +129,22 @@ class QuorumCall(Generic[T]):
                     self._wake_up.set()
 
     async def until(self, enough: Callable[[QuorumCall[T]], bool], until: float) -> Mapping[int, T]:
-        """Wait until it is enough, all have answered, or the time is over; return the answers so far.
+        """Wait until ``enough``, all have answered, or the time is over; return the answers so far.
 
-        Who was passed over is asked, too, when the others have all answered, or were given `redlock_node.STUCK`.
+        Asks the skipped nodes, too, when all others have answered, or did not for `node.STUCK` seconds.
         """
         while True:
             answers = await self.linger(enough, min(until, self._runtime.now() + STUCK))
             if enough(self) or self._runtime.now() >= until:
                 return answers
-            passed = self._take_passed()
-            for node in passed:
-                self._ask_after_all(node)
-            if not passed and not self.waiting:
+            skipped_nodes = self._take_skipped()
+            for node in skipped_nodes:
+                self._ask_skipped(node)
+            if not skipped_nodes and not self.waiting:
                 return answers
 
     async def linger(self, enough: Callable[[QuorumCall[T]], bool], until: float) -> Mapping[int, T]:
-        """Do as `until` does, but ask nobody more."""
+        """Wait as `until` does, but do not ask skipped nodes."""
         signal = self._signal
         if not self.taken and signal is None:
             signal = self._signal = self._runtime.signal()
@@ -161,23 +161,23 @@ class QuorumCall(Generic[T]):
             self._enough = None
             return self.answers
 
-    def _take_passed(self) -> Sequence[Node]:
+    def _take_skipped(self) -> Sequence[Node]:
         with self._mutex:
-            passed = [node for node, _ in self._passed]
-            self._passed = []
-            for node in passed:
+            skipped_nodes = [node for node, _ in self._skipped]
+            self._skipped = []
+            for node in skipped_nodes:
                 self.failures.pop(node.index, None)
                 self.waiting.add(node.index)
-        return passed
+        return skipped_nodes
 
     def _read(self, until: float) -> None:
-        """Read answers in this thread, until it is enough."""
+        """Read answers in this thread until they are enough."""
         wake_up: WakeUp | None = None
         try:
             left = 1.0
             while not self._done and left > 0:
-                left = max(until - self._runtime.now(), 0.0)  # what is there when the time is over is read all the same
-                if self.elsewhere and wake_up is None:
+                left = max(until - self._runtime.now(), 0.0)  # at 0 it still reads what is there
+                if self.in_background and wake_up is None:
                     wake_up = WakeUp()
                     with self._mutex:
                         self._wake_up = wake_up
@@ -190,6 +190,6 @@ class QuorumCall(Generic[T]):
                 wake_up.close()
 
     def unknown(self) -> bool:
-        """Say whether a node may have done what it did not answer."""
+        """Return whether a node may have executed the request without answering."""
         lost = (isinstance(error, StoreUnavailable) and error.unknown for error in self.failures.values())
         return bool(self.waiting) or any(lost)

@@ -1,6 +1,7 @@
-"""One claim on a Redlock: rounds of votes until a majority is had, another has it, or the time is over.
+"""Acquires a name on a Redlock: proposes tokens, and asks for votes in rounds.
 
-The store says in its first lines how this works and why it is safe.
+Rounds end when a majority voted for the ticket or for another one, or when the time is over. `store` explains in its
+first lines how this works and why it is safe.
 """
 
 from __future__ import annotations
@@ -9,41 +10,98 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from leasehold._model import Granted, ReleaseReason
+from leasehold._model import Granted, ReleaseReason, Ticket
 from leasehold._runtimes.base import Runtime
 from leasehold.errors import StoreUnavailable
-from leasehold.stores.redis.redlock import commands, majority
-from leasehold.stores.redis.redlock.commands import Proposal
-from leasehold.stores.redis.redlock.majority import Outcome, Vote
+from leasehold.stores.redis import keys
+from leasehold.stores.redis.redlock import protocol
 from leasehold.stores.redis.redlock.node import Node
 from leasehold.stores.redis.redlock.nodes import QuorumNodes
 from leasehold.stores.redis.redlock.pending_releases import PendingReleases
-from leasehold.stores.redis.redlock.proposals import Proposals
+from leasehold.stores.redis.redlock.protocol import Outcome, Proposal, Vote
 from leasehold.stores.redis.redlock.quorum_call import Question, QuorumCall
 from leasehold.stores.redis.scripts.commands import Command
 
+SWEEP = 10.0
+"""Seconds between two searches for tickets that no node knows any more."""
+
+
+class Proposals:
+    """The proposals of all tickets of a client. Thread-safe."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._mutex = runtime.mutex()
+        self._proposals: dict[str, Proposal] = {}
+        self._ahead = 0  # microseconds by which the highest token seen was ahead of our clock
+        self._swept = runtime.now()
+
+    def __len__(self) -> int:
+        return len(self._proposals)
+
+    def get(self, ticket: str) -> Proposal | None:
+        """Return the proposal of a ticket; None if it is not known."""
+        return self._proposals.get(ticket)
+
+    def get_or_create(self, name: str, ticket: Ticket) -> Proposal:
+        """Return the proposal of a ticket: a request that is repeated proposes the same token."""
+        now = self._runtime.now()
+        with self._mutex:
+            self._sweep(now)
+            proposal = self._proposals.get(ticket.id)
+            if proposal is None:
+                clock = self._runtime.wall_us()
+                proposal = self._proposals[ticket.id] = Proposal(name, ticket, clock + self._ahead, clock, now)
+            proposal.until = now + ticket.terms.lease + ticket.terms.lock_delay
+            return proposal
+
+    def renewed(self, ticket: Ticket, now: float) -> None:
+        """Record that nodes have set the lease of a ticket to its full length."""
+        proposal = self._proposals.get(ticket.id)
+        if proposal is not None:
+            proposal.until = now + ticket.terms.lease + ticket.terms.lock_delay
+
+    def propose(self, proposal: Proposal, top: int) -> None:
+        """Propose a token higher than the last one, and higher than any seen on a node."""
+        with self._mutex:
+            clock = self._runtime.wall_us()
+            self._ahead = max(self._ahead, top + 1 - clock)
+            proposal.token = max(proposal.token + 1, clock + self._ahead)
+
+    def forget(self, proposal: Proposal) -> None:
+        """Forget a ticket that no node knows any more."""
+        self._proposals.pop(proposal.ticket.id, None)
+
+    def _sweep(self, now: float) -> None:
+        if now - self._swept < SWEEP:
+            return
+        self._swept = now
+        for proposal in [proposal for proposal in self._proposals.values() if proposal.until < now]:
+            self.forget(proposal)
+
+
 ROUNDS = 16
-"""Rounds of one claim at most; then whoever waits goes on waiting, and who does not gives up."""
+"""Rounds of one request at most. Then a waiter waits again, and an attempt without waiting ends."""
 
 FIRST_BACK_OFF = 0.004
-"""Seconds before a claim asks again after a split vote, at most; twice as long after each further one."""
+"""Seconds before the next round after split votes, at most; twice as long after each further one."""
 
 LONGEST_BACK_OFF = 0.25
 
 SLOW = 0.02
-"""Seconds that a round without a result waits for the slow at least, once a majority has answered."""
+"""Seconds that a round without a result waits for slow nodes at least, once a majority has answered."""
 
-FILL_WITHIN = 2.0
-"""Seconds that a node may take for what nobody waits for."""
+BACKGROUND_WITHIN = 2.0
+"""Seconds that a node may take for a request that nobody waits for."""
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
-    """A claim that won no majority.
+class NoMajority:
+    """An attempt without a majority.
 
     Attributes:
         votes: the last answers.
-        split: nobody had one, as far as was seen; it is worth asking again after ``pause`` seconds.
+        split: nobody had a majority, as far as is known. Retry after ``pause`` seconds.
 
     """
 
@@ -53,26 +111,28 @@ class Lost:
 
 
 class Rounds:
-    """Claims by rounds."""
+    """Asks for votes, round by round."""
 
     def __init__(
         self,
         runtime: Runtime,
-        panel: QuorumNodes,
+        quorum: QuorumNodes,
         proposals: Proposals,
         pending: PendingReleases,
         namespace: str,
         quarantine: float,
     ) -> None:
         self._runtime = runtime
-        self._quorum = panel
+        self._quorum = quorum
         self._proposals = proposals
         self._pending = pending
         self._namespace = namespace
         self._quarantine = quarantine
 
-    async def elect(self, proposal: Proposal, channels: Sequence[bytes], *, join: bool, until: float) -> Granted | Lost:
-        """Ask for votes until it is decided, or the time is over.
+    async def try_acquire(
+        self, proposal: Proposal, channels: Sequence[bytes], *, join: bool, until: float
+    ) -> Granted | NoMajority:
+        """Ask for votes until a majority has decided, or the time is over.
 
         Raises:
             StoreUnavailable: too few nodes answered.
@@ -83,70 +143,71 @@ class Rounds:
         for _ in range(ROUNDS):
             since = self._runtime.now()
             with self._ask(proposal, channels, join=join, until=until) as call:
-                votes = await self._count(call, proposal.token, since, until)
-            outcome = majority.outcome(votes, proposal.token, len(self._quorum))
+                votes = await self._collect(call, proposal.token, since, until)
+            outcome = protocol.outcome(votes, proposal.token, len(self._quorum))
             if outcome is Outcome.WON:
-                self._complete(proposal, votes, join=join)
+                self._ask_the_rest(proposal, votes, join=join)
                 return Granted(proposal.token, since, proposal.ticket.terms.lease)
             top = max([proposal.token, *(max(vote.top, vote.token) for vote in votes.values())])
             if outcome is Outcome.LOW and self._runtime.now() < until:
                 self._proposals.propose(proposal, top)
                 continue
             self._give_back(proposal, call, votes, channels, join=join)
-            # What is given back may arrive late, and must not undo a later round.
+            # The give-back may arrive late. A higher token keeps it from undoing a later round.
             self._proposals.propose(proposal, top)
             if outcome is Outcome.SILENT:
                 raise self._too_few(call, votes)
             if outcome is Outcome.TAKEN:
-                return Lost(votes, split=False)
+                return NoMajority(votes, split=False)
             pause = back_off * self._runtime.jitter()
             if self._runtime.now() + pause >= until:
                 break
             await self._runtime.sleep(pause)
             back_off = min(2 * back_off, LONGEST_BACK_OFF)
-        return Lost(votes, split=True, pause=back_off * (0.5 + self._runtime.jitter()))
+        return NoMajority(votes, split=True, pause=back_off * (0.5 + self._runtime.jitter()))
 
-    def fill(self, proposal: Proposal, nodes: Sequence[Node]) -> None:
-        """Ask nodes, for a ticket that holds, for the votes that it lacks; nobody waits for it."""
+    def ask_missing_votes(self, proposal: Proposal, nodes: Sequence[Node]) -> None:
+        """Ask nodes for the votes that a holder lacks, without waiting for them."""
         command = self._claims(proposal, [b""] * len(self._quorum), join=False)
-        until = self._runtime.now() + FILL_WITHIN
-        self._quorum.ask(Question(command, _vote, until), only=nodes).leave()
+        until = self._runtime.now() + BACKGROUND_WITHIN
+        self._quorum.ask(Question(command, _vote, until), only=nodes).stop_waiting()
 
     def _ask(self, proposal: Proposal, channels: Sequence[bytes], *, join: bool, until: float) -> QuorumCall[Vote]:
         return self._quorum.ask(Question(self._claims(proposal, channels, join=join), _vote, until))
 
     def _claims(self, proposal: Proposal, channels: Sequence[bytes], *, join: bool) -> Callable[[Node], Command]:
-        """Return what makes the claim for each node: the same object for those that get the same."""
+        """Return what makes the request for each node: one object for all nodes with the same request."""
         token, quarantine = proposal.token, self._quarantine
-        made: dict[tuple[bytes, bytes], Command] = {}
+        memory = keys.memory_key(self._namespace, "") if quarantine else b""
+        made: dict[bytes, Command] = {}
 
         def command(node: Node) -> Command:
             proposal.asked.add(node.index)
-            channel, memory = channels[node.index], node.memory(proposal.name) if quarantine else b""
-            if (found := made.get((channel, memory))) is None:
-                found = made[channel, memory] = commands.try_acquire(
+            channel = channels[node.index]
+            if (found := made.get(channel)) is None:
+                found = made[channel] = protocol.try_acquire(
                     self._namespace, proposal, token, join=join, channel=channel, quarantine=quarantine, memory=memory
                 )
             return found
 
         return command
 
-    async def _count(self, call: QuorumCall[Vote], token: int, since: float, until: float) -> Mapping[int, Vote]:
-        """Wait until those who have not answered can change nothing; for them alone, only as long as is usual."""
+    async def _collect(self, call: QuorumCall[Vote], token: int, since: float, until: float) -> Mapping[int, Vote]:
+        """Wait until open answers can change nothing, but for slow ones no longer than twice the usual time."""
         nodes, needed = len(self._quorum), self._quorum.majority
 
         def settled(call: QuorumCall[Vote]) -> bool:
-            return majority.settled(call.answers, token, nodes)
+            return protocol.settled(call.answers, token, nodes)
 
         votes = await call.until(lambda call: len(call.answers) >= needed, until)
         now = self._runtime.now()
         return await call.linger(settled, min(until, now + max(SLOW, 2 * (now - since)))) or votes
 
-    def _complete(self, proposal: Proposal, votes: Mapping[int, Vote], *, join: bool) -> None:
-        """Ask on where it has no vote: there it may stand in line, though it holds."""
+    def _ask_the_rest(self, proposal: Proposal, votes: Mapping[int, Vote], *, join: bool) -> None:
+        """Ask nodes that did not vote for the winner: its ticket may be in their queues."""
         lacking = [self._quorum.nodes[index] for index, vote in votes.items() if not vote.token]
         if join and lacking:
-            self.fill(proposal, lacking)
+            self.ask_missing_votes(proposal, lacking)
 
     def _give_back(
         self,
@@ -157,24 +218,24 @@ class Rounds:
         *,
         join: bool,
     ) -> None:
-        """Take back, on each node that has voted for us or may have, what it has; nobody waits for it."""
+        """Give back the vote of each node that has voted for us, or may have, without waiting for it."""
         token, ticket = proposal.token, proposal.ticket
         now = self._runtime.now()
-        back = commands.release(self._namespace, proposal.name, ticket, token, ReleaseReason.RELEASE)
+        back = protocol.release(self._namespace, proposal.name, ticket, token, ReleaseReason.RELEASE)
         over = now + ticket.terms.lease + ticket.terms.lock_delay
 
         def command(node: Node) -> Command:
             if join:
-                return commands.retreat(self._namespace, proposal, token, channels[node.index])
+                return protocol.give_back(self._namespace, proposal, token, channels[node.index])
             return back
 
-        def owe(node: Node) -> None:
-            self._pending.owe(node, back, over)
+        def retry(node: Node) -> None:
+            self._pending.retry_release(node, back, over)
 
-        may_have = [node for node in self._quorum.nodes if _may_have(node.index, call, votes)]
-        if may_have:
-            question = Question(command, lambda _, found: found == 1, now + FILL_WITHIN, owe, owe)
-            self._quorum.ask(question, only=may_have).leave()
+        may_hold = [node for node in self._quorum.nodes if _may_hold(node.index, call, votes)]
+        if may_hold:
+            question = Question(command, lambda _, found: found == 1, now + BACKGROUND_WITHIN, retry, retry)
+            self._quorum.ask(question, only=may_hold).stop_waiting()
 
     def _too_few(self, call: QuorumCall[Vote], votes: Mapping[int, Vote]) -> StoreUnavailable:
         abstain = {index: vote for index, vote in votes.items() if vote.abstains}
@@ -193,7 +254,7 @@ def _vote(node: Node, reply: Any) -> Vote:
     return Vote.parse(reply)
 
 
-def _may_have(node: int, call: QuorumCall[Vote], votes: Mapping[int, Vote]) -> bool:
+def _may_hold(node: int, call: QuorumCall[Vote], votes: Mapping[int, Vote]) -> bool:
     vote = votes.get(node)
     if vote is not None:
         return vote.token != 0

@@ -1,24 +1,34 @@
-"""The store on several independent servers, of which most must agree: Redlock with proposed tokens.
+"""The store on several independent servers, of which a majority must agree: Redlock with proposed tokens.
 
 Theory of operation
 -------------------
-Each node has one vote for each name, and lends it for the lease. A claim proposes a token, larger than all that the
-client has seen and not below its clock in microseconds, to all nodes at once. A node votes for it if nobody else has
-its vote and the token is larger than any it has voted for before; that number outlives lease and release. Whoever has
-the votes of a majority holds the name with that token. Two majorities share a node, and that node accepted both, so of
-two grants one after the other the later has the larger token, and no two have the same.
+Each node has one vote for each name, and lends it for the lease. To acquire, a client needs the votes of a majority:
 
-A grant counts from before the round was sent. Who wins with a bare majority asks the others on behind its back; who
-does not win gives back what it got, everywhere. What could not be given back is owed to the node (`PendingReleases`). A
-claim that arrives after its ticket has left finds that the leave has raised the node's token, and gets no vote.
+1. The client proposes a token to all nodes at once. It is larger than every token that the client has seen, and not
+   below its clock in microseconds.
+2. A node votes for it if nobody else has its vote, and the token is larger than any that it ever voted for. It
+   remembers that number beyond lease and release.
+3. With the votes of a majority the client holds the name, with that token. The lease counts from before step 1.
+4. A winner with a bare majority asks the others for their votes in the background.
+5. Without a majority, what happens next depends on the answers:
 
-If the votes are split, all give back, and ask again after a random time that grows. If a majority has voted for
-another, the ticket stands in line on all nodes, each of which tells the first in line alone when it has its vote to
-give again. A waiter claims when a majority has told it, or shortly after the first did. The line decides who is told,
-not who gets it: order is not promised. A lost message costs at most the holder's lease, or the time to the watchdog's
-next renewal of the place.
+   * A majority is free, but the token was not the highest: the client proposes a higher one at once.
+   * The votes are split: the client gives back its votes, and asks again after a random time, which grows.
+   * A majority voted for another ticket: the client gives back its votes, and joins a queue on all nodes.
 
-A renewal and a leave need a majority as well. See docs/backends/redlock.md for what is promised when nodes fail.
+6. A node whose vote becomes free notifies only the first in its queue. A waiter asks for the votes when a majority has
+   notified it, or shortly after the first notification.
+7. A renewal and a release need a majority as well.
+
+Why tokens increase: two majorities share a node, and that node accepted both tokens. So of two grants, one after the
+other, the later has the larger token, and no two have the same.
+
+Messages may be late or lost. A release that a node did not confirm stays pending (`PendingReleases`). A request that
+arrives after its ticket was released gets no vote, since the release raised the node's highest token. A lost
+notification delays a waiter by the holder's lease at most, or until the watchdog next renews the waiter's queue entry.
+
+The queue decides who is notified, not who acquires the name: order is not promised. docs/backends/redlock.md says what
+is promised when nodes fail.
 """
 
 from __future__ import annotations
@@ -44,18 +54,16 @@ from leasehold.errors import StoreUnavailable, Unsupported
 from leasehold.stores.redis import keys
 from leasehold.stores.redis.connection.base import ReplyError
 from leasehold.stores.redis.doctor import redlock
-from leasehold.stores.redis.redlock import commands, inspecting, majority
-from leasehold.stores.redis.redlock.members import Member
-from leasehold.stores.redis.redlock.node import Node, refuse_twice
-from leasehold.stores.redis.redlock.nodes import QuorumNodes
+from leasehold.stores.redis.redlock import inspecting, protocol
+from leasehold.stores.redis.redlock.node import Member, Node
+from leasehold.stores.redis.redlock.nodes import QuorumNodes, refuse_duplicates
 from leasehold.stores.redis.redlock.pending_releases import PendingReleases
-from leasehold.stores.redis.redlock.proposals import Proposals
 from leasehold.stores.redis.redlock.quorum_call import Question, QuorumCall
-from leasehold.stores.redis.redlock.rounds import Rounds
+from leasehold.stores.redis.redlock.rounds import Proposals, Rounds
 from leasehold.stores.redis.redlock.waiting import Waiting
 
 CLOSE_WITHIN = 0.5
-"""Seconds that closing waits for each task or thread beside."""
+"""Seconds that closing waits for each background task or thread."""
 
 
 class RedlockStore:
@@ -64,7 +72,7 @@ class RedlockStore:
     capabilities = Capabilities(
         fair=False,
         cells=False,
-        crash_bound="within the lease + back-off among those who wait",
+        crash_bound="within the lease + back-off among the waiters",
         why_not="its nodes know nothing of each other, so they cannot keep a common queue or count: leave it out, or "
         "use a store that keeps one (redis://, redis+sentinel://, redis+cluster://, etcd://, zookeeper://)",
     )
@@ -73,7 +81,7 @@ class RedlockStore:
         self._runtime = runtime
         self._namespace = namespace
         self._quarantine = quarantine
-        self._twice: Unsupported | None = None
+        self._duplicate: Unsupported | None = None
         channel = self._channel()
         nodes = [
             Node(
@@ -82,9 +90,9 @@ class RedlockStore:
                 each,
                 namespace,
                 channel,
-                self._heard,
-                self._silence,
-                self._known,
+                self._on_message,
+                self._on_silence,
+                self._on_identity,
                 quarantine=quarantine > 0,
             )
             for at, each in enumerate(members)
@@ -100,58 +108,58 @@ class RedlockStore:
             self._runtime, self._quorum, self._proposals, self._pending, self._namespace, self._quarantine
         )
 
-    # --- the six -----------------------------------------------------------------------------------------------
+    # --- the store protocol -------------------------------------------------------------------------------------
 
     async def try_acquire(self, name: str, ticket: Ticket, *, join: bool, within: float) -> Granted | Wait:
         self._refuse(ticket)
         until = self._runtime.now() + within
-        proposal = self._proposals.of(name, ticket)
+        proposal = self._proposals.get_or_create(name, ticket)
         if join:
             self._waiting.add(name, ticket)
-        mark = self._waiting.mark()
+        mark = self._waiting.generations()
         try:
-            answer = await self._rounds.elect(proposal, self._waiting.channels(mark), join=join, until=until)
+            answer = await self._rounds.try_acquire(proposal, self._waiting.channels(mark), join=join, until=until)
         except StoreUnavailable as error:
             if not error.unknown and not proposal.asked:
-                self._waiting.remove(ticket)  # no node has heard of it, so nobody will leave for it
+                self._waiting.remove(ticket)  # no node knows it, so no release will follow
                 self._proposals.forget(proposal)
             raise
-        if self._twice is not None:
-            raise self._twice
+        if self._duplicate is not None:
+            raise self._duplicate
         if isinstance(answer, Granted):
             self._waiting.remove(ticket)
             return answer
-        after = majority.free_after(answer.votes, len(self._quorum))
-        again = answer.pause if answer.split else self._waiting.ask_again(ticket, after)
-        return Wait(None if answer.split else mark, again, majority.leader(answer.votes))
+        after = protocol.free_after(answer.votes, len(self._quorum))
+        again = answer.pause if answer.split else self._waiting.retry_after(ticket, after)
+        return Wait(None if answer.split else mark, again, protocol.likely_holder(answer.votes))
 
     async def release(self, name: str, ticket: Ticket, *, reason: ReleaseReason, within: float) -> bool:
         self._waiting.remove(ticket)
         proposal = self._proposals.get(ticket.id)
         token = 0 if proposal is None else proposal.token
-        command = commands.release(self._namespace, name, ticket, token, reason)
+        command = protocol.release(self._namespace, name, ticket, token, reason)
         over = self._runtime.now() + ticket.terms.lease + ticket.terms.lock_delay
 
         def read(node: Node, found: int) -> bool:
             if proposal is not None:
-                proposal.left[node.index] = proposal.left.get(node.index, False) or found == 1
+                proposal.released[node.index] = proposal.released.get(node.index, False) or found == 1
             return found == 1
 
-        def lost(node: Node) -> None:
-            self._pending.owe(node, command, over)
+        def on_lost(node: Node) -> None:
+            self._pending.retry_release(node, command, over)
 
-        def skipped(node: Node) -> None:
+        def on_skipped(node: Node) -> None:
             if proposal is None or node.index in proposal.asked:
-                lost(node)
+                on_lost(node)
 
-        def told(call: QuorumCall[bool]) -> bool | None:
-            before = {} if proposal is None else proposal.left.copy()
-            return majority.was_there({**call.answers, **before}, len(self._quorum))
+        def result(call: QuorumCall[bool]) -> bool | None:
+            before = {} if proposal is None else proposal.released.copy()
+            return protocol.released_majority({**call.answers, **before}, len(self._quorum))
 
         until = self._runtime.now() + within
-        with self._quorum.ask(Question(lambda _: command, read, until, lost, skipped)) as call:
-            answers = await call.until(lambda call: told(call) is not None, until)
-            found = told(call)
+        with self._quorum.ask(Question(lambda _: command, read, until, on_lost, on_skipped)) as call:
+            answers = await call.until(lambda call: result(call) is not None, until)
+            found = result(call)
         if found is None:
             raise self._quorum.too_few(call, answers, "confirmed the release", {})
         if proposal is not None:
@@ -161,26 +169,22 @@ class RedlockStore:
     async def renew(self, tickets: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[RenewalResult]:
         if not tickets:
             return []
-        waiting = [(name, ticket) for name, ticket in tickets if self._waiting.knows(ticket)]
-        holding = [(name, ticket) for name, ticket in tickets if not self._waiting.knows(ticket)]
-        batches = {
-            apart: list(commands.renewals(self._namespace, holding, waiting, apart=apart))
-            for apart in {node.member.apart for node in self._quorum.nodes}
-        }
+        waiting = [(name, ticket) for name, ticket in tickets if self._waiting.is_waiting(ticket)]
+        holding = [(name, ticket) for name, ticket in tickets if not self._waiting.is_waiting(ticket)]
+        batch = list(protocol.renewals(self._namespace, holding, waiting))
         ids = [ticket.id for _, ticket in tickets]
 
         async def renew(node: Node) -> dict[str, int]:
-            mine = batches[node.member.apart]
-            replies = await node.run_all([command for command, _ in mine], within)
+            replies = await node.run_all([command for command, _ in batch], within)
             found: dict[str, int] = {}
-            for (_, some), reply in zip(mine, replies, strict=True):
+            for (_, some), reply in zip(batch, replies, strict=True):
                 if not isinstance(reply, ReplyError):
                     found.update(zip((ticket.id for ticket in some), reply, strict=True))
             return found
 
         def result(call: QuorumCall[dict[str, int]], ticket: str) -> RenewalResult | None:
-            told = {index: found[ticket] for index, found in call.answers.items() if ticket in found}
-            return majority.renewal_result(told, len(self._quorum))
+            answers = {index: found[ticket] for index, found in call.answers.items() if ticket in found}
+            return protocol.renewal_result(answers, len(self._quorum))
 
         def decided(call: QuorumCall[dict[str, int]]) -> bool:
             return all(result(call, ticket) is not None for ticket in ids)
@@ -191,26 +195,26 @@ class RedlockStore:
         answers = await call.linger(decided, until)
         results = {ticket: result(call, ticket) or RenewalResult.UNKNOWN for ticket in ids}
         self._waiting.renewed(results, answers)
-        self._keep(tickets, holding, results, answers)
+        self._after_renewal(tickets, holding, results, answers)
         return [results[ticket] for ticket in ids]
 
     async def wait(self, name: str, ticket: Ticket, mark: object, *, timeout: float) -> Granted | None:
-        await self._waiting.changed(ticket, cast("tuple[int, ...] | None", mark), timeout)
+        await self._waiting.wait(ticket, cast("tuple[int, ...] | None", mark), timeout)
         return None
 
     async def inspect(self, prefix: str, *, exact: bool = False) -> list[View]:
-        return await inspecting.look(self._runtime, self._quorum, self._namespace, prefix, exact=exact)
+        return await inspecting.inspect(self._runtime, self._quorum, self._namespace, prefix, exact=exact)
 
     async def compare_and_set(self, name: str, change: Change) -> Cell:
         raise Unsupported(
-            f"{self!r} keeps no values with versions: servers that know nothing of each other cannot agree on one; "
+            f"{self!r} keeps no values with versions: its servers are independent, so they cannot agree on one; "
             "use another store"
         )
 
-    # --- the rest ----------------------------------------------------------------------------------------------
+    # --- life cycle ---------------------------------------------------------------------------------------------
 
     async def diagnose(self) -> list[Finding]:
-        return await redlock.diagnose(self._runtime, self._quorum, self._quarantine)
+        return await redlock.diagnose(self._runtime, self._quorum, self._namespace, self._quarantine)
 
     async def close(self) -> None:
         await self._quorum.close()
@@ -224,14 +228,14 @@ class RedlockStore:
         self._waiting.after_fork(channel)
         self._begin()
 
-    def _keep(
+    def _after_renewal(
         self,
         tickets: Sequence[tuple[str, Ticket]],
         holding: Sequence[tuple[str, Ticket]],
         results: Mapping[str, RenewalResult],
         answers: Mapping[int, Mapping[str, int]],
     ) -> None:
-        """Remember on, and ask nodes that know nothing of a holder, restarted ones among them, for their votes."""
+        """Keep renewed tickets in memory. Ask nodes that do not know a holder, as after a restart, for their votes."""
         now = self._runtime.now()
         for _, ticket in tickets:
             if results[ticket.id] in (RenewalResult.HELD, RenewalResult.QUEUED):
@@ -240,13 +244,13 @@ class RedlockStore:
             proposal = self._proposals.get(ticket.id)
             if proposal is None or results[ticket.id] is not RenewalResult.HELD:
                 continue
-            gone = [index for index, found in answers.items() if found.get(ticket.id) == majority.GONE]
+            gone = [index for index, found in answers.items() if found.get(ticket.id) == protocol.GONE]
             if gone:
-                self._rounds.fill(proposal, [self._quorum.nodes[index] for index in gone])
+                self._rounds.ask_missing_votes(proposal, [self._quorum.nodes[index] for index in gone])
 
     def _refuse(self, ticket: Ticket) -> None:
-        if self._twice is not None:
-            raise self._twice
+        if self._duplicate is not None:
+            raise self._duplicate
         longest = ticket.terms.lease + ticket.terms.lock_delay
         if self._quarantine and longest > self._quarantine:
             raise Unsupported(
@@ -254,20 +258,20 @@ class RedlockStore:
                 "after a restart of a node; shorten the one, or lengthen the other for all clients"
             )
 
-    def _known(self, node: Node) -> None:
+    def _on_identity(self, node: Node) -> None:
         try:
-            refuse_twice(self._quorum.nodes)
+            refuse_duplicates(self._quorum.nodes)
         except Unsupported as error:
-            self._twice = error
+            self._duplicate = error
             raise
 
-    def _heard(self, node: Node, message: bytes) -> None:
-        self._waiting.heard(node, message)
+    def _on_message(self, node: Node, message: bytes) -> None:
+        self._waiting.on_message(node, message)
 
-    def _silence(self, node: Node) -> None:
+    def _on_silence(self, node: Node) -> None:
         node.subscriber.news = True
         node.transport.notify(node.subscriber)
-        self._waiting.silence()
+        self._waiting.on_silence()
 
     def _channel(self) -> bytes:
         return keys.channel(self._namespace, ticket_id(self._runtime.random_bytes(16)))

@@ -1,92 +1,172 @@
-"""Those of one client who wait for names on a Redlock: who is told what, by how many nodes, and who watches."""
+"""The waiters of one client on a Redlock: its subscriptions to the nodes, and which nodes notified which waiter."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from leasehold._model import RenewalResult, Ticket
-from leasehold._runtimes.base import Runtime
+from leasehold._runtimes.base import Job, Runtime
+from leasehold.errors import StoreUnavailable, Unsupported
 from leasehold.stores._common.slots import Slot, Slots
-from leasehold.stores.redis.redlock import majority
-from leasehold.stores.redis.redlock.node import Node
+from leasehold.stores.redis.connection.base import NotPermitted
+from leasehold.stores.redis.redlock import protocol
+from leasehold.stores.redis.redlock.node import LONGEST_SKIP, Node
 from leasehold.stores.redis.redlock.nodes import QuorumNodes
-from leasehold.stores.redis.redlock.subscriptions import SUBSCRIBE_WITHIN, Subscriptions
+
+SUBSCRIBE_WITHIN = 2.0
+"""Seconds that opening a subscription may take."""
+
+OPENING = 0.002
+"""Seconds between two checks whether subscriptions are open."""
+
+LINGER = 10.0
+"""Seconds without waiters after which a listener ends."""
+
+
+class Subscriptions:
+    """A task or a thread for each node that listens to it, and subscribes again when the connection breaks."""
+
+    def __init__(self, runtime: Runtime, quorum: QuorumNodes, wanted: Callable[[], bool]) -> None:
+        self._runtime = runtime
+        self._quorum = quorum
+        self._wanted = wanted
+        self._reset()
+
+    def _reset(self) -> None:
+        self._mutex = self._runtime.mutex()
+        self._jobs: dict[int, Job] = {}
+        self._denied: dict[int, NotPermitted] = {}
+
+    def generations(self) -> tuple[int, ...]:
+        """Return the generation of each node's open subscription; 0 where none is open."""
+        return tuple(node.transport.generation() for node in self._quorum.nodes)
+
+    def open(self) -> bool:
+        """Start missing listeners; return whether the subscriptions to a majority are open.
+
+        Raises:
+            NotPermitted: too many nodes refuse a subscription.
+
+        """
+        with self._mutex:
+            for node in self._quorum.nodes:
+                job = self._jobs.get(node.index)
+                if (job is None or not job.alive()) and not self._quorum.closed and node.index not in self._denied:
+                    self._jobs[node.index] = self._runtime.spawn(partial(self._listen, node), "leasehold-listen")
+        if len(self._quorum) - len(self._denied) < self._quorum.majority:
+            raise next(iter(self._denied.values()))
+        return sum(map(bool, self.generations())) >= self._quorum.majority
+
+    async def opening(self, timeout: float) -> None:
+        """Wait a moment for subscriptions to open; at most ``timeout`` seconds."""
+        await self._runtime.sleep(min(timeout, OPENING))
+
+    async def _listen(self, node: Node) -> None:
+        idle_since, pause = self._runtime.now(), 0.05
+        while not self._quorum.closed:
+            if self._wanted():
+                idle_since = self._runtime.now()
+            elif self._runtime.now() - idle_since > LINGER:
+                return
+            node.subscriber.clear()
+            try:
+                await node.transport.listen(SUBSCRIBE_WITHIN)
+                pause = 0.05
+                await node.transport.receive(node.subscriber, LINGER)
+            except NotPermitted as error:
+                self._denied[node.index] = error
+                return
+            except (StoreUnavailable, Unsupported):
+                await node.subscriber.ready(self._runtime).wait(pause * (0.5 + self._runtime.jitter() / 2))
+                pause = min(2 * pause, LONGEST_SKIP)
+
+    async def close(self, within: float) -> None:
+        """Wait for the listeners to end; the nodes are closed already."""
+        for job in list(self._jobs.values()):
+            await job.join(within)
+
+    def after_fork(self) -> None:
+        """Drop, in a forked child, the listeners of the parent."""
+        self._reset()
+
 
 IDLE = 10
-"""Leases after which a waiter asks again that need not:
+"""Leases after which a waiter retries that does not watch the holder.
 
-another watches the holder, and the watchdog renews its place.
+It need not: another waiter watches the holder, and the watchdog renews the queue entry.
 """
 
 GRACE = 0.01
-"""Seconds after the first node's word that its vote can be had, for which a waiter waits for that of a majority."""
+"""Seconds that a waiter waits for a majority to notify it, after the first node did."""
 
 AT_LEAST = 0.001
-"""Seconds. Nodes count in milliseconds, so a lease has surely ended one after its count did."""
+"""Seconds added to a lease: nodes count in milliseconds, so it may end one millisecond after its count."""
 
 TRY_AGAIN = 0.05
-"""Seconds after which a waiter asks again that no majority can be listened to for; with jitter up to thrice as long."""
+"""Seconds after which a waiter retries without subscriptions to a majority; with jitter up to three times as long."""
 
 
 class Waiting:
-    """All of a client. Used from many threads at once."""
+    """The waiters of a client. Thread-safe."""
 
-    def __init__(self, runtime: Runtime, panel: QuorumNodes, channel: bytes) -> None:
+    def __init__(self, runtime: Runtime, quorum: QuorumNodes, channel: bytes) -> None:
         self._runtime = runtime
-        self._quorum = panel
+        self._quorum = quorum
         self._channel = channel
         self._slots = Slots(runtime)
-        self._told: dict[str, dict[int, float]] = {}  # by ticket: which nodes have told it, and when
-        self._subscriptions = Subscriptions(runtime, panel, lambda: next(iter(self._slots), None) is not None)
+        self._notified: dict[str, dict[int, float]] = {}  # by ticket: which nodes have notified it, and when
+        self._subscriptions = Subscriptions(runtime, quorum, lambda: next(iter(self._slots), None) is not None)
 
     def add(self, name: str, ticket: Ticket) -> None:
-        """Wait for ``name``; called before the claim, since a message may overtake its reply."""
+        """Add a waiter. Called before the votes are asked for, since a message may arrive before their reply."""
         self._slots.add(name, ticket).news = False
-        self._told[ticket.id] = {}
+        self._notified[ticket.id] = {}
 
-    def knows(self, ticket: Ticket) -> bool:
-        """Say whether a ticket waits."""
+    def is_waiting(self, ticket: Ticket) -> bool:
+        """Return whether a ticket waits."""
         return ticket.id in self._slots
 
     def remove(self, ticket: Ticket) -> None:
-        """Wait no longer."""
+        """Remove a waiter."""
         mine = self._slots.get(ticket.id)
         next_waiter = self._slots.remove(ticket.id)
-        self._told.pop(ticket.id, None)
+        self._notified.pop(ticket.id, None)
         for slot in (mine, next_waiter):
             if slot is not None:
-                _wake(slot)  # one may still sleep, and the other watches the holder's lease from now on
+                _wake(slot)  # the first may still sleep; the other watches the holder's lease from now on
 
-    def mark(self) -> tuple[int, ...]:
-        """Return what each node's subscription was."""
+    def generations(self) -> tuple[int, ...]:
+        """Return the generation of each node's subscription; 0 where none is open."""
         return self._subscriptions.generations()
 
     def channels(self, mark: Sequence[int]) -> Sequence[bytes]:
-        """Return where each node can tell us something: nowhere, where we do not listen yet."""
+        """Return the channel on which each node can notify us; empty where we do not listen yet."""
         return [node.channel if generation else b"" for node, generation in zip(self._quorum.nodes, mark, strict=True)]
 
-    def ask_again(self, ticket: Ticket, after: float) -> float:
-        """Return seconds after which a ticket asks again: one of each name watches the holder's lease, for all."""
+    def retry_after(self, ticket: Ticket, after: float) -> float:
+        """Return seconds after which a ticket retries. One waiter of each name watches the holder's lease for all."""
         slot = self._slots.get(ticket.id)
         if slot is None or self._slots.watches(slot):
             return after + AT_LEAST
         return after + IDLE * ticket.terms.lease
 
-    async def changed(self, ticket: Ticket, mark: tuple[int, ...] | None, timeout: float) -> None:
-        """Sleep until a majority of nodes may have their votes to give, at most ``timeout`` seconds."""
+    async def wait(self, ticket: Ticket, mark: tuple[int, ...] | None, timeout: float) -> None:
+        """Sleep until the votes of a majority may be free, at most ``timeout`` seconds."""
         until = self._runtime.now() + timeout
         slot = self._slots.get(ticket.id)
         if slot is None or mark is None:
             await self._runtime.sleep(timeout)
             return
-        if not await self._listens(until):
+        if not await self._subscribe(until):
             await self._runtime.sleep(min(timeout, TRY_AGAIN * (1 + 2 * self._runtime.jitter())))
             return
-        heard = sum(
-            generation != 0 and generation == before for generation, before in zip(self.mark(), mark, strict=True)
+        unbroken = sum(
+            generation != 0 and generation == before
+            for generation, before in zip(self.generations(), mark, strict=True)
         )
-        if heard < self._quorum.majority:
-            return  # what was freed before is told to nobody: ask once more
+        if unbroken < self._quorum.majority:
+            return  # a release during the gap notified nobody: retry once
         signal = slot.ready(self._runtime)
         while not slot.news and (left := self._left(ticket, until)) > 0:
             await signal.wait(left)
@@ -94,16 +174,16 @@ class Waiting:
         slot.read()
 
     def _left(self, ticket: Ticket, until: float) -> float:
-        """Return seconds for which a waiter is to sleep, as far as is known by now."""
-        told = self._told.get(ticket.id)
-        if told:
-            if len(told) >= self._quorum.majority:
+        """Return seconds that a waiter sleeps, as far as is known now."""
+        notified = self._notified.get(ticket.id)
+        if notified:
+            if len(notified) >= self._quorum.majority:
                 return 0.0
-            until = min(until, min(told.copy().values()) + GRACE)
+            until = min(until, min(notified.copy().values()) + GRACE)
         return until - self._runtime.now()
 
-    async def _listens(self, until: float) -> bool:
-        """Make sure that a majority can be heard."""
+    async def _subscribe(self, until: float) -> bool:
+        """Open subscriptions to a majority; return whether that succeeded in time."""
         until = min(until, self._runtime.now() + SUBSCRIBE_WITHIN)
         while not self._subscriptions.open():
             if self._runtime.now() >= until:
@@ -111,47 +191,47 @@ class Waiting:
             await self._subscriptions.opening(until - self._runtime.now())
         return True
 
-    def heard(self, node: Node, message: bytes) -> None:
-        """Take the word of a node that its vote can be had."""
+    def on_message(self, node: Node, message: bytes) -> None:
+        """Record that a node notified a waiter: its vote is free."""
         ticket = message.decode("ascii", "replace")
-        told, slot = self._told.get(ticket), self._slots.get(ticket)
-        if told is None or slot is None:
+        notified, slot = self._notified.get(ticket), self._slots.get(ticket)
+        if notified is None or slot is None:
             return
-        told.setdefault(node.index, self._runtime.now())
+        notified.setdefault(node.index, self._runtime.now())
         slot.set()
 
-    def silence(self) -> None:
-        """Let all ask again if so few nodes can be heard that a release would be missed."""
-        if sum(map(bool, self.mark())) < self._quorum.majority:
+    def on_silence(self) -> None:
+        """Let all waiters retry if so few subscriptions are open that a release would be missed."""
+        if sum(map(bool, self.generations())) < self._quorum.majority:
             for slot in self._slots:
                 _wake(slot)
 
     def renewed(self, results: Mapping[str, RenewalResult], answers: Mapping[int, Mapping[str, int]]) -> None:
-        """Wake those who are worth asking again: nobody knows them any more, they hold, or the name is free."""
+        """Wake waiters that should retry: no majority knows them, they hold already, or the name is free."""
         names: dict[str, None] = {}
         for ticket, result in results.items():
             slot = self._slots.get(ticket)
             if slot is None:
                 continue
             names[slot.name] = None
-            free = sum(found.get(ticket) == majority.FREE for found in answers.values())
+            free = sum(found.get(ticket) == protocol.FREE for found in answers.values())
             if result in (RenewalResult.HELD, RenewalResult.GONE) or free >= self._quorum.majority:
                 _wake(slot)
-        for name in names:  # who watched may have got the name since
+        for name in names:  # the waiter that watched may have acquired the name since
             if (next_waiter := self._slots.unarmed(name)) is not None:
                 _wake(next_waiter)
 
     async def close(self, within: float) -> None:
-        """End the listeners: their nodes are closed."""
+        """Wake all waiters and wait for the listeners to end; the nodes are closed already."""
         for slot in self._slots:
             _wake(slot)
         await self._subscriptions.close(within)
 
     def after_fork(self, channel: bytes) -> None:
-        """Forget, in a forked child, who waits in the parent."""
+        """Drop, in a forked child, the waiters of the parent."""
         self._channel = channel
         self._slots = Slots(self._runtime)
-        self._told = {}
+        self._notified = {}
         self._subscriptions.after_fork()
 
 

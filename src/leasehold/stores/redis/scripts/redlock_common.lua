@@ -36,11 +36,9 @@ local function enqueue(ticket, order, lease, channel, owner, meta)
   keep_waiters(lease)
 end
 
--- Notifies the first waiter that can be notified, not all, that this node's vote is free. CALLER needs no message. A cluster
--- node forwards the message to the other nodes, and does not count the subscribers there: so two waiters are notified,
--- since the first may be dead.
+-- Notifies the first waiter that can be notified, and no other, that this node's vote is free. CALLER needs no message.
 local function notify_next(caller)
-  local skipped, forwarded = 0, 0
+  local skipped = 0
   while true do
     local head = redis.call('ZRANGE', queue, skipped, skipped)[1]
     if not head then return end
@@ -49,11 +47,7 @@ local function notify_next(caller)
     else
       local fields = redis.call('HGET', waiters, head)
       local channel = fields and string.match(fields, '^([^' .. SEP .. ']*)') or ''
-      if head ~= caller and channel ~= '' then
-        if redis.call('PUBLISH', channel, head) > 0 then return end
-        if string.find(channel, '}:bus:', 1, true) then forwarded = forwarded + 1 end
-        if forwarded == 2 then return end
-      end
+      if head ~= caller and channel ~= '' and redis.call('PUBLISH', channel, head) > 0 then return end
       skipped = skipped + 1
     end
   end

@@ -1,0 +1,253 @@
+"""The commands for one node of a Redlock, its answers, and what the answers of all nodes mean. Pure."""
+
+from __future__ import annotations
+
+import enum
+import itertools
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from leasehold._model import Owner, ReleaseReason, RenewalResult, Ticket
+from leasehold.stores.redis import keys
+from leasehold.stores.redis.connection.base import ReplyError
+from leasehold.stores.redis.scripts import REDLOCK_CLAIM, REDLOCK_LEAVE, REDLOCK_LOOK, REDLOCK_RENEW, REDLOCK_STAY
+from leasehold.stores.redis.scripts.commands import PER_SCRIPT, Command, chunks, ms
+
+
+@dataclass(slots=True, eq=False)
+class Proposal:
+    """What a client remembers of a ticket, for as long as a node may know it.
+
+    Attributes:
+        token: the highest token that it has proposed.
+        order: its place in the queues, the same on all nodes: the client's wall clock in microseconds.
+        until: boot-time clock after which no node knows it any more, unless it is renewed.
+        asked: nodes that may know it.
+        released: nodes that confirmed its release, and whether it had their vote.
+
+    """
+
+    name: str
+    ticket: Ticket
+    token: int
+    order: int
+    until: float
+    asked: set[int] = field(default_factory=set[int])
+    released: dict[int, bool] = field(default_factory=dict[int, bool])
+
+
+def try_acquire(
+    namespace: str,
+    proposal: Proposal,
+    token: int,
+    *,
+    join: bool,
+    channel: bytes,
+    quarantine: float = 0.0,
+    memory: bytes = b"",
+) -> Command:
+    """Return the command that asks for a vote; ``memory`` is the key that a quarantine needs."""
+    terms = proposal.ticket.terms
+    args = (
+        proposal.ticket.id.encode(),
+        b"%d" % ms(terms.lease),
+        b"%d" % ms(terms.lock_delay),
+        b"1" if join else b"0",
+        b"%d" % token,
+        channel,
+        str(terms.owner).encode(),
+        terms.meta.encode(),
+        b"%d" % proposal.order,
+        b"%d" % ms(quarantine),
+        memory,
+    )
+    return REDLOCK_CLAIM, keys.node_keys(namespace, proposal.name), args
+
+
+def release(namespace: str, name: str, ticket: Ticket, token: int, reason: ReleaseReason) -> Command:
+    """Return the command that gives up vote and queue entry."""
+    broken = reason is ReleaseReason.BREAK
+    args = (ticket.id.encode(), b"%d" % broken, b"%d" % token, b"%d" % _ttl(ticket), b"0")
+    return REDLOCK_LEAVE, keys.node_keys(namespace, name), args
+
+
+def give_back(namespace: str, proposal: Proposal, token: int, channel: bytes) -> Command:
+    """Return the command that gives a vote back and joins the queue."""
+    terms = proposal.ticket.terms
+    args = (
+        proposal.ticket.id.encode(),
+        b"0",
+        b"%d" % token,
+        b"%d" % _ttl(proposal.ticket),
+        b"1",
+        b"%d" % proposal.order,
+        b"%d" % ms(terms.lease),
+        channel,
+        str(terms.owner).encode(),
+        terms.meta.encode(),
+    )
+    return REDLOCK_LEAVE, keys.node_keys(namespace, proposal.name), args
+
+
+def inspect(namespace: str, name: str) -> Command:
+    """Return the command that reads what a node knows about a name."""
+    return REDLOCK_LOOK, keys.node_keys(namespace, name), ()
+
+
+def renewals(
+    namespace: str, holding: Sequence[tuple[str, Ticket]], waiting: Sequence[tuple[str, Ticket]]
+) -> Iterator[tuple[Command, Sequence[Ticket]]]:
+    """Yield the commands that renew holders and queue entries, each with its tickets."""
+    for some in chunks(holding, PER_SCRIPT):
+        each = [keys.node_keys(namespace, name) for name, _ in some]
+        those = [key for all_keys in each for key in (all_keys[0], all_keys[4])]
+        tickets = [ticket for _, ticket in some]
+        yield (REDLOCK_RENEW, those, _leases(tickets)), tickets
+    queues: dict[str, list[Ticket]] = defaultdict(list)
+    for name, ticket in waiting:
+        queues[name].append(ticket)
+    for name, tickets in queues.items():
+        for part in chunks(tickets, PER_SCRIPT):
+            yield (REDLOCK_STAY, keys.node_keys(namespace, name), _leases(part)), part
+
+
+def _ttl(ticket: Ticket) -> int:
+    return ms(ticket.terms.lease) + ms(ticket.terms.lock_delay)
+
+
+def _leases(tickets: Sequence[Ticket]) -> tuple[bytes, ...]:
+    pairs = ((ticket.id.encode(), b"%d" % ms(ticket.terms.lease)) for ticket in tickets)
+    return tuple(itertools.chain.from_iterable(pairs))
+
+
+@dataclass(frozen=True, slots=True)
+class Vote:
+    """One node's answer to a proposal.
+
+    Attributes:
+        token: the token of its vote for us; 0 if it did not vote for us.
+        top: the highest token that it has voted for.
+        left: seconds until its vote is free: another ticket has it, or the node abstains.
+        holder: the ticket that has its vote; "" if none.
+        owner: the owner of that ticket.
+        abstains: it may have forgotten votes, and gives none.
+
+    """
+
+    token: int = 0
+    top: int = 0
+    left: float = 0.0
+    holder: str = ""
+    owner: str = ""
+    abstains: bool = False
+
+    @classmethod
+    def parse(cls, reply: Any) -> Vote:
+        """Read the reply of ``scripts/redlock_claim.lua``."""
+        if reply[0] == 1:
+            return cls(token=int(reply[1]))
+        left = int(reply[2]) / 1000
+        if reply[0] == 3:
+            return cls(top=int(reply[1]), left=left, abstains=True)
+        return cls(0, int(reply[1]), left, reply[3].decode(), reply[4].decode("utf-8", "replace"))
+
+
+class Outcome(enum.Enum):
+    """The result of a round of votes."""
+
+    WON = "won"  # a majority voted for us, with one token
+    TAKEN = "taken"  # a majority voted for another ticket, or has a lock delay
+    LOW = "low"  # a majority is free to vote, but our token was not the highest
+    SPLIT = "split"  # nobody has a majority
+    SILENT = "silent"  # too few nodes answered, or could vote
+
+
+def majority(nodes: int) -> int:
+    """Return how many of ``nodes`` must agree: any two such groups share a node."""
+    return nodes // 2 + 1
+
+
+def won(votes: Mapping[int, Vote], token: int, nodes: int) -> bool:
+    """Return whether a majority voted for ``token``."""
+    return sum(vote.token == token for vote in votes.values()) >= majority(nodes)
+
+
+def settled(votes: Mapping[int, Vote], token: int, nodes: int) -> bool:
+    """Return whether the open answers can no longer change the outcome."""
+    if won(votes, token, nodes):
+        return True
+    others = Counter(vote.holder for vote in votes.values() if vote.left > 0 and not vote.abstains)
+    return max(others.values(), default=0) >= majority(nodes)
+
+
+def outcome(votes: Mapping[int, Vote], token: int, nodes: int) -> Outcome:
+    """Return the result of a round from the answers so far."""
+    needed = majority(nodes)
+    if won(votes, token, nodes):
+        return Outcome.WON
+    others = Counter(vote.holder for vote in votes.values() if vote.left > 0 and not vote.abstains)
+    if max(others.values(), default=0) >= needed:
+        return Outcome.TAKEN
+    able = [vote for vote in votes.values() if not vote.abstains]
+    if len(able) < needed:
+        return Outcome.SILENT
+    if sum(vote.left <= 0 for vote in able) >= needed:
+        return Outcome.LOW
+    return Outcome.SPLIT
+
+
+def free_after(votes: Mapping[int, Vote], nodes: int) -> float:
+    """Return seconds after which a majority is free, if nobody renews or releases."""
+    lefts = sorted(vote.left for vote in votes.values())
+    return lefts[min(majority(nodes), len(lefts)) - 1] if lefts else 0.0
+
+
+def likely_holder(votes: Mapping[int, Vote]) -> Owner | None:
+    """Return the owner that most nodes voted for, for messages to people."""
+    owners = Counter(vote.owner for vote in votes.values() if vote.owner)
+    return Owner.parse(owners.most_common(1)[0][0]) if owners else None
+
+
+HELD, QUEUED, FREE, GONE = 1, 2, 3, 0
+"""Answers of one node about one ticket: has its vote; is queued; is queued though the vote is free; unknown."""
+
+
+def renewal_result(answers: Mapping[int, int], nodes: int) -> RenewalResult | None:
+    """Return the renewal result of one ticket; None if it is not decided.
+
+    A majority decides. A waiter holds nothing, so vote or queue entry on a majority of nodes is enough for it.
+    """
+    needed, count = majority(nodes), Counter(answers.values())
+    if count[HELD] >= needed:
+        return RenewalResult.HELD
+    waits = count[QUEUED] + count[FREE]
+    if waits and waits + count[HELD] >= needed:
+        return RenewalResult.QUEUED
+    if nodes - count[GONE] < needed:
+        return RenewalResult.GONE
+    return None
+
+
+def released_majority(answers: Mapping[int, bool], nodes: int) -> bool | None:
+    """Return whether a released ticket had a majority; None if that is not decided."""
+    found = sum(answers.values())
+    if found >= majority(nodes):
+        return True
+    return False if nodes - (len(answers) - found) < majority(nodes) else None
+
+
+def is_unknown_script(reply: object) -> bool:
+    """Return whether the server does not know a script that was called by its digest."""
+    return isinstance(reply, ReplyError) and reply.code == "NOSCRIPT"
+
+
+def packed_with_texts(commands: Sequence[Command], *, whole: bool) -> list[bytes]:
+    """Pack commands, the first of each script with its text, or with ``whole`` all."""
+    packed, known = list[bytes](), set[bytes]()
+    for script, names, args in commands:
+        by_text = whole or script.digest not in known
+        packed.append(script.by_text(names, args) if by_text else script.by_digest(names, args))
+        known.add(script.digest)
+    return packed
