@@ -21,10 +21,10 @@ from dataclasses import dataclass, field
 
 from leasehold._runtimes.base import Runtime
 from leasehold.errors import StoreUnavailable
+from leasehold.stores._common.keyed_lock import KeyedLock
 from leasehold.stores.etcd.confirming import KeepAlive, keep_alive, through_log
 from leasehold.stores.etcd.connection.errors import Meaning, Refused
-from leasehold.stores.etcd.connection.gateway import Gateway
-from leasehold.stores.etcd.connection.keyed_lock import KeyedLock
+from leasehold.stores.etcd.connection.gateway import TOO_SLOW, Gateway
 from leasehold.stores.etcd.keys import Json, Keys
 
 FRESH = 1 / 3
@@ -94,7 +94,7 @@ class Sessions:
 
     def forget(self) -> None:
         """Start anew in a forked child: they are the parent's."""
-        self._turns = KeyedLock(self._runtime)
+        self._turns = KeyedLock(self._runtime, TOO_SLOW)
         self._shared: dict[int, Session] = {}
         self._spare: list[Session] = []
         self._tried: dict[int, tuple[int, float]] = {}  # by length: a lease that may have been granted, and since when

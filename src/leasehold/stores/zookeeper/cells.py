@@ -14,10 +14,10 @@ from leasehold._model import Cell, Change
 from leasehold._runtimes.base import Runtime
 from leasehold.errors import StoreUnavailable
 from leasehold.stores._common.cells import EMPTY, apply_change, check_size
+from leasehold.stores._common.keyed_lock import KeyedLock
 from leasehold.stores.zookeeper.connection.errors import Answer, NoNode
 from leasehold.stores.zookeeper.connection.requests import EPHEMERAL, SEQUENCE, Node
 from leasehold.stores.zookeeper.connection.session import Transport
-from leasehold.stores.zookeeper.keyed_lock import KeyedLock
 from leasehold.stores.zookeeper.nodes import Paths
 from leasehold.stores.zookeeper.queueing import Queueing
 
@@ -46,7 +46,7 @@ class Cells:
         self._queueing = queueing
         self._paths = paths
         self._runtime = runtime
-        self._turns = KeyedLock(runtime)
+        self._turns = KeyedLock(runtime, "ZooKeeper: too many writers of one cell in this client")
         self._ahead = 0.0  # the server's clock minus ours
         self._asked: float | None = None
         self._writes = 0

@@ -16,8 +16,8 @@ from typing import Any
 from leasehold._runtimes.base import Flavor, Runtime
 from leasehold._url import Secret, Veiled
 from leasehold.errors import StoreUnavailable, Unsupported
+from leasehold.stores._common.keyed_lock import KeyedLock
 from leasehold.stores.etcd.connection.errors import Barred, Meaning, Refused, read
-from leasehold.stores.etcd.connection.keyed_lock import KeyedLock
 from leasehold.stores.etcd.connection.settings import Settings
 from leasehold.stores.etcd.http.aio import AioHttp
 from leasehold.stores.etcd.http.base import Http, Place, Request, Stream, Unanswered, Unsent
@@ -61,6 +61,8 @@ HINTS = {
 }
 """What to do about a connection that fails, by words of the error."""
 
+TOO_SLOW = "etcd is too slow: another request of this client, which this one needs, has no answer yet"
+
 SILENCE = "look whether its members are up, reachable and not overloaded"
 
 
@@ -76,7 +78,7 @@ class Gateway:
         self._forget()
 
     def _forget(self) -> None:
-        self._turns = KeyedLock(self._runtime)
+        self._turns = KeyedLock(self._runtime, TOO_SLOW)
         self._current = 0
         self._watched = self._settings.places[0]
         self._token = NOBODY
