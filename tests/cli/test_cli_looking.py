@@ -139,7 +139,7 @@ def test_break_takes_it_from_the_holder_that_was_named(locks: Client) -> None:
     hold = locks.lock("job", lease=0.6).acquire()
     assert hold is not None
     other = call("break", "job", "--token", str(hold.token + 1))
-    assert (other.exit_code, "nothing done" in other.stdout) == (1, True)
+    assert (other.exit_code, "not broken" in other.stdout) == (1, True)
     hold.raise_if_lost()
     broken = call("break", "job", "--token", str(hold.token))
     assert (broken.exit_code, broken.stdout.startswith("broken: job is taken")) == (0, True)
@@ -226,7 +226,7 @@ def test_a_fault_of_ours_is_one_line_with_its_place(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(Client, "holds", fault)
     result = call("ls")
     assert result.exit_code == 70
-    assert result.stderr.startswith("leasehold: a fault in leasehold: ValueError at test_cli_looking.py:")
+    assert result.stderr.startswith("leasehold: internal error of leasehold: ValueError at test_cli_looking.py:")
     assert result.stderr.count("\n") == 1
     assert "canary" not in result.stderr
 
