@@ -142,7 +142,7 @@ def test_break_takes_it_from_the_holder_that_was_named(locks: Client) -> None:
     assert (other.exit_code, "not broken" in other.stdout) == (1, True)
     hold.raise_if_lost()
     broken = call("break", "job", "--token", str(hold.token))
-    assert (broken.exit_code, broken.stdout.startswith("broken: job is taken")) == (0, True)
+    assert (broken.exit_code, broken.stdout.startswith("broken: the holder of 'job'")) == (0, True)
     until(lambda: hold.lost, 2)
     assert call("break", "job", "--token", str(hold.token)).exit_code == 1
 

@@ -71,10 +71,10 @@ def comparison(hold: Hold | AsyncHold) -> Comparison:
     if not isinstance(store, EtcdStore) or len(leases) != 1:
         raise TypeError(f"only a hold of one lock on etcd can be compared there, not {hold!r}")
     core.raise_if_lost()
-    place = store.place_of(leases[0].ticket.id)
-    if place is None:
+    found = store.key_of(leases[0].ticket.id)
+    if found is None:
         raise leases[0].error()
-    key, kind = place
+    key, kind = found
     return Comparison(key, core.token, "CREATE" if kind is Kind.MUTEX else "MOD")
 
 
@@ -125,10 +125,10 @@ class AsyncEtcdGuard:
         def ask(within: float) -> Coroutine[Any, Any, Json]:
             return store.send("/v3/kv/txn", body, within=within)
 
-        said, _ = await engine.repeat(ask, engine.response_timeout)  # the same write twice is one write
-        if not said.get("succeeded"):
+        response, _ = await engine.repeat(ask, engine.response_timeout)  # the same write twice is one write
+        if not response.get("succeeded"):
             raise self._refused()
-        return int(said["header"]["revision"])
+        return int(response["header"]["revision"])
 
     def _refused(self) -> LeaseLost | NotHeld:
         try:

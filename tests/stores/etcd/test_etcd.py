@@ -10,7 +10,7 @@ import time
 import pytest
 
 from leasehold import AsyncClient, Client, LeaseLost, NameInUse, Unsupported
-from leasehold.stores.etcd.keys import Keys, spelled, unspelled
+from leasehold.stores.etcd.keys import Keys, decode_part, encode_part
 from leasehold_lab.proxy.proxy import FaultProxy, Side
 from leasehold_lab.servers import EtcdServer
 from support.flavors import both
@@ -165,9 +165,9 @@ def test_locks_stand_where_others_prescribe(etcd_server, namespace):
 
 def test_names_are_spelled_so_that_no_two_meet():
     names = ["a", "a/b", "a%2Fb", "a%", "%", "/", "a b", "ü/ключ", "\n", "a\x00b", "%25", "a%2fb"]
-    assert len({spelled(name) for name in names}) == len(names)
-    assert [unspelled(spelled(name)) for name in names] == names
-    assert all("/" not in spelled(name) and "\n" not in spelled(name) for name in names)
+    assert len({encode_part(name) for name in names}) == len(names)
+    assert [decode_part(encode_part(name)) for name in names] == names
+    assert all("/" not in encode_part(name) and "\n" not in encode_part(name) for name in names)
     keys = Keys("l/", "c/", "g/", "m/")
     assert [keys.name_of(f"{keys.queue(name)}entry") for name in names] == names
     assert keys.name_of("l/a/b/entry") is None
@@ -381,5 +381,5 @@ def test_doctor_looks_at_the_cluster(etcd_server, namespace):
     assert findings["members"].found == "1 voting"
     assert "3" in findings["members"].remedy or "three" in findings["members"].remedy
     assert findings["alarms"].found == "none"
-    assert findings["least lease"].found == "1 s"
+    assert findings["shortest lease"].found == "1 s"
     assert "leader" in findings[f"member 127.0.0.1:{etcd_server.port}"].found

@@ -12,7 +12,7 @@ from leasehold import Client, StoreUnavailable, Unsupported
 from leasehold._model import Change
 from leasehold._runtimes.base import finish
 from leasehold.stores.etcd.connection import errors
-from leasehold.stores.etcd.connection.errors import TABLE, Meaning, classed, read
+from leasehold.stores.etcd.connection.errors import TABLE, Meaning, classify, read
 from leasehold.stores.etcd.http.base import Reply
 from leasehold_lab.servers import EtcdCluster, EtcdServer
 
@@ -139,7 +139,7 @@ def test_an_http_server_that_is_not_etcd(tmp_path):
     thread.start()
     try:
         with Client.from_url(f"etcd://127.0.0.1:{server.server_port}") as locks:
-            refusal(lambda: locks.lock("x").acquire(), "does not say that it is etcd", lasting=True)
+            refusal(lambda: locks.lock("x").acquire(), "is not etcd", lasting=True)
     finally:
         server.shutdown()
         thread.join()
@@ -228,6 +228,6 @@ def test_a_request_that_the_gateway_does_not_know_is_no_lease_that_is_not_found(
 
 def test_every_row_can_be_found_and_says_what_to_do():
     for row in TABLE:
-        assert classed(f"etcdserver: {row.words}, more", 400).fault is row
+        assert classify(f"etcdserver: {row.words}, more", 400).fault is row
         assert row.remedy or row.meaning is not Meaning.LASTING
-    assert classed("etcdserver: something new", 500).meaning is Meaning.UNKNOWN
+    assert classify("etcdserver: something new", 500).meaning is Meaning.UNKNOWN

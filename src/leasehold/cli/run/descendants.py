@@ -4,8 +4,8 @@ Theory of operation
 -------------------
 A process whose parent has ended becomes a child of the nearest ancestor that is a *child subreaper*, else of process 1.
 The guard is a child subreaper, and an ancestor of the command. So ``/proc`` shows all that the command started below
-the guard, also after a double fork and a session of its own. The guard kills what it finds until it has no child: while a
-descendant is left, the eldest is a child of the guard. Processes of other users cannot be killed, and are left.
+the guard, also after a double fork and a session of its own. The guard kills what it finds until it has no child:
+while a descendant is left, the eldest is a child of the guard. Processes of other users cannot be killed, and are left.
 """
 
 from __future__ import annotations
