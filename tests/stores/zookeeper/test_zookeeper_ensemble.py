@@ -211,8 +211,8 @@ def test_a_member_that_is_cut_off_from_its_leader_keeps_nobody_believing(namespa
         here = stack.enter_context(Client.from_url(f"{leader.url}/cut?session_timeout=20", namespace=namespace))
         hold = there.lock("a").acquire(timeout=20)
         assert hold is not None
-        told: list[float] = []
-        hold.on_lost(lambda _: told.append(time.monotonic()))
+        to_error: list[float] = []
+        hold.on_lost(lambda _: to_error.append(time.monotonic()))
         taken: list[float] = []
 
         def take() -> None:
@@ -226,8 +226,10 @@ def test_a_member_that_is_cut_off_from_its_leader_keeps_nobody_believing(namespa
         proxies[follower.member, leader.member].blackhole()
         cut = time.monotonic()
         waiter.join(60)
-        assert told, "another had it, and the holder still believed"
-        assert told[0] < taken[0], f"told {told[0] - cut:.2f} s after the cut, taken after {taken[0] - cut:.2f} s"
+        assert to_error, "another had it, and the holder still believed"
+        assert to_error[0] < taken[0], (
+            f"told {to_error[0] - cut:.2f} s after the cut, taken after {taken[0] - cut:.2f} s"
+        )
         assert taken[0] - cut < timeout + 4 * TICK + NOISE
         proxies[follower.member, leader.member].heal()
         there.close()

@@ -107,7 +107,7 @@ def test_a_create_that_arrives_after_its_ticket_has_left_does_not_stay(
         await raised(StoreUnavailable, client.lock("a").acquire(timeout=0.2))
         session = transport(client).session
         late.remove()  # this server refuses it, as the session has moved on; so it arrives by another way
-        (ghost,) = client.store._lapses._ghosts  # type: ignore[attr-defined]
+        (ghost,) = client.store._expiry._pending  # type: ignore[attr-defined]
         name = f"{path(namespace)}/{stem(ghost.place.ticket.id, Mark.LOCK)}"
         made = create_in_session(zookeeper_server, driver(client).client_id, name)
         assert made.startswith(name), "it was there, though it may be gone by now"
@@ -180,11 +180,11 @@ def test_an_outage_longer_than_the_claim_loses_it_before_the_server_does(
     """Lost at the session's bound, told by a local timer; another client gets the lock only after that."""
 
     async def body(harness: Harness) -> None:
-        told: list[float] = []
+        to_error: list[float] = []
         client = client_of(harness, proxy, namespace)
         direct = harness.client(f"{zookeeper_server.url}/faults?session_timeout=10", namespace=namespace)
         hold = held(await client.lock("a").acquire())
-        hold.on_lost(lambda _: told.append(time.monotonic()))
+        hold.on_lost(lambda _: to_error.append(time.monotonic()))
 
         async def wait() -> tuple[AsyncHold, float]:
             return held(await direct.lock("a").acquire(timeout=30)), time.monotonic()
@@ -197,7 +197,7 @@ def test_an_outage_longer_than_the_claim_loses_it_before_the_server_does(
             proxy.blackhole()
         await until_in(harness, lambda: hold.lost, SESSION * VALID + NOISE)
         after, taken = await waiter.result()
-        assert told[0] < taken, "told before anybody else had it"
+        assert to_error[0] < taken, "told before anybody else had it"
         assert taken - start < SESSION + 2 * TICK + NOISE
         assert after.token > hold.token
         await raised(LeaseLost, hold.release())
@@ -373,7 +373,7 @@ def test_a_node_of_another_session_is_not_taken_for_ours(
             await client.versioned("x").get()  # connects
             waiter = harness.spawn(lambda: client.lock("a").acquire(timeout=30))
             await until_in(harness, lambda: cut.hits == 1, SOON)
-            place = next(iter(client.store._places.values()))  # type: ignore[attr-defined]
+            place = next(iter(client.store._states.values()))  # type: ignore[attr-defined]
             name = f"{path(namespace)}/{stem(place.ticket.id, Mark.LOCK)}"
             dying.create(name, b"", ephemeral=True, sequence=True, makepath=True)
             await until_in(harness, lambda: len(children(zookeeper_server, path(namespace))) == 2, SOON)

@@ -295,17 +295,17 @@ def test_a_hand_over_and_a_cell_cost_what_the_page_says(
 ) -> None:
     async def body(harness: Harness) -> None:
         url = f"{zookeeper_server.url}/cost?session_timeout=60"
-        told = list[Event]()
+        to_error = list[Event]()
         one = harness.client(url, namespace=namespace)
-        two = harness.client(url, namespace=namespace, observer=told.append)
+        two = harness.client(url, namespace=namespace, observer=to_error.append)
         cell = one.versioned("cell")
 
         async def hand_over() -> None:
             hold = await one.lock("a").acquire(timeout=5)
             job = harness.spawn(lambda: two.lock("a").acquire(timeout=5))
-            await until_in(harness, lambda: any(isinstance(event, Queued) for event in told))
+            await until_in(harness, lambda: any(isinstance(event, Queued) for event in to_error))
             await harness.sleep(0.2)  # it watches: to look whether it does would be a request
-            told.clear()
+            to_error.clear()
             assert hold is not None
             await hold.release()
             got = await job.result()

@@ -200,18 +200,18 @@ def test_every_listed_error_is_one_of_kazoo_and_is_told_as_it_is_classed() -> No
 
     for name in (*transport_errors.MEANINGS, *transport_errors.ANSWERS):
         error = getattr(kazoo.exceptions, name)()
-        told = transport_errors.told(error, "host:2181")
+        to_error = transport_errors.to_error(error, "host:2181")
         if name in transport_errors.ANSWERS:
-            assert isinstance(told, transport_errors.ANSWERS[name])
+            assert isinstance(to_error, transport_errors.ANSWERS[name])
             continue
         match transport_errors.MEANINGS[name].outcome:
             case transport_errors.Outcome.UNSUPPORTED:
-                assert isinstance(told, Unsupported)
+                assert isinstance(to_error, Unsupported)
             case outcome:
-                assert isinstance(told, StoreUnavailable)
-                assert told.unknown is (outcome is transport_errors.Outcome.UNKNOWN)
-                assert told.lasting is (outcome is transport_errors.Outcome.LASTING)
-    unlisted = transport_errors.told(RuntimeError("?"), "host:2181")
+                assert isinstance(to_error, StoreUnavailable)
+                assert to_error.unknown is (outcome is transport_errors.Outcome.UNKNOWN)
+                assert to_error.lasting is (outcome is transport_errors.Outcome.LASTING)
+    unlisted = transport_errors.to_error(RuntimeError("?"), "host:2181")
     assert isinstance(unlisted, StoreUnavailable)
     assert unlisted.unknown
 

@@ -19,7 +19,7 @@ from leasehold.stores.zookeeper.connection.errors import Answer, NoNode
 from leasehold.stores.zookeeper.connection.requests import EPHEMERAL, SEQUENCE, Node
 from leasehold.stores.zookeeper.connection.session import Transport
 from leasehold.stores.zookeeper.nodes import Paths
-from leasehold.stores.zookeeper.queueing import Queueing
+from leasehold.stores.zookeeper.queue_nodes import QueueNodes
 
 CLOCK_FOR = 10.0
 """Seconds for which a reading of the server's clock serves."""
@@ -41,9 +41,9 @@ class Found:
 class Cells:
     """The cells of one namespace."""
 
-    def __init__(self, transport: Transport, queueing: Queueing, paths: Paths, runtime: Runtime) -> None:
+    def __init__(self, transport: Transport, queue_nodes: QueueNodes, paths: Paths, runtime: Runtime) -> None:
         self._transport = transport
-        self._queueing = queueing
+        self._queue_nodes = queue_nodes
         self._paths = paths
         self._runtime = runtime
         self._turns = KeyedLock(runtime, "ZooKeeper: too many writers of one cell in this client")
@@ -73,7 +73,7 @@ class Cells:
 
     async def changed(self, name: str, version: int, until: float) -> None:
         """Sleep until the cell may have another version; a cell whose life ends is not noticed by that alone."""
-        path, wake_up, wake_ups = self._paths.cell(name), self._runtime.signal(), self._queueing.wake_ups
+        path, wake_up, wake_ups = self._paths.cell(name), self._runtime.signal(), self._queue_nodes.wake_ups
         wake_ups.expect(path, wake_up)
         try:
             await self._transport.ask_all((self._transport.exists(path, wake_ups.changed),), until)
@@ -87,11 +87,11 @@ class Cells:
         if isinstance(node, NoNode):
             return Found(EMPTY)
         head, _, value = node.data.partition(b"\n")
-        words = json.loads(head)
+        fields = json.loads(head)
         now = await self._server_now(until)
-        if node.changed_ms / 1000 + words["ttl"] <= now:
+        if node.changed_ms / 1000 + fields["ttl"] <= now:
             return Found(EMPTY, node, over=True)
-        return Found(Cell(value, node.version + 1, words["fence"]), node)
+        return Found(Cell(value, node.version + 1, fields["fence"]), node)
 
     async def _write(self, path: str, found: Found, after: Cell, ttl: float, until: float) -> bool:
         """Write; False if somebody else was faster."""
@@ -101,13 +101,13 @@ class Cells:
             request = transport.create(path, data, 0)
         elif found.over:
             request = transport.all_or_none(
-                transport.delete(path, found.node.version), transport.plainly(path, data, 0)
+                transport.delete(path, found.node.version), transport.create_in_transaction(path, data, 0)
             )
         else:
             request = transport.set(path, data, found.node.version)
         (done,) = await transport.ask_all((request,), until)
         if isinstance(done, NoNode) and found.node is None:
-            await self._queueing.make_way(self._paths.cells, until)
+            await self._queue_nodes.make_parents(self._paths.cells, until)
         return not isinstance(done, Answer)
 
     async def _server_now(self, until: float) -> float:
@@ -119,7 +119,7 @@ class Cells:
                 (made,) = await self._transport.ask_all((create,), until)
                 if isinstance(made, Node):
                     break
-                await self._queueing.make_way(self._paths.clock, until)
+                await self._queue_nodes.make_parents(self._paths.clock, until)
             else:
                 raise StoreUnavailable("ZooKeeper: the node for its clock cannot be made")
             self._ahead, self._asked = made.changed_ms / 1000 - now, now

@@ -17,7 +17,7 @@ from leasehold.stores.zookeeper.connection.requests import EPHEMERAL, SEQUENCE, 
 from leasehold.stores.zookeeper.connection.session import Session, Transport
 from leasehold.stores.zookeeper.connection.settings import Settings
 from leasehold.stores.zookeeper.nodes import Paths
-from leasehold.stores.zookeeper.queueing import Queueing
+from leasehold.stores.zookeeper.queue_nodes import QueueNodes
 
 OLDEST = (3, 5, 3)
 """Oldest server with containers and with creates that answer with the transaction."""
@@ -43,7 +43,7 @@ class Facts:
 
 
 async def diagnose(
-    transport: Transport, queueing: Queueing, settings: Settings, paths: Paths, until: float
+    transport: Transport, queue_nodes: QueueNodes, settings: Settings, paths: Paths, until: float
 ) -> list[Finding]:
     """Look at the ensemble.
 
@@ -52,9 +52,9 @@ async def diagnose(
 
     """
     session = await transport.ready(until)
-    start = queueing.now()
+    start = queue_nodes.now()
     _, config = await transport.ask_all((transport.sync("/"), transport.get(CONFIG)), until)
-    latency = queueing.now() - start
+    latency = queue_nodes.now() - start
     members = len(re.findall(rb"^server\.\d+=", config.data, re.M)) if isinstance(config, Node) else 0
     conf = dict(part.split("=", 1) for part in (await transport.command("conf", until)).splitlines() if "=" in part)
     facts = Facts(
@@ -64,12 +64,12 @@ async def diagnose(
         conf,
         members,
         latency,
-        await _refused(transport, queueing, paths, until),
+        await _refused(transport, queue_nodes, paths, until),
     )
     return list(_findings(facts))
 
 
-async def _refused(transport: Transport, queueing: Queueing, paths: Paths, until: float) -> str | None:
+async def _refused(transport: Transport, queue_nodes: QueueNodes, paths: Paths, until: float) -> str | None:
     """Make, read, write and remove a node as a lock does; return why that is refused, None if it is not."""
     try:
         for _ in range(2):
@@ -79,7 +79,7 @@ async def _refused(transport: Transport, queueing: Queueing, paths: Paths, until
                 own = (transport.get(made.path), transport.set(made.path, b"x"), transport.children(paths.clock))
                 answers = await transport.ask_all((*own, transport.delete(made.path)), until)
                 return next((type(answer).__name__ for answer in answers if isinstance(answer, Answer)), None)
-            await queueing.make_way(paths.clock, until)
+            await queue_nodes.make_parents(paths.clock, until)
     except LeaseholdError as error:
         return str(error)
     return "the node on the way cannot be made"

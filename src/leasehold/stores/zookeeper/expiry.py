@@ -17,7 +17,7 @@ from typing import Any
 
 from leasehold._runtimes.base import Job, Runtime
 from leasehold.errors import LeaseholdError
-from leasehold.stores.zookeeper.ticket_state import Place
+from leasehold.stores.zookeeper.ticket_state import TicketState
 
 LOOK_AGAIN = (1.0, 5.0, 30.0)
 """Seconds after which a ticket whose create had no reply is looked for again, one after the other."""
@@ -30,29 +30,31 @@ LINGER = 10.0
 
 log = logging.getLogger("leasehold")
 
-Remove = Callable[[Place], Coroutine[Any, Any, bool]]
+Remove = Callable[[TicketState], Coroutine[Any, Any, bool]]
 
 
 @dataclass(eq=False, slots=True)
-class Ghost:
+class PendingRemoval:
     """Nodes to remove at ``when``; after that as many times more as ``again`` has entries."""
 
-    place: Place
+    state: TicketState
     when: float
     again: tuple[float, ...] = ()
 
 
-class Lapses:
+class ExpiryJob:
     """Ends tickets and removes ghosts, for one client."""
 
-    def __init__(self, runtime: Runtime, places: dict[str, Place], remove: Remove, session: Callable[[], int]) -> None:
+    def __init__(
+        self, runtime: Runtime, states: dict[str, TicketState], remove: Remove, session: Callable[[], int]
+    ) -> None:
         self._runtime = runtime
-        self._places = places
+        self._states = states
         self._remove = remove
         self._session = session
         self._mutex = runtime.mutex()
         self._wake = runtime.signal()
-        self._ghosts: list[Ghost] = []
+        self._pending: list[PendingRemoval] = []
         self._job: Job | None = None
         self._sleeps_until = 0.0
         self._closed = False
@@ -68,11 +70,11 @@ class Lapses:
             elif until < self._sleeps_until:
                 self._wake.set()
 
-    def haunt(self, place: Place, *, unsure: bool) -> None:
+    def remove_later(self, state: TicketState, *, uncertain: bool) -> None:
         """Remove the nodes of a ticket that has left, until that is confirmed; with ``unsure`` look again later."""
         now = self._runtime.now()
         with self._mutex:
-            self._ghosts.append(Ghost(place, now + RETRY, LOOK_AGAIN if unsure else ()))
+            self._pending.append(PendingRemoval(state, now + RETRY, LOOK_AGAIN if uncertain else ()))
         self.watch(now + RETRY)
 
     def stop(self) -> None:
@@ -91,42 +93,44 @@ class Lapses:
         while True:
             self._wake.clear()
             now = self._runtime.now()
-            for place in [place for place in list(self._places.values()) if place.until <= now]:
-                self._places.pop(place.ticket.id, None)
-                place.over = True
-                await self._clear(Ghost(place, now))
-            for ghost in [ghost for ghost in self._ghosts if ghost.when <= now]:
-                self._ghosts.remove(ghost)
-                await self._clear(ghost)
+            for state in [state for state in list(self._states.values()) if state.until <= now]:
+                self._states.pop(state.ticket.id, None)
+                state.over = True
+                await self._clear(PendingRemoval(state, now))
+            for pending in [pending for pending in self._pending if pending.when <= now]:
+                self._pending.remove(pending)
+                await self._clear(pending)
             with self._mutex:
-                times = [place.until for place in list(self._places.values())] + [ghost.when for ghost in self._ghosts]
+                times = [state.until for state in list(self._states.values())] + [
+                    pending.when for pending in self._pending
+                ]
                 now = self._runtime.now()
                 self._sleeps_until = min(times, default=now + LINGER)
                 if self._closed:
                     return
-            rang = await self._wake.wait(max(0.0, self._sleeps_until - now))
+            woken = await self._wake.wait(max(0.0, self._sleeps_until - now))
             with self._mutex:
                 self._sleeps_until = 0.0
-                if self._closed or not (rang or times or self._places or self._ghosts):
+                if self._closed or not (woken or times or self._states or self._pending):
                     self._job = None
                     return
 
-    async def _clear(self, ghost: Ghost) -> None:
-        place = ghost.place
-        if place.session != self._session() or self._closed:
+    async def _clear(self, pending: PendingRemoval) -> None:
+        state = pending.state
+        if state.session != self._session() or self._closed:
             return  # the nodes ended with their session
         try:
-            await self._remove(place)
+            await self._remove(state)
         except LeaseholdError:
-            self._put(ghost, RETRY, ghost.again)
+            self._put(pending, RETRY, pending.again)
         except Exception:
-            log.exception("the nodes of a ticket for %r could not be removed", place.name)
-            self._put(ghost, RETRY * 10, ghost.again)
+            log.exception("the nodes of a ticket for %r could not be removed", state.name)
+            self._put(pending, RETRY * 10, pending.again)
         else:
-            if ghost.again:
-                place.unsure = True
-                self._put(ghost, ghost.again[0], ghost.again[1:])
+            if pending.again:
+                state.uncertain = True
+                self._put(pending, pending.again[0], pending.again[1:])
 
-    def _put(self, ghost: Ghost, pause: float, again: tuple[float, ...]) -> None:
+    def _put(self, pending: PendingRemoval, pause: float, again: tuple[float, ...]) -> None:
         with self._mutex:
-            self._ghosts.append(Ghost(ghost.place, self._runtime.now() + pause, again))
+            self._pending.append(PendingRemoval(pending.state, self._runtime.now() + pause, again))

@@ -68,13 +68,13 @@ async def _read(
 
 
 def _queue(name: str, contenders: Sequence[Contender], nodes: dict[str, Node]) -> View:
-    born = {child: node.czxid for child, node in nodes.items()}
+    created_at = {child: node.czxid for child, node in nodes.items()}
     holders: list[QueueEntry] = []
     waiters: list[QueueEntry] = []
     for number, one in enumerate(contenders):
         if one.mark in (Mark.READER, Mark.WRITER):
-            alongside = str(entries.words_of(nodes[one.child].data).get("alongside", ""))
-            holds = not order.in_way(one, alongside, contenders, born)
+            alongside = str(entries.fields_of(nodes[one.child].data).get("alongside", ""))
+            holds = not order.blockers(one, alongside, contenders, created_at)
         else:
             holds = number == 0
         (holders if holds else waiters).append(entries.entry(one, nodes[one.child], number, holds=holds))
@@ -89,7 +89,7 @@ def _semaphore(name: str, waiting: Sequence[Contender], permits: Sequence[Conten
 
     def shown(group: Sequence[Contender], number: int, *, holds: bool) -> QueueEntry:
         data = nodes[group[0].child].data
-        limit, wanted = entries.limit_of(data) or UNKNOWN, entries.words_of(data).get("permits")
+        limit, wanted = entries.limit_of(data) or UNKNOWN, entries.fields_of(data).get("permits")
         count = len(group) if holds or not isinstance(wanted, int) else wanted
         return entries.entry(group[0], nodes[group[0].child], number, holds=holds, limit=limit, permits=count)
 

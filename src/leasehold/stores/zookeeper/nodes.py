@@ -47,7 +47,7 @@ class Contender:
     Attributes:
         child: its name.
         mark: None if it has none: whatever it is, Curator gives it a place all the same.
-        place: what it is ordered by.
+        sort_key: what contenders are ordered by.
         ticket: the ticket's id, from the UUID; empty if there is none.
         up: whether it is an upgradeable reader, or the writer that such a one becomes.
 
@@ -55,7 +55,7 @@ class Contender:
 
     child: str
     mark: Mark | None
-    place: str
+    sort_key: str
     ticket: str = ""
     up: bool = False
 
@@ -69,9 +69,9 @@ def parse(child: str) -> Contender:
     found = _OURS.match(child)
     ticket = ticket_id(uuid.UUID(found[1]).bytes) if found else ""
     for mark in Mark:
-        _, has, place = child.rpartition(mark)
+        _, has, sort_key = child.rpartition(mark)
         if has:
-            return Contender(child, mark, place, ticket, bool(found and found[2]))
+            return Contender(child, mark, sort_key, ticket, bool(found and found[2]))
     return Contender(child, None, child)
 
 
@@ -130,7 +130,7 @@ class Paths:
         return f"{self.cells}/{spell(name)}"
 
 
-def ways(path: str) -> list[str]:
+def path_prefixes(path: str) -> list[str]:
     """Return all paths from the first below the root to ``path`` itself."""
     parts = path.strip("/").split("/")
     return ["/" + "/".join(parts[: count + 1]) for count in range(len(parts))]

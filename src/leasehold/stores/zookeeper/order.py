@@ -18,18 +18,18 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from leasehold.stores.zookeeper.nodes import Contender, Mark
 
-Born = Mapping[str, int]
+CreatedAt = Mapping[str, int]
 """The ``czxid`` of children by name, where it matters."""
 
 
 def in_order(contenders: Iterable[Contender]) -> list[Contender]:
     """Sort contenders as Curator does."""
-    return sorted(contenders, key=lambda one: one.place)
+    return sorted(contenders, key=lambda one: one.sort_key)
 
 
 def ahead_of(me: Contender, contenders: Iterable[Contender]) -> list[Contender]:
     """Return, in order, those before me at a lock that one holds alone: all of them are in my way."""
-    return [one for one in in_order(contenders) if one.place < me.place]
+    return [one for one in in_order(contenders) if one.sort_key < me.sort_key]
 
 
 def is_gate(one: Contender) -> bool:
@@ -37,16 +37,16 @@ def is_gate(one: Contender) -> bool:
     return one.up and one.mark is Mark.WRITER
 
 
-def to_date(me: Contender, contenders: Iterable[Contender]) -> list[Contender]:
+def births_needed(me: Contender, contenders: Iterable[Contender]) -> list[Contender]:
     """Return those whose birth must be known to say who is in my way."""
     if is_gate(me):
-        return [one for one in contenders if one.mark is Mark.READER and one.place >= me.place]
+        return [one for one in contenders if one.mark is Mark.READER and one.sort_key >= me.sort_key]
     if me.mark is Mark.READER:
-        return [one for one in contenders if is_gate(one) and one.place <= me.place]
+        return [one for one in contenders if is_gate(one) and one.sort_key <= me.sort_key]
     return []
 
 
-def in_way(me: Contender, alongside: str, contenders: Sequence[Contender], born: Born) -> list[Contender]:
+def blockers(me: Contender, alongside: str, contenders: Sequence[Contender], created_at: CreatedAt) -> list[Contender]:
     """Return, in order, those in my way at a read-write lock.
 
     Args:
@@ -58,27 +58,31 @@ def in_way(me: Contender, alongside: str, contenders: Sequence[Contender], born:
     """
     others = [one for one in in_order(contenders) if one.child != me.child and one.ticket != alongside]
     if is_gate(me):
-        return [one for one in others if one.place < me.place or _entered(one, me, others, born)]
+        return [one for one in others if one.sort_key < me.sort_key or _entered(one, me, others, created_at)]
     if me.mark is Mark.WRITER:
-        return [one for one in others if one.place < me.place]
-    return [one for one in others if _stops_reader(one, me, born)]
+        return [one for one in others if one.sort_key < me.sort_key]
+    return [one for one in others if _stops_reader(one, me, created_at)]
 
 
-def _entered(one: Contender, gate: Contender, others: Sequence[Contender], born: Born) -> bool:
+def _entered(one: Contender, gate: Contender, others: Sequence[Contender], created_at: CreatedAt) -> bool:
     """Say whether a reader behind the gate may have entered before it; another upgradeable one has not."""
-    if one.up or one.mark is not Mark.READER or born.get(one.child, gate_born := born[gate.child]) >= gate_born:
+    if (
+        one.up
+        or one.mark is not Mark.READER
+        or created_at.get(one.child, gate_born := created_at[gate.child]) >= gate_born
+    ):
         return False
-    return not any(other.mark is Mark.WRITER and other.place < one.place for other in others)
+    return not any(other.mark is Mark.WRITER and other.sort_key < one.sort_key for other in others)
 
 
-def _stops_reader(one: Contender, me: Contender, born: Born) -> bool:
-    if one.place > me.place:
+def _stops_reader(one: Contender, me: Contender, created_at: CreatedAt) -> bool:
+    if one.sort_key > me.sort_key:
         return False
     if is_gate(one):
-        return born.get(one.child, born[me.child]) < born[me.child]
+        return created_at.get(one.child, created_at[me.child]) < created_at[me.child]
     if one.mark is Mark.WRITER:
         return True
-    return me.up and one.up and one.place < me.place  # one upgradeable reader at a time
+    return me.up and one.up and one.sort_key < me.sort_key  # one upgradeable reader at a time
 
 
 def reader_to_pass_alongside(contenders: Sequence[Contender]) -> Contender | None:
@@ -90,5 +94,5 @@ def reader_to_pass_alongside(contenders: Sequence[Contender]) -> Contender | Non
     writer = next((one for one in ordered if one.mark is Mark.WRITER), None)
     if writer is None or is_gate(writer):
         return None
-    before = [one for one in ordered if one.place < writer.place and one.mark is Mark.READER]
+    before = [one for one in ordered if one.sort_key < writer.sort_key and one.mark is Mark.READER]
     return before[-1] if before else None

@@ -13,7 +13,7 @@ from leasehold.stores.zookeeper.nodes import LEASES, LOCKS
 
 
 @dataclass(eq=False, slots=True)
-class Place:
+class TicketState:
     """A ticket of ours at a name.
 
     Attributes:
@@ -34,7 +34,7 @@ class Place:
     wake_up: Signal
     session: int = 0
     nodes: dict[str, Node] = field(default_factory=dict[str, Node])
-    unsure: bool = False
+    uncertain: bool = False
     token: int | None = None
     until: float = float("inf")
     over: bool = False
@@ -57,15 +57,15 @@ class Place:
         """
         node = self.nodes.get(path)
         if node is None:
-            raise self.out_of_time()
+            raise self.over_error()
         return node
 
-    def go_on(self) -> None:
+    def raise_if_over(self) -> None:
         """Raise StoreUnavailable if the ticket is over: what its claim made now would stay, since nobody removes it."""
         if self.over:
-            raise self.out_of_time()
+            raise self.over_error()
 
-    def out_of_time(self) -> StoreUnavailable:
+    def over_error(self) -> StoreUnavailable:
         """Return the error of a claim that took longer than its ticket had."""
         return StoreUnavailable(
             f"ZooKeeper: the time of a ticket was over while {self.name!r} was claimed", unknown=True
@@ -73,7 +73,7 @@ class Place:
 
     def forget_nodes(self, session: int) -> None:
         """Begin anew in another session: what was made in an old one is not ours any more."""
-        self.session, self.nodes, self.unsure, self.token = session, {}, False, None
+        self.session, self.nodes, self.uncertain, self.token = session, {}, False, None
 
 
 def folders(path: str, kind: Kind) -> tuple[str, ...]:

@@ -99,7 +99,7 @@ MEANINGS: Mapping[str, Meaning] = {
 UNLISTED = Meaning(Outcome.UNKNOWN, "an error that is not expected")
 
 
-def told(error: BaseException, where: str) -> Answer | LeaseholdError:
+def to_error(error: BaseException, where: str) -> Answer | LeaseholdError:
     """Make what is raised for an error of kazoo. None of it has a credential."""
     name = type(error).__name__
     if name in ANSWERS:
@@ -130,7 +130,9 @@ HINTS: Mapping[str, str] = {
 """What to do about a connection that cannot be made, by words of the driver."""
 
 
-def no_session(said: str, where: str) -> StoreUnavailable:
+def no_session(complaint: str, where: str) -> StoreUnavailable:
     """Say why there is no session; ``said`` is the last that the driver logged."""
-    hint = next((hint for words, hint in HINTS.items() if words in said), "check hosts and ports, and that they run")
-    return StoreUnavailable(f"no session with ZooKeeper at {where}: {said or 'no server answers'}; {hint}")
+    hint = next(
+        (hint for words, hint in HINTS.items() if words in complaint), "check hosts and ports, and that they run"
+    )
+    return StoreUnavailable(f"no session with ZooKeeper at {where}: {complaint or 'no server answers'}; {hint}")

@@ -116,7 +116,7 @@ def client_of(settings: Settings, subscriptions: Subscriptions) -> Any:
     return client
 
 
-def cut(client: Any) -> None:
+def shut_down(client: Any) -> None:
     """Cut the connection: kazoo finds it closed, and goes to another server."""
     with suppress(Exception):
         client._connection._socket.shutdown(2)
@@ -141,7 +141,7 @@ def end_background(client: Any, done: Signal | None = None) -> None:
         end()
 
 
-def let_go(client: Any) -> None:
+def close_inherited(client: Any) -> None:
     """Close, in a forked child, the descriptors of the parent's client; nothing is sent."""
     atexit.unregister(client.handler.stop)
     connection = client._connection

@@ -109,7 +109,7 @@ class Requests:
 
         return Request(_requests.Transaction([form.form for form in forms]), read)
 
-    def plainly(self, path: str, data: bytes, flags: int) -> Request:
+    def create_in_transaction(self, path: str, data: bytes, flags: int) -> Request:
         """Make a node, as a part of `all_or_none`; answered with its path."""
         return Request(_requests.Create(path, data, self._rights, flags), str)
 

@@ -23,21 +23,27 @@ from typing import Any
 
 from leasehold._runtimes.base import Runtime, Signal
 from leasehold.errors import StoreUnavailable
-from leasehold.stores.zookeeper.connection.errors import Answer, no_session, told
-from leasehold.stores.zookeeper.connection.kazoo_client import Subscriptions, client_of, cut, end_background, let_go
+from leasehold.stores.zookeeper.connection.errors import Answer, no_session, to_error
+from leasehold.stores.zookeeper.connection.kazoo_client import (
+    Subscriptions,
+    client_of,
+    close_inherited,
+    end_background,
+    shut_down,
+)
 from leasehold.stores.zookeeper.connection.requests import Asker, Request
 from leasehold.stores.zookeeper.connection.settings import Settings
 
 _connection: Any = importlib.import_module("kazoo.protocol.connection")
 
-SILENT = 1.0
+SILENT_AFTER = 1.0
 """Seconds without any reply after which a request that is given up condemns its connection."""
 
 CLOSE_WITHIN = 3.0
 """Seconds that the server has to confirm the end of a session; after that it ends by itself at its timeout."""
 
 
-class Link(enum.Enum):
+class LinkEvent(enum.Enum):
     """What happened to the connection."""
 
     UP = "up"
@@ -56,11 +62,11 @@ class Session:
 class Transport(Asker):
     """One session at a time; a new one when the last has expired."""
 
-    def __init__(self, runtime: Runtime, settings: Settings, hear: Callable[[Link], None]) -> None:
+    def __init__(self, runtime: Runtime, settings: Settings, on_event: Callable[[LinkEvent], None]) -> None:
         super().__init__(settings)
         self._runtime = runtime
         self._settings = settings
-        self._hear = hear
+        self._on_event = on_event
         self._reset()
 
     def _reset(self) -> None:
@@ -68,7 +74,7 @@ class Transport(Asker):
         self._kazoo: Any = None
         self._subscriptions = Subscriptions(self._wake)
         self._waiting: set[Signal] = set()
-        self._heard = 0.0
+        self._last_reply = 0.0
         self.session: Session | None = None
         self.up = False
         self._down: float | None = None  # since when there is no connection, if there was one
@@ -86,9 +92,9 @@ class Transport(Asker):
             client._call(request.form, result)
         results[-1].rawlink(partial(_set, done))
         if not await done.wait(max(0.0, until - self._runtime.now())):
-            self._given_up(client, sent)
+            self._cut_if_silent(client, sent)
             raise StoreUnavailable(f"ZooKeeper at {self._settings.where} did not answer in time", unknown=True)
-        self._heard = self._runtime.now()
+        self._last_reply = self._runtime.now()
         return [self._answer(request, result) for request, result in zip(requests, results, strict=True)]
 
     def _answer(self, request: Request, result: Any) -> Any:
@@ -97,15 +103,15 @@ class Transport(Asker):
             if not isinstance(answer, BaseException):
                 return answer
             result = _Failed(answer)
-        error = told(result.exception, self._settings.where)
+        error = to_error(result.exception, self._settings.where)
         if isinstance(error, Answer):
             return error
         raise error
 
-    def _given_up(self, client: Any, sent: float) -> None:
+    def _cut_if_silent(self, client: Any, sent: float) -> None:
         """Cut a connection on which nothing at all was heard since: another server may answer."""
-        if self._heard < sent < self._runtime.now() - SILENT:
-            cut(client)
+        if self._last_reply < sent < self._runtime.now() - SILENT_AFTER:
+            shut_down(client)
 
     # --- the session ---------------------------------------------------------------------------------------------
 
@@ -156,7 +162,7 @@ class Transport(Asker):
                 self._kazoo = None
         if client is not None:
             end_background(client)
-        error = told(_connection.AuthFailedError(), self._settings.where)
+        error = to_error(_connection.AuthFailedError(), self._settings.where)
         assert isinstance(error, StoreUnavailable)
         return error
 
@@ -176,7 +182,7 @@ class Transport(Asker):
                 client.last_zxid = 0
             timeouts = connect(*where)  # it returns when we are authenticated; kazoo tells its listeners before
             session = Session(int(client._session_id), timeouts[0] * 1.5 / 1000)  # it is given two thirds
-            self._turned(client, Link.UP, session)
+            self._link_changed(client, LinkEvent.UP, session)
             return timeouts
 
         client._connection._connect = connected
@@ -184,21 +190,21 @@ class Transport(Asker):
 
     def _changed(self, client: Any, state: str) -> None:
         if state != "CONNECTED":
-            self._turned(client, Link.DOWN if state == "SUSPENDED" else Link.EXPIRED, None)
+            self._link_changed(client, LinkEvent.DOWN if state == "SUSPENDED" else LinkEvent.EXPIRED, None)
 
-    def _turned(self, client: Any, link: Link, session: Session | None) -> None:
+    def _link_changed(self, client: Any, link: LinkEvent, session: Session | None) -> None:
         with self._mutex:
             if client is not self._kazoo:  # an old one, which is being closed
                 return
-            if link is Link.UP or self.up:
-                self._down = None if link is Link.UP else self._runtime.now()
-            self.up = link is Link.UP
-            self.session = session if link is Link.UP else None if link is Link.EXPIRED else self.session
+            if link is LinkEvent.UP or self.up:
+                self._down = None if link is LinkEvent.UP else self._runtime.now()
+            self.up = link is LinkEvent.UP
+            self.session = session if link is LinkEvent.UP else None if link is LinkEvent.EXPIRED else self.session
             self._subscriptions.refused = self._subscriptions.refused or client.client_state == "AUTH_FAILED"
             wake_ups = list(self._waiting) if self.up or self._subscriptions.refused else []
         for wake_up in wake_ups:
             wake_up.set()
-        self._hear(link)
+        self._on_event(link)
 
     async def command(self, word: str, until: float) -> str:
         """Ask the server that we are connected to one of the four-letter words; empty if it does not answer."""
@@ -226,7 +232,7 @@ class Transport(Asker):
         done = self._runtime.signal()
         end_background(client, done)
         if not await done.wait(CLOSE_WITHIN):
-            cut(client)
+            shut_down(client)
             await done.wait(CLOSE_WITHIN)
 
     def after_fork(self) -> None:
@@ -234,7 +240,7 @@ class Transport(Asker):
         client = self._kazoo
         self._reset()
         if client is not None:
-            let_go(client)
+            close_inherited(client)
 
 
 class _Failed:

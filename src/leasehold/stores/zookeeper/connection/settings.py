@@ -66,7 +66,7 @@ def from_url(url: StoreURL) -> Settings:
         raise ValueError(f"a {url.scheme} URL has two slashes before its hosts; write {url.scheme}://localhost:{PORT}")
     usual = SECURE_PORT if secure else PORT
     hosts = tuple((host, port or usual) for host, port in url.hosts) or (("localhost", usual),)
-    digest, sasl = _who(url)
+    digest, sasl = _credentials(url)
     acl = url.options.get("acl", "creator" if digest or sasl else "open")
     if acl not in ACLS:
         raise ValueError(f"option 'acl' in the {url.scheme} URL is one of {', '.join(ACLS)}")
@@ -86,7 +86,7 @@ def _timeout(url: StoreURL) -> float:
     return seconds
 
 
-def _who(url: StoreURL) -> tuple[Secret | None, Veiled]:
+def _credentials(url: StoreURL) -> tuple[Secret | None, Veiled]:
     """Return user and password for the scheme digest, and the options of SASL; at most one of the two."""
     how = url.options.get("auth", "digest")
     if how not in ("digest", "sasl", "gssapi"):

@@ -23,13 +23,13 @@ from leasehold.stores.zookeeper import entries
 from leasehold.stores.zookeeper.connection.errors import NodeExists, NoNode
 from leasehold.stores.zookeeper.connection.requests import CONTAINER, EPHEMERAL, SEQUENCE, Node, Request
 from leasehold.stores.zookeeper.connection.session import Transport
-from leasehold.stores.zookeeper.nodes import LEASES, LOCKS, Contender, Mark, child_of, parse, stem, ways
-from leasehold.stores.zookeeper.ticket_state import Place, Signals
+from leasehold.stores.zookeeper.nodes import LEASES, LOCKS, Contender, Mark, child_of, parse, path_prefixes, stem
+from leasehold.stores.zookeeper.ticket_state import Signals, TicketState
 
 KINDS = {Mark.LOCK: Kind.MUTEX, Mark.READER: Kind.READ_WRITE, Mark.WRITER: Kind.READ_WRITE}
 
 
-class Queueing:
+class QueueNodes:
     """The part that locks, read-write locks and semaphores have in common."""
 
     def __init__(self, transport: Transport, wake_ups: Signals, now: Callable[[], float]) -> None:
@@ -37,47 +37,47 @@ class Queueing:
         self.wake_ups = wake_ups
         self.now = now
 
-    async def stand(
-        self, place: Place, folder: str, mark: Mark, until: float, also: Sequence[Request] = ()
+    async def join(
+        self, state: TicketState, folder: str, mark: Mark, until: float, also: Sequence[Request] = ()
     ) -> tuple[Contender, list[Contender], list[Any]]:
         """Make the ticket's node in ``folder`` unless it has one; return it, all its siblings, what ``also`` said."""
         while True:
-            if place.unsure:
-                await self.find(place, place.folders, until)
-            place.go_on()
-            mine = place.node_in(folder)
+            if state.uncertain:
+                await self.find(state, state.folders, until)
+            state.raise_if_over()
+            mine = state.node_in(folder)
             if mine is None:
-                mine, children, answers = await self._make(place, folder, mark, until, also)
+                mine, children, answers = await self._make(state, folder, mark, until, also)
             else:
                 requests = (self.transport.sync(folder), self.transport.children(folder), *also)
                 _, children, *answers = await self.transport.ask_all(requests, until)
             if mine is None or isinstance(children, NoNode):
-                await self.make_way(folder, until)
+                await self.make_parents(folder, until)
             elif child_of(mine.path) in children:
                 return parse(child_of(mine.path)), [parse(child) for child in children], answers
             if mine is not None:  # it is gone: an operator removed it, or a lapse, which has taken note of that
-                place.nodes.pop(mine.path, None)
+                state.nodes.pop(mine.path, None)
 
     async def _make(
-        self, place: Place, folder: str, mark: Mark, until: float, also: Sequence[Request]
+        self, state: TicketState, folder: str, mark: Mark, until: float, also: Sequence[Request]
     ) -> tuple[Node | None, Any, list[Any]]:
-        path = f"{folder}/{stem(place.ticket.id, mark, up=place.ticket.terms.mode.upgradeable)}"
-        create = self.transport.create(path, entries.spell(place.ticket), EPHEMERAL | SEQUENCE)
-        place.unsure = True
+        path = f"{folder}/{stem(state.ticket.id, mark, up=state.ticket.terms.mode.upgradeable)}"
+        create = self.transport.create(path, entries.spell(state.ticket), EPHEMERAL | SEQUENCE)
+        state.uncertain = True
         made, children, *answers = await self.transport.ask_all((create, self.transport.children(folder), *also), until)
-        place.unsure = False
+        state.uncertain = False
         if not isinstance(made, Node):
             return None, children, answers
-        self.keep(place, made)
+        self.keep(state, made)
         return made, children, answers
 
-    def keep(self, place: Place, node: Node) -> None:
+    def keep(self, state: TicketState, node: Node) -> None:
         """Take note of a node of ours; it is not one if it belongs to another session."""
-        if node.owner != place.session:
+        if node.owner != state.session:
             raise StoreUnavailable("ZooKeeper: the session expired while a node was made", unknown=True)
-        place.nodes[node.path] = node
+        state.nodes[node.path] = node
 
-    async def find(self, place: Place, folders: Sequence[str], until: float) -> None:
+    async def find(self, state: TicketState, folders: Sequence[str], until: float) -> None:
         """Look for nodes that a create with a lost reply has made in this session."""
         lists = await self.transport.ask_all(
             [self.transport.sync(folders[0]), *map(self.transport.children, folders)], until
@@ -87,18 +87,18 @@ class Queueing:
             for folder, children in zip(folders, lists[1:], strict=True)
             if not isinstance(children, NoNode)
             for child in children
-            if parse(child).ticket == place.ticket.id
+            if parse(child).ticket == state.ticket.id
         ]
-        place.nodes = {}
+        state.nodes = {}
         nodes = await self.transport.ask_all(list(map(self.transport.get, paths)), until) if paths else []
         for node in nodes:
-            if isinstance(node, Node) and node.owner == place.session:
-                self.keep(place, node)
-        place.unsure = False
+            if isinstance(node, Node) and node.owner == state.session:
+                self.keep(state, node)
+        state.uncertain = False
 
-    async def make_way(self, folder: str, until: float) -> None:
+    async def make_parents(self, folder: str, until: float) -> None:
         """Make the nodes on the way, which the server removes some time after their last child."""
-        paths = ways(folder)
+        paths = path_prefixes(folder)
         there = await self.transport.ask_all(list(map(self.transport.exists, paths)), until)
         missing = [path for path, found in zip(paths, there, strict=True) if not found]  # others may be closed to us
         answers = await self.transport.ask_all([self.transport.create(path, b"", CONTAINER) for path in missing], until)
@@ -106,66 +106,66 @@ class Queueing:
             raise StoreUnavailable(f"ZooKeeper: the node {folder} was removed while it was made")
 
     async def make_alongside(
-        self, place: Place, other: Contender, mark: Mark, *, up: bool, until: float
+        self, state: TicketState, other: Contender, mark: Mark, *, up: bool, until: float
     ) -> Node | None:
         """Make a node in the place of ``other``, if that is still there; None if it has gone."""
-        path = f"{place.path}/{stem(place.ticket.id, mark, up=up)}{other.place}"
+        path = f"{state.path}/{stem(state.ticket.id, mark, up=up)}{other.sort_key}"
         transport = self.transport
         both = transport.all_or_none(
-            transport.check(f"{place.path}/{other.child}"),
-            transport.plainly(path, entries.spell(place.ticket), EPHEMERAL),
+            transport.check(f"{state.path}/{other.child}"),
+            transport.create_in_transaction(path, entries.spell(state.ticket), EPHEMERAL),
         )
-        place.unsure = True
+        state.uncertain = True
         made, node = await transport.ask_all((both, transport.get(path)), until)
-        place.unsure = False
+        state.uncertain = False
         if not isinstance(node, Node) or (isinstance(made, Exception) and not isinstance(made, NodeExists)):
             return None
-        self.keep(place, node)
+        self.keep(state, node)
         return node
 
-    async def watch(self, place: Place, path: str, holder: str, until: float, *, listing: int = 0) -> Node | None:
+    async def watch(self, state: TicketState, path: str, holder: str, until: float, *, listing: int = 0) -> Node | None:
         """Ring for ``place`` when ``path`` changes; return the holder's node, None if it is worth asking again now.
 
         With ``listing`` a change of its children counts, and fewer of them than that are worth asking again for.
         """
-        place.wake_up.clear()
-        self.wake_ups.expect(path, place.wake_up)
+        state.wake_up.clear()
+        self.wake_ups.expect(path, state.wake_up)
         ask = self.transport.children if listing else self.transport.get
         answers = await self.transport.ask_all((ask(path, self.wake_ups.changed), self.transport.get(holder)), until)
         changed = any(isinstance(answer, NoNode) for answer in answers) or (listing and len(answers[0]) < listing)
         return None if changed else answers[1]
 
-    async def remove(self, place: Place, until: float) -> bool:
+    async def remove(self, state: TicketState, until: float) -> bool:
         """Remove all nodes of a place, made in its session; return whether there were any."""
-        if place.unsure:
-            await self.find(place, place.folders, until)
-        if not place.nodes:
+        if state.uncertain:
+            await self.find(state, state.folders, until)
+        if not state.nodes:
             return False
-        answers = await self.transport.ask_all([self.transport.delete(path) for path in place.nodes], until)
-        place.nodes = {}
+        answers = await self.transport.ask_all([self.transport.delete(path) for path in state.nodes], until)
+        state.nodes = {}
         return not all(isinstance(answer, NoNode) for answer in answers)
 
-    async def refuse_other_use(self, place: Place, siblings: Sequence[Contender], until: float) -> None:
+    async def refuse_other_use(self, state: TicketState, siblings: Sequence[Contender], until: float) -> None:
         """Raise `NameInUse` if the lock's node is in use as something else."""
-        wanted = place.ticket.terms.mode
+        wanted = state.ticket.terms.mode
         for one in siblings:
             kind = KINDS.get(one.mark, wanted.kind) if one.mark else wanted.kind
             if kind is not wanted.kind:
-                await self._refuse(place, kind.value, until)
+                await self._refuse(state, kind.value, until)
         if wanted.kind is Kind.SEMAPHORE:
             return
-        parts = [f"{place.path}/{one.child}" for one in siblings if one.child in (LOCKS, LEASES)]
+        parts = [f"{state.path}/{one.child}" for one in siblings if one.child in (LOCKS, LEASES)]
         if parts:
             lists = await self.transport.ask_all(list(map(self.transport.children, parts)), until)
             if any(children for children in lists if not isinstance(children, NoNode)):
-                await self._refuse(place, Kind.SEMAPHORE.value, until)
+                await self._refuse(state, Kind.SEMAPHORE.value, until)
 
-    async def refuse_other_limit(self, place: Place, data: Sequence[bytes], until: float) -> None:
+    async def refuse_other_limit(self, state: TicketState, data: Sequence[bytes], until: float) -> None:
         """Raise `NameInUse` if a permit was taken under another limit."""
-        wanted = place.ticket.terms.mode.limit
+        wanted = state.ticket.terms.mode.limit
         for limit in {entries.limit_of(one) for one in data} - {None, wanted}:
-            await self._refuse(place, f"semaphore of {limit}", until)
+            await self._refuse(state, f"semaphore of {limit}", until)
 
-    async def _refuse(self, place: Place, what: str, until: float) -> None:
-        await self.remove(place, until)
-        raise wrong_kind(place.name, what, place.ticket.terms.mode)
+    async def _refuse(self, state: TicketState, what: str, until: float) -> None:
+        await self.remove(state, until)
+        raise wrong_kind(state.name, what, state.ticket.terms.mode)
