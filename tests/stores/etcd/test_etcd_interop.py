@@ -163,7 +163,7 @@ echo "$ETCD_LOCK_REV $token"
 
 def test_a_script_under_etcdctl_fences_with_the_create_revision_of_its_key(etcd_server, namespace):
     """The revision that etcdctl hands on is another one if it had to wait: somebody may write meanwhile."""
-    page = (HERE.parents[1] / "docs/backends/etcd.md").read_text()
+    page = (HERE.parents[2] / "docs/backends/etcd.md").read_text()
     assert FENCED.partition("echo")[0].strip() in page
     with Client.from_url(etcd_server.url, namespace=namespace) as locks:
         hold = locks.lock("x").acquire()

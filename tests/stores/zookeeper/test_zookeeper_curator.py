@@ -111,7 +111,7 @@ def contend(
 ) -> Ring:
     path = f"/curator/{place.name}/{kind.partition(':')[0]}"
     arguments = [server.address, path, kind, str(place / "file"), str(10 * wanted), str(SESSION_MS)]
-    python = [sys.executable, str(HERE / "zookeeper_contender.py")]
+    python = [sys.executable, str(HERE.parents[1] / "support" / "programs" / "zookeeper_contender.py")]
     (place / "out").mkdir()
     ring = Ring([[*contender, *arguments], [*python, *arguments]] * 2, place / "out")
     rings.append(ring)

@@ -107,8 +107,8 @@ def test_a_create_that_arrives_after_its_ticket_has_left_does_not_stay(
         await raised(StoreUnavailable, client.lock("a").acquire(timeout=0.2))
         session = transport(client).session
         late.remove()  # this server refuses it, as the session has moved on; so it arrives by another way
-        (ghost,) = client.store._expiry._pending  # type: ignore[attr-defined]
-        name = f"{path(namespace)}/{stem(ghost.place.ticket.id, Mark.LOCK)}"
+        (pending,) = client.store._expiry._pending  # type: ignore[attr-defined]
+        name = f"{path(namespace)}/{stem(pending.state.ticket.id, Mark.LOCK)}"
         made = create_in_session(zookeeper_server, driver(client).client_id, name)
         assert made.startswith(name), "it was there, though it may be gone by now"
         assert transport(client).session == session
@@ -369,12 +369,12 @@ def test_a_node_of_another_session_is_not_taken_for_ours(
     async def body(harness: Harness) -> None:
         client = client_of(harness, proxy, namespace, timeout=20.0)
         with zookeeper_server.connect() as dying:
-            cut = proxy.cut_at(where=b"-lock-")  # the claim's create never arrives, and the claim is unsure
+            cut = proxy.cut_at(where=b"-lock-")  # the claim's create never arrives, and the client is uncertain
             await client.versioned("x").get()  # connects
             waiter = harness.spawn(lambda: client.lock("a").acquire(timeout=30))
             await until_in(harness, lambda: cut.hits == 1, SOON)
-            place = next(iter(client.store._states.values()))  # type: ignore[attr-defined]
-            name = f"{path(namespace)}/{stem(place.ticket.id, Mark.LOCK)}"
+            state = next(iter(client.store._states.values()))  # type: ignore[attr-defined]
+            name = f"{path(namespace)}/{stem(state.ticket.id, Mark.LOCK)}"
             dying.create(name, b"", ephemeral=True, sequence=True, makepath=True)
             await until_in(harness, lambda: len(children(zookeeper_server, path(namespace))) == 2, SOON)
             await harness.sleep(0.2)

@@ -13,9 +13,9 @@ from leasehold._model import ticket_id
 from leasehold.stores.zookeeper.nodes import Contender, Mark, Paths, parse, path_prefixes, read, spell, stem
 from leasehold.stores.zookeeper.order import (
     ahead_of,
-    births_needed,
     blockers,
     in_order,
+    needs_created_at,
     reader_to_pass_alongside,
 )
 
@@ -46,7 +46,7 @@ def test_names_are_those_of_curator() -> None:
     ],
 )
 def test_foreign_names_have_the_place_that_curator_gives_them(child: str, mark: Mark | None, place: str) -> None:
-    assert (parse(child).mark, parse(child).place) == (mark, place)
+    assert (parse(child).mark, parse(child).sort_key) == (mark, place)
 
 
 @given(TEXT, TEXT)
@@ -135,8 +135,8 @@ def test_a_gate_waits_for_readers_that_came_before_it_and_later_ones_wait_for_th
     gate = contender(Mark.WRITER, 1, up=True)
     line = [reads, before, after, gate]
     created_at = {reads.child: 10, before.child: 11, gate.child: 12, after.child: 13}
-    assert births_needed(gate, line) == [reads, before, after]
-    assert births_needed(after, line) == [gate]
+    assert needs_created_at(gate, line) == [reads, before, after]
+    assert needs_created_at(after, line) == [gate]
     assert blockers(gate, reads.ticket, line, created_at) == [before]
     assert blockers(before, "", line, created_at) == []
     assert blockers(after, "", line, created_at) == [gate]

@@ -1,4 +1,4 @@
-"""Claims: how a ticket gets a lock, a side of a read-write lock, or permits. Each step may be repeated."""
+"""Acquiring a lock, a side of a read-write lock, or permits of a semaphore. Each step may be repeated."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Entered:
 
 @dataclass(frozen=True, slots=True)
 class Blocked:
-    """The ticket waits for a change of ``path``; ``holder`` is who holds. With ``listing`` see `Queueing.watch`."""
+    """The ticket waits for a change of ``path``; ``holder`` is the holder's node. ``listing``: see `QueueNodes.watch`."""
 
     path: str
     holder: str
@@ -33,11 +33,11 @@ class Blocked:
 
 
 COMPARED = 64
-"""Permits whose limit is compared with ours: the first of this library's has it, and all of those agree."""
+"""Permits whose limit is compared with ours, at most; all permits of this library agree on it."""
 
 
 async def try_enter(queue_nodes: QueueNodes, state: TicketState, *, join: bool, until: float) -> Entered | Blocked:
-    """Try once to hold. Without ``join`` a ticket that does not hold may still have a node: the caller removes it."""
+    """Try once to acquire. Without ``join`` a ticket that does not hold may have a node, which the caller removes."""
     match state.ticket.terms.mode.kind:
         case Kind.MUTEX:
             return await _lock(queue_nodes, state, join=join, until=until)
@@ -51,7 +51,9 @@ async def try_enter(queue_nodes: QueueNodes, state: TicketState, *, join: bool, 
 
 
 async def _lock(queue_nodes: QueueNodes, state: TicketState, *, join: bool, until: float) -> Entered | Blocked:
-    if not join and not state.nodes and not state.uncertain:  # who only tries writes nothing while others are there
+    if (
+        not join and not state.nodes and not state.uncertain
+    ):  # a request that must not wait writes nothing while others exist
         others = await _contenders(queue_nodes, state, until)
         if others:
             return _blocked_by(state, others)
@@ -62,7 +64,12 @@ async def _lock(queue_nodes: QueueNodes, state: TicketState, *, join: bool, unti
 
 
 async def _contenders(queue_nodes: QueueNodes, state: TicketState, until: float) -> list[Contender]:
-    """Return, in order, who is at the lock; an error if it is used as something else."""
+    """Return the contenders in order.
+
+    Raises:
+        NameInUse: the name is in use as another primitive.
+
+    """
     _, children = await queue_nodes.transport.ask_all(
         (queue_nodes.transport.sync(state.path), queue_nodes.transport.children(state.path)), until
     )
@@ -117,7 +124,7 @@ async def _side(queue_nodes: QueueNodes, state: TicketState, *, join: bool, unti
 async def _created_at(
     queue_nodes: QueueNodes, state: TicketState, me: Contender, siblings: Sequence[Contender], until: float
 ) -> dict[str, int]:
-    wanted = order.births_needed(me, [one for one in siblings if one.child != me.child])
+    wanted = order.needs_created_at(me, [one for one in siblings if one.child != me.child])
     nodes = (
         await queue_nodes.transport.ask_all(
             [queue_nodes.transport.get(f"{state.path}/{one.child}") for one in wanted], until
@@ -134,12 +141,12 @@ async def _created_at(
 
 @dataclass(frozen=True, slots=True)
 class SemaphoreState:
-    """A semaphore as it was seen.
+    """What was read of a semaphore.
 
     Attributes:
         taken: names of the permits, in order.
-        version: of the node above them; whoever takes permits raises it, so that two never take at the same time.
-        queue: who stands in line for permits, in order.
+        version: of their parent node; each client that takes permits raises it, so two never take at the same time.
+        queue: the waiters for permits, in order.
 
     """
 
@@ -173,7 +180,7 @@ async def _permits(queue_nodes: QueueNodes, state: TicketState, *, join: bool, u
         ahead = order.ahead_of(me, seen.queue)
         if ahead and (join or not _fits(state, seen) or await _head_waits(queue_nodes, state, seen, until)):
             return Blocked(f"{locks}/{ahead[-1].child}", _holder(state, seen))
-        if ahead:  # whoever is first is only passing through: permits are free
+        if ahead:  # the first waiter is about to take its permits: some are free
             await _wait_for_head(queue_nodes, state, f"{locks}/{ahead[-1].child}", until)
         elif not _fits(state, seen):
             return _full(state, seen)
@@ -184,7 +191,12 @@ async def _permits(queue_nodes: QueueNodes, state: TicketState, *, join: bool, u
 async def _semaphore_state(
     queue_nodes: QueueNodes, state: TicketState, queue: Sequence[str], found: Sequence[Any], until: float
 ) -> SemaphoreState:
-    """Read what was seen; an error if the node is used as something else, or with another limit."""
+    """Return the state of the semaphore from the answers.
+
+    Raises:
+        NameInUse: the name is in use as another primitive, or with another limit.
+
+    """
     root, listing = found
     await queue_nodes.refuse_other_use(
         state, [] if isinstance(root, NoNode) else [parse(child) for child in root], until
@@ -205,9 +217,9 @@ def _fits(state: TicketState, seen: SemaphoreState) -> bool:
 
 
 async def _head_waits(queue_nodes: QueueNodes, state: TicketState, seen: SemaphoreState, until: float) -> bool:
-    """Say whether who is first in line waits for permits; otherwise it is about to take them.
+    """Return whether the first waiter waits for permits; otherwise it is about to take them.
 
-    One that is not of this library never counts as waiting here: with its permit in the count it has taken all.
+    A waiter of another library never counts as waiting: it takes one permit, and is then counted among the permits.
     """
     if not seen.queue:
         return False
@@ -235,9 +247,9 @@ async def _wait_for_head(queue_nodes: QueueNodes, state: TicketState, path: str,
 async def _take(
     queue_nodes: QueueNodes, state: TicketState, first: Request, seen: SemaphoreState, until: float
 ) -> None:
-    """Take permits in one transaction with ``first``: to leave the queue, or to check that its head is still there.
+    """Take permits in one transaction with ``first``, which leaves the queue or checks that its head still exists.
 
-    It fails if that node has gone, with a session for example, or if somebody took permits since they were counted.
+    It fails if that node is gone, with its session for example, or if permits were taken since they were counted.
     """
     transport, leases = queue_nodes.transport, f"{state.path}/{LEASES}"
     if seen.version < 0:
@@ -254,7 +266,7 @@ async def _take(
 
 
 async def _leave_queue(queue_nodes: QueueNodes, state: TicketState, until: float) -> None:
-    """Leave the queue, where a transaction did not do so."""
+    """Leave the queue, if a transaction has not done so."""
     node = state.node_in(f"{state.path}/{LOCKS}")
     if node is not None:
         await queue_nodes.transport.ask_all((queue_nodes.transport.delete(node.path),), until)

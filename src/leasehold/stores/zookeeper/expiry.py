@@ -1,11 +1,12 @@
-"""What ends tickets that nobody renews, and removes nodes whose removal was not confirmed.
+"""Expires tickets that nobody renews, and repeats removals of nodes that were not confirmed.
 
-The server knows sessions only: it removes our nodes when our session ends. A ticket's own lease is kept by its client:
-one job sleeps until the next ticket runs out, and removes its nodes. If the client dies, the session ends instead.
+The server knows sessions only: it removes our nodes when our session ends. So the client itself expires a single ticket:
+one job sleeps until the next ticket expires, and removes its nodes. If the client dies, the session ends instead.
 
-*Ghosts* are nodes of tickets that left while the server did not answer. They would stay as long as our session lives,
-so they are removed again and again until the server confirms or the session is over. A create whose reply was lost may
-even arrive after the removal, if the network kept it: such a ticket is looked for several times more.
+A *pending removal* is for the nodes of a ticket that was released while the server did not answer. They would exist as
+long as our session lives. So the job repeats the removal until the server confirms it or the session has ended. A create
+whose reply was lost may even arrive after the removal, if the network delayed it. Such a ticket is searched for again
+several times.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ from leasehold.errors import LeaseholdError
 from leasehold.stores.zookeeper.ticket_state import TicketState
 
 LOOK_AGAIN = (1.0, 5.0, 30.0)
-"""Seconds after which a ticket whose create had no reply is looked for again, one after the other."""
+"""Pauses in seconds before the further searches for a ticket whose create had no reply."""
 
 RETRY = 0.2
-"""Seconds after which a removal is tried again."""
+"""Seconds before a removal is repeated."""
 
 LINGER = 10.0
 """Seconds after which a job with nothing to do ends."""
@@ -35,7 +36,7 @@ Remove = Callable[[TicketState], Coroutine[Any, Any, bool]]
 
 @dataclass(eq=False, slots=True)
 class PendingRemoval:
-    """Nodes to remove at ``when``; after that as many times more as ``again`` has entries."""
+    """Nodes to remove at ``when``, and again after each pause in ``again``."""
 
     state: TicketState
     when: float
@@ -43,7 +44,7 @@ class PendingRemoval:
 
 
 class ExpiryJob:
-    """Ends tickets and removes ghosts, for one client."""
+    """Expires tickets and repeats removals, for one client."""
 
     def __init__(
         self, runtime: Runtime, states: dict[str, TicketState], remove: Remove, session: Callable[[], int]
@@ -60,25 +61,25 @@ class ExpiryJob:
         self._closed = False
 
     def watch(self, until: float) -> None:
-        """Take note that a ticket may run out at ``until``."""
+        """Make sure that the job checks for expired tickets at ``until``."""
         with self._mutex:
             if self._closed:
                 return
             if self._job is None or not self._job.alive():
                 self._sleeps_until = 0.0
-                self._job = self._runtime.spawn(self._run, "leasehold-zookeeper-lapses")
+                self._job = self._runtime.spawn(self._run, "leasehold-zookeeper-expiry")
             elif until < self._sleeps_until:
                 self._wake.set()
 
     def remove_later(self, state: TicketState, *, uncertain: bool) -> None:
-        """Remove the nodes of a ticket that has left, until that is confirmed; with ``unsure`` look again later."""
+        """Remove the nodes of a released ticket until that is confirmed; if ``uncertain``, search again later."""
         now = self._runtime.now()
         with self._mutex:
             self._pending.append(PendingRemoval(state, now + RETRY, LOOK_AGAIN if uncertain else ()))
         self.watch(now + RETRY)
 
     def stop(self) -> None:
-        """Begin nothing more: the session ends, and all nodes with it."""
+        """Stop the job: the session ends, and all nodes with it."""
         with self._mutex:
             self._closed = True
             self._wake.set()

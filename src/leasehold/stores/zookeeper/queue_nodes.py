@@ -1,14 +1,14 @@
-"""Standing in line: a ticket's node is made, found again after a lost reply, compared with the others, and removed.
+"""The nodes of a queue: a ticket's node is created, found again after a lost reply, and removed.
 
 Theory of operation
 -------------------
-Creating a node and listing its siblings are sent in one go; the list is answered after the create. Whoever asks again
-later sends a `sync` first: its server then has all that its leader had, and the leader still knew our session. Only
-then is the absence of others believed.
+The create of a node and the list of its siblings are sent together; the server answers the list after the create. A
+later attempt sends a `sync` first. Then its server has all changes of the leader, and the leader still knew our
+session. Only after that the absence of other nodes counts.
 
-A create whose reply is lost may have been carried out. `Place.unsure` is set before it is sent and taken back when the
-reply is here; whoever is unsure looks for a sibling with the ticket's UUID whose ephemeral owner is *this* session (the
-"protection" of Curator). A node of another session, which is dying, is never taken for ours.
+A create whose reply is lost may have been carried out. `TicketState.uncertain` is set before it is sent and cleared
+when the reply has come. An uncertain client looks for a sibling with the ticket's UUID whose ephemeral owner is *this*
+session (the "protection" of Curator). A node of another session, which will expire, never counts as ours.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ KINDS = {Mark.LOCK: Kind.MUTEX, Mark.READER: Kind.READ_WRITE, Mark.WRITER: Kind.
 
 
 class QueueNodes:
-    """The part that locks, read-write locks and semaphores have in common."""
+    """The steps that locks, read-write locks and semaphores share."""
 
     def __init__(self, transport: Transport, wake_ups: Signals, now: Callable[[], float]) -> None:
         self.transport = transport
@@ -40,7 +40,7 @@ class QueueNodes:
     async def join(
         self, state: TicketState, folder: str, mark: Mark, until: float, also: Sequence[Request] = ()
     ) -> tuple[Contender, list[Contender], list[Any]]:
-        """Make the ticket's node in ``folder`` unless it has one; return it, all its siblings, what ``also`` said."""
+        """Create the ticket's node in ``folder`` unless it exists; return it, its siblings, and the answers to ``also``."""
         while True:
             if state.uncertain:
                 await self.find(state, state.folders, until)
@@ -55,7 +55,7 @@ class QueueNodes:
                 await self.make_parents(folder, until)
             elif child_of(mine.path) in children:
                 return parse(child_of(mine.path)), [parse(child) for child in children], answers
-            if mine is not None:  # it is gone: an operator removed it, or a lapse, which has taken note of that
+            if mine is not None:  # it is gone: an operator removed it, or its expiry, which has recorded that
                 state.nodes.pop(mine.path, None)
 
     async def _make(
@@ -72,13 +72,18 @@ class QueueNodes:
         return made, children, answers
 
     def keep(self, state: TicketState, node: Node) -> None:
-        """Take note of a node of ours; it is not one if it belongs to another session."""
+        """Record a node of ours.
+
+        Raises:
+            StoreUnavailable: it belongs to another session.
+
+        """
         if node.owner != state.session:
-            raise StoreUnavailable("ZooKeeper: the session expired while a node was made", unknown=True)
+            raise StoreUnavailable("ZooKeeper: the session expired while a node was created", unknown=True)
         state.nodes[node.path] = node
 
     async def find(self, state: TicketState, folders: Sequence[str], until: float) -> None:
-        """Look for nodes that a create with a lost reply has made in this session."""
+        """Find the nodes that a create with a lost reply has made in this session."""
         lists = await self.transport.ask_all(
             [self.transport.sync(folders[0]), *map(self.transport.children, folders)], until
         )
@@ -97,18 +102,20 @@ class QueueNodes:
         state.uncertain = False
 
     async def make_parents(self, folder: str, until: float) -> None:
-        """Make the nodes on the way, which the server removes some time after their last child."""
+        """Create the parent nodes; the server removes them some time after their last child."""
         paths = path_prefixes(folder)
         there = await self.transport.ask_all(list(map(self.transport.exists, paths)), until)
-        missing = [path for path, found in zip(paths, there, strict=True) if not found]  # others may be closed to us
+        missing = [
+            path for path, found in zip(paths, there, strict=True) if not found
+        ]  # we may lack rights on the others
         answers = await self.transport.ask_all([self.transport.create(path, b"", CONTAINER) for path in missing], until)
         if answers and isinstance(answers[-1], NoNode):
-            raise StoreUnavailable(f"ZooKeeper: the node {folder} was removed while it was made")
+            raise StoreUnavailable(f"ZooKeeper: the node {folder} was removed while it was created; try again")
 
     async def make_alongside(
         self, state: TicketState, other: Contender, mark: Mark, *, up: bool, until: float
     ) -> Node | None:
-        """Make a node in the place of ``other``, if that is still there; None if it has gone."""
+        """Create a node with the sort key of ``other``, if that still exists; return None if it is gone."""
         path = f"{state.path}/{stem(state.ticket.id, mark, up=up)}{other.sort_key}"
         transport = self.transport
         both = transport.all_or_none(
@@ -124,9 +131,9 @@ class QueueNodes:
         return node
 
     async def watch(self, state: TicketState, path: str, holder: str, until: float, *, listing: int = 0) -> Node | None:
-        """Ring for ``place`` when ``path`` changes; return the holder's node, None if it is worth asking again now.
+        """Wake the ticket when ``path`` changes; return the holder's node, None if the caller should retry now.
 
-        With ``listing`` a change of its children counts, and fewer of them than that are worth asking again for.
+        With ``listing`` a change of its children wakes, and fewer children than that mean a retry now.
         """
         state.wake_up.clear()
         self.wake_ups.expect(path, state.wake_up)
@@ -136,7 +143,7 @@ class QueueNodes:
         return None if changed else answers[1]
 
     async def remove(self, state: TicketState, until: float) -> bool:
-        """Remove all nodes of a place, made in its session; return whether there were any."""
+        """Remove all nodes of a ticket in its session; return whether there were any."""
         if state.uncertain:
             await self.find(state, state.folders, until)
         if not state.nodes:
@@ -146,7 +153,7 @@ class QueueNodes:
         return not all(isinstance(answer, NoNode) for answer in answers)
 
     async def refuse_other_use(self, state: TicketState, siblings: Sequence[Contender], until: float) -> None:
-        """Raise `NameInUse` if the lock's node is in use as something else."""
+        """Raise `NameInUse` if the name is in use as another primitive."""
         wanted = state.ticket.terms.mode
         for one in siblings:
             kind = KINDS.get(one.mark, wanted.kind) if one.mark else wanted.kind

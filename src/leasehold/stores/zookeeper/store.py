@@ -2,19 +2,20 @@
 
 Theory of operation
 -------------------
-One session per client; all its nodes end with it. The server alone decides when that is, and a client that is cut off
-does not hear of it: so a hold is believed for a part of the session's timeout after the last request that the *leader*
-has confirmed, counted from before it was sent.
+Each client has one session; all its nodes end with it. The server alone decides when that is, and a client that is cut
+off is not notified. So a hold is valid for a part of the session's timeout after the last request that the *leader* has
+confirmed, counted from before the request was sent.
 
-Why a part, `VALID`: a session lives on in the leader's books for its timeout after the leader last heard of it. A
-client talks to any member, which answers reads by itself and tells its leader only at the next tick whom it has heard
-from. A member that is cut off from its leader answers for some ticks more. So a renewal asks the leader (`sync`), which
-proves that the member was in touch and had told of what the client sent before, and the driver sends something every
-third of the timeout. The leader's count is thus at most that third and half a tick older than the renewal.
+Why only a part, `VALID`: the leader expires a session when its timeout has passed since the leader last learned of a
+request. A client talks to any member. A member answers reads by itself, and reports its active sessions to the leader
+only at the next tick. A member that is cut off from its leader still answers for some ticks. So a renewal asks the
+leader (`sync`). That proves that the member was connected and had reported the client's earlier requests. The driver
+sends something every third of the timeout. So the leader's count is older than the renewal by at most that third and
+half a tick.
 
-A lost connection puts all holds in doubt at once; the driver connects again, to another member if need be, and the next
-renewal ends the doubt. When a server says that the session has expired, all holds are lost at once, and the next claim
-begins in a new session.
+A lost connection puts all holds in doubt at once. The driver connects again, to another member if needed, and the next
+renewal ends the doubt. When a server reports that the session has expired, all holds are lost at once, and the next
+acquire begins in a new session.
 """
 
 from __future__ import annotations
@@ -56,10 +57,10 @@ PATIENCE = 10.0
 """Seconds that an operation without a limit of its own may take."""
 
 REMOVED_WITHIN = 2.0
-"""Seconds that a removal in the background may take; then it is tried again."""
+"""Seconds that a removal in the background may take before it is tried again."""
 
 ASK_AGAIN = 60.0
-"""Seconds after which a waiter looks again though its watch said nothing: watches are reliable, this is a backstop."""
+"""Seconds after which a waiter retries without an event. Watches are reliable; this is a backstop."""
 
 
 class ZooKeeperStore:
@@ -81,7 +82,7 @@ class ZooKeeperStore:
         chroot: str,
         make: Callable[[Callable[[LinkEvent], None]], Transport] | None = None,
     ) -> None:
-        """Make one; ``make`` makes its transport, as to a model, from what hears of the connection."""
+        """Make one; ``make`` makes its transport, as for a model, with a callback for events of the connection."""
         self._runtime = runtime
         self._settings = settings
         self._paths = Paths(chroot, namespace)
@@ -123,8 +124,8 @@ class ZooKeeperStore:
                 return Granted(state.token, since, length)
             state.token = None
         verdict = await try_enter(self._queue_nodes, state, join=join, until=until)
-        if state.session != session.id:  # not if it has lapsed: then it is too late for the engine, too
-            raise StoreUnavailable(f"ZooKeeper: the session expired while {state.name!r} was claimed", unknown=True)
+        if state.session != session.id:  # unless the ticket has expired: then it is too late for the engine, too
+            raise StoreUnavailable(f"ZooKeeper: the session expired while {state.name!r} was acquired", unknown=True)
         if isinstance(verdict, Entered):
             state.token = verdict.token
             return Granted(verdict.token, since, length)
@@ -142,8 +143,8 @@ class ZooKeeperStore:
         return Wait(None, ASK_AGAIN, entries.owner_of(holder.data) if isinstance(holder, Node) else None)
 
     async def _still_there(self, state: TicketState, until: float) -> bool:
-        """Say whether the nodes of a holder are there, in a session that the leader knows."""
-        paths = list(state.nodes)  # a lapse may remove them meanwhile
+        """Return whether the nodes of a holder exist, in a session that the leader knows."""
+        paths = list(state.nodes)  # the expiry job may remove them meanwhile
         _, *nodes = await self._transport.ask_all(
             [self._transport.sync(self._paths.space), *map(self._transport.get, paths)], until
         )
@@ -153,7 +154,7 @@ class ZooKeeperStore:
         return not lost
 
     async def release(self, name: str, ticket: Ticket, *, reason: ReleaseReason, within: float) -> bool:
-        """Remove ``ticket``; whoever waits for its node is told by the server."""
+        """Remove ``ticket``; the server notifies the waiters for its node."""
         until = self._runtime.now() + within
         with self._mutex:
             state = self._states.pop(ticket.id, None)
@@ -174,7 +175,7 @@ class ZooKeeperStore:
         return found
 
     async def _leave_for(self, name: str, ticket: Ticket, until: float) -> bool:
-        """Remove the nodes of a ticket that is not ours, or not any more."""
+        """Remove the nodes of a ticket of another client, or of an expired one."""
         transport, below = self._transport, folders(self._paths.lock(name), ticket.terms.mode.kind)
         lists = await transport.ask_all([transport.sync(below[0]), *map(transport.children, below)], until)
         paths = [
@@ -188,7 +189,7 @@ class ZooKeeperStore:
         return not all(isinstance(answer, NoNode) for answer in answers)
 
     async def renew(self, tickets: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[RenewalResult]:
-        """Ask the leader whether the session lives, and the server whether each node is there."""
+        """Ask the leader whether the session lives, and the server whether each node exists."""
         now, session = self._runtime.now(), self._transport.session
         asked = [(state, self._first_node(state)) for state in (self._states.get(ticket.id) for _, ticket in tickets)]
         paths = [path for _, path in asked if path is not None]
@@ -200,7 +201,7 @@ class ZooKeeperStore:
         return [self._result(state, found.get(path or ""), now, session) for state, path in asked]
 
     def _first_node(self, state: TicketState | None) -> str | None:
-        """Return the path of the node that stands for a ticket, None if it has none in this session."""
+        """Return the path of the first node of a ticket; None if it has none in this session."""
         if state is None or state.session != self._session():
             return None
         return next(iter(state.nodes), None)
@@ -208,19 +209,19 @@ class ZooKeeperStore:
     def _result(self, state: TicketState | None, node: object, now: float, session: Session | None) -> RenewalResult:
         if state is None or state.over or not isinstance(node, Node) or node.owner != state.session or session is None:
             if state is not None:
-                state.wake_up.set()  # who waits must ask again
+                state.wake_up.set()  # a waiter must retry
             return RenewalResult.GONE
         state.until = max(state.until, now + self._length(state.ticket, session))
         return RenewalResult.QUEUED if state.token is None else RenewalResult.HELD
 
     async def wait(self, name: str, ticket: Ticket, mark: object, *, timeout: float) -> Granted | None:
-        """Sleep until the node ahead is gone, the connection was lost, or the ticket has left."""
+        """Sleep until the node ahead is gone, the connection is lost, or the ticket is released."""
         state = self._states.get(ticket.id)
         if state is not None:
             await state.wake_up.wait(timeout)
         return None
 
-    # --- looking, cells ------------------------------------------------------------------------------------------
+    # --- inspection and cells ------------------------------------------------------------------------------------------
 
     async def inspect(self, prefix: str, *, exact: bool = False) -> list[View]:
         """Show names in use."""
@@ -236,15 +237,15 @@ class ZooKeeperStore:
         await self._cells.changed(name, version, self._runtime.now() + timeout)
 
     async def diagnose(self) -> list[Finding]:
-        """Say what the servers' settings and our rights mean for the promises."""
+        """Check the servers' settings and our rights, and explain what they mean for the promises."""
         return await diagnose(
             self._transport, self._queue_nodes, self._settings, self._paths, self._runtime.now() + PATIENCE
         )
 
-    # --- its own life --------------------------------------------------------------------------------------------
+    # --- session and fork --------------------------------------------------------------------------------------------
 
     def report_losses(self, callback: LossCallback) -> None:
-        """Tell ``callback`` what becomes of tickets, when the connection is lost or the session has expired."""
+        """Call ``callback`` with the state of tickets when the connection is lost or the session has expired."""
         self._on_loss = callback
 
     def _on_link_event(self, link: LinkEvent) -> None:
@@ -265,7 +266,7 @@ class ZooKeeperStore:
         await self._expiry.join(1.0)
 
     def after_fork(self) -> None:
-        """Drop, in a forked child, session and places; the parent goes on with them."""
+        """Forget, in a forked child, the session and the tickets: they are the parent's."""
         self._transport.after_fork()
         self._start()
 
