@@ -25,7 +25,7 @@ class Entered:
 
 @dataclass(frozen=True, slots=True)
 class Blocked:
-    """The ticket waits for a change of ``path``; ``holder`` is the holder's node. ``listing``: see `QueueNodes.watch`."""
+    """The ticket waits for a change of ``path``; ``holder`` holds; ``listing`` as in `QueueNodes.watch`."""
 
     path: str
     holder: str

@@ -1,8 +1,8 @@
-"""Cells: one node each. Its version is the node's data version; its life is counted on the server's clock.
+"""Cells: one node each. Its version is the node's data version; the server's clock decides when it expires.
 
-The node's data is a line of JSON (``fence``, ``ttl`` in seconds) and, behind it, the value. A cell whose life is over
-counts as none; whoever writes next removes and makes it anew in one transaction, so that its versions begin anew. Each
-`SWEEP_EVERY`-th write also removes a few others whose life is over, so that forgotten ones do not pile up.
+The node's data is a line of JSON (``fence``, ``ttl`` in seconds), followed by the value. An expired cell counts as
+missing. The next write deletes and creates its node in one transaction, so its versions start again. Each
+`SWEEP_EVERY`-th write also removes some other expired cells.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from leasehold.stores.zookeeper.nodes import Paths
 from leasehold.stores.zookeeper.queue_nodes import QueueNodes
 
 CLOCK_FOR = 10.0
-"""Seconds for which a reading of the server's clock serves."""
+"""Seconds for which a reading of the server's clock is used."""
 
 SWEEP_EVERY = 50
 SWEPT = 20
-"""Cells looked at in one sweep."""
+"""Cells checked in one sweep."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A cell as it is, and its node if there is one; ``over``: its life has ended."""
+    """A cell, and its node if there is one; ``over``: whether it has expired."""
 
     cell: Cell
     node: Node | None = None
@@ -72,7 +72,7 @@ class Cells:
         return after
 
     async def changed(self, name: str, version: int, until: float) -> None:
-        """Sleep until the cell may have another version; a cell whose life ends is not noticed by that alone."""
+        """Sleep until the cell may have another version; an expiry alone does not end the sleep."""
         path, wake_up, wake_ups = self._paths.cell(name), self._runtime.signal(), self._queue_nodes.wake_ups
         wake_ups.expect(path, wake_up)
         try:
@@ -94,7 +94,7 @@ class Cells:
         return Found(Cell(value, node.version + 1, fields["fence"]), node)
 
     async def _write(self, path: str, found: Found, after: Cell, ttl: float, until: float) -> bool:
-        """Write; False if somebody else was faster."""
+        """Write; return False if another client was faster."""
         transport = self._transport
         data = json.dumps({"fence": after.fence, "ttl": ttl}).encode() + b"\n" + (after.value or b"")
         if found.node is None:
@@ -111,7 +111,7 @@ class Cells:
         return not isinstance(done, Answer)
 
     async def _server_now(self, until: float) -> float:
-        """Return the server's clock in seconds: it writes it into each node that it makes."""
+        """Return the server's clock in seconds, which each new node contains."""
         now = self._runtime.now()
         if self._asked is None or now - self._asked > CLOCK_FOR:
             for _ in range(3):
@@ -121,13 +121,13 @@ class Cells:
                     break
                 await self._queue_nodes.make_parents(self._paths.clock, until)
             else:
-                raise StoreUnavailable("ZooKeeper: the node for its clock cannot be made")
+                raise StoreUnavailable("ZooKeeper: the node for its clock cannot be created")
             self._ahead, self._asked = made.changed_ms / 1000 - now, now
             await self._transport.ask_all((self._transport.delete(made.path),), until)
         return self._runtime.now() + self._ahead
 
     async def _sweep(self, until: float) -> None:
-        """Remove some cells whose life is over."""
+        """Remove some expired cells."""
         (children,) = await self._transport.ask_all((self._transport.children(self._paths.cells),), until)
         if isinstance(children, NoNode) or not children:
             return

@@ -1,6 +1,7 @@
-"""What stands in a contender's node, for people and for rules that Curator does not have; and entries made of it.
+"""The data of a contender's node, and queue entries made of it.
 
-The data is one line of JSON, at most some 1.5 KiB. Curator does not read it, and writes an address of its own.
+The data is one line of JSON, at most some 1.5 KiB, for people and for rules that Curator does not have. Curator does
+not read it, and writes an address as data.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ from leasehold.stores.zookeeper.connection.requests import Node
 from leasehold.stores.zookeeper.nodes import Contender, Mark
 
 FOREIGN_LEASE = 30.0
-"""Seconds shown as the lease of a holder that says nothing of it."""
+"""Seconds shown as the lease of a holder whose node has none."""
 
 
 def spell(ticket: Ticket) -> bytes:
-    """Spell a ticket's terms."""
+    """Encode a ticket's terms."""
     terms, mode = ticket.terms, ticket.terms.mode
     fields: dict[str, Any] = {"owner": str(terms.owner), "lease": terms.lease}
     if terms.meta:
@@ -32,7 +33,7 @@ def spell(ticket: Ticket) -> bytes:
 
 
 def fields_of(data: bytes) -> dict[str, Any]:
-    """Read a node's data; a foreign one has an owner at most, as it is written there."""
+    """Decode a node's data; the data of another program yields an owner at most."""
     try:
         fields: Any = json.loads(data)
     except (ValueError, RecursionError):
@@ -45,12 +46,12 @@ def fields_of(data: bytes) -> dict[str, Any]:
 
 
 def owner_of(data: bytes) -> Owner:
-    """Return who wrote the data."""
+    """Return the owner in the data."""
     return Owner.parse(str(fields_of(data)["owner"])[:256])
 
 
 def limit_of(data: bytes) -> int | None:
-    """Return the limit that a permit's node names; None if it is not one of ours."""
+    """Return the limit in the data of a permit's node; None if it is not ours."""
     limit = fields_of(data).get("limit")
     return limit if isinstance(limit, int) and limit > 0 else None
 
@@ -58,9 +59,9 @@ def limit_of(data: bytes) -> int | None:
 def entry(
     one: Contender, node: Node, order: int, *, holds: bool, limit: int | None = None, permits: int = 1
 ) -> QueueEntry:
-    """Show a contender to people; one of a semaphore has a ``limit``, which may be `UNKNOWN`.
+    """Return a contender as a queue entry; one of a semaphore has a ``limit``, which may be `UNKNOWN`.
 
-    A session does not say how long it will go on: shown is the lease, which its client renews while it lives.
+    The time left of a session is not known. The entry has the lease, which its client renews while it lives.
     """
     fields = fields_of(node.data)
     shared = one.mark in (Mark.READER, Mark.WRITER)

@@ -1,12 +1,13 @@
 """Expires tickets that nobody renews, and repeats removals of nodes that were not confirmed.
 
-The server knows sessions only: it removes our nodes when our session ends. So the client itself expires a single ticket:
-one job sleeps until the next ticket expires, and removes its nodes. If the client dies, the session ends instead.
+The server knows sessions only: it removes our nodes when our session ends. So the client itself expires a single
+ticket: one job sleeps until the next ticket expires, and removes its nodes. If the client dies, the session ends
+instead.
 
 A *pending removal* is for the nodes of a ticket that was released while the server did not answer. They would exist as
-long as our session lives. So the job repeats the removal until the server confirms it or the session has ended. A create
-whose reply was lost may even arrive after the removal, if the network delayed it. Such a ticket is searched for again
-several times.
+long as our session lives. So the job repeats the removal until the server confirms it or the session has ended. A
+create whose reply was lost may even arrive after the removal, if the network delayed it. Such a ticket is searched for
+again several times.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ class QueueNodes:
     async def join(
         self, state: TicketState, folder: str, mark: Mark, until: float, also: Sequence[Request] = ()
     ) -> tuple[Contender, list[Contender], list[Any]]:
-        """Create the ticket's node in ``folder`` unless it exists; return it, its siblings, and the answers to ``also``."""
+        """Create the ticket's node in ``folder`` if needed; return it, its siblings, and the answers to ``also``."""
         while True:
             if state.uncertain:
                 await self.find(state, state.folders, until)

@@ -221,7 +221,7 @@ class ZooKeeperStore:
             await state.wake_up.wait(timeout)
         return None
 
-    # --- inspection and cells ------------------------------------------------------------------------------------------
+    # --- inspection and cells ------------------------------------------------------------------------------------
 
     async def inspect(self, prefix: str, *, exact: bool = False) -> list[View]:
         """Show names in use."""

@@ -1,15 +1,16 @@
-"""One session with an ensemble, for both flavors, over kazoo's connection. What is asked is in ``requests.py``.
+"""One session with an ensemble, for both flavors, over kazoo's connection. The requests are in ``requests.py``.
 
-A request is put in kazoo's queue, and its answer sets a `Signal` of the runtime, which a thread or a task waits for: no
-thread of ours, none for each call. How kazoo is used is in ``kazoo_client.py``.
+A request is put in kazoo's queue. Its answer sets a `Signal` of the runtime, for which a thread or a task waits. So
+this needs no thread of its own. How kazoo is used is in ``kazoo_client.py``.
 
-Requests of one session are answered in the order in which they were sent. kazoo fails all that are queued or under way
-when a connection is lost, so nothing is ever sent in a later connection than it was meant for; only what the kernel
-has already may arrive late.
+Requests of one session are answered in the order in which they were sent. When a connection is
+lost, kazoo fails all requests that are queued or under way. So no request is sent on a later connection than it was
+made for; only what the kernel has already may arrive late.
 
-A server refuses, by hanging up, a client that has seen more than it knows: it lags behind, and another will do. But so
-does an ensemble whose data were wiped or restored from an old copy, for ever. So a client that found no server for as
-long as its session lasts says no more what it has seen, and asks whether its session is still there.
+A server closes the connection of a client that has seen a later transaction than the server: the server lags behind,
+and another one will accept. But an ensemble whose data were wiped or restored from an old copy does so for ever. So a
+client that found no server for the length of its session no longer sends what it has seen, and only asks whether its
+session exists.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from leasehold._runtimes.base import Runtime, Signal
 from leasehold.errors import StoreUnavailable
 from leasehold.stores.zookeeper.connection.errors import Answer, no_session, to_error
 from leasehold.stores.zookeeper.connection.kazoo_client import (
-    Subscriptions,
+    LogMessages,
     client_of,
     close_inherited,
     end_background,
@@ -37,7 +38,7 @@ from leasehold.stores.zookeeper.connection.settings import Settings
 _connection: Any = importlib.import_module("kazoo.protocol.connection")
 
 SILENT_AFTER = 1.0
-"""Seconds without any reply after which a request that is given up condemns its connection."""
+"""Seconds without any reply after which a request that timed out closes its connection."""
 
 CLOSE_WITHIN = 3.0
 """Seconds that the server has to confirm the end of a session; after that it ends by itself at its timeout."""
@@ -72,7 +73,7 @@ class Transport(Asker):
     def _reset(self) -> None:
         self._mutex = self._runtime.mutex()
         self._kazoo: Any = None
-        self._subscriptions = Subscriptions(self._wake)
+        self._messages = LogMessages(self._wake)
         self._waiting: set[Signal] = set()
         self._last_reply = 0.0
         self.session: Session | None = None
@@ -109,7 +110,7 @@ class Transport(Asker):
         raise error
 
     def _cut_if_silent(self, client: Any, sent: float) -> None:
-        """Cut a connection on which nothing at all was heard since: another server may answer."""
+        """Shut down a connection without any reply since ``sent``: another server may answer."""
         if self._last_reply < sent < self._runtime.now() - SILENT_AFTER:
             shut_down(client)
 
@@ -131,9 +132,9 @@ class Transport(Asker):
             with self._mutex:
                 if self._closed:
                     raise StoreUnavailable("the connection with ZooKeeper was closed")
-                if self._kazoo is None or self._subscriptions.refused:
+                if self._kazoo is None or self._messages.refused:
                     self._open()
-                subscriptions = self._subscriptions
+                messages = self._messages
                 if not self.up:
                     wake_up = self._runtime.signal()
                     self._waiting.add(wake_up)
@@ -141,23 +142,23 @@ class Transport(Asker):
                 continue
             try:
                 if not await wake_up.wait(max(0.0, until - self._runtime.now())):
-                    raise no_session(subscriptions.last, self._settings.where)
+                    raise no_session(messages.last, self._settings.where)
             finally:
                 self._waiting.discard(wake_up)
-            if subscriptions.refused:
-                raise self._refused(subscriptions)
+            if messages.refused:
+                raise self._refused(messages)
 
     def _wake(self) -> None:
-        """Tell those who wait for a connection that there will be none."""
+        """Wake the callers that wait for a connection: there will be none."""
         with self._mutex:
             wake_ups = list(self._waiting)
         for wake_up in wake_ups:
             wake_up.set()
 
-    def _refused(self, subscriptions: Subscriptions) -> StoreUnavailable:
-        """Give up the client of these ears, which will not try again; whoever asks next tries anew."""
+    def _refused(self, messages: LogMessages) -> StoreUnavailable:
+        """Drop the client of these messages, which will not retry; the next caller opens a new one."""
         with self._mutex:
-            client = self._kazoo if self._subscriptions is subscriptions else None
+            client = self._kazoo if self._messages is messages else None
             if client is not None:
                 self._kazoo = None
         if client is not None:
@@ -167,8 +168,8 @@ class Transport(Asker):
         return error
 
     def _open(self) -> None:
-        self._subscriptions = Subscriptions(self._wake)
-        client = client_of(self._settings, self._subscriptions)
+        self._messages = LogMessages(self._wake)
+        client = client_of(self._settings, self._messages)
         self._listen(client)
         self._kazoo = client
         client.start_async()
@@ -180,8 +181,8 @@ class Transport(Asker):
             down, session = self._down, self.session
             if down is not None and session is not None and self._runtime.now() > down + session.timeout:
                 client.last_zxid = 0
-            timeouts = connect(*where)  # it returns when we are authenticated; kazoo tells its listeners before
-            session = Session(int(client._session_id), timeouts[0] * 1.5 / 1000)  # it is given two thirds
+            timeouts = connect(*where)  # it returns after the authentication; kazoo calls its listeners before
+            session = Session(int(client._session_id), timeouts[0] * 1.5 / 1000)  # kazoo gets two thirds of it
             self._link_changed(client, LinkEvent.UP, session)
             return timeouts
 
@@ -194,26 +195,26 @@ class Transport(Asker):
 
     def _link_changed(self, client: Any, link: LinkEvent, session: Session | None) -> None:
         with self._mutex:
-            if client is not self._kazoo:  # an old one, which is being closed
+            if client is not self._kazoo:  # an old client, which is being closed
                 return
             if link is LinkEvent.UP or self.up:
                 self._down = None if link is LinkEvent.UP else self._runtime.now()
             self.up = link is LinkEvent.UP
             self.session = session if link is LinkEvent.UP else None if link is LinkEvent.EXPIRED else self.session
-            self._subscriptions.refused = self._subscriptions.refused or client.client_state == "AUTH_FAILED"
-            wake_ups = list(self._waiting) if self.up or self._subscriptions.refused else []
+            self._messages.refused = self._messages.refused or client.client_state == "AUTH_FAILED"
+            wake_ups = list(self._waiting) if self.up or self._messages.refused else []
         for wake_up in wake_ups:
             wake_up.set()
         self._on_event(link)
 
     async def command(self, word: str, until: float) -> str:
-        """Ask the server that we are connected to one of the four-letter words; empty if it does not answer."""
+        """Send a four-letter command to the connected server; return its answer, empty if there is none."""
         client = await self._connected(until)
 
         def ask() -> str:
             try:
                 return str(client.command(word.encode()))
-            except Exception:  # it may be closed to them; nothing depends on the answer
+            except Exception:  # the server may not permit it; nothing depends on the answer
                 return ""
 
         return await self._runtime.offload(ask)
@@ -236,7 +237,7 @@ class Transport(Asker):
             await done.wait(CLOSE_WITHIN)
 
     def after_fork(self) -> None:
-        """Let go, in a forked child, of what belongs to the parent: descriptors are closed, nothing is sent."""
+        """Close, in a forked child, the parent's descriptors; nothing is sent."""
         client = self._kazoo
         self._reset()
         if client is not None:
