@@ -49,7 +49,7 @@ SEEDS = [str(seed) for seed in range(4)]
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("end", ["killed", "stopped", "broken", "after the guard"])
-def test_the_next_run_is_alone(sqlite_shell: Shell, end: str, seed: str) -> None:
+def test_the_next_run_does_not_overlap(sqlite_shell: Shell, end: str, seed: str) -> None:
     words = ("--lease", "1.5", "--grace", "0.1", "--", sys.executable, "-c", FAMILY, seed)
     run = sqlite_shell.start("run", "job", *words)
     until(lambda: (sqlite_shell.folder / "member").exists())

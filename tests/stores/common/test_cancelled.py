@@ -115,7 +115,7 @@ Deed = Callable[[AsyncClient, AsyncClient, int], Coroutine[Any, Any, bool]]
 
 
 @pytest.mark.parametrize("deed", [free, queued, handed_over, released], ids=lambda deed: deed.__name__)
-def test_cancelled_at_any_moment_nothing_stays(
+def test_a_cancelled_acquire_leaves_nothing(
     system: str, deed: Deed, namespace: str, request: pytest.FixtureRequest
 ) -> None:
     fixture, options = URLS[system]

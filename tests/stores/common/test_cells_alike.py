@@ -80,7 +80,7 @@ def opened(
 @pytest.mark.parametrize("store", list(STORES))
 @given(changes=histories())
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
-def test_fences_of_any_size_decide_alike(store: str, opened: Store, changes: list[Change]) -> None:
+def test_fences_of_any_size_give_the_same_result(store: str, opened: Store, changes: list[Change]) -> None:
     most = LARGEST.get(store, math.inf)
     cell, name = EMPTY, f"cell {next(NUMBERS)}"
     for change in changes:

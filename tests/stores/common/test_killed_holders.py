@@ -66,7 +66,7 @@ SYSTEMS = {
 
 @pytest.mark.parametrize("flavor", ["blocking", "asyncio"])
 @pytest.mark.parametrize("name", list(SYSTEMS))
-def test_the_next_has_it_within_the_time_that_the_page_states(
+def test_the_next_client_acquires_within_the_documented_time(
     name: str, flavor: str, namespace: str, request: pytest.FixtureRequest, record_property: Any
 ) -> None:
     system = SYSTEMS[name]

@@ -257,7 +257,7 @@ def test_every_row_is_provoked() -> None:
 
 @pytest.mark.usefixtures("server", "guarded", "cluster")
 @pytest.mark.parametrize("row", TABLE, ids=lambda row: row.words)
-def test_it_is_classed_and_says_what_to_do(row: errors.Fault, request: pytest.FixtureRequest) -> None:
+def test_every_error_is_classified_and_has_a_remedy(row: errors.Fault, request: pytest.FixtureRequest) -> None:
     said = PROVOKED[row.words](request)
     assert isinstance(said, errors.Refused), said
     assert row.words in said.text

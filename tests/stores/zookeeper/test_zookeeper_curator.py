@@ -145,7 +145,7 @@ def exclusive(
 
 
 @pytest.mark.parametrize("kind", ["mutex", "rw"])
-def test_curator_and_we_exclude_each_other(
+def test_curator_and_leasehold_exclude_each_other(
     rings: list[Ring], contender: list[str], zookeeper_server: ZooKeeperServer, tmp_path: Path, kind: str
 ) -> None:
     exclusive(rings, contender, zookeeper_server, tmp_path, kind, 500, 2)
@@ -154,13 +154,13 @@ def test_curator_and_we_exclude_each_other(
 @pytest.mark.nightly
 @pytest.mark.timeout(1500)
 @pytest.mark.parametrize("kind", ["mutex", "rw"])
-def test_curator_and_we_exclude_each_other_for_long(
+def test_curator_and_leasehold_exclude_each_other_for_long(
     rings: list[Ring], contender: list[str], zookeeper_server: ZooKeeperServer, tmp_path: Path, kind: str
 ) -> None:
     exclusive(rings, contender, zookeeper_server, tmp_path, kind, MANY, 40)
 
 
-def test_curators_semaphore_and_ours_share_permits(
+def test_curator_and_leasehold_share_the_permits_of_a_semaphore(
     rings: list[Ring], contender: list[str], zookeeper_server: ZooKeeperServer, tmp_path: Path
 ) -> None:
     ring = contend(rings, contender, zookeeper_server, tmp_path, "semaphore:2", 300, 0)

@@ -45,12 +45,12 @@ def test_names_are_those_of_curator() -> None:
         ("_c_00010203-0405-0607-0809-0a0b0c0d0e0f-lease-0000000001", Mark.LEASE, "0000000001"),
     ],
 )
-def test_foreign_names_have_the_place_that_curator_gives_them(child: str, mark: Mark | None, place: str) -> None:
+def test_foreign_names_have_the_sort_key_of_curator(child: str, mark: Mark | None, place: str) -> None:
     assert (parse(child).mark, parse(child).sort_key) == (mark, place)
 
 
 @given(TEXT, TEXT)
-def test_any_text_is_one_part_of_a_path_and_no_two_are_the_same(one: str, other: str) -> None:
+def test_any_text_is_encoded_as_one_part_of_a_path_injectively(one: str, other: str) -> None:
     part = spell(one)
     assert read(part) == one
     assert (part == spell(other)) is (one == other)
@@ -62,7 +62,7 @@ def test_any_text_is_one_part_of_a_path_and_no_two_are_the_same(one: str, other:
 
 
 @given(TEXT, TEXT)
-def test_locks_cells_and_clock_of_namespaces_never_meet(one: str, other: str) -> None:
+def test_locks_cells_and_clock_of_namespaces_never_collide(one: str, other: str) -> None:
     spaces = [
         path for name in {one, other} for path in (Paths("", name).space, Paths("", name).cells, Paths("", name).clock)
     ]
@@ -70,11 +70,11 @@ def test_locks_cells_and_clock_of_namespaces_never_meet(one: str, other: str) ->
     assert all(not path.startswith("/zookeeper/") and path != "/zookeeper" for path in spaces)
 
 
-def test_all_paths_on_the_way() -> None:
+def test_all_prefixes_of_a_path() -> None:
     assert path_prefixes("/a/b/c") == ["/a", "/a/b", "/a/b/c"]
 
 
-def test_one_waits_for_all_before_it() -> None:
+def test_a_contender_waits_for_all_ahead_of_it() -> None:
     line = [contender(Mark.LOCK, place) for place in (3, 1, 2)]
     assert [one.sort_key[-1] for one in in_order(line)] == ["1", "2", "3"]
     assert ahead_of(line[1], line) == []
@@ -88,7 +88,7 @@ def holding(contenders: list[Contender], created_at: dict[str, int], alongside: 
     return {one.child for one in contenders if not blockers(one, alongside.get(one.child, ""), contenders, created_at)}
 
 
-def test_readers_wait_for_writers_before_them_and_writers_for_all() -> None:
+def test_readers_wait_for_writers_ahead_and_writers_for_all() -> None:
     r1, r2, w3, r4, w5 = (
         contender(mark, place)
         for place, mark in enumerate((Mark.READER, Mark.READER, Mark.WRITER, Mark.READER, Mark.WRITER), 1)
@@ -100,7 +100,7 @@ def test_readers_wait_for_writers_before_them_and_writers_for_all() -> None:
     assert blockers(w5, "", line, {}) == [r1, r2, w3, r4]
 
 
-def test_a_writers_own_reader_holds_beside_it_and_blocks_the_next_writer() -> None:
+def test_a_writers_own_reader_holds_alongside_it_and_blocks_the_next_writer() -> None:
     writer, waiting = contender(Mark.WRITER, 1), contender(Mark.WRITER, 2)
     own = contender(Mark.READER, 1)
     line = [waiting, writer, own]
@@ -110,7 +110,7 @@ def test_a_writers_own_reader_holds_beside_it_and_blocks_the_next_writer() -> No
     assert blockers(waiting, "", [waiting, own], {}) == [own]
 
 
-def test_a_reader_passes_a_waiting_writer_only_beside_a_reader_that_holds() -> None:
+def test_a_reader_overtakes_a_waiting_writer_only_alongside_a_reader_that_holds() -> None:
     reader, writer = contender(Mark.READER, 1), contender(Mark.WRITER, 2)
     assert reader_to_pass_alongside([writer, reader]) == reader
     assert reader_to_pass_alongside([reader]) is None
@@ -144,7 +144,7 @@ def test_a_gate_waits_for_readers_that_came_before_it_and_later_ones_wait_for_th
     assert holding(line, created_at, {gate.child: reads.ticket}) == {reads.child, before.child}
 
 
-def test_no_two_that_exclude_each_other_ever_hold_together() -> None:
+def test_conflicting_contenders_never_hold_together() -> None:
     """All small lines: births in any order that the protocol allows, gates and readers beside included."""
     kinds = [(Mark.READER, False), (Mark.WRITER, False), (Mark.READER, True)]
     for marks in itertools.product(kinds, repeat=4):
