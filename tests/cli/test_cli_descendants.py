@@ -1,4 +1,4 @@
-"""`leasehold run` and what the command started: nothing of it goes on without the lock, whatever session it made."""
+"""`leasehold run` and the descendants of the command: none continues without the lock, in whatever session it is."""
 
 from __future__ import annotations
 

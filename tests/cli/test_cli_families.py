@@ -1,4 +1,4 @@
-"""`leasehold run` and families drawn by lot: whatever a command started, and however a run ends, the next is alone."""
+"""`leasehold run` with random trees of processes: however a run ends, the next one does not overlap with any."""
 
 from __future__ import annotations
 

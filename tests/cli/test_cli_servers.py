@@ -1,4 +1,4 @@
-"""``leasehold servers``: it prints a URL, its servers work, and they end with it."""
+"""``leasehold servers`` prints a URL, its servers work, and they end with it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Guards: no write of an older holder follows one of a newer; on every kind of database, and on files."""
+"""Guards: no write of an older holder is applied after one of a newer; on every kind of database, and on files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The store in this process's memory: the reference for what all stores must do, and a stand-in for tests.
+"""The store in this process's memory: the reference for what all stores must do, and a store for tests.
 
 ``memory:`` is shared by all clients of the process; ``memory:NAME`` is a space of its own. Nothing leaves the process.
 """
@@ -121,7 +121,7 @@ class MemoryStore:
         return results
 
     async def wait(self, name: str, ticket: Ticket, mark: object, *, timeout: float) -> Granted | None:
-        """Sleep until the ticket was granted; the next claim brings the grant."""
+        """Sleep until the ticket was granted; the next acquire request returns the grant."""
         with self._space.mutex:
             signal = self._space.signals.get(ticket.id)
         if signal is not None:

@@ -1,4 +1,4 @@
-"""Cells: every store takes and refuses the same writes as the memory store, however large their fences are.
+"""Cells: every store accepts and refuses the same writes as the memory store, however large the fences are.
 
 Numbers in scripts of Redis are exact to 53 bits only, those of SQL end at 63. Fences are drawn near such bounds.
 """

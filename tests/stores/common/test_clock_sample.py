@@ -1,4 +1,4 @@
-"""A grant that came by message is never counted from later than it was made, whatever the clocks' offset and rate."""
+"""A lease granted by a message never counts from after the grant, whatever the clocks' offset and rate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``kill -9`` of a holder: the next one has the name within the time that the page of its system states.
+"""``kill -9`` of a holder: the next client acquires within the time that the page of its system states.
 
 The holder dies right after its grant, so nearly all of its lease is left. Beside the page's own words there is no
 allowance but for time in which this process got no turn of the machine, measured as `leasehold verify` does.

@@ -1,4 +1,4 @@
-"""``mode=session``: the waiters of a client share one connection in the server's queue, whoever gives up or breaks."""
+"""``mode=session``: the waiters of a client share one connection in the server's queue, also when one fails."""
 
 from __future__ import annotations
 

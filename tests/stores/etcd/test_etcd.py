@@ -1,4 +1,4 @@
-"""What the etcd store sends and leaves: requests counted, keys, leases, holders of other programs."""
+"""The requests, keys and leases of the etcd store, and holders of other programs."""
 
 from __future__ import annotations
 

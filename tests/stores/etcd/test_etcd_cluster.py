@@ -1,4 +1,4 @@
-"""A cluster of three: its leader is killed again and again, members are stopped, and nobody is let in twice."""
+"""A cluster of three members: with killed leaders and stopped members no two holds overlap."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each row of the table of errors that a real server can be made to say, and what becomes of the request."""
+"""Errors that a real server reports in these states, and whether the request was carried out."""
 
 from __future__ import annotations
 

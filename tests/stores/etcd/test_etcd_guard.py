@@ -1,4 +1,4 @@
-"""What is written under a lock on etcd is written only while it is held, whatever clocks and pauses do."""
+"""Guarded writes to etcd are made only while the lock is held, whatever clocks and pauses do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``etcdctl lock``, Go's concurrency.Mutex and we contend for one prefix, from processes that are killed at random."""
+"""``etcdctl lock``, Go's concurrency.Mutex and leasehold contend for one prefix; processes are killed at random."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A leader of a real cluster is stopped, replaced, and goes on: what it answers then to keep-alives is not believed.
+"""A stopped and replaced leader of a real cluster continues: its answers to keep-alives must not count.
 
 In each trial a client holds locks and knows the leader only, over a proxy; rivals wait at the other members. The leader
 is stopped for longer than an election takes, and for less than the lease: until the second keep-alive was sent to it.

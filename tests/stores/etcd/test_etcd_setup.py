@@ -1,4 +1,4 @@
-"""Getting there: URLs, TLS, users and their rights, tokens that expire; and no password in anything that is shown."""
+"""Connecting to etcd: URLs, TLS, users and their rights, tokens that expire; no output contains a password."""
 
 from __future__ import annotations
 

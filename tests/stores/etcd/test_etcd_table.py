@@ -1,4 +1,4 @@
-"""Every row of etcd's table of errors, as a real server says it, and what became of the request.
+"""Every row of etcd's table of errors, as a real server reports it, and whether the request was carried out.
 
 Three a server says only for a moment, as it starts, ends, or has thousands of requests to apply: there a text stands
 for the server, so that their meaning is tested, and not that etcd spells them so.

@@ -1,4 +1,4 @@
-"""Apache Curator and we on one path: real processes of both exclude each other, either side killed at random."""
+"""Apache Curator and leasehold exclude each other on one path; processes of either are killed at random."""
 
 from __future__ import annotations
 

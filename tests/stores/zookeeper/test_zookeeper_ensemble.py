@@ -1,4 +1,4 @@
-"""An ensemble of three: leaders that are killed again and again, members that stall, and no quorum at all."""
+"""An ensemble of three: leaders that are killed repeatedly, members that stall, and no quorum."""
 
 from __future__ import annotations
 

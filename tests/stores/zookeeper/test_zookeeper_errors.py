@@ -1,4 +1,4 @@
-"""Every row of ZooKeeper's table of errors, as a real server says it, and what became of the request.
+"""Every row of ZooKeeper's table of errors, as a real server reports it, and whether the request was carried out.
 
 Some need what no test can have at will (`TOLD`): there kazoo's own error stands for the server's answer.
 """

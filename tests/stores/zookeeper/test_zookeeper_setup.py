@@ -1,4 +1,4 @@
-"""ZooKeeper: what a URL may say, who may use the nodes, TLS and SASL, and what is told when there is no session."""
+"""Connecting to ZooKeeper: URLs, rights on nodes, TLS and SASL, and the errors without a session."""
 
 from __future__ import annotations
 

@@ -161,7 +161,7 @@ def fork_child(argv: Sequence[str], pipes: Pipes, *, grouped: bool) -> int:
             os._exit(1)
     if grouped:
         with suppress(PermissionError, ProcessLookupError):
-            os.setpgid(pid, pid)  # the child does so too: whoever is first
+            os.setpgid(pid, pid)  # the child does the same: either may be first
     return pid
 
 

@@ -84,7 +84,7 @@ def _missing_program(program: str) -> int | None:
 
 
 def _die_by_interrupt() -> None:
-    """End by SIGINT itself: a shell script around us goes on after an exit code, but stops after Ctrl-C."""
+    """End by SIGINT itself: a surrounding shell script continues after an exit code, but stops after Ctrl-C."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     os.kill(os.getpid(), signal.SIGINT)
 

@@ -18,7 +18,7 @@ class Slot:
         "called",
         "grant_message",
         "handed_over",
-        "lined",
+        "listed",
         "name",
         "news",
         "signal",
@@ -32,7 +32,7 @@ class Slot:
         self.ticket = ticket
         self.news = False
         self.grant_message: GrantMessage | None = None
-        self.lined = False  # whether it is listed with the other waiters of the name
+        self.listed = False  # whether it is listed with the other waiters of the name
         self.watching = False  # whether it watches the holder's lease and has a timer that ends with it
         self.until = 0.0  # boot-time clock at which that lease ends, as of its last request
         self.handed_over: float | None = (
@@ -106,7 +106,7 @@ class Slots:
     def watches(self, slot: Slot) -> bool:
         """List a slot as waiting; return whether it watches the holder's lease, as the longest waiter does."""
         with self._mutex:
-            slot.lined = True  # before the check below: `remove` deletes it first, and reads this then
+            slot.listed = True  # before the check below: `remove` deletes it first, and reads this then
             if self._slots.get(slot.ticket) is slot:
                 self._by_name[slot.name].setdefault(slot.ticket, slot)
             slot.watching = self._first(slot.name) is slot
@@ -121,7 +121,7 @@ class Slots:
     def remove(self, ticket: str) -> Slot | None:
         """Forget a ticket; return the slot that watches the lease in its place, if it did and another waits."""
         slot = self._slots.pop(ticket, None)
-        if slot is None or not slot.lined:
+        if slot is None or not slot.listed:
             return None
         with self._mutex:
             if slot.name not in self._by_name:

@@ -104,7 +104,7 @@ class Watch:
         self.forget()
 
     def forget(self) -> None:
-        """Start anew in a forked child."""
+        """Forget the watch in a forked child: it is the parent's."""
         self._mutex = self._runtime.mutex()
         self._waiting: defaultdict[str, dict[TicketState, None]] = defaultdict(dict)
         self._recent: OrderedDict[str, int] = OrderedDict()

@@ -90,7 +90,7 @@ NO_SUCH_REQUEST = (404, 405, 501)
 ITS_WORDS = ("Not Found", "Method Not Allowed", "Not Implemented")
 """The texts in that JSON. etcd's own errors with these statuses have other texts."""
 
-UNLISTED = "its log may say more; `leasehold doctor` looks at its settings"
+UNLISTED = "its log may say more; `leasehold doctor` checks its settings"
 
 
 class Barred(StoreUnavailable):
