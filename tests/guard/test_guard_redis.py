@@ -52,7 +52,7 @@ def test_a_key_whose_fence_would_be_in_another_slot_is_refused(key: str) -> None
 
 
 def test_bad_input_is_refused() -> None:
-    with pytest.raises(ValueError, match="life"):
+    with pytest.raises(ValueError, match="ttl"):
         write(None, "x", "v", token=1, ttl=0)
     with pytest.raises(TypeError, match="token"):
         write(None, "x", "v", token="1")  # type: ignore[arg-type]
